@@ -1,0 +1,155 @@
+"""Everything that Remote Log can raise on purpose, in one tree.
+
+    TieredStorageError
+    ├── ConfigurationError             a setting, an argument or a plan that cannot be meant
+    │   └── UnsupportedTopicError      a topic that must not be tiered (compacted)
+    ├── InvalidLogDirectoryError       a directory that is not Kafka's, or not whole
+    │   └── LogDirectoryLockedError    a broker, or another of our runs, holds `.lock`
+    ├── CorruptLogError                bytes that break Kafka's formats: names file, position and reason
+    │   ├── CorruptRecordError         a record batch or a record
+    │   │   └── UnsupportedMagicError  a batch of another generation than the caller reads
+    │   └── CorruptIndexError          an index, a checkpoint or a snapshot, alone or against its log
+    ├── OffsetOutOfRangeError          below the log start or past the log end: names the valid range
+    ├── RemoteStorageError             the object store, for a while or by refusal
+    │   ├── RemoteStorageRefusedError  credentials or rights
+    │   ├── RemoteStorageFullError     no room at the target
+    │   ├── RemoteObjectNotFoundError  an object that should be there is not
+    │   └── RemoteObjectCorruptError   an object whose bytes are not those that were sent
+    └── RemoteMetadataError            the metadata store
+        ├── MetadataUnavailableError   locked or out of reach, for a while
+        ├── MetadataCorruptError       the metadata store itself is damaged or of a later version
+        ├── InvalidTransitionError     a state change that the life cycle does not know
+        ├── LeaseHeldError             another owner works on the partition
+        ├── LeaseLostError             our lease was taken over: this attempt must stop
+        └── StoreMismatchError         store and metadata do not carry one another's UUID
+
+`retriable` says whether the same call may succeed later with nothing changed by a person.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+
+class TieredStorageError(Exception):
+    """The root of the tree; its message names what, where, and what to do."""
+
+    retriable: ClassVar[bool] = False
+
+
+class ConfigurationError(TieredStorageError):
+    """A setting, an argument or a plan that cannot be meant."""
+
+
+class UnsupportedTopicError(ConfigurationError):
+    """A topic that must not be tiered, as a compacted one."""
+
+
+class InvalidLogDirectoryError(TieredStorageError):
+    """A directory that is not a Kafka log directory, or lacks what we cannot do without."""
+
+
+class LogDirectoryLockedError(InvalidLogDirectoryError):
+    """`.lock` is held by a broker or by another run."""
+
+    retriable = True
+
+
+class CorruptLogError(TieredStorageError):
+    """Bytes that break one of Kafka's formats, at `position` (bytes from the start) of `path`."""
+
+    def __init__(self, path: Path | str, position: int, reason: str) -> None:
+        super().__init__(path, position, reason)
+        self.path = str(path)
+        self.position = position
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: at byte {self.position}: {self.reason}"
+
+
+class CorruptRecordError(CorruptLogError):
+    """A record batch, or a record in it, that cannot be what a broker wrote."""
+
+
+class UnsupportedMagicError(CorruptRecordError):
+    """A batch of a magic that the caller does not read."""
+
+
+class CorruptIndexError(CorruptLogError):
+    """An index, checkpoint or snapshot file that is broken, or that disagrees with its log."""
+
+
+class OffsetOutOfRangeError(TieredStorageError):
+    """`offset` lies outside [`start`, `end`), the offsets that the partition has."""
+
+    def __init__(self, partition: str, offset: int, start: int, end: int) -> None:
+        super().__init__(partition, offset, start, end)
+        self.partition = partition
+        self.offset = offset
+        self.start = start
+        self.end = end
+
+    def __str__(self) -> str:
+        return f"{self.partition}: offset {self.offset} is out of range; it has offsets {self.start} to {self.end - 1}"
+
+
+class RemoteStorageError(TieredStorageError):
+    """The object store did not do what was asked; it may later."""
+
+    retriable = True
+
+
+class RemoteStorageRefusedError(RemoteStorageError):
+    """The object store refused us: credentials or rights."""
+
+    retriable = False
+
+
+class RemoteStorageFullError(RemoteStorageError):
+    """There is no room at the target."""
+
+
+class RemoteObjectNotFoundError(RemoteStorageError):
+    """An object that should be there is not."""
+
+    retriable = False
+
+
+class RemoteObjectCorruptError(RemoteStorageError):
+    """An object whose bytes, size or checksum are not those that were sent."""
+
+    retriable = False
+
+
+class RemoteMetadataError(TieredStorageError):
+    """The metadata store did not do what was asked."""
+
+
+class MetadataUnavailableError(RemoteMetadataError):
+    """The metadata store is locked or out of reach for a while."""
+
+    retriable = True
+
+
+class MetadataCorruptError(RemoteMetadataError):
+    """The metadata store is damaged, or was written by a later version."""
+
+
+class InvalidTransitionError(RemoteMetadataError):
+    """A state change that the life cycle does not know."""
+
+
+class LeaseHeldError(RemoteMetadataError):
+    """Another owner holds the partition's lease."""
+
+    retriable = True
+
+
+class LeaseLostError(RemoteMetadataError):
+    """Our lease was taken over: whatever this attempt still produces is refused."""
+
+
+class StoreMismatchError(RemoteMetadataError):
+    """Store and metadata do not carry one another's UUID: nothing may be deleted."""
