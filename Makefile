@@ -1,0 +1,71 @@
+# Remote Log: `make` shows what there is. Nothing here needs root.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory
+# Another project's would come before ours.
+unexport PYTHONPATH PYTHONHOME
+
+PYTHON_BIN := .venv/bin
+EMBEDDED := $(PYTHON_BIN)/python -m tiered_storage_airflow.embedded
+OPTIONS = $(if $(CONFIG),--config '$(CONFIG)')
+CODE := include plugins spark_jobs dags benchmarks tests
+UV_VERSION := 0.13.9
+# No name of a package index gets into the files: each installation uses its own.
+LOCK := $(PYTHON_BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--custom-compile-command 'make lock'
+
+.PHONY: help setup setup-test demo up down status test test-unit check format nightly bench lock clean
+
+help: ## Show this
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+setup: ## Install what Remote Log needs into .venv (the other targets do so by themselves)
+	@.ci/setup run
+
+setup-test: ## Install what tests and checks need as well
+	@.ci/setup test
+
+demo: setup ## Tier a log directory through Airflow and Spark and verify every record; LOG_DIR=… takes a copy of yours
+	@$(PYTHON_BIN)/python -m tiered_storage_airflow.demo $(if $(LOG_DIR),--log-dir '$(LOG_DIR)')
+
+up: setup ## Start Airflow on this machine, for this machine only; CONFIG=settings.yaml PORT=8080
+	@$(EMBEDDED) up $(OPTIONS) $(if $(PORT),--port $(PORT))
+
+down: ## Stop Airflow and all that it started; CONFIG=… as for up
+	@if [ -e .venv ]; then $(EMBEDDED) down $(OPTIONS); fi
+
+status: setup ## Say what runs, and where; CONFIG=… as for up
+	@$(EMBEDDED) status $(OPTIONS)
+
+test: setup-test ## Run all tests but the nightly ones
+	@$(PYTHON_BIN)/python -m pytest
+
+test-unit: setup-test ## Run the unit tests only
+	@$(PYTHON_BIN)/python -m pytest tests/unit
+
+check: setup-test ## Lint, formatting, types, and whether the generated documents are up to date
+	@$(PYTHON_BIN)/ruff check $(CODE)
+	@$(PYTHON_BIN)/ruff format --check $(CODE)
+	@$(PYTHON_BIN)/mypy --strict $(CODE)
+	@$(PYTHON_BIN)/python -m tiered_storage.settings_reference --check docs/configuration.md
+
+format: setup-test ## Format the code and mend what ruff can mend
+	@$(PYTHON_BIN)/ruff check --fix $(CODE)
+	@$(PYTHON_BIN)/ruff format $(CODE)
+
+nightly: test ## Run all tests, also those that take minutes
+	@$(PYTHON_BIN)/python -m pytest -m nightly
+
+bench: setup-test ## Measure against the peers, a benchmark after the other
+	@for bench in benchmarks/bench_*.py; do echo "== $$bench"; $(PYTHON_BIN)/python "$$bench"; done
+
+lock: setup-test ## Write the requirements anew from pyproject.toml, with exact versions and hashes; UPGRADE=1 for newer ones
+	@$(LOCK) $(if $(UPGRADE),--upgrade) pyproject.toml -o requirements.txt
+	@$(LOCK) $(if $(UPGRADE),--upgrade) --extra test -c requirements.txt pyproject.toml -o tests/requirements.txt
+	@echo 'uv==$(UV_VERSION)' | $(LOCK) --no-annotate - -o .ci/uv.txt
+	@{ sed -n 's/^requires = \["\(.*\)"\]$$/\1/p' pyproject.toml; echo 'editables~=0.3'; } | $(LOCK) --no-annotate - -o .ci/build.txt
+
+clean: ## Stop Airflow and remove all state (.state): its database, the embedded store, fetched jars; .venv stays
+	@$(MAKE) down
+	@rm -rf .state

@@ -1,0 +1,34 @@
+"""Audit the remote log, every night: every reference, no gap, every size; every checksum too where asked for.
+
+It changes nothing. A run is red when it found an anomaly; its message and its report name each.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pendulum
+from airflow.sdk import CronDataIntervalTimetable, Param, dag
+
+from tiered_storage_airflow.operators.remote_storage import VerifySegmentsOperator
+
+
+@dag(
+    schedule=CronDataIntervalTimetable("30 2 * * *", timezone="UTC"),
+    start_date=pendulum.datetime(2020, 1, 1, tz="UTC"),
+    catchup=False,
+    max_active_runs=1,
+    tags=["tiered-storage", "audit"],
+    params={
+        "topics": Param(".*", type="string", title="Topics", description="A regular expression over topic names."),
+        "deep": Param(False, type="boolean", title="Read every byte back and check every checksum"),
+    },
+    doc_md=__doc__,
+)
+def audit_remote_log() -> None:
+    VerifySegmentsOperator(
+        task_id="audit", topics="{{ params.topics }}", deep="{{ params.deep }}", execution_timeout=timedelta(hours=6)
+    )
+
+
+audit_remote_log()

@@ -1,0 +1,58 @@
+"""Copy closed segments to the remote tier, every five minutes.
+
+A backfill over a past window copies what was closed by the window's end; running it twice changes nothing.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pendulum
+from airflow.sdk import CronDataIntervalTimetable, Param, dag
+
+from tiered_storage_airflow.assets import REMOTE_LOG
+from tiered_storage_airflow.operators.remote_log_metadata import (
+    AnnounceCopyOperator,
+    CommitMetadataOperator,
+    ConcludeCopyOperator,
+    PlanCopyOperator,
+)
+from tiered_storage_airflow.operators.remote_storage import CopySegmentsOperator
+
+
+@dag(
+    schedule=CronDataIntervalTimetable("*/5 * * * *", timezone="UTC"),
+    start_date=pendulum.datetime(2020, 1, 1, tz="UTC"),
+    catchup=False,
+    max_active_runs=1,
+    tags=["tiered-storage", "copy"],
+    default_args={"retries": 3, "retry_delay": timedelta(seconds=30), "retry_exponential_backoff": 2.0},
+    params={
+        "topics": Param(".*", type="string", title="Topics", description="A regular expression over topic names."),
+        "dry_run": Param(False, type="boolean", title="Only show the plan"),
+    },
+    doc_md=__doc__,
+)
+def copy_segments() -> None:
+    # Reads params.dry_run, typed, when it runs; a dry run or an empty plan skips the rest: no Spark, no event.
+    plan = PlanCopyOperator(task_id="plan", topics="{{ params.topics }}")
+    copied = CopySegmentsOperator(
+        task_id="copy",
+        plan=plan.output,
+        pool="remote_log_copier",
+        execution_timeout=timedelta(hours=1),
+    )
+    committed = CommitMetadataOperator.partial(
+        task_id="commit_metadata",
+        map_index_template="{{ batch_name }}",
+    ).expand(results=copied.output)
+    # What was committed is announced though others failed (nothing committed: it skips itself) ...
+    announced = AnnounceCopyOperator(
+        task_id="announce", results=copied.output, outlets=[REMOTE_LOG], trigger_rule="all_done"
+    )
+    # ... and this leaf keeps the run red when they did, or when the plan had to leave something out.
+    concluded = ConcludeCopyOperator(task_id="all_committed", plan=plan.output, trigger_rule="none_failed")
+    committed >> [announced, concluded]
+
+
+copy_segments()

@@ -1,0 +1,33 @@
+"""Trim local logs after each copy: segments past local retention that the remote tier holds.
+
+Runs on the event of a committed copy, for the partitions that it names. Deletes only where deletion was allowed for
+the topic, oldest first, and only while no broker has the directory. A manual run looks at all partitions.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import Param, dag
+
+from tiered_storage_airflow.assets import REMOTE_LOG
+from tiered_storage_airflow.operators.remote_storage import EnforceLocalRetentionOperator
+
+
+@dag(
+    schedule=[REMOTE_LOG],
+    catchup=False,
+    max_active_runs=1,
+    tags=["tiered-storage", "retention"],
+    default_args={"retries": 3, "retry_delay": timedelta(seconds=30), "retry_exponential_backoff": 2.0},
+    params={
+        "topics": Param(".*", type="string", title="Topics", description="A regular expression over topic names."),
+        "dry_run": Param(False, type="boolean", title="Only show what would go"),
+    },
+    doc_md=__doc__,
+)
+def enforce_local_retention() -> None:
+    EnforceLocalRetentionOperator(task_id="trim", topics="{{ params.topics }}", execution_timeout=timedelta(hours=1))
+
+
+enforce_local_retention()

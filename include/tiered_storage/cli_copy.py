@@ -1,0 +1,145 @@
+"""The commands that move and remove: plan, copy, retain, expire."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from tiered_storage.cli_output import Output
+from tiered_storage.cli_session import ConfigOption, DryRunOption, JsonOption, TopicsOption, lease_owner, opened
+from tiered_storage.clock import wall_clock
+from tiered_storage.kafka_log.kafka_uuid import random_uuid
+from tiered_storage.remote_log.copy_job import CopyJob
+from tiered_storage.remote_log.copy_plan import CopyPlan
+from tiered_storage.remote_log.copy_run import CommitReport
+from tiered_storage.remote_log.copy_worker import run_copy_group
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+
+LimitOption = Annotated[int | None, typer.Option("--max-segments", min=1, help="At most so many segments.")]
+WorkersOption = Annotated[int, typer.Option("--workers", min=1, help="Groups of partitions that are copied at once.")]
+
+
+def plan(
+    topics: TopicsOption = ".*",
+    max_segments: LimitOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show which closed segments a copy would move, and what is left out and why. Changes nothing."""
+    output = Output(as_json)
+    with opened(config, output) as remote_log:
+        _show_plan(remote_log.plan_copy(topics, max_segments=max_segments), output)
+
+
+def copy(
+    topics: TopicsOption = ".*",
+    max_segments: LimitOption = None,
+    workers: WorkersOption = 2,
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy closed segments to the remote tier and commit their metadata, in this process."""
+    output = Output(as_json)
+    with opened(config, output) as remote_log:
+        due = remote_log.plan_copy(topics, max_segments=max_segments)
+        if dry_run:
+            _show_plan(due, output)
+            return
+        report = _copy(remote_log, due, workers, output)
+    rows = [
+        (str(segment.topic_id_partition), segment.start_offset, segment.end_offset, segment.size)
+        for segment in report.committed
+    ]
+    troubles = (*due.refused, *due.unreadable, *report.failures, *report.damages)
+    output.rows(
+        "Copied", ("partition", "start offset", "end offset", "bytes"), rows,
+        troubles=[asdict(trouble) for trouble in troubles],
+    )  # fmt: skip
+    output.findings("note", (*due.notices, *report.notices))
+    output.findings("error", troubles)
+    if troubles:
+        raise typer.Exit(1)
+
+
+def retain(
+    topics: TopicsOption = ".*", dry_run: DryRunOption = False, config: ConfigOption = None, as_json: JsonOption = False
+) -> None:
+    """Remove local segments that are past local retention and safe in the remote tier, where deletion is allowed."""
+    output = Output(as_json)
+    with opened(config, output) as remote_log:
+        plans, troubles = remote_log.plan_local_retention(topics, wall_clock())
+        if not dry_run:
+            report = remote_log.enforce_local_retention(plans)
+            plans, troubles = list(report.trimmed), [*troubles, *report.failures]
+    rows = [
+        (str(each.topic_id_partition), each.new_local_start, len(each.segments), each.size, each.held_back)
+        for each in plans
+    ]
+    title = "Would be removed locally" if dry_run else "Removed locally"
+    output.rows(
+        title, ("partition", "new local start", "segments", "bytes", "held back"), rows,
+        troubles=[asdict(trouble) for trouble in troubles],
+    )  # fmt: skip
+    output.findings("error", troubles)
+    if troubles:
+        raise typer.Exit(1)
+
+
+def expire(
+    topics: TopicsOption = ".*", dry_run: DryRunOption = False, config: ConfigOption = None, as_json: JsonOption = False
+) -> None:
+    """End what is past total retention, where deletion is allowed, and clean up after unfinished copies."""
+    output = Output(as_json)
+    owner = lease_owner("expire")
+    with opened(config, output) as remote_log:
+        plans = remote_log.plan_expiry(topics, wall_clock())
+        rows = [(str(each.topic_id_partition), each.new_log_start, len(each.segments), each.size) for each in plans]
+        title = "Would expire" if dry_run else "Expired"
+        columns = ("partition", "new log start", "segments", "bytes")
+        if dry_run:
+            output.rows(title, columns, rows, deleted=0, troubles=[])
+            return
+        _, left = remote_log.mark_expired(plans, owner)
+        report = remote_log.delete_marked(owner)
+    troubles = [*left, *report.left, *report.failures]
+    output.rows(title, columns, rows, deleted=len(report.deleted), troubles=[asdict(trouble) for trouble in troubles])
+    output.findings("error", troubles)
+    if troubles:
+        raise typer.Exit(1)
+
+
+def _copy(remote_log: RemoteLogManager, due: CopyPlan, workers: int, output: Output) -> CommitReport:
+    begun = remote_log.begin_copy(due, lease_owner("copy"))
+    output.findings("left to its holder", begun.left)
+    # The same road as a run from Airflow, with threads of this process in Spark's place.
+    job: CopyJob = remote_log.write_copy_job(f"runs/command-line/{random_uuid()}", begun)
+    with (
+        remote_log.keep_leases(task.lease for task in begun.tasks),
+        ThreadPoolExecutor(max_workers=workers) as pool,
+    ):
+        list(pool.map(lambda group: run_copy_group(remote_log.work.url, job.folder, group), range(job.groups)))
+    return remote_log.commit_copy(job.outcomes())
+
+
+def _show_plan(due: CopyPlan, output: Output) -> None:
+    rows = [
+        (str(segment.topic_id_partition), segment.base_offset, segment.end_offset, segment.size, str(segment.log_path))
+        for segment in due.segments
+    ]
+    output.rows(
+        f"Due: {len(rows)} segments, {due.size:,} bytes",
+        ("partition", "start offset", "end offset", "bytes", "file"),
+        rows,
+        refused=[asdict(finding) for finding in due.refused],
+        unreadable=[asdict(finding) for finding in due.unreadable],
+        notices=[asdict(finding) for finding in due.notices],
+    )
+    output.findings("note", due.notices)
+    output.findings("refused", due.refused)
+    output.findings("unreadable", due.unreadable)
+    if due.refused or due.unreadable:
+        raise typer.Exit(1)

@@ -1,0 +1,40 @@
+"""What every command shares: its options, and a remote log that is open while it runs."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tiered_storage.cli_output import Output
+from tiered_storage.clock import wall_clock
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager, store_options
+from tiered_storage.settings import load_settings
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", help="The settings file; else TIERED_STORAGE_CONFIG, else include/tiered_storage.yaml."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Write one JSON document instead of a table.")]
+TopicsOption = Annotated[str, typer.Option("--topics", help="A regular expression over whole topic names.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
+
+
+@contextmanager
+def opened(config: Path | None, output: Output) -> Iterator[RemoteLogManager]:
+    """Open the remote log that the settings describe; what they want to be noticed goes to standard error."""
+    settings = load_settings(config)
+    for notice in settings.notices:
+        output.say(f"note: {notice}")
+    with RemoteLogManager.open(settings, wall_clock, store_options(settings)) as remote_log:
+        yield remote_log
+
+
+def lease_owner(command: str) -> str:
+    """Return the name under which this process holds leases."""
+    return f"tiered-storage {command} {socket.gethostname()}/{os.getpid()}"

@@ -1,0 +1,150 @@
+"""`tiered-storage topics`: what may be done with each topic. Nothing is copied or deleted that was not switched on here
+or in the settings file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tiered_storage.cli_output import Output
+from tiered_storage.cli_session import ConfigOption, JsonOption, opened
+from tiered_storage.errors import ConfigurationError, TieredStorageError, UnsupportedTopicError
+from tiered_storage.remote_log.metadata import Topic
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.segment_source import PartitionLog
+from tiered_storage.remote_log.topic_decision import decided_topic
+from tiered_storage.topic_settings import TopicSettings, effective, refuse_compacted
+
+app = typer.Typer(no_args_is_help=True, help=__doc__)
+
+NameArgument = Annotated[str, typer.Argument(help="The topic's name.")]
+PropertiesArgument = Annotated[list[str], typer.Argument(help="Settings such as local.retention.ms=3600000.")]
+
+_COLUMNS = (
+    "topic", "topic id", "partitions", "remote.storage.enable", "deletion allowed", "retention.ms", "retention.bytes",
+    "local.retention.ms", "local.retention.bytes", "problem",
+)  # fmt: skip
+
+
+@app.command("list")
+def list_topics(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Show every topic of the log directories and of the remote log, and what holds for it."""
+    output = Output(as_json)
+    with opened(config, output) as remote_log:
+        found = _partitions(remote_log)
+        lives = {(one.cluster_id, one.topic_id): one for one in found}
+        rows = [_row(remote_log, one, found) for one in sorted(lives.values(), key=lambda one: one.topic)]
+    output.rows("Topics", _COLUMNS, rows)
+
+
+@app.command()
+def enable(topic: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Copy the topic's closed segments from now on (remote.storage.enable). A compacted topic is refused."""
+
+    def change(remote_log: RemoteLogManager, known: Topic) -> Topic:
+        wanted = replace(known, remote_storage_enable=True)
+        refuse_compacted(topic, effective(wanted, remote_log.settings))
+        _refuse_if_cleaned(remote_log, wanted)
+        return wanted
+
+    _change(topic, change, config, as_json)
+
+
+@app.command()
+def disable(topic: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Copy nothing more of the topic; what is remote stays and stays readable."""
+    _change(topic, lambda _, known: replace(known, remote_storage_enable=False), config, as_json)
+
+
+@app.command("allow-deletion")
+def allow_deletion(topic: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Let retention delete from the topic: local segments that are remote, and what is past total retention."""
+    _change(topic, lambda _, known: replace(known, deletion_allowed=True), config, as_json)
+
+
+@app.command("forbid-deletion")
+def forbid_deletion(topic: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Let nothing be deleted from the topic."""
+    _change(topic, lambda _, known: replace(known, deletion_allowed=False), config, as_json)
+
+
+@app.command("set")
+def set_properties(
+    topic: NameArgument, properties: PropertiesArgument, config: ConfigOption = None, as_json: JsonOption = False
+) -> None:
+    """Set properties of the topic, by Kafka's names; an empty value goes back to the default."""
+    given = dict(_parsed(text) for text in properties)
+
+    def change(remote_log: RemoteLogManager, known: Topic) -> Topic:
+        merged = {name: value for name, value in {**known.properties, **given}.items() if value}
+        TopicSettings.parse(topic, merged)
+        wanted = replace(known, properties=merged)
+        resolved = effective(wanted, remote_log.settings)
+        if wanted.remote_storage_enable:
+            refuse_compacted(topic, resolved)
+        return wanted
+
+    _change(topic, change, config, as_json)
+
+
+def _change(name: str, change: Callable[[RemoteLogManager, Topic], Topic], config: Path | None, as_json: bool) -> None:
+    output = Output(as_json)
+    with opened(config, output) as remote_log:
+        lives = {(found.cluster_id, found.topic_id): found for found in _partitions(remote_log) if found.topic == name}
+        if not lives:
+            raise ConfigurationError(
+                f"topic {name} is neither in log.dirs nor in the remote log; 'tiered-storage topics list' shows what is"
+            )
+        for life in lives.values():
+            known = decided_topic(life.cluster_id, life.topic_id, name, remote_log.topics, remote_log.settings)
+            remote_log.topics.put(change(remote_log, known))
+        found = _partitions(remote_log)
+        rows = [_row(remote_log, life, found) for life in lives.values()]
+    output.rows("Now", _COLUMNS, rows)
+
+
+def _partitions(remote_log: RemoteLogManager) -> list[TopicIdPartition]:
+    """Return every partition that is local or remote, internal topics left out."""
+    local = [
+        log.topic_id_partition
+        for log in (remote_log.source.partitions() if remote_log.settings.log_dirs else ())
+        if isinstance(log, PartitionLog) and not log.is_internal
+    ]
+    return sorted({*local, *remote_log.segments.list_partitions()})
+
+
+def _row(remote_log: RemoteLogManager, one: TopicIdPartition, found: list[TopicIdPartition]) -> tuple[object, ...]:
+    topic = decided_topic(one.cluster_id, one.topic_id, one.topic, remote_log.topics, remote_log.settings)
+    count = sum((other.cluster_id, other.topic_id) == (one.cluster_id, one.topic_id) for other in found)
+    state = (one.topic, one.topic_id, count, topic.remote_storage_enable, topic.deletion_allowed)
+    try:
+        resolved = effective(topic, remote_log.settings)
+        if topic.remote_storage_enable:
+            refuse_compacted(topic.name, resolved)
+    except TieredStorageError as error:
+        return (*state, None, None, None, None, str(error))
+    limits = (
+        resolved.retention_ms, resolved.retention_bytes, resolved.local_retention_ms, resolved.local_retention_bytes
+    )  # fmt: skip
+    return (*state, *limits, None)
+
+
+def _refuse_if_cleaned(remote_log: RemoteLogManager, topic: Topic) -> None:
+    for log in remote_log.source.partitions() if remote_log.settings.log_dirs else ():
+        if isinstance(log, PartitionLog) and log.topic_id_partition.topic_id == topic.topic_id and log.is_compacted:
+            raise UnsupportedTopicError(
+                f"topic {topic.name}: the broker's log cleaner has compacted {log.topic_id_partition}: it cannot be tiered"
+            )
+
+
+def _parsed(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise ConfigurationError(f"{text!r} is no setting: write it as name=value, such as local.retention.ms=3600000")
+    return name.strip(), value.strip()

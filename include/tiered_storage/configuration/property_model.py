@@ -1,0 +1,163 @@
+"""Models whose fields are Kafka properties: one declaration gives a property's name, type, limits and documentation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, PrivateAttr
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
+
+LARGEST_INTEGER = 2**63 - 1
+CONTRADICTION = "contradiction"
+
+
+class Source(StrEnum):
+    """Who gave a property its name and meaning."""
+
+    KAFKA = "Kafka"
+    KIP_405_DRAFT = "KIP-405 draft"
+    OURS = "ours"
+    OURS_BY_PREFIX = "ours, under Kafka's prefix"
+
+
+@dataclass(frozen=True, slots=True)
+class OlderName:
+    """Another name of `target`, whose value counts `factor` of the target's units.
+
+    Of several names for one target the target's own wins, then the one that stands first in the model's list.
+    """
+
+    name: str
+    target: str
+    unit: str = ""
+    factor: int = 1
+    source: Source = Source.KAFKA
+
+    def converted(self, value: object) -> object:
+        """Return `value` in the target's unit; below 0 it keeps its meaning, and what is no number stays as it is."""
+        if self.factor == 1 or not re.fullmatch(r"\s*[+-]?\d+\s*", str(value)):
+            return value
+        number = int(str(value))
+        return number if number < 0 else number * self.factor
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What people are told of a property, from its field."""
+
+    name: str
+    description: str
+    group: str
+    source: str
+    allowed: str
+    default: str
+
+
+def setting(
+    name: str,
+    default: object,
+    group: str,
+    source: Source,
+    *,
+    allowed: str = "true or false",
+    unit: str = "",
+    at_least: int | None = None,
+    at_most: int = LARGEST_INTEGER,
+    special: Mapping[int, str] = MappingProxyType({}),
+    pattern: str | None = None,
+    default_text: str = "",
+) -> Any:
+    """Declare the property `name` as a field; a callable `default` makes it from the fields before it.
+
+    A whole number has a `unit` and its limits, both inclusive; `special` are values below `at_least` that mean
+    something. `default_text` tells of a default that a value cannot tell.
+    """
+    field: dict[str, Any] = {"default_factory": default} if callable(default) else {"default": default}
+    if at_least is not None:
+        allowed = _allowed_numbers(unit, at_least, at_most, special)
+        field |= {"ge": min(at_least, *special, at_least), "le": at_most}
+    told: dict[str, JsonValue] = {"group": group, "source": source.value, "allowed": allowed, "default": default_text}
+    return Field(alias=name, pattern=pattern, json_schema_extra=told, **field)
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """Why properties, each well in itself, cannot go together. Told with the place of the first of `paths` given."""
+
+    sentence: str
+    paths: tuple[tuple[str, ...], ...] = ()
+
+
+def contradiction(*found: Contradiction) -> PydanticCustomError:
+    """Return the error by which a validator tells what contradictions it found."""
+    sentences = "; ".join(each.sentence for each in found)
+    return PydanticCustomError(CONTRADICTION, "{sentences}", {"sentences": sentences, "found": found})
+
+
+class PropertyModel(BaseModel):
+    """Frozen, typed properties by their Kafka names; an unknown name is refused. Fields' docstrings describe them."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        use_attribute_docstrings=True,
+        hide_input_in_errors=True,
+    )
+
+    older_names: ClassVar[tuple[OlderName, ...]] = ()
+    noun: ClassVar[str] = "setting"
+
+    _notices: tuple[str, ...] = PrivateAttr(default=())
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What a person should know of how the values came about, as two generations of one property."""
+        return self._notices
+
+    def noted(self, notices: Sequence[str]) -> Self:
+        """Return the same values with `notices` added; they take no part in the values' meaning."""
+        copy = self.model_copy()
+        copy._notices = (*self._notices, *notices)
+        return copy
+
+    @classmethod
+    def declarations(cls) -> dict[str, Declaration]:
+        """Return what is told of every property, by name and in the order of the fields."""
+        return {str(field.alias): _declaration(field) for field in cls.model_fields.values()}
+
+    @classmethod
+    def known_names(cls) -> list[str]:
+        """Return every name that is understood, present ones first."""
+        return [*cls.declarations(), *(older.name for older in cls.older_names)]
+
+
+def _declaration(field: FieldInfo) -> Declaration:
+    extra = field.json_schema_extra
+    told: Mapping[str, Any] = extra if isinstance(extra, dict) else {}
+    return Declaration(
+        name=str(field.alias),
+        description=" ".join((field.description or "").split()),
+        group=str(told["group"]),
+        source=str(told["source"]),
+        allowed=str(told["allowed"]),
+        default=str(told["default"]) or _as_text(field.default),
+    )
+
+
+def _allowed_numbers(unit: str, at_least: int, at_most: int, special: Mapping[int, str]) -> str:
+    upper = " or more" if at_most == LARGEST_INTEGER else f" to {at_most:,}"
+    others = "".join(f", or {value} ({meaning})" for value, meaning in special.items())
+    return f"a whole number of {unit}, {at_least:,}{upper}{others}"
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None or value in ((), {}) else str(value)

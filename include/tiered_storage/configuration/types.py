@@ -1,0 +1,159 @@
+"""The types that settings have: numbers, folders, URLs, retention limits, class names.
+
+Each takes what YAML, an environment variable or a DAG run's parameter gives (text, or a JSON value) and refuses the
+rest with the reason. Relative paths are resolved against `base` of the validation context, or the project's root.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Secret, ValidationInfo
+
+UNLIMITED = -1
+AS_THE_TOTAL = -2
+
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://")
+_USER_AND_PASSWORD = re.compile(r"(?<=://)([^/:@]*):.*@", re.DOTALL)
+_COLON_TO_THE_LAST_AT = re.compile(r":.*@", re.DOTALL)
+_SECRET_PARAMETER = re.compile(r"([?&][^=&]*(?:password|passwd|pwd|secret|token)[^=&]*)=[^&]*", re.IGNORECASE)
+_SQLITE_FILE = re.compile(r"(sqlite(?:\+\w+)?:///)([^?]*)(.*)", re.DOTALL)
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+def project_root() -> Path:
+    """Return the folder that holds include/; the working directory where the library was installed without it."""
+    include = Path(__file__).resolve().parents[2]
+    return include.parent if include.name == "include" else Path.cwd()
+
+
+def hide_secrets(text: str) -> str:
+    """Return `text`, which may be a broken URL, with all that could be a password or a secret parameter covered."""
+    return _SECRET_PARAMETER.sub(r"\1=***", _COLON_TO_THE_LAST_AT.sub(":***@", text))
+
+
+class SecretUrl(Secret[str]):
+    """A URL whose password shows only through `get_secret_value()`, never in `str`, `repr` or a log."""
+
+    def _display(self) -> str:
+        covered = _USER_AND_PASSWORD.sub(r"\1:***@", self._secret_value)
+        return _SECRET_PARAMETER.sub(r"\1=***", covered)
+
+    def without_secrets(self) -> str:
+        """Return the URL with its password and its secret parameters left out: it still names the same store."""
+        plain = _USER_AND_PASSWORD.sub(r"\1@", self._secret_value)
+        address, _, query = plain.partition("?")
+        kept = [part for part in query.split("&") if part and not _SECRET_PARAMETER.match(f"?{part}")]
+        return f"{address}?{'&'.join(kept)}" if kept else address
+
+
+def _base(info: ValidationInfo) -> Path:
+    return info.context["base"] if info.context else project_root()
+
+
+def _no_switch(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("true and false are no numbers")  # noqa: TRY004 - pydantic collects only ValueErrors
+    return value
+
+
+def _not_zero(value: int) -> int:
+    if value == 0:
+        raise ValueError("0 would let every closed segment expire at once")
+    return value
+
+
+def _empty_is_none(value: object) -> object:
+    return None if value == "" else value
+
+
+def _folder(value: object, info: ValidationInfo) -> Path:
+    if not isinstance(value, str | Path) or not str(value).strip():
+        raise ValueError("it names no folder")
+    if "\0" in str(value):
+        raise ValueError("a path holds no NUL")
+    return _base(info) / Path(str(value).strip()).expanduser()
+
+
+def _folders(value: object, info: ValidationInfo) -> tuple[Path, ...]:
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list | tuple):
+        raise ValueError("it is neither text nor a list")  # noqa: TRY004 - pydantic collects only ValueErrors
+    folders = tuple(_folder(name, info) for name in names if name != "")
+    twice = {str(folder) for folder in folders if folders.count(folder) > 1}
+    if twice:
+        raise ValueError(f"{', '.join(sorted(twice))} is there twice")
+    return folders
+
+
+def _storage_url(value: object, info: ValidationInfo) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("it names no place")
+    text = value.strip()
+    if "://" not in text and ":" not in text.split("/")[0]:
+        return _folder(text, info).as_uri()
+    scheme = _SCHEME.match(text)
+    if scheme is None:
+        raise ValueError("it is no URL: a scheme and :// come first")
+    _refuse_credentials(text)
+    rest = text[scheme.end() :]
+    if scheme.group() == "file://" and not rest.startswith("/"):
+        raise ValueError("a file URL has three slashes and an absolute path: file:///folder")
+    if not rest.strip("/"):
+        raise ValueError("it names no bucket or folder")
+    return text.rstrip("/")
+
+
+def _endpoint(value: str) -> str:
+    if not re.fullmatch(r"https?://[^/\s]+(/\S*)?", value):
+        raise ValueError("it is no http or https URL")
+    _refuse_credentials(value)
+    return value.rstrip("/")
+
+
+def _refuse_credentials(url: str) -> None:
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        raise ValueError("it carries credentials: give them as AWS_* in the environment or in an Airflow connection")
+
+
+def _metadata_url(value: object, info: ValidationInfo) -> object:
+    if isinstance(value, SecretUrl):
+        return value
+    if not isinstance(value, str) or _SCHEME.match(value) is None:
+        raise ValueError("it is no URL")
+    sqlite = _SQLITE_FILE.fullmatch(value)
+    if sqlite is None:
+        if value.startswith("sqlite"):
+            raise ValueError("a SQLite URL has three slashes and then a path")
+        return value
+    scheme, path, query = sqlite.groups()
+    if path in ("", ":memory:"):
+        raise ValueError("every process would see an empty metadata store of its own: name a file")
+    return value if path.startswith("file:") else f"{scheme}{_base(info) / path}{query}"
+
+
+def _cleanup_policy(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    return ",".join(sorted(part.strip() for part in value.split(",")))
+
+
+def topic_name(name: str) -> str:
+    """Return `name`, a topic's; raises ValueError where Kafka would refuse it."""
+    if not _TOPIC_NAME.fullmatch(name) or name in (".", ".."):
+        raise ValueError("it is no name for a topic: letters, digits, dots, underscores and hyphens, at most 249")
+    return name
+
+
+Whole = Annotated[int, BeforeValidator(_no_switch)]
+TotalRetention = Annotated[int, BeforeValidator(_no_switch), AfterValidator(_not_zero)]
+Folder = Annotated[Path, BeforeValidator(_folder)]
+Folders = Annotated[tuple[Path, ...], BeforeValidator(_folders)]
+OptionalText = Annotated[str | None, BeforeValidator(_empty_is_none)]
+OptionalEndpoint = Annotated[Annotated[str, AfterValidator(_endpoint)] | None, BeforeValidator(_empty_is_none)]
+StorageUrl = Annotated[str, BeforeValidator(_storage_url)]
+MetadataUrl = Annotated[SecretUrl, BeforeValidator(_metadata_url)]
+CleanupPolicy = Annotated[Literal["delete", "compact", "compact,delete"], BeforeValidator(_cleanup_policy)]
+TopicName = Annotated[str, AfterValidator(topic_name)]

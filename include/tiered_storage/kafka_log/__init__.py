@@ -1,0 +1,1 @@
+"""Kafka's own bytes on disk: record batches, indexes, checkpoints, segments and logs."""

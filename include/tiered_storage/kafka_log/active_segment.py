@@ -1,0 +1,148 @@
+"""The segment that a log appends to: batches are gathered, written in large pieces, and indexed as they go out.
+
+A broker keeps this segment's indexes in its memory map; here they are on the disk after `flush` and `finish`. After a
+crash they are built anew from the batches, as a broker does it too.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tiered_storage.kafka_log.batch_header import INT32_MAX, RecordBatch
+from tiered_storage.kafka_log.log_config import LogConfig
+from tiered_storage.kafka_log.log_segment import LogSegment
+from tiered_storage.kafka_log.offset_index import ENTRY as OFFSET_ENTRY
+from tiered_storage.kafka_log.offset_index import OffsetIndex
+from tiered_storage.kafka_log.segment_recovery import RecoveredSegment
+from tiered_storage.kafka_log.segment_scan import SegmentScanner
+from tiered_storage.kafka_log.time_index import ENTRY as TIME_ENTRY
+
+WRITE_BYTES = 1 << 20
+"""Batches are gathered up to this size before they go to the file."""
+
+
+class ActiveSegment:
+    """Appends to one segment until it is full.
+
+    Not for two threads at once. After an OSError nothing that was acknowledged by `flush` is lost; open the log anew.
+    """
+
+    def __init__(self, segment: LogSegment, recovered: RecoveredSegment, config: LogConfig, now: int) -> None:
+        """Go on with `segment` as it was `recovered`; `now` is ms since the epoch, for records without timestamps."""
+        self.segment = segment
+        self.next_offset = recovered.next_offset
+        self.size = recovered.size
+        self._config = config
+        self._opened_at = now
+        self._first_timestamp = recovered.first_timestamp
+        self._indexes = recovered.indexes
+        self._scanner = SegmentScanner(
+            str(segment.log_path), segment.base_offset, start_position=recovered.size, verify_crc=False
+        )
+        self._gathered = bytearray()
+        self._gathered_batches = 0
+        for path in (segment.offset_index_path, segment.time_index_path):
+            path.write_bytes(b"")
+        self._descriptor: int | None = os.open(segment.log_path, os.O_WRONLY | os.O_CLOEXEC)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._descriptor is None
+
+    def has_room_for(self, batch: RecordBatch, now: int) -> bool:
+        """Say whether `batch` still goes here: by size, record time, range of offsets and room in the indexes.
+
+        `now` (ms since the epoch) decides in place of record time where the first batch has no timestamp.
+        """
+        if self.size + batch.size > self._config.segment_bytes:
+            return False
+        if self._first_timestamp is not None and self._age(batch.max_timestamp, now) > self._config.segment_ms:
+            return False
+        if batch.last_offset - self.segment.base_offset > INT32_MAX:
+            return False
+        return self._indexes_have_room()
+
+    def append(self, batch: bytes | bytearray, header: RecordBatch) -> None:
+        """Take `batch`, whose offsets follow those before it; it is on the disk for sure after `flush` or `finish`."""
+        self._gathered += batch
+        self._gathered_batches += 1
+        self.size += header.size
+        self.next_offset = header.next_offset
+        if self._first_timestamp is None:
+            self._first_timestamp = header.max_timestamp
+        if len(self._gathered) >= WRITE_BYTES:
+            self.write_out()
+
+    def offset_index(self) -> OffsetIndex:
+        """Return the offset index of what was written out."""
+        return self._indexes.offset_index()
+
+    def write_out(self) -> None:
+        """Write the gathered batches to the file, where others can read them, though not yet for sure to the disk."""
+        if not self._gathered:
+            return
+        position = self.size - len(self._gathered)
+        _write_all(self._open_descriptor(), self._gathered, position)
+        batches, _ = self._scanner.feed(memoryview(self._gathered))
+        self._indexes.append(batches)
+        self._gathered = bytearray()
+        self._gathered_batches = 0
+
+    def flush(self) -> None:
+        """Bring all batches and the indexes so far to the disk."""
+        self.write_out()
+        os.fsync(self._open_descriptor())
+        _append_rest(self.segment.offset_index_path, self._indexes.offset_index().to_bytes())
+        _append_rest(self.segment.time_index_path, self._indexes.time_index().to_bytes())
+
+    def finish(self) -> None:
+        """Bring the segment to the disk as a closed one: the last entry of its time index is its largest timestamp."""
+        self.write_out()
+        self._indexes.close()
+        self.flush()
+
+    def close(self) -> None:
+        """Let go of the file, and of what was not written out; doing it twice is harmless."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _age(self, timestamp: int, now: int) -> int:
+        """Return the ms between the first batch and one of `timestamp`, or since opening where records have no time."""
+        if self._first_timestamp is not None and self._first_timestamp >= 0:
+            return timestamp - self._first_timestamp
+        return now - self._opened_at
+
+    def _indexes_have_room(self) -> bool:
+        """Say whether both indexes can take an entry for one more batch, and the time index its last one then."""
+        if self._free_entries() > self._gathered_batches:
+            return True
+        self.write_out()
+        return self._free_entries() > 0
+
+    def _free_entries(self) -> int:
+        most_offsets = self._config.segment_index_bytes // OFFSET_ENTRY.itemsize
+        most_times = self._config.segment_index_bytes // TIME_ENTRY.itemsize - 1
+        return min(most_offsets - self._indexes.offset_entry_count, most_times - self._indexes.time_entry_count)
+
+    def _open_descriptor(self) -> int:
+        if self._descriptor is None:
+            raise ValueError(f"{self.segment.log_path} is closed")
+        return self._descriptor
+
+
+def _write_all(descriptor: int, content: bytearray, position: int) -> None:
+    with memoryview(content) as rest:
+        written = 0
+        while written < len(content):
+            written += os.pwrite(descriptor, rest[written:], position + written)
+
+
+def _append_rest(path: Path, content: bytes) -> None:
+    """Bring a file that holds the beginning of `content` up to all of it, durably."""
+    with path.open("ab") as file:
+        file.write(content[file.tell() :])
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,210 @@
+"""The codecs of a batch's records, in the framings that Kafka's clients write into v2 batches.
+
+    none     the records themselves
+    gzip     one gzip member; further members are read too
+    snappy   xerial's framing, as Java writes it: a header of 16 bytes (82 'SNAPPY' 00, version and lowest
+             compatible version, both int32 1), then blocks: int32 size, raw Snappy of up to 32 KiB.
+             librdkafka writes one raw Snappy block without framing: read too
+    lz4      one LZ4 frame of independent blocks (Java reads no others)
+    zstd     one Zstandard frame; further frames are read too
+
+Compressed bytes do not say reliably how large their contents are, so output grows piece by piece and stops at a cap.
+
+Source: KIP-98, KIP-110 (zstd); released Kafka and librdkafka; snappy-java's stream format.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import cast
+
+import cramjam
+import lz4.frame
+import zstandard
+from isal import isal_zlib
+
+from tiered_storage.errors import CorruptRecordError
+
+DEFAULT_MAX_DECOMPRESSED_BYTES = 256 << 20
+"""Far more than producers batch by default (at most 1 MiB), and little enough for a worker to survive."""
+
+_PIECE_BYTES = 1 << 20
+_GZIP_WBITS = 31
+_GZIP_LEVEL = 2
+_ZSTD_LEVEL = 3
+_ZSTD_INPUT_BYTES = 1024
+"""A 4-byte Zstandard block can hold 128 KiB: so few bytes at once cannot yield more than about 43 MiB."""
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK_BYTES = 32 << 10
+_SNAPPY_MAX_RATIO = 22
+"""Snappy's densest element copies 64 bytes and takes 3; a block that claims more is lying."""
+
+
+_CODEC_ERRORS: tuple[type[Exception], ...] = (
+    cast("type[Exception]", isal_zlib.IsalError),  # its stub calls it an instance
+    cramjam.DecompressionError,
+    zstandard.ZstdError,
+    RuntimeError,  # all that lz4.frame raises
+    ValueError,  # ours, for what a codec leaves unsaid
+)
+
+
+class Compression(IntEnum):
+    """A codec by its number, the three lowest bits of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class _ThreadCodecs(threading.local):
+    """Codec objects, one set a thread: none of them may be used by two threads at once."""
+
+    def __init__(self) -> None:
+        self.zstd_compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
+        self.zstd_decompressor = zstandard.ZstdDecompressor()
+
+
+_codecs = _ThreadCodecs()
+
+
+def compress(compression: Compression, data: bytes) -> bytes:
+    """Return `data` in the framing of `compression`."""
+    match compression:
+        case Compression.NONE:
+            return data
+        case Compression.GZIP:
+            return isal_zlib.compress(data, _GZIP_LEVEL, _GZIP_WBITS)
+        case Compression.SNAPPY:
+            return _compress_xerial(data)
+        case Compression.LZ4:
+            return bytes(lz4.frame.compress(data, block_linked=False, store_size=False))
+        case Compression.ZSTD:
+            return _codecs.zstd_compressor.compress(data)
+
+
+def decompress(
+    compression: Compression,
+    data: bytes | memoryview,
+    *,
+    max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+    source: str = "<memory>",
+    source_position: int = 0,
+) -> bytes:
+    """Return what `data` holds; it must be whole, with nothing behind it.
+
+    Raises CorruptRecordError, naming `source` and `source_position`, for broken data and beyond `max_bytes` of output.
+    """
+    pieces = []
+    total = 0
+    try:
+        for piece in _pieces(compression, memoryview(data)):
+            total += len(piece)
+            if total > max_bytes:
+                reason = f"{compression.name.lower()} data holds more than the {max_bytes} bytes allowed for one batch"
+                raise CorruptRecordError(source, source_position, reason)
+            pieces.append(piece)
+    except _CODEC_ERRORS as error:
+        reason = f"{compression.name.lower()} data is broken: {error}"
+        raise CorruptRecordError(source, source_position, reason) from error
+    return b"".join(pieces)
+
+
+def _pieces(compression: Compression, data: memoryview) -> Iterator[bytes]:
+    match compression:
+        case Compression.NONE:
+            yield bytes(data)
+        case Compression.GZIP:
+            yield from _gzip_pieces(data)
+        case Compression.SNAPPY:
+            yield from _snappy_pieces(data)
+        case Compression.LZ4:
+            yield from _lz4_pieces(data)
+        case Compression.ZSTD:
+            yield from _zstd_pieces(data)
+
+
+def _piece_bytes(data: memoryview) -> int:
+    """gzip and lz4 copy the input that a piece leaves over: pieces grow with it, so that this stays linear."""
+    return max(_PIECE_BYTES, 4 * len(data))
+
+
+def _gzip_pieces(data: memoryview) -> Iterator[bytes]:
+    piece_bytes = _piece_bytes(data)
+    rest: bytes | memoryview = data
+    while True:
+        member = isal_zlib.decompressobj(_GZIP_WBITS)
+        while not member.eof:
+            piece = member.decompress(rest, piece_bytes)
+            rest = member.unconsumed_tail
+            if not piece and not rest and not member.eof:
+                raise ValueError("it ends inside a member")
+            yield piece
+        rest = member.unused_data
+        if not rest:
+            return
+
+
+def _lz4_pieces(data: memoryview) -> Iterator[bytes]:
+    piece_bytes = _piece_bytes(data)
+    frame = lz4.frame.LZ4FrameDecompressor()
+    yield frame.decompress(data, max_length=piece_bytes)
+    while not frame.eof:
+        if frame.needs_input:
+            raise ValueError("it ends inside a frame")
+        yield frame.decompress(b"", max_length=piece_bytes)
+    if frame.unused_data:
+        raise ValueError(f"{len(frame.unused_data)} bytes follow the frame")
+
+
+def _zstd_pieces(data: memoryview) -> Iterator[bytes]:
+    position = 0
+    frame: zstandard.ZstdDecompressionObj | None = _codecs.zstd_decompressor.decompressobj()
+    while position < len(data):
+        frame = frame or _codecs.zstd_decompressor.decompressobj()
+        taken = data[position : position + _ZSTD_INPUT_BYTES]
+        yield frame.decompress(taken)
+        position += len(taken)
+        if frame.eof:
+            position -= len(frame.unused_data)
+            frame = None
+    if frame is not None:
+        raise ValueError("it ends inside a frame")
+
+
+def _compress_xerial(data: bytes) -> bytes:
+    out = bytearray(_XERIAL_HEADER)
+    for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
+        block = cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES])
+        out += struct.pack(">i", len(block))
+        out += memoryview(block)
+    return bytes(out)
+
+
+def _snappy_pieces(data: memoryview) -> Iterator[bytes]:
+    if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        yield _decompress_snappy_block(data)
+        return
+    position = len(_XERIAL_HEADER)
+    if len(data) < position:
+        raise ValueError("it ends inside its header")
+    while position < len(data):
+        start = position + 4
+        position = start + int.from_bytes(data[position:start], "big", signed=True)
+        if not start <= position <= len(data):
+            raise ValueError(f"the block at byte {start - 4} of {len(data)} does not end inside it")
+        yield _decompress_snappy_block(data[start:position])
+
+
+def _decompress_snappy_block(block: memoryview) -> bytes:
+    claimed = cramjam.snappy.decompress_raw_len(block)
+    if claimed > _SNAPPY_MAX_RATIO * len(block):
+        raise ValueError(f"a block of {len(block)} bytes claims to hold {claimed}")
+    return bytes(cramjam.snappy.decompress_raw(block))

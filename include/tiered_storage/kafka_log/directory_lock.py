@@ -1,0 +1,114 @@
+"""Kafka's lock on a log directory: the file `.lock` in it, which stays empty, locked as a whole.
+
+A broker locks it with Java's FileChannel.tryLock, on Linux a POSIX record lock, for as long as it runs. We take the
+same kind of lock, bound to our open file (an open-file-description lock): the two exclude each other, and ours is not
+lost when some other part of our process opens and closes the file, as a classic POSIX lock would be. flock does not
+exclude Java.
+
+Source: fcntl_locking(2); released Kafka.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tiered_storage.errors import InvalidLogDirectoryError, LogDirectoryLockedError
+
+LOCK_FILE = ".lock"
+
+_FLOCK = struct.Struct("hhqqi4x")
+"""struct flock of 64-bit Linux: int16 type, int16 whence, int64 start, int64 length (0: to the end), int32 pid."""
+
+_OF_AN_OPEN_FILE = -1
+"""The pid that stands for an open-file-description lock: it belongs to no one process."""
+
+
+class DirectoryLock:
+    """A held lock on a log directory, given back by `release`, at the end of a `with` block or with the process.
+
+    A process that is forked meanwhile holds it too, until it closes the file or executes another program.
+    """
+
+    def __init__(self, directory: Path, descriptor: int) -> None:
+        self.directory = directory
+        self._descriptor: int | None = descriptor
+
+    @classmethod
+    def acquire(cls, directory: Path, *, exclusive: bool = True) -> Self:
+        """Lock `directory`, at once or not at all: exclusively, or shared with others who only read.
+
+        Either way no broker can start in it meanwhile. Creates `.lock` where it is missing.
+
+        Raises LogDirectoryLockedError where it is held, InvalidLogDirectoryError where `.lock` cannot be opened.
+        """
+        path = directory / LOCK_FILE
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            reason = f"{directory} cannot be locked: {path} cannot be opened for writing ({error.strerror})"
+            raise InvalidLogDirectoryError(f"{reason}; name a log directory that this user may write to") from error
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _whole_file(fcntl.F_WRLCK if exclusive else fcntl.F_RDLCK))
+        except BlockingIOError as error:
+            holder = _holder(descriptor)
+            os.close(descriptor)
+            raise _locked(directory, holder) from error
+        except OSError:
+            os.close(descriptor)
+            raise
+        return cls(directory, descriptor)
+
+    def release(self) -> None:
+        """Give the lock back; doing it twice is harmless. The file stays, as a broker's does."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def ensure_unlocked(directory: Path) -> None:
+    """Raise LogDirectoryLockedError where someone holds `directory`'s lock; take nothing and create nothing.
+
+    It speaks of this moment only: whoever changes the directory has to hold the lock.
+    """
+    try:
+        descriptor = os.open(directory / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        holder = _holder(descriptor)
+    finally:
+        os.close(descriptor)
+    if holder is not None:
+        raise _locked(directory, holder)
+
+
+def _whole_file(kind: int) -> bytes:
+    return _FLOCK.pack(kind, os.SEEK_SET, 0, 0, 0)
+
+
+def _holder(descriptor: int) -> int | None:
+    """Return the pid of whoever holds a lock on the file (-1 where it belongs to an open file), None where nobody."""
+    found = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _whole_file(fcntl.F_WRLCK))
+    kind, _, _, _, pid = _FLOCK.unpack(found)
+    return None if kind == fcntl.F_UNLCK else pid
+
+
+def _locked(directory: Path, holder: int | None) -> LogDirectoryLockedError:
+    who = "another run" if holder in (None, _OF_AN_OPEN_FILE) else f"process {holder}, most likely a broker,"
+    return LogDirectoryLockedError(
+        f"{directory} is in use: {who} holds {directory / LOCK_FILE}; "
+        "stop the broker or wait for the other run, or work on a copy of the directory"
+    )

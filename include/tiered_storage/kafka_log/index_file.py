@@ -1,0 +1,31 @@
+"""What the offset index and the time index have in common as files: fixed entries, then perhaps zeros.
+
+A broker preallocates the indexes of its active segment (`segment.index.bytes`, 10 MiB unless set) and cuts the zeros
+off when the segment is rolled or the broker stops.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiered_storage.errors import CorruptIndexError
+from tiered_storage.kafka_log.small_files import read_small_file
+
+MAX_INDEX_BYTES = 128 << 20
+
+
+def read_entries(path: Path, entry: np.dtype[np.void]) -> NDArray[Any]:
+    """Read the index file `path` as an array of `entry`, without the zeros of its preallocation.
+
+    An entry of zeros only counts with another one behind it.
+    Raises CorruptIndexError where the file is no whole number of entries, or larger than 128 MiB.
+    """
+    raw = read_small_file(path, MAX_INDEX_BYTES)
+    if len(raw) % entry.itemsize:
+        raise CorruptIndexError(path, position=len(raw), reason=f"{len(raw)} bytes are no whole number of entries")
+    used = -(-len(raw.rstrip(b"\0")) // entry.itemsize)
+    return np.frombuffer(raw, entry, count=used)

@@ -1,0 +1,59 @@
+"""Kafka's text form of a UUID, in which topic ids and directory ids stand in its files.
+
+Sixteen bytes, most significant first, as base64 with `-` and `_` and without padding: 22 characters. Kafka keeps two
+values for itself, zero (no id) and one (the metadata topic), and makes no random one that begins with a dash.
+
+Source: KIP-516; released Kafka.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Callable
+from uuid import UUID
+
+from tiered_storage.errors import ConfigurationError
+
+UUID_BYTES = 16
+TEXT_LENGTH = 22
+RESERVED_UUIDS = frozenset({bytes(UUID_BYTES), bytes(UUID_BYTES - 1) + b"\x01"})
+
+
+def encode_uuid(raw: bytes) -> str:
+    """Return Kafka's text for the 16 bytes `raw`.
+
+    Raises ConfigurationError where there are not 16 bytes or Kafka reserves the value.
+    """
+    if len(raw) != UUID_BYTES:
+        raise ConfigurationError(f"a UUID has {UUID_BYTES} bytes, not {len(raw)}")
+    if raw in RESERVED_UUIDS:
+        raise ConfigurationError(f"the UUID 0x{raw.hex()} is one that Kafka reserves: choose another")
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def decode_uuid(text: str) -> bytes:
+    """Return the 16 bytes that `text` stands for.
+
+    Raises ConfigurationError where it is not exactly what `encode_uuid` would write.
+    """
+    not_a_uuid = f"{text[: TEXT_LENGTH + 2]!r} is no UUID as Kafka writes it: {TEXT_LENGTH} characters of base64url"
+    if len(text) != TEXT_LENGTH or not text.isascii():
+        raise ConfigurationError(not_a_uuid)
+    try:
+        raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
+    except binascii.Error as error:
+        raise ConfigurationError(not_a_uuid) from error
+    if encode_uuid(raw) != text:
+        raise ConfigurationError(not_a_uuid)
+    return raw
+
+
+def random_uuid(random_bytes: Callable[[int], bytes] = os.urandom) -> str:
+    """Return the text of a new random UUID (version 4), one that Kafka itself could have made."""
+    while True:
+        raw = UUID(bytes=random_bytes(UUID_BYTES), version=4).bytes
+        text = encode_uuid(raw)
+        if not text.startswith("-"):
+            return text

@@ -1,0 +1,140 @@
+"""Writes a whole log directory that a broker takes for its own: partitions, checkpoints, identity, lock.
+
+    .lock                                held from the beginning to the end
+    meta.properties                      version 1, see meta_properties.py
+    {topic}-{partition}/                 see local_log.py
+    replication-offset-checkpoint        at the end: each log's end, all of it being on this one replica
+    recovery-point-offset-checkpoint     at the end: each log's end, all of it being on the disk
+    log-start-offset-checkpoint          at the end: each log's start
+    .kafka_cleanshutdown                 at the very end: {"version":0,"brokerEpoch":-1}; a broker that finds it skips
+                                         recovery and removes it
+
+Source: released Kafka (the content of the last file: KIP-966).
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tiered_storage.clock import Clock, wall_clock
+from tiered_storage.errors import InvalidLogDirectoryError
+from tiered_storage.kafka_log.directory_lock import DirectoryLock
+from tiered_storage.kafka_log.kafka_uuid import random_uuid
+from tiered_storage.kafka_log.local_log import LocalLog
+from tiered_storage.kafka_log.log_config import LogConfig
+from tiered_storage.kafka_log.log_directory import read_log_directory
+from tiered_storage.kafka_log.meta_properties import META_PROPERTIES, MetaProperties
+from tiered_storage.kafka_log.offset_checkpoint import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    write_offset_checkpoint,
+)
+from tiered_storage.kafka_log.small_files import replace_file, sync_directory
+from tiered_storage.kafka_log.topic_partition import partition_directory_name
+
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+_UNKNOWN_BROKER_EPOCH = -1
+
+
+class LogDirectoryWriter:
+    """A log directory that is ours alone until it is closed; its logs are closed with it."""
+
+    def __init__(self, root: Path, lock: DirectoryLock, clock: Clock) -> None:
+        """Use `create` or `open`."""
+        self.root = root
+        self._clock = clock
+        self._logs: dict[tuple[str, int], LocalLog] = {}
+        self._open_files = ExitStack()
+        self._open_files.enter_context(lock)
+
+    @classmethod
+    def create(
+        cls,
+        root: Path,
+        cluster_id: str,
+        *,
+        node_id: int = 1,
+        directory_id: str | None = None,
+        clock: Clock = wall_clock,
+    ) -> Self:
+        """Make `root` the log directory of a broker of that cluster; `directory_id` is random unless given.
+
+        Raises InvalidLogDirectoryError where `root` is one already, LogDirectoryLockedError where it is in use.
+        """
+        root.mkdir(parents=True, exist_ok=True)
+        lock = DirectoryLock.acquire(root)
+        meta = root / META_PROPERTIES
+        if meta.exists():
+            lock.release()
+            raise InvalidLogDirectoryError(f"{root} is a log directory already: open it, or name an empty directory")
+        MetaProperties(1, cluster_id, node_id, directory_id or random_uuid()).write(meta)
+        return cls(root, lock, clock)
+
+    @classmethod
+    def open(cls, root: Path, config: LogConfig | None = None, *, clock: Clock = wall_clock) -> Self:
+        """Go on with the log directory `root` and open all its logs.
+
+        Raises InvalidLogDirectoryError where it is none, LogDirectoryLockedError where it is in use, and whatever
+        LocalLog.open raises.
+        """
+        writer = cls(root, DirectoryLock.acquire(root), clock)
+        try:
+            writer._open_logs(config)
+        except BaseException:
+            writer._open_files.close()
+            raise
+        return writer
+
+    def create_log(self, topic: str, partition: int, topic_id: str, config: LogConfig | None = None) -> LocalLog:
+        """Create an empty log of a partition here; raises as LocalLog.create."""
+        return self._add(LocalLog.create(self.root, topic, partition, topic_id, config, clock=self._clock))
+
+    def log(self, topic: str, partition: int) -> LocalLog:
+        """Return the log of a partition. Raises InvalidLogDirectoryError where it is not here."""
+        if (topic, partition) not in self._logs:
+            raise InvalidLogDirectoryError(f"{self.root} has no {partition_directory_name(topic, partition)}")
+        return self._logs[topic, partition]
+
+    def close(self) -> None:
+        """Bring all logs to the disk, then write the checkpoints and, last, the mark of a clean shutdown."""
+        with self._open_files:
+            for log in self._logs.values():
+                log.close()
+            ends = {partition: log.log_end_offset for partition, log in self._logs.items()}
+            starts = {partition: log.log_start_offset for partition, log in self._logs.items()}
+            write_offset_checkpoint(self.root / RECOVERY_POINT_CHECKPOINT, ends)
+            write_offset_checkpoint(self.root / HIGH_WATERMARK_CHECKPOINT, ends)
+            write_offset_checkpoint(self.root / LOG_START_OFFSET_CHECKPOINT, starts)
+            mark = {"version": 0, "brokerEpoch": _UNKNOWN_BROKER_EPOCH}
+            replace_file(self.root / CLEAN_SHUTDOWN, json.dumps(mark, separators=(",", ":")).encode())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close; after an error without the checkpoints and the mark, so that the next one to open it recovers."""
+        if error is None:
+            self.close()
+        else:
+            self._open_files.close()
+
+    def _open_logs(self, config: LogConfig | None) -> None:
+        (self.root / CLEAN_SHUTDOWN).unlink(missing_ok=True)
+        sync_directory(self.root)
+        found = read_log_directory(self.root)
+        for error in found.damaged.values():
+            raise error
+        for partition in found.partitions:
+            self._add(LocalLog.open(partition.path, config, clock=self._clock))
+
+    def _add(self, log: LocalLog) -> LocalLog:
+        self._open_files.enter_context(log)
+        self._logs[log.topic, log.partition] = log
+        return log

@@ -1,0 +1,77 @@
+"""The files of one segment, which are named by its base offset in 20 digits.
+
+    {base offset}.log          the record batches
+    {base offset}.index        offset index
+    {base offset}.timeindex    time index
+    {base offset}.txnindex     transaction index, only where transactions were aborted
+    {offset}.snapshot          producers up to `offset`: the one after a segment is named by its successor's base offset
+
+A further suffix marks what is not part of the log: `.deleted`, `.cleaned`, `.swap`.
+
+Source: released Kafka.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_LOG_FILE = re.compile(r"[0-9]{20}\.log")
+_MAX_OFFSET = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LogSegment:
+    """One segment of a partition: its `directory` and the offset that its files are named by."""
+
+    base_offset: int
+    directory: Path
+
+    @property
+    def log_path(self) -> Path:
+        return self._path("log")
+
+    @property
+    def offset_index_path(self) -> Path:
+        return self._path("index")
+
+    @property
+    def time_index_path(self) -> Path:
+        return self._path("timeindex")
+
+    @property
+    def transaction_index_path(self) -> Path:
+        return self._path("txnindex")
+
+    def size(self) -> int:
+        """Return how many bytes the `.log` file has."""
+        return self.log_path.stat().st_size
+
+    def has_indexes(self) -> bool:
+        """Say whether both the offset index and the time index exist."""
+        return self.offset_index_path.is_file() and self.time_index_path.is_file()
+
+    def has_transaction_index(self) -> bool:
+        """Say whether there is a transaction index: a transaction was aborted in this segment."""
+        return self.transaction_index_path.is_file()
+
+    def _path(self, suffix: str) -> Path:
+        return self.directory / f"{self.base_offset:020d}.{suffix}"
+
+
+def producer_snapshot_path(partition_directory: Path, offset: int) -> Path:
+    """Return where the producer snapshot up to `offset` (exclusive) stands."""
+    return partition_directory / f"{offset:020d}.snapshot"
+
+
+def list_segments(partition_directory: Path) -> list[LogSegment]:
+    """Return the segments in `partition_directory`, by rising base offset; the last one is the active one.
+
+    Files of other names, as `.deleted` ones, are none of the log's and are left alone.
+    """
+    with os.scandir(partition_directory) as entries:
+        names = [entry.name for entry in entries if _LOG_FILE.fullmatch(entry.name) and entry.is_file()]
+    offsets = sorted(int(name.removesuffix(".log")) for name in names)
+    return [LogSegment(offset, partition_directory) for offset in offsets if offset <= _MAX_OFFSET]

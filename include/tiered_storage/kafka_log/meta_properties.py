@@ -1,0 +1,130 @@
+"""`meta.properties`: which cluster and which broker a log directory belongs to.
+
+A Java properties file. Version 1 (KRaft) has `cluster.id`, `node.id` and mostly `directory.id`; version 0 (ZooKeeper)
+has `broker.id`, and each of its other keys may be absent:
+
+    version=1
+    cluster.id=MkU3OEVBNTcwNTJENDM2Qg
+    node.id=1
+    directory.id=xsMTrxMGRlSGrhb3Dmq0Yg     a UUID as in kafka_uuid.py
+
+Source: KIP-78, KIP-858; released Kafka; java.util.Properties for the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from tiered_storage.errors import ConfigurationError, CorruptIndexError
+from tiered_storage.kafka_log.kafka_uuid import decode_uuid
+from tiered_storage.kafka_log.small_files import read_small_file, replace_file
+
+META_PROPERTIES = "meta.properties"
+MAX_BYTES = 64 << 10
+
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_CONTINUED = re.compile(r"(?<!\\)(?:\\\\)*\\$")
+_KEY_AND_VALUE = re.compile(r"((?:\\.|[^\\=:\s])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
+_CONTROL_CHARACTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+@dataclass(frozen=True, slots=True)
+class MetaProperties:
+    """Who owns a log directory; `version` is 0 or 1, and version 1 always has a cluster id and a node id."""
+
+    version: int
+    cluster_id: str | None
+    node_id: int | None
+    directory_id: str | None
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read `path`; keys that are not ours are ignored, as a broker does.
+
+        Raises CorruptIndexError where the version is unknown, a key that it needs is absent, or a value is malformed.
+        """
+        properties = _parse(path, read_small_file(path, MAX_BYTES))
+        version = _integer(path, "version", properties.get("version", "0"))
+        if version not in (0, 1):
+            raise CorruptIndexError(path, 0, f"version {version} is unknown: 0 or 1 was expected")
+        node_key = "node.id" if version else "broker.id"
+        cluster_id, node = properties.get("cluster.id"), properties.get(node_key)
+        absent = [key for key, value in (("cluster.id", cluster_id), (node_key, node)) if value is None]
+        if version and absent:
+            raise CorruptIndexError(path, 0, f"version 1 needs {' and '.join(absent)}")
+        directory_id = properties.get("directory.id")
+        if directory_id is not None:
+            _check_directory_id(path, directory_id)
+        return cls(version, cluster_id, None if node is None else _integer(path, node_key, node), directory_id)
+
+    def write(self, path: Path) -> None:
+        """Replace `path` by these properties, durably and all or nothing.
+
+        Raises ConfigurationError where a value is not printable ASCII.
+        """
+        values = {
+            "cluster.id": self.cluster_id,
+            "node.id" if self.version else "broker.id": self.node_id,
+            "directory.id": self.directory_id,
+            "version": self.version,
+        }
+        lines = (f"{key}={_escaped(key, str(value))}\n" for key, value in values.items() if value is not None)
+        replace_file(path, "".join(lines).encode("ascii"))
+
+
+def _integer(path: Path, key: str, text: str) -> int:
+    if re.fullmatch(r"-?[0-9]{1,9}", text.strip()) is None:
+        raise CorruptIndexError(path, 0, f"{key} is {text[:40]!r}, which is no number")
+    return int(text)
+
+
+def _check_directory_id(path: Path, text: str) -> None:
+    try:
+        decode_uuid(text)
+    except ConfigurationError as error:
+        raise CorruptIndexError(path, 0, f"directory.id: {error}") from error
+
+
+def _parse(path: Path, content: bytes) -> dict[str, str]:
+    properties: dict[str, str] = {}
+    for line in _logical_lines(content):
+        key_and_value = _KEY_AND_VALUE.fullmatch(line)
+        if key_and_value is None:
+            raise CorruptIndexError(path, 0, f"{line[:40]!r} is no line of a properties file")
+        properties[_unescaped(key_and_value[1])] = _unescaped(key_and_value[2])
+    return properties
+
+
+def _logical_lines(content: bytes) -> Iterator[str]:
+    """Yield Java's logical lines: no comments, no blank ones, joined where a line goes on after a backslash."""
+    begun = ""
+    for natural_line in content.splitlines():
+        line = natural_line.decode("latin-1").lstrip(" \t\f")
+        if not begun and (not line or line.startswith(("#", "!"))):
+            continue
+        if _CONTINUED.search(line):
+            begun += line[:-1]
+            continue
+        yield begun + line
+        begun = ""
+    if begun:
+        yield begun
+
+
+def _unescaped(text: str) -> str:
+    def character(escape: re.Match[str]) -> str:
+        if escape[1]:
+            return chr(int(escape[1], 16))
+        return _CONTROL_CHARACTERS.get(escape[2], escape[2])
+
+    return _ESCAPE.sub(character, text)
+
+
+def _escaped(key: str, value: str) -> str:
+    if not (value.isascii() and value.isprintable()):
+        raise ConfigurationError(f"{key} is {value!r}: it must be printable ASCII")
+    return re.sub(r"([\\=:#! ])", r"\\\1", value)

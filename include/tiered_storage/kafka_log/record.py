@@ -1,0 +1,151 @@
+"""One record of a v2 batch, and the run of records that a batch carries (compressed as one piece, or not at all).
+
+    length            varint   bytes that follow
+    attributes        int8     unused
+    timestamp delta   varint   ms, against the batch's base timestamp
+    offset delta      varint   against the batch's base offset
+    key length        varint   -1: null; then the key
+    value length      varint   -1: null; then the value
+    header count      varint   then, for each header:
+        key length    varint   then the key, in UTF-8
+        value length  varint   -1: null; then the value
+
+Source: KIP-98; KIP-82 (headers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tiered_storage.errors import CorruptRecordError
+from tiered_storage.kafka_log.batch_header import RecordBatch, TimestampType
+from tiered_storage.kafka_log.varint import append_varint, read_varint
+
+INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record: its absolute `offset`, its `timestamp` (ms since the epoch, -1: none), and its bytes as produced."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+def encode_records(records: Sequence[Record], base_offset: int, base_timestamp: int) -> bytes:
+    """Return `records` one behind the other, relative to the base offset and timestamp of their batch.
+
+    Raises UnicodeEncodeError for a header key that UTF-8 cannot hold.
+    """
+    out = bytearray()
+    for record in records:
+        body = _encode_body(record, record.offset - base_offset, record.timestamp - base_timestamp)
+        append_varint(out, len(body))
+        out += body
+    return bytes(out)
+
+
+def _encode_body(record: Record, offset_delta: int, timestamp_delta: int) -> bytearray:
+    body = bytearray(1)
+    append_varint(body, timestamp_delta)
+    append_varint(body, offset_delta)
+    _append_bytes(body, record.key)
+    _append_bytes(body, record.value)
+    append_varint(body, len(record.headers))
+    for key, value in record.headers:
+        _append_bytes(body, key.encode())
+        _append_bytes(body, value)
+    return body
+
+
+def _append_bytes(out: bytearray, value: bytes | None) -> None:
+    if value is None:
+        append_varint(out, -1)
+        return
+    append_varint(out, len(value))
+    out += value
+
+
+def decode_records(data: bytes, header: RecordBatch, *, source: str, source_position: int) -> list[Record]:
+    """Return the records that `data`, decompressed, holds from its first to its last byte.
+
+    Raises CorruptRecordError, naming `source` and `source_position` (of the batch), where they are not what `header`
+    promises.
+    """
+    append_time = header.max_timestamp if header.timestamp_type is TimestampType.LOG_APPEND_TIME else None
+    records: list[Record] = []
+    position = 0
+    lowest_offset, last_offset = header.base_offset, header.last_offset
+    try:
+        for _ in range(header.record_count):
+            record, position = _decode_record(data, position, header, append_time)
+            _check_offset(record.offset, lowest_offset, last_offset)
+            lowest_offset = record.offset + 1
+            records.append(record)
+    except IndexError as error:
+        reason = f"record {len(records) + 1} of {header.record_count} runs past the end of its batch"
+        raise CorruptRecordError(source, source_position, reason) from error
+    except ValueError as error:
+        reason = f"record {len(records) + 1} of {header.record_count}: {error}"
+        raise CorruptRecordError(source, source_position, reason) from error
+    if position != len(data):
+        reason = f"{len(data) - position} bytes follow the last of {header.record_count} records"
+        raise CorruptRecordError(source, source_position, reason)
+    return records
+
+
+def _decode_record(data: bytes, position: int, header: RecordBatch, append_time: int | None) -> tuple[Record, int]:
+    length, position = read_varint(data, position)
+    end = position + length
+    if length < 0 or end > len(data):
+        raise ValueError(f"it has {length} bytes, its batch {len(data) - position}")
+    timestamp_delta, position = read_varint(data, position + 1)
+    offset_delta, position = read_varint(data, position)
+    key, position = _read_bytes(data, position, end)
+    value, position = _read_bytes(data, position, end)
+    header_count, position = read_varint(data, position)
+    headers: Headers = ()
+    if header_count:
+        headers, position = _read_headers(data, position, end, header_count)
+    if position != end:
+        raise ValueError(f"its fields take {length - end + position} bytes, its length says {length}")
+    timestamp = header.base_timestamp + timestamp_delta if append_time is None else append_time
+    if not INT64_MIN <= timestamp <= INT64_MAX:
+        raise ValueError(f"timestamp {timestamp} exceeds 64 bits")
+    return Record(header.base_offset + offset_delta, timestamp, key, value, headers), position
+
+
+def _check_offset(offset: int, lowest: int, highest: int) -> None:
+    if not lowest <= offset <= highest:
+        raise ValueError(f"offset {offset} is not in {lowest} to {highest}")
+
+
+def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    length, position = read_varint(data, position)
+    if length < 0:
+        if length != -1:
+            raise ValueError(f"a field has a length of {length}")
+        return None, position
+    stop = position + length
+    if stop > end:
+        raise ValueError(f"a field has {length} bytes, its record {end - position}")
+    return data[position:stop], stop
+
+
+def _read_headers(data: bytes, position: int, end: int, count: int) -> tuple[Headers, int]:
+    if not 0 <= count <= end - position:
+        raise ValueError(f"{count} headers in {end - position} bytes")
+    headers = []
+    for _ in range(count):
+        key, position = _read_bytes(data, position, end)
+        if key is None:
+            raise ValueError("a header has no key")
+        value, position = _read_bytes(data, position, end)
+        headers.append((key.decode(), value))
+    return tuple(headers), position

@@ -1,0 +1,138 @@
+"""A whole record batch of magic 2: from records to bytes and back. Its layout is in batch_header.py and record.py.
+
+Source: KIP-98; KIP-32 (timestamp types).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from tiered_storage.errors import ConfigurationError, CorruptRecordError
+from tiered_storage.kafka_log.batch_header import (
+    APPEND_TIME_BIT,
+    BATCH_OVERHEAD,
+    CONTROL_BIT,
+    CRC_END,
+    LOG_OVERHEAD,
+    MAGIC,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    TRANSACTIONAL_BIT,
+    Buffer,
+    RecordBatch,
+    TimestampType,
+    check_crc,
+    read_batch_header,
+)
+from tiered_storage.kafka_log.checksum import crc32c
+from tiered_storage.kafka_log.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Compression, compress, decompress
+from tiered_storage.kafka_log.record import Record, decode_records, encode_records
+
+__all__ = [
+    "BATCH_OVERHEAD",
+    "LOG_OVERHEAD",
+    "NO_LEADER_EPOCH",
+    "NO_PRODUCER_EPOCH",
+    "NO_PRODUCER_ID",
+    "NO_SEQUENCE",
+    "NO_TIMESTAMP",
+    "Compression",
+    "Record",
+    "RecordBatch",
+    "TimestampType",
+    "encode_batch",
+    "read_batch_header",
+    "read_records",
+]
+
+_UNCHECKED_HEADER = struct.Struct(">qiib")
+_CHECKED_HEADER = struct.Struct(">hiqqqhii")
+
+
+def encode_batch(
+    records: Sequence[Record],
+    compression: Compression = Compression.NONE,
+    *,
+    partition_leader_epoch: int = 0,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    is_transactional: bool = False,
+    is_control: bool = False,
+) -> bytes:
+    """Return one batch of `records`, whose offsets rise; its base offset is the first one's.
+
+    With LOG_APPEND_TIME the latest timestamp counts as the append time: readers give it to every record.
+    Raises ConfigurationError where there are no records, or some that one batch cannot hold.
+    """
+    _check_records(records)
+    first, last = records[0], records[-1]
+    attributes = (
+        compression
+        | (APPEND_TIME_BIT if timestamp_type is TimestampType.LOG_APPEND_TIME else 0)
+        | (TRANSACTIONAL_BIT if is_transactional else 0)
+        | (CONTROL_BIT if is_control else 0)
+    )
+    try:
+        checked = _CHECKED_HEADER.pack(
+            attributes,
+            last.offset - first.offset,
+            first.timestamp,
+            max(record.timestamp for record in records),
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            len(records),
+        ) + compress(compression, encode_records(records, first.offset, first.timestamp))
+        length = CRC_END - LOG_OVERHEAD + len(checked)
+        prefix = _UNCHECKED_HEADER.pack(first.offset, length, partition_leader_epoch, MAGIC)
+    except (struct.error, UnicodeEncodeError) as error:
+        raise ConfigurationError(f"records from offset {first.offset} do not fit a batch: {error}") from error
+    return prefix + crc32c(checked).to_bytes(4, "big") + checked
+
+
+def _check_records(records: Sequence[Record]) -> None:
+    if not records:
+        raise ConfigurationError("a batch needs at least one record")
+    previous = -1
+    for record in records:
+        if record.offset <= previous:
+            raise ConfigurationError(f"offset {record.offset} follows {previous}: offsets in a batch must rise from 0")
+        if record.timestamp < NO_TIMESTAMP:
+            raise ConfigurationError(f"timestamp {record.timestamp} at offset {record.offset} is before 1970")
+        previous = record.offset
+
+
+def read_records(
+    buffer: Buffer,
+    *,
+    source: str = "<memory>",
+    source_position: int = 0,
+    verify_crc: bool = True,
+    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+) -> list[Record]:
+    """Return the records of the one batch that `buffer` holds from its first to its last byte.
+
+    Errors name `source` and `source_position`, the place of the batch in it. Raises as read_batch_header does, and
+    CorruptRecordError for a wrong checksum, broken or too large compressed data, and records that the header belies.
+    """
+    header = read_batch_header(buffer, source=source, source_position=source_position)
+    if header.size != len(buffer):
+        reason = f"the batch has {header.size} bytes, but {len(buffer)} are given"
+        raise CorruptRecordError(source, source_position, reason)
+    if verify_crc:
+        check_crc(buffer, source=source, source_position=source_position)
+    body = memoryview(buffer)[BATCH_OVERHEAD:]
+    if header.record_count == 0:
+        if body:
+            raise CorruptRecordError(source, source_position, f"{len(body)} bytes follow the header of an empty batch")
+        return []
+    data = decompress(
+        header.compression, body, max_bytes=max_decompressed_bytes, source=source, source_position=source_position
+    )
+    return decode_records(data, header, source=source, source_position=source_position)

@@ -1,0 +1,69 @@
+"""Finds out from a segment's batches alone all that a log needs to go on appending to it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from tiered_storage.kafka_log.batch_table import BatchTable
+from tiered_storage.kafka_log.index_builder import IndexBuilder
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.log_segment import LogSegment
+from tiered_storage.kafka_log.segment_scan import iterate_segment, recover_valid_length
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredSegment:
+    """A segment whose every batch is whole.
+
+    `size` is that of its `.log` file, `truncated_bytes` how much was cut off its end. `first_timestamp` (ms) is the
+    largest of the first batch, None where there is no batch. `epochs` are the leader epochs that begin in it.
+    """
+
+    size: int
+    truncated_bytes: int
+    next_offset: int
+    first_timestamp: int | None
+    indexes: IndexBuilder
+    epochs: tuple[EpochEntry, ...]
+
+
+def recover_segment(segment: LogSegment, index_interval_bytes: int) -> RecoveredSegment:
+    """Cut `segment` behind its last whole batch, as a broker does after a crash, and build its indexes in memory.
+
+    Raises UnsupportedMagicError where it holds batches of magic 0 or 1.
+    """
+    length = recover_valid_length(segment.log_path, segment.base_offset)
+    truncated_bytes = segment.size() - length
+    if truncated_bytes:
+        _truncate(segment, length)
+    indexes = IndexBuilder(segment.base_offset, index_interval_bytes)
+    next_offset = segment.base_offset
+    first_timestamp: int | None = None
+    epochs: list[EpochEntry] = []
+    # The checksums have just been verified, up to this length.
+    for _, batches in iterate_segment(segment.log_path, segment.base_offset, verify_crc=False):
+        indexes.append(batches)
+        next_offset = int(batches.last_offset[-1]) + 1
+        if first_timestamp is None:
+            first_timestamp = int(batches.max_timestamp[0])
+        epochs += _begun_epochs(batches, epochs[-1].epoch if epochs else -1)
+    return RecoveredSegment(length, truncated_bytes, next_offset, first_timestamp, indexes, tuple(epochs))
+
+
+def _truncate(segment: LogSegment, length: int) -> None:
+    with segment.log_path.open("r+b") as file:
+        file.truncate(length)
+        os.fsync(file.fileno())
+
+
+def _begun_epochs(batches: BatchTable, latest: int) -> list[EpochEntry]:
+    """Return the leader epochs above `latest` that begin in `batches`."""
+    epochs = batches.partition_leader_epoch
+    before = np.maximum.accumulate(np.concatenate(([latest], epochs[:-1])))
+    begun = np.flatnonzero(epochs > before)
+    return [
+        EpochEntry(*entry) for entry in zip(epochs[begun].tolist(), batches.base_offset[begun].tolist(), strict=True)
+    ]

@@ -1,0 +1,203 @@
+"""Walks a segment's batches without decoding their records: headers as columns, checksums, order of offsets.
+
+A window of whole batches is scanned at once, where it lies. A batch that a window cuts is carried over to the next by
+whoever fills the windows: `iterate_segment` here does it for files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiered_storage.errors import CorruptRecordError, UnsupportedMagicError
+from tiered_storage.kafka_log.batch_header import (
+    BATCH_OVERHEAD,
+    MAGIC_END,
+    batch_size,
+    check_crc,
+    read_batch_header,
+)
+from tiered_storage.kafka_log.batch_table import BatchTable
+
+__all__ = ["BatchTable", "SegmentScanner", "iterate_segment", "recover_valid_length", "scan_segment"]
+
+WINDOW_BYTES = 8 << 20
+"""Large enough that a call of a kernel costs nothing, small enough to stay in a CPU's last cache."""
+
+
+class SegmentScanner:
+    """Scans the windows of one segment, each beginning where the batches of the one before it ended.
+
+    Errors name `source` and the broken batch's place in it. Not for two threads at once.
+    """
+
+    def __init__(self, source: str, base_offset: int, *, start_position: int = 0, verify_crc: bool = True) -> None:
+        """Begin `start_position` bytes behind the start of the segment `source`, between two batches.
+
+        No batch may reach below `base_offset`, nor further above it than an index can say (2**31 - 1).
+        """
+        from tiered_storage.kafka_log import scan_kernels  # noqa: PLC0415 -- numba takes most of a second to import
+
+        self._kernels = scan_kernels
+        self._checksum_kernel = scan_kernels.checksum_kernel()
+        self._source = source
+        self._base_offset = base_offset
+        self._verify_crc = verify_crc
+        self._position = start_position
+        self._next_offset = base_offset
+
+    @property
+    def position(self) -> int:
+        """Where in the segment the next window has to begin, in bytes."""
+        return self._position
+
+    @property
+    def next_offset(self) -> int:
+        """The lowest offset that the next batch may have."""
+        return self._next_offset
+
+    def feed(self, window: memoryview | NDArray[np.uint8]) -> tuple[BatchTable, int]:
+        """Scan the whole batches that `window` begins with; return their table and how many bytes they take.
+
+        What is left, less than a batch, has to begin the next window. Nothing of `window` is copied or kept.
+        Raises UnsupportedMagicError or CorruptRecordError for the first batch that is broken: its `position` is where
+        the sound part of the segment ends.
+        """
+        data = _as_array(window)
+        table = BatchTable.allocate(self._kernels.count_batches(data))
+        rows, consumed, verdict = self._kernels.read_headers(
+            data, self._position, self._base_offset, self._next_offset, table.columns()
+        )
+        if self._verify_crc:
+            self._check_checksums(data, table.position[:rows], table.size[:rows])
+        next_offset = int(table.last_offset[rows - 1]) + 1 if rows else self._next_offset
+        if verdict != self._kernels.HEADERS_SOUND:
+            self._raise_broken(data.data[consumed:], self._position + consumed, next_offset)
+        if data.size - consumed >= MAGIC_END:
+            batch_size(data.data, consumed, source=self._source, source_position=self._position)
+        self._position += consumed
+        self._next_offset = next_offset
+        return table, consumed
+
+    def needed(self, window: memoryview | NDArray[np.uint8]) -> int:
+        """Return how many bytes the next window must have to hold one batch, of which `window` shows the first.
+
+        That is what the batch's header claims: compare it with what is left of the segment before allocating it.
+        """
+        if len(window) < MAGIC_END:
+            return MAGIC_END
+        return batch_size(_as_array(window).data, source=self._source, source_position=self._position)
+
+    def finish(self, left: int) -> None:
+        """End the scan with `left` bytes of the segment not consumed.
+
+        Raises CorruptRecordError where there are any: the segment ends inside a batch.
+        """
+        if left:
+            reason = f"truncated: the last {left} bytes are the beginning of a batch"
+            raise CorruptRecordError(self._source, self._position, reason)
+
+    def _check_checksums(self, data: NDArray[np.uint8], positions: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
+        """Check each batch; where the compiled loop is there, it finds the first one that needs a closer look."""
+        suspect = 0
+        if self._checksum_kernel is not None:
+            suspect = self._checksum_kernel(data, self._position, positions, sizes)
+        if suspect < 0:
+            return
+        view = data.data
+        for position, size in zip(positions[suspect:].tolist(), sizes[suspect:].tolist(), strict=True):
+            at = position - self._position
+            check_crc(view[at : at + size], source=self._source, source_position=position)
+
+    def _raise_broken(self, rest: memoryview, position: int, next_offset: int) -> NoReturn:
+        """Say what is wrong with the whole batch that `rest` begins with: a wrong checksum explains all else."""
+        size = batch_size(rest, source=self._source, source_position=position)
+        if self._verify_crc:
+            check_crc(rest[:size], source=self._source, source_position=position)
+        header = read_batch_header(rest, source=self._source, source_position=position)
+        if header.base_offset < next_offset:
+            reason = f"the batch starts at offset {header.base_offset}; offsets rise, so from {next_offset} on here"
+        else:
+            reason = f"offset {header.last_offset} is too far from the segment's base offset {self._base_offset}"
+        raise CorruptRecordError(self._source, position, reason)
+
+
+def iterate_segment(
+    path: Path, base_offset: int, *, window_bytes: int = WINDOW_BYTES, verify_crc: bool = True
+) -> Iterator[tuple[memoryview, BatchTable]]:
+    """Yield the batches of a `.log` file, from its start to the end that it has now: their bytes and their table.
+
+    The bytes are whole batches, read-only, and valid until the next step: they lie in a buffer of `window_bytes` that
+    is used again, and grows only for a batch that is larger. Raises as SegmentScanner.feed does, and CorruptRecordError
+    where the file ends inside a batch.
+    """
+    scanner = SegmentScanner(str(path), base_offset, verify_crc=verify_crc)
+    with path.open("rb", buffering=0) as file:
+        unread = os.fstat(file.fileno()).st_size
+        buffer = np.empty(min(max(window_bytes, BATCH_OVERHEAD), unread), np.uint8)
+        filled = 0
+        while unread and (count := file.readinto(buffer.data[filled : filled + unread])):
+            unread -= count
+            filled += count
+            table, consumed = scanner.feed(buffer[:filled])
+            if consumed:
+                yield buffer.data[:consumed].toreadonly(), table
+            filled -= consumed
+            rest = buffer[consumed : consumed + filled]
+            if filled == buffer.size:
+                buffer = _larger_buffer(scanner, filled + unread, rest)
+            buffer[:filled] = rest
+        scanner.finish(filled + unread)
+
+
+def scan_segment(
+    path: Path, base_offset: int, *, window_bytes: int = WINDOW_BYTES, verify_crc: bool = True
+) -> BatchTable:
+    """Return the table of all batches of a `.log` file. Raises as iterate_segment does."""
+    batches = iterate_segment(path, base_offset, window_bytes=window_bytes, verify_crc=verify_crc)
+    return BatchTable.concatenate(table for _, table in batches)
+
+
+def recover_valid_length(path: Path, base_offset: int, *, window_bytes: int = WINDOW_BYTES) -> int:
+    """Return how many bytes of a `.log` file are sound batches, up to the first that is broken or cut, or to the end.
+
+    Zeros of a preallocated file and what a crash has torn lie behind that. Raises UnsupportedMagicError at a batch of
+    magic 0 or 1, which is no damage: to cut it off would lose what an older broker wrote.
+    """
+    length = 0
+    try:
+        for batches, _ in iterate_segment(path, base_offset, window_bytes=window_bytes):
+            length += len(batches)
+    except UnsupportedMagicError as error:
+        if _magic_at(path, error.position) in (0, 1):
+            raise
+        return error.position
+    except CorruptRecordError as error:
+        return error.position
+    return length
+
+
+def _as_array(window: memoryview | NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """View `window` as bytes, read-only, so that the kernels are compiled for one kind of array."""
+    data = np.frombuffer(window, np.uint8)
+    data.flags.writeable = False
+    return data
+
+
+def _larger_buffer(scanner: SegmentScanner, available: int, batch_start: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return a buffer for the whole batch that `batch_start` begins, if the `available` bytes of the file hold it."""
+    needed = scanner.needed(batch_start)
+    if needed > available:
+        scanner.finish(available)
+    return np.empty(needed, np.uint8)
+
+
+def _magic_at(path: Path, position: int) -> int:
+    with path.open("rb") as file:
+        file.seek(position + MAGIC_END - 1)
+        return file.read(1)[0]

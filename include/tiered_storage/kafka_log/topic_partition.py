@@ -1,0 +1,52 @@
+"""Topic names, and the directory names that Kafka gives to partitions.
+
+A topic's name has 1 to 249 of the characters a-z, A-Z, 0-9, `.`, `_` and `-`, and is neither `.` nor `..`. Its
+partition lives in a directory `{topic}-{partition}`; a suffix behind a dot marks one that is on its way out or in:
+
+    {topic}-{partition}.{unique id}-delete    deleted, and soon to be removed
+    {topic}-{partition}.{unique id}-stray     of a topic that the cluster does not know
+    {topic}-{partition}.{unique id}-future    being moved here from another log directory
+
+Source: released Kafka.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tiered_storage.errors import ConfigurationError
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+MAX_TOPIC_LENGTH = 249
+MAX_PARTITION = (1 << 31) - 1
+
+_TOPIC = re.compile(rf"[a-zA-Z0-9._-]{{1,{MAX_TOPIC_LENGTH}}}")
+_PARTITION_DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>0|[1-9][0-9]{0,9})", re.DOTALL)
+
+
+def is_topic_name(name: str) -> bool:
+    """Say whether Kafka takes `name` as that of a topic."""
+    return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
+
+
+def parse_partition_directory(name: str) -> tuple[str, int] | None:
+    """Return (topic, partition) of the directory name `name`, None where it is not of the form `topic-partition`."""
+    parts = _PARTITION_DIRECTORY.fullmatch(name)
+    if parts is None or not is_topic_name(parts["topic"]) or int(parts["partition"]) > MAX_PARTITION:
+        return None
+    return parts["topic"], int(parts["partition"])
+
+
+def partition_directory_name(topic: str, partition: int) -> str:
+    """Return the name of a partition's directory.
+
+    Raises ConfigurationError where `topic` is no topic's name or `partition` no partition's number.
+    """
+    if not is_topic_name(topic):
+        raise ConfigurationError(
+            f"{topic!r} is no topic name: it has 1 to {MAX_TOPIC_LENGTH} ASCII letters, digits, '.', '_' and '-'"
+        )
+    if not 0 <= partition <= MAX_PARTITION:
+        raise ConfigurationError(f"{topic} cannot have a partition {partition}: they count from 0 to {MAX_PARTITION}")
+    return f"{topic}-{partition}"

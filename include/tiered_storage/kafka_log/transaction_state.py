@@ -1,0 +1,111 @@
+"""Which transactions of a partition are open, and so up to where its log is stable.
+
+The first transactional batch of a producer opens its transaction, its next end marker closes it. A marker is a control
+batch of one record:
+
+    key     version   int16   0
+            type      int16   0 abort, 1 commit
+    value   of no concern here
+
+What is stable is what a read_committed consumer may be given: everything below the high watermark and below the first
+offset of the earliest transaction that is open there. A marker at or above the high watermark does not count yet.
+
+Source: KIP-98; released Kafka.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiered_storage.errors import CorruptRecordError
+from tiered_storage.kafka_log.batch_header import CONTROL_BIT, NO_PRODUCER_ID, TRANSACTIONAL_BIT
+from tiered_storage.kafka_log.batch_table import BatchTable
+from tiered_storage.kafka_log.log_segment import LogSegment, list_segments, producer_snapshot_path
+from tiered_storage.kafka_log.producer_snapshot import read_producer_snapshot
+from tiered_storage.kafka_log.record_batch import read_records
+from tiered_storage.kafka_log.segment_scan import iterate_segment
+
+ABORT = 0
+COMMIT = 1
+
+_MARKER_KEY = struct.Struct(">hh")
+
+
+def last_stable_offset(partition_directory: Path, high_watermark: int) -> int:
+    """Return the offset below which the partition's log is stable: `high_watermark`, or less where one is open there.
+
+    Starts from the producer snapshot at the highest base offset of a segment up to `high_watermark`, and reads the log
+    from there; without any snapshot it reads all segments. Raises CorruptIndexError for a broken snapshot,
+    CorruptRecordError for a broken batch.
+    """
+    segments = list_segments(partition_directory)
+    first, transactions = _latest_snapshot(segments, high_watermark)
+    for segment in segments[first:]:
+        if segment.base_offset >= high_watermark:
+            break
+        for window, batches in iterate_segment(segment.log_path, segment.base_offset):
+            transactions.feed(segment.log_path, window, batches, high_watermark)
+            if batches.last_offset[-1] + 1 >= high_watermark:
+                break
+    return min([high_watermark, *transactions.first_offsets.values()])
+
+
+class OpenTransactions:
+    """The open transactions of a partition while its batches come by: the first offset of each, by producer id."""
+
+    def __init__(self, first_offsets: Mapping[int, int]) -> None:
+        self.first_offsets = dict(first_offsets)
+
+    def feed(self, path: Path, window: memoryview, batches: BatchTable, end_offset: int) -> None:
+        """Take the next batches of the log `path`, whose bytes are `window`, as far as they begin below `end_offset`.
+
+        Raises CorruptRecordError where an end marker is not to be read.
+        """
+        known = batches.base_offset < end_offset
+        has_producer = known & (batches.producer_id != NO_PRODUCER_ID)
+        is_control = (batches.attributes & CONTROL_BIT) != 0
+        opening = has_producer & ~is_control & ((batches.attributes & TRANSACTIONAL_BIT) != 0)
+        # Compaction leaves a control batch without its record where nothing is left of the transaction either.
+        markers = np.flatnonzero(has_producer & is_control & (batches.record_count > 0)).tolist()
+        for begin, end in pairwise([-1, *markers, len(batches)]):
+            if begin >= 0:
+                self._end(path, window, batches, begin)
+            self._open(batches, begin + 1 + np.flatnonzero(opening[begin + 1 : end]))
+
+    def _open(self, batches: BatchTable, rows: NDArray[np.int64]) -> None:
+        producers, first = np.unique(batches.producer_id[rows], return_index=True)
+        for producer, offset in zip(producers.tolist(), batches.base_offset[rows[first]].tolist(), strict=True):
+            self.first_offsets.setdefault(producer, offset)
+
+    def _end(self, path: Path, window: memoryview, batches: BatchTable, row: int) -> None:
+        position = int(batches.position[row])
+        start = position - int(batches.position[0])
+        batch = window[start : start + int(batches.size[row])]
+        [marker, *_] = read_records(batch, source=str(path), source_position=position, verify_crc=False)
+        if marker.key is None or len(marker.key) < _MARKER_KEY.size:
+            raise CorruptRecordError(path, position, "the key of a control record is cut")
+        _, kind = _MARKER_KEY.unpack_from(marker.key)
+        if kind in (ABORT, COMMIT):
+            self.first_offsets.pop(int(batches.producer_id[row]), None)
+
+
+def _latest_snapshot(segments: list[LogSegment], high_watermark: int) -> tuple[int, OpenTransactions]:
+    """Return the segment to read from, as its place in `segments`, and what is open where it begins."""
+    for i in range(len(segments) - 1, -1, -1):
+        path = producer_snapshot_path(segments[i].directory, segments[i].base_offset)
+        if segments[i].base_offset <= high_watermark and path.is_file():
+            producers = read_producer_snapshot(path)
+            return i, OpenTransactions(
+                {
+                    producer.producer_id: producer.current_transaction_first_offset
+                    for producer in producers
+                    if producer.current_transaction_first_offset >= 0
+                }
+            )
+    return 0, OpenTransactions({})

@@ -1,0 +1,1 @@
+"""KIP-405: what is copied where, what is known of it, how it is read, and when it goes."""

@@ -1,0 +1,202 @@
+"""Copies one segment: its bytes pass once through memory, checked, indexed and sent at the same time.
+
+A window of whole batches is read, every batch's checksum and offsets are checked, all indexes grow by it, and then it
+goes to the store. What the local index files say is held against the batches: where they are false or missing, the
+ones built here travel instead, and a false one is reported. Whatever the log itself gets wrong stops the copy before
+anything of the segment is marked as whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+import tiered_storage
+from tiered_storage.clock import Clock
+from tiered_storage.errors import CorruptIndexError, CorruptRecordError, TieredStorageError
+from tiered_storage.kafka_log.batch_table import BatchTable
+from tiered_storage.kafka_log.index_builder import IndexBuilder
+from tiered_storage.kafka_log.index_check import OffsetIndexCheck, TimeIndexCheck
+from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, encode_leader_epochs
+from tiered_storage.kafka_log.log_segment import LogSegment, producer_snapshot_path
+from tiered_storage.kafka_log.offset_index import OffsetIndex
+from tiered_storage.kafka_log.producer_snapshot import read_producer_snapshot
+from tiered_storage.kafka_log.segment_scan import iterate_segment
+from tiered_storage.kafka_log.time_index import TimeIndex
+from tiered_storage.remote_log.copy_messages import CopyFailure, CopyOutcome, CopyTask
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState
+from tiered_storage.remote_log.remote_index_builder import RemoteIndexBuilder
+from tiered_storage.remote_log.storage import IndexKind, LogSegmentData, RemoteStorageManager
+
+_LIBRARY = str(Path(tiered_storage.__file__).parent)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CopySizes:
+    """How a copy cuts its work, in bytes: what it holds at once, and how dense its indexes are."""
+
+    window: int
+    index_interval: int
+    remote_index_chunk: int
+
+
+def copy_segment(task: CopyTask, storage: RemoteStorageManager, sizes: CopySizes, clock: Clock) -> CopyOutcome:
+    """Copy what `task` names and tell how it ended; never raises for what concerns this segment alone."""
+    begun = time.monotonic()
+    source = _SegmentStream(task, sizes)
+    try:
+        data = LogSegmentData(task.metadata.size, source.chunks(), source.indexes)
+        custom_metadata = storage.copy_log_segment_data(task.metadata, data)
+    except (TieredStorageError, OSError) as error:
+        return CopyOutcome(task, None, CopyFailure.of(error), seconds=time.monotonic() - begun, library=_LIBRARY)
+    finished = RemoteLogSegmentMetadataUpdate(
+        task.metadata.segment_id,
+        SegmentState.COPY_SEGMENT_FINISHED,
+        clock(),
+        custom_metadata,
+        source.max_timestamp,
+    )
+    return CopyOutcome(
+        task,
+        finished,
+        record_count=source.record_count,
+        damages=tuple(source.damages),
+        notices=tuple(source.notices),
+        seconds=time.monotonic() - begun,
+        library=_LIBRARY,
+    )
+
+
+class _SegmentStream:
+    """The bytes of one local segment, and what is learned while they pass."""
+
+    def __init__(self, task: CopyTask, sizes: CopySizes) -> None:
+        self._task = task
+        self._sizes = sizes
+        self._files = LogSegment(task.metadata.start_offset, task.log_path.parent)
+        self._indexes = IndexBuilder(task.metadata.start_offset, sizes.index_interval)
+        self._remote = RemoteIndexBuilder(task.metadata, sizes.remote_index_chunk)
+        self.record_count = 0
+        self.damages: list[str] = []
+        self.notices: list[str] = []
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest record timestamp (ms) of what has passed; -1 for none."""
+        return self._indexes.latest.timestamp
+
+    def chunks(self) -> Iterator[memoryview]:
+        """Yield the segment window by window. Raises CorruptRecordError for whatever is not as a broker wrote it."""
+        checks = self._local_index_checks()
+        passed, last_offset = 0, -1
+        batches = iterate_segment(self._task.log_path, self._files.base_offset, window_bytes=self._sizes.window)
+        for window, table in batches:
+            self._check_epochs(table)
+            self._indexes.append(table)
+            self._remote.append(table)
+            self._run_checks(checks, table)
+            self.record_count += int(table.record_count.sum())
+            passed += len(window)
+            last_offset = int(table.last_offset[-1])
+            yield window
+        self._check_end(passed, last_offset)
+        self._run_checks(checks, None)
+        self._indexes.close()
+
+    def indexes(self) -> dict[IndexKind, bytes]:
+        """Return everything that travels beside the segment, after its last chunk."""
+        found = {
+            **self._remote.indexes(),
+            IndexKind.OFFSET: self._indexes.offset_index().to_bytes(),
+            IndexKind.TIMESTAMP: self._indexes.time_index().to_bytes(),
+            IndexKind.LEADER_EPOCH: encode_leader_epochs(self._task.lineage),
+        }
+        if self._files.has_transaction_index():
+            found[IndexKind.TRANSACTION] = self._files.transaction_index_path.read_bytes()
+        snapshot = producer_snapshot_path(self._files.directory, self._task.metadata.end_offset + 1)
+        if not snapshot.is_file():
+            self.notices.append(f"{snapshot} is missing: the remote segment goes without a producer snapshot")
+            return found
+        try:
+            read_producer_snapshot(snapshot)
+        except CorruptIndexError as error:
+            self.damages.append(f"{error}; the remote segment goes without a producer snapshot")
+            return found
+        found[IndexKind.PRODUCER_SNAPSHOT] = snapshot.read_bytes()
+        return found
+
+    def _local_index_checks(self) -> list[OffsetIndexCheck | TimeIndexCheck]:
+        base = self._files.base_offset
+        checks: list[OffsetIndexCheck | TimeIndexCheck] = []
+        for path, reader, check in (
+            (self._files.offset_index_path, OffsetIndex, OffsetIndexCheck),
+            (self._files.time_index_path, TimeIndex, TimeIndexCheck),
+        ):
+            if not path.is_file():
+                self.notices.append(f"{path} is missing: it was rebuilt from the log")
+                continue
+            try:
+                checks.append(check(path, reader.read(path, base)))  # type: ignore[arg-type]  # each with its own
+            except CorruptIndexError as error:
+                self._report(error)
+        return checks
+
+    def _run_checks(self, checks: list[OffsetIndexCheck | TimeIndexCheck], table: BatchTable | None) -> None:
+        """Feed `table` to every check, or end them; the first thing that is false ends a check."""
+        for check in list(checks):
+            try:
+                if table is None:
+                    check.finish()
+                else:
+                    check.feed(table)
+            except CorruptIndexError as error:
+                checks.remove(check)
+                self._report(error)
+
+    def _report(self, error: CorruptIndexError) -> None:
+        self.damages.append(
+            f"{error}; the remote segment has one rebuilt from the log; delete the file while the broker is stopped, "
+            "it is rebuilt at the start"
+        )
+
+    def _check_epochs(self, table: BatchTable) -> None:
+        """Batches must be of the leaders that the lineage names: it decides which copy readers follow."""
+        lineage = self._task.lineage
+        if not lineage:
+            return
+        starts = np.array([entry.start_offset for entry in lineage], np.int64)
+        epochs = np.array([entry.epoch for entry in lineage], np.int32)
+        entry_of = np.searchsorted(starts, table.base_offset, side="right") - 1
+        expected = epochs[np.maximum(entry_of, 0)]
+        # -1: written by a broker too old to stamp its epoch.
+        known = (entry_of >= 0) & (table.partition_leader_epoch >= 0)
+        wrong = np.flatnonzero(known & (table.partition_leader_epoch != expected))
+        if wrong.size:
+            row = int(wrong[0])
+            raise CorruptRecordError(
+                self._task.log_path,
+                int(table.position[row]),
+                f"the batch at offset {int(table.base_offset[row])} was written under leader epoch "
+                f"{int(table.partition_leader_epoch[row])}, where {LEADER_EPOCH_CHECKPOINT} says "
+                f"{int(expected[row])}",
+            )
+
+    def _check_end(self, passed: int, last_offset: int) -> None:
+        expected = self._task.metadata
+        if passed != expected.size:
+            raise CorruptRecordError(
+                self._task.log_path,
+                passed,
+                f"the segment has {passed} bytes; it had {expected.size} when it was planned",
+            )
+        if last_offset != expected.end_offset:
+            raise CorruptRecordError(
+                self._task.log_path,
+                passed,
+                f"the log ends with offset {last_offset}, but the next segment begins at {expected.end_offset + 1}: "
+                "its end is missing",
+            )

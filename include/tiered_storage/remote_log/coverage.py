@@ -1,0 +1,78 @@
+"""Which offsets the remote tier already has, along the lineage of leaders.
+
+Two segments may hold the same offset: after an unclean election the loser's bytes are still in the store. An offset
+counts as covered only by a segment that holds it at the epoch which the lineage gives it (KIP-405, KIP-101). A broker
+forgets the epochs below its log start: where the lineage says nothing, it contradicts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tiered_storage.remote_log.model import EpochEntry, RemoteLogSegmentMetadata, SegmentState
+from tiered_storage.remote_log.segment_source import epochs_within
+
+
+def finished(segments: Iterable[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
+    """Return the segments that readers may see, by start offset, the longest of several first."""
+    seen = [segment for segment in segments if segment.state is SegmentState.COPY_SEGMENT_FINISHED]
+    return sorted(seen, key=lambda segment: (segment.start_offset, -segment.end_offset))
+
+
+def on_lineage(segment: RemoteLogSegmentMetadata, lineage: Sequence[EpochEntry]) -> bool:
+    """Whether the leaders that `lineage` names wrote `segment`, as far as it reaches back."""
+    if not lineage or segment.end_offset < lineage[0].start_offset:
+        return True
+    known_from = max(segment.start_offset, lineage[0].start_offset)
+    theirs = epochs_within(segment.leader_epochs, known_from, segment.end_offset)
+    return theirs == epochs_within(lineage, known_from, segment.end_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """The finished segments on the lineage that together hold most, each beginning past the one before it."""
+
+    segments: tuple[RemoteLogSegmentMetadata, ...]
+
+    @classmethod
+    def of(cls, segments: Iterable[RemoteLogSegmentMetadata], lineage: Sequence[EpochEntry]) -> Coverage:
+        """Leave out what is not finished, not on `lineage`, or wholly held by an earlier segment."""
+        chosen: list[RemoteLogSegmentMetadata] = []
+        reached = -1
+        for segment in finished(segments):
+            if segment.end_offset >= reached and on_lineage(segment, lineage):
+                chosen.append(segment)
+                reached = segment.end_offset + 1
+        return cls(tuple(chosen))
+
+    def holding(self, start_offset: int, end_offset: int) -> list[RemoteLogSegmentMetadata] | None:
+        """Return segments that together hold [`start_offset`, `end_offset`], or None where an offset is missing."""
+        wanted = []
+        reached = start_offset
+        for segment in self.segments[self._first_ending_at_or_after(start_offset) :]:
+            if reached > end_offset or segment.start_offset > reached:
+                break
+            wanted.append(segment)
+            reached = segment.end_offset + 1
+        return wanted if reached > end_offset else None
+
+    def gaps(self) -> list[tuple[int, int]]:
+        """Return the ranges of offsets (inclusive) that are missing between the segments."""
+        pairs = zip(self.segments, self.segments[1:], strict=False)
+        return [(a.end_offset + 1, b.start_offset - 1) for a, b in pairs if b.start_offset > a.end_offset + 1]
+
+    @property
+    def end_offset(self) -> int | None:
+        """The last offset held (inclusive)."""
+        return self.segments[-1].end_offset if self.segments else None
+
+    def _first_ending_at_or_after(self, offset: int) -> int:
+        low, high = 0, len(self.segments)
+        while low < high:
+            middle = (low + high) // 2
+            if self.segments[middle].end_offset < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low

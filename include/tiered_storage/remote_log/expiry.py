@@ -1,0 +1,190 @@
+"""Total retention: the oldest offsets end their life, in the remote tier and so for every reader.
+
+KIP-405: retention.ms and retention.bytes count both tiers. Our log start moves first, so that no reader is shown what
+goes; then each segment below it passes DELETE_SEGMENT_STARTED, its objects are deleted, and DELETE_SEGMENT_FINISHED.
+A deletion that fails stays in DELETE_SEGMENT_STARTED and is tried again by the next run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tiered_storage.clock import Clock
+from tiered_storage.errors import LeaseHeldError, TieredStorageError
+from tiered_storage.remote_log.copy_plan import Finding
+from tiered_storage.remote_log.copy_run import abandon_unfinished
+from tiered_storage.remote_log.coverage import Coverage, finished
+from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
+from tiered_storage.remote_log.model import (
+    EpochEntry,
+    Lease,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    SegmentState,
+    TopicIdPartition,
+)
+from tiered_storage.remote_log.segment_source import PartitionLog
+from tiered_storage.remote_log.storage import RemoteStorageManager
+from tiered_storage.topic_settings import TopicSettings
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryPlan:
+    """Where our log start of a partition moves to, and the remote segments that then lie below it."""
+
+    topic_id_partition: TopicIdPartition
+    new_log_start: int
+    segments: tuple[RemoteLogSegmentMetadata, ...]
+
+    @property
+    def size(self) -> int:
+        """The bytes that go."""
+        return sum(segment.size for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionReport:
+    """The remote segments whose objects are gone, what failed, and the partitions that somebody else works on."""
+
+    deleted: tuple[RemoteLogSegmentMetadata, ...]
+    failures: tuple[Finding, ...]
+    left: tuple[Finding, ...]
+
+
+def plan_expiry(
+    partition: TopicIdPartition,
+    metadata: RemoteLogMetadataManager,
+    settings: TopicSettings,
+    now: int,
+    local: PartitionLog | None,
+) -> ExpiryPlan | None:
+    """Return what of `partition` is past total retention at `now` (ms), oldest first; None where nothing is.
+
+    `local` (None: not in reach) adds the bytes that are not remote yet, and tells the lineage. Unfinished copies never
+    count; what is remote in two copies counts once. A segment without timestamps does not grow old.
+    """
+    segments = list(metadata.list_remote_log_segments(partition))
+    lineage: Sequence[EpochEntry] = local.leader_epochs if local else ()
+    coverage = Coverage.of(segments, lineage)
+    log_start = metadata.log_start_offset(partition) or 0
+    new_log_start = max(log_start, _start_after_retention(coverage, settings, now, local))
+    going = tuple(segment for segment in finished(segments) if segment.end_offset < new_log_start)
+    if not going and new_log_start <= log_start:
+        return None
+    return ExpiryPlan(partition, new_log_start, going)
+
+
+def mark_expired(
+    plans: Iterable[ExpiryPlan],
+    metadata: RemoteLogMetadataManager,
+    leases: Leases,
+    *,
+    owner: str,
+    lease_duration_ms: int,
+    clock: Clock,
+) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
+    """Move our log starts and mark what lies below them; return the partitions done and those held by others."""
+    done: list[TopicIdPartition] = []
+    left: list[Finding] = []
+    for plan in plans:
+        partition = plan.topic_id_partition
+        try:
+            lease = leases.acquire(partition, owner, lease_duration_ms)
+        except LeaseHeldError as error:
+            left.append(Finding(str(partition), str(error)))
+            continue
+        metadata.advance_log_start_offset(partition, plan.new_log_start, lease)
+        for segment in plan.segments:
+            _step(segment, SegmentState.DELETE_SEGMENT_STARTED, metadata, lease, clock)
+        leases.release(lease)
+        done.append(partition)
+    return tuple(done), tuple(left)
+
+
+def delete_marked(
+    partitions: Iterable[TopicIdPartition],
+    metadata: RemoteLogMetadataManager,
+    leases: Leases,
+    storage: RemoteStorageManager,
+    *,
+    owner: str,
+    lease_duration_ms: int,
+    grace_ms: int,
+    clock: Clock,
+) -> DeletionReport:
+    """Delete the objects of every segment in DELETE_SEGMENT_STARTED, also those that an earlier run could not.
+
+    A copy that never finished waits `grace_ms` from when it was marked: its worker may still be writing.
+    """
+    deleted: list[RemoteLogSegmentMetadata] = []
+    failures: list[Finding] = []
+    left: list[Finding] = []
+    for partition in partitions:
+        if not _has_work(partition, metadata):
+            continue
+        try:
+            lease = leases.acquire(partition, owner, lease_duration_ms)
+        except LeaseHeldError as error:
+            left.append(Finding(str(partition), str(error)))
+            continue
+        abandon_unfinished(partition, metadata, lease, clock)
+        for segment in _due_for_deletion(partition, metadata, clock() - grace_ms):
+            try:
+                storage.delete_log_segment_data(segment)
+                deleted.append(_step(segment, SegmentState.DELETE_SEGMENT_FINISHED, metadata, lease, clock))
+            except TieredStorageError as error:
+                failures.append(Finding(str(partition), f"{segment.segment_id}: {error}"))
+        leases.release(lease)
+    return DeletionReport(tuple(deleted), tuple(failures), tuple(left))
+
+
+def _has_work(partition: TopicIdPartition, metadata: RemoteLogMetadataManager) -> bool:
+    unsettled = (SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_STARTED)
+    return any(segment.state in unsettled for segment in metadata.list_remote_log_segments(partition))
+
+
+def _due_for_deletion(
+    partition: TopicIdPartition, metadata: RemoteLogMetadataManager, unfinished_before: int
+) -> list[RemoteLogSegmentMetadata]:
+    return [
+        segment
+        for segment in metadata.list_remote_log_segments(partition)
+        if segment.state is SegmentState.DELETE_SEGMENT_STARTED
+        and (segment.custom_metadata is not None or segment.event_timestamp <= unfinished_before)
+    ]
+
+
+def _start_after_retention(coverage: Coverage, settings: TopicSettings, now: int, local: PartitionLog | None) -> int:
+    excess = _total_size(coverage, local) - settings.retention_bytes if settings.retention_bytes >= 0 else 0
+    start = 0
+    for segment in coverage.segments:
+        over_size = excess >= segment.size > 0
+        if not over_size and not _past(segment, settings.retention_ms, now):
+            break
+        excess -= segment.size
+        start = segment.end_offset + 1
+    return start
+
+
+def _total_size(coverage: Coverage, local: PartitionLog | None) -> int:
+    remote = sum(segment.size for segment in coverage.segments)
+    if local is None:
+        return remote
+    remote_end = -1 if coverage.end_offset is None else coverage.end_offset
+    return remote + sum(segment.size for segment in local.segments if segment.base_offset > remote_end)
+
+
+def _past(segment: RemoteLogSegmentMetadata, limit_ms: int, now: int) -> bool:
+    return limit_ms >= 0 and segment.max_timestamp >= 0 and segment.max_timestamp + limit_ms < now
+
+
+def _step(
+    segment: RemoteLogSegmentMetadata,
+    state: SegmentState,
+    metadata: RemoteLogMetadataManager,
+    lease: Lease,
+    clock: Clock,
+) -> RemoteLogSegmentMetadata:
+    update = RemoteLogSegmentMetadataUpdate(segment.segment_id, state, clock())
+    return metadata.update_remote_log_segment_metadata(update, lease)

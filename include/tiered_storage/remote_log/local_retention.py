@@ -1,0 +1,124 @@
+"""Local retention: closed local segments that are past their limit and safe in the remote tier go.
+
+KIP-405: local.retention.ms and local.retention.bytes. A segment goes only, oldest first, when finished remote segments
+on the lineage hold every offset of it and the store still shows their objects, or when all of it lies below our log
+start (total retention took it). Nothing goes unless deletion was allowed for the topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tiered_storage.errors import RemoteObjectCorruptError, TieredStorageError
+from tiered_storage.remote_log.copy_plan import Finding
+from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.segment_source import LocalSegment, LocalTrim, PartitionLog
+from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
+from tiered_storage.topic_settings import TopicSettings
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRetentionPlan:
+    """The local segments of one partition that may go, oldest first, and the remote ones that hold them."""
+
+    topic_id_partition: TopicIdPartition
+    segments: tuple[LocalSegment, ...]
+    new_local_start: int
+    held_by: tuple[RemoteLogSegmentMetadata, ...]
+    held_back: str | None = None
+
+    @property
+    def size(self) -> int:
+        """The bytes that go."""
+        return sum(segment.size for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRetentionReport:
+    """What went, by partition, and what could not."""
+
+    trimmed: tuple[LocalRetentionPlan, ...]
+    failures: tuple[Finding, ...]
+
+
+def plan_local_retention(
+    log: PartitionLog, metadata: RemoteLogMetadataManager, settings: TopicSettings, now: int
+) -> LocalRetentionPlan:
+    """Return which closed segments of `log` are past local retention at `now` (ms) and safe to remove.
+
+    `held_back` says why a segment that is past its limit stays.
+    """
+    partition = log.topic_id_partition
+    coverage = Coverage.of(metadata.list_remote_log_segments(partition), log.leader_epochs)
+    log_start = metadata.log_start_offset(partition) or 0
+    excess = _excess(log, settings.local_retention_bytes)
+    going: list[LocalSegment] = []
+    held_by: dict[str, RemoteLogSegmentMetadata] = {}
+    held_back = None
+    for segment in log.closed_segments:
+        end_offset = segment.base_offset if segment.end_offset is None else segment.end_offset
+        if end_offset < log_start:
+            going.append(segment)
+            excess -= segment.size
+            continue
+        holders = coverage.holding(max(segment.base_offset, log_start), end_offset)
+        over_size = excess >= segment.size > 0
+        if holders is None:
+            if over_size:
+                held_back = f"offsets {segment.base_offset} to {end_offset} are past local retention but not yet remote"
+            break
+        if not over_size and not _past(holders, settings.local_retention_ms, now):
+            break
+        going.append(segment)
+        excess -= segment.size
+        held_by.update({holder.segment_id.id: holder for holder in holders})
+    new_start = (going[-1].end_offset or 0) + 1 if going else log.log_start_offset
+    return LocalRetentionPlan(partition, tuple(going), new_start, tuple(held_by.values()), held_back)
+
+
+def enforce_local_retention(
+    plans: Sequence[LocalRetentionPlan], trim: LocalTrim, storage: RemoteStorageManager
+) -> LocalRetentionReport:
+    """Remove what `plans` name, after the store has shown every object that must hold it from now on.
+
+    One partition's failure stops no other; the report names it. Running it twice changes nothing.
+    """
+    trimmed: list[LocalRetentionPlan] = []
+    failures: list[Finding] = []
+    for plan in plans:
+        if not plan.segments:
+            continue
+        try:
+            for segment in plan.held_by:
+                ensure_present(segment, storage)
+            trim.trim(plan.topic_id_partition, plan.segments, plan.new_local_start)
+        except (TieredStorageError, OSError) as error:
+            failures.append(Finding(str(plan.topic_id_partition), str(error)))
+            continue
+        trimmed.append(plan)
+    return LocalRetentionReport(tuple(trimmed), tuple(failures))
+
+
+def ensure_present(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> None:
+    """Raise RemoteObjectNotFoundError or RemoteObjectCorruptError unless the store shows data and indexes of `segment`.
+
+    Asks for the manifest (its checksum is checked) and for the very last byte; `verify` reads everything.
+    """
+    storage.fetch_index(segment, IndexKind.MANIFEST)
+    last = segment.size - 1
+    if sum(len(chunk) for chunk in storage.fetch_log_segment(segment, last, last)) != 1:
+        raise RemoteObjectCorruptError(f"{segment.segment_id}: the store shows fewer than its {segment.size} bytes")
+
+
+def _excess(log: PartitionLog, limit: int) -> int:
+    """Return how many bytes the local log has beyond `limit`; a negative limit is none."""
+    return sum(segment.size for segment in log.segments) - limit if limit >= 0 else 0
+
+
+def _past(holders: Sequence[RemoteLogSegmentMetadata], limit_ms: int, now: int) -> bool:
+    """Whether the largest record timestamp is over `limit_ms` old; without timestamps nothing is old."""
+    largest = max(holder.max_timestamp for holder in holders)
+    return limit_ms >= 0 and largest >= 0 and largest + limit_ms < now

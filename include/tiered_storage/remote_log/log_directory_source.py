@@ -1,0 +1,184 @@
+"""Local logs from log directories that stand alone: a stopped broker's, a copy of one, or one that LocalLog wrote.
+
+Nothing says how far such a log is stable but its own files. The high watermark comes from replication-offset-checkpoint
+and the open transactions from the producer snapshot and the active segment; without the checkpoint a person has to say
+that the log's end is stable (log.end.is.stable).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiered_storage.errors import ConfigurationError, InvalidLogDirectoryError, TieredStorageError
+from tiered_storage.kafka_log.batch_header import read_batch_header
+from tiered_storage.kafka_log.directory_lock import ensure_unlocked
+from tiered_storage.kafka_log.kafka_uuid import encode_uuid
+from tiered_storage.kafka_log.leader_epoch_checkpoint import (
+    LEADER_EPOCH_CHECKPOINT,
+    EpochEntry,
+    read_leader_epochs,
+)
+from tiered_storage.kafka_log.log_directory import LogDirectory, PartitionDirectory, read_log_directory
+from tiered_storage.kafka_log.log_segment import LogSegment, list_segments
+from tiered_storage.kafka_log.offset_checkpoint import read_offset_checkpoint
+from tiered_storage.kafka_log.segment_scan import iterate_segment, recover_valid_length
+from tiered_storage.kafka_log.transaction_state import last_stable_offset
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.segment_source import LocalSegment, PartitionLog, UnreadablePartition
+
+CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
+_HEADER_BYTES = 61
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirectorySource:
+    """A SegmentSource over `directories`.
+
+    `cluster_id` is used where a directory has no meta.properties; without either, the id is derived from the
+    directory's path. `end_is_stable` is a person's word that nothing in these logs is still to be truncated.
+    """
+
+    directories: tuple[Path, ...]
+    cluster_id: str | None = None
+    end_is_stable: bool = False
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """What is missing or left out in each directory."""
+        return [
+            notice
+            for directory in map(read_log_directory, self.directories)
+            for notice in (
+                *directory.warnings,
+                *(f"{directory.root / name} is left out: {reason}" for name, reason in directory.skipped.items()),
+            )
+        ]
+
+    def partitions(self) -> Iterator[PartitionLog | UnreadablePartition]:
+        """Look at every partition of every directory."""
+        if not self.directories:
+            raise ConfigurationError("log.dirs names no directory: set it to the broker's log.dirs")
+        for root in self.directories:
+            ensure_unlocked(root)
+            directory = read_log_directory(root)
+            compacted = _compacted(root)
+            for name, error in directory.damaged.items():
+                yield UnreadablePartition(name, str(error))
+            for found in directory.partitions:
+                try:
+                    yield self._look(directory, found, compacted)
+                except (TieredStorageError, OSError) as error:
+                    yield UnreadablePartition(f"{found.topic}-{found.partition}", str(error))
+
+    def partition(self, partition: TopicIdPartition) -> PartitionLog | None:
+        """Look at one partition, in whichever directory it is."""
+        for root in self.directories:
+            ensure_unlocked(root)
+            directory = read_log_directory(root)
+            for found in directory.partitions:
+                if (found.topic, found.partition) != (partition.topic, partition.partition):
+                    continue
+                if self._identify(directory, found) == partition:
+                    return self._look(directory, found, _compacted(root))
+        return None
+
+    def _identify(self, directory: LogDirectory, found: PartitionDirectory) -> TopicIdPartition:
+        cluster_id = directory.cluster_id or self.cluster_id or _derived_id(str(directory.root.resolve()))
+        topic_id = found.topic_id or _derived_id(cluster_id, found.topic)
+        return TopicIdPartition(cluster_id, topic_id, found.partition, found.topic)
+
+    def _look(self, directory: LogDirectory, found: PartitionDirectory, compacted: frozenset[str]) -> PartitionLog:
+        files = list_segments(found.path)
+        log_start = files[0].base_offset
+        if directory.log_start_offsets is not None:
+            log_start = max(log_start, directory.log_start_offsets.get((found.topic, found.partition), 0))
+        return PartitionLog(
+            topic_id_partition=self._identify(directory, found),
+            directory=found.path,
+            segments=_local_segments(files),
+            log_start_offset=log_start,
+            stable_offset=self._stable_offset(directory, found, files[-1]),
+            leader_epochs=_lineage(found.path, files),
+            is_internal=found.is_internal,
+            is_compacted=found.topic in compacted,
+        )
+
+    def _stable_offset(self, directory: LogDirectory, found: PartitionDirectory, active: LogSegment) -> int:
+        known = directory.high_watermarks or {}
+        high_watermark = known.get((found.topic, found.partition))
+        if high_watermark is None and not self.end_is_stable:
+            raise InvalidLogDirectoryError(
+                f"{found.path}: its high watermark is unknown (replication-offset-checkpoint does not name it); "
+                "if the log's end is stable because the broker was stopped cleanly, say so with log.end.is.stable"
+            )
+        if high_watermark is None:
+            high_watermark = _log_end(active)
+        return last_stable_offset(found.path, high_watermark)
+
+
+def _local_segments(files: Sequence[LogSegment]) -> tuple[LocalSegment, ...]:
+    ends = [successor.base_offset - 1 for successor in files[1:]]
+    return tuple(
+        LocalSegment(file.base_offset, end, file.size(), file.log_path, _first_timestamp(file.log_path))
+        for file, end in zip(files, [*ends, None], strict=True)
+    )
+
+
+def _first_timestamp(log_path: Path) -> int | None:
+    """Return the timestamp (ms) in the first batch's header; None where the segment holds no batch yet."""
+    with log_path.open("rb") as file:
+        header = file.read(_HEADER_BYTES)
+    if len(header) < _HEADER_BYTES or not any(header):
+        return None
+    # A broken or older first batch is named when the segment is copied; for the window of a backfill it says nothing.
+    try:
+        return read_batch_header(header, source=str(log_path)).base_timestamp
+    except TieredStorageError:
+        return None
+
+
+def _log_end(active: LogSegment) -> int:
+    """Return the offset after the last whole batch of the active segment."""
+    valid = recover_valid_length(active.log_path, active.base_offset)
+    if not valid:
+        return active.base_offset
+    end = active.base_offset
+    for _, table in iterate_segment(active.log_path, active.base_offset, verify_crc=False):
+        end = int(table.last_offset[-1]) + 1
+        if int(table.position[-1] + table.size[-1]) >= valid:
+            break
+    return end
+
+
+def _lineage(partition_directory: Path, files: Sequence[LogSegment]) -> tuple[EpochEntry, ...]:
+    """Return the leader epochs, from the checkpoint, or where there is none from the batches themselves."""
+    path = partition_directory / LEADER_EPOCH_CHECKPOINT
+    if path.is_file():
+        entries = read_leader_epochs(path)
+        if entries:
+            return entries
+    return tuple(_lineage_of_batches(files))
+
+
+def _lineage_of_batches(files: Sequence[LogSegment]) -> Iterator[EpochEntry]:
+    latest = -1
+    for file in files:
+        for _, table in iterate_segment(file.log_path, file.base_offset, verify_crc=False):
+            for epoch, offset in zip(table.partition_leader_epoch.tolist(), table.base_offset.tolist(), strict=True):
+                if epoch > latest:
+                    latest = epoch
+                    yield EpochEntry(epoch, offset)
+
+
+def _compacted(root: Path) -> frozenset[str]:
+    """Return the topics of which the log cleaner has compacted a partition here."""
+    path = root / CLEANER_CHECKPOINT
+    return frozenset(topic for topic, _ in read_offset_checkpoint(path)) if path.is_file() else frozenset()
+
+
+def _derived_id(*names: str) -> str:
+    """Return an id in Kafka's form that is the same for the same `names` for ever."""
+    return encode_uuid(hashlib.sha256("\0".join(names).encode()).digest()[:16])

@@ -1,0 +1,69 @@
+"""Removes the oldest segments of a log in a directory that stands alone, while holding Kafka's own lock on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tiered_storage.errors import InvalidLogDirectoryError
+from tiered_storage.kafka_log.directory_lock import DirectoryLock
+from tiered_storage.kafka_log.log_segment import LogSegment, list_segments, producer_snapshot_path
+from tiered_storage.kafka_log.offset_checkpoint import (
+    LOG_START_OFFSET_CHECKPOINT,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+from tiered_storage.kafka_log.small_files import sync_directory
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.segment_source import LocalSegment
+
+
+class LogDirectoryTrim:
+    """The LocalTrim of a LogDirectorySource.
+
+    The log start goes into log-start-offset-checkpoint first: a broker that starts here after a crash between two
+    files finds the log beginning where it should, and removes the rest itself.
+    """
+
+    def trim(self, partition: TopicIdPartition, segments: Sequence[LocalSegment], new_local_start: int) -> None:
+        """Remove `segments` and everything that belongs to them; the active segment is never touched."""
+        if not segments:
+            return
+        directory = segments[0].log_path.parent
+        root = directory.parent
+        with DirectoryLock.acquire(root):
+            going = _still_there(directory, segments, new_local_start)
+            _advance_log_start(root, partition, new_local_start)
+            for segment in going:
+                _remove(segment)
+            sync_directory(directory)
+
+
+def _still_there(directory: Path, segments: Sequence[LocalSegment], new_local_start: int) -> list[LogSegment]:
+    """Return those of `segments` that exist, once it is sure that they are the oldest and none is the active one."""
+    wanted = {segment.base_offset for segment in segments}
+    present = list_segments(directory)
+    going = [segment for segment in present if segment.base_offset in wanted]
+    staying = [segment for segment in present if segment.base_offset not in wanted]
+    if not staying or staying[0].base_offset != new_local_start or going != present[: len(going)]:
+        raise InvalidLogDirectoryError(
+            f"{directory} changed since the trim was planned: it was to begin at offset {new_local_start}; nothing was "
+            "removed, the next run plans it anew"
+        )
+    return going
+
+
+def _advance_log_start(root: Path, partition: TopicIdPartition, new_local_start: int) -> None:
+    path = root / LOG_START_OFFSET_CHECKPOINT
+    starts = read_offset_checkpoint(path) if path.is_file() else {}
+    key = (partition.topic, partition.partition)
+    if starts.get(key, 0) < new_local_start:
+        write_offset_checkpoint(path, {**starts, key: new_local_start})
+
+
+def _remove(segment: LogSegment) -> None:
+    """Unlink the log last: while it is there, the segment is whole or will be found and removed again."""
+    snapshot = producer_snapshot_path(segment.directory, segment.base_offset)
+    for path in (segment.offset_index_path, segment.time_index_path, segment.transaction_index_path, snapshot):
+        path.unlink(missing_ok=True)
+    segment.log_path.unlink(missing_ok=True)

@@ -1,0 +1,65 @@
+"""Segment metadata as rows of SQL and back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sqlalchemy import Row
+
+from tiered_storage.errors import MetadataCorruptError
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.metadata.sql_partition_key import key_values, partition_of
+from tiered_storage.remote_log.model import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+)
+
+
+def row_of(segment: RemoteLogSegmentMetadata) -> dict[str, Any]:
+    """Return the values of a row of `segments`, without `finish_sequence`."""
+    epochs = [entry.epoch for entry in segment.leader_epochs]
+    return {
+        **key_values(segment.topic_id_partition),
+        "segment_id": segment.segment_id.id,
+        "topic": segment.topic_id_partition.topic,
+        "start_offset": segment.start_offset,
+        "end_offset": segment.end_offset,
+        "max_timestamp": segment.max_timestamp,
+        "event_timestamp": segment.event_timestamp,
+        "size": segment.size,
+        "leader_epochs": json.dumps([(entry.epoch, entry.start_offset) for entry in segment.leader_epochs]),
+        "first_epoch": min(epochs, default=None),
+        "last_epoch": max(epochs, default=None),
+        "state": int(segment.state),
+        "broker_id": segment.broker_id,
+        "custom_metadata": segment.custom_metadata,
+        "fencing_number": segment.fencing_number,
+    }
+
+
+def segment_of(row: Row[Any], where: str) -> RemoteLogSegmentMetadata:
+    """Return the metadata in a row of `segments` or `deleted_segments` of the database `where`.
+
+    Raises MetadataCorruptError where the row cannot be one that we wrote.
+    """
+    try:
+        return RemoteLogSegmentMetadata(
+            segment_id=RemoteLogSegmentId(partition_of(row), row.segment_id),
+            start_offset=row.start_offset,
+            end_offset=row.end_offset,
+            max_timestamp=row.max_timestamp,
+            event_timestamp=row.event_timestamp,
+            size=row.size,
+            leader_epochs=tuple(EpochEntry(epoch, start) for epoch, start in json.loads(row.leader_epochs)),
+            state=SegmentState(row.state),
+            broker_id=row.broker_id,
+            custom_metadata=row.custom_metadata,
+            fencing_number=row.fencing_number,
+        )
+    except (ValueError, TypeError) as error:
+        raise MetadataCorruptError(
+            f"{where}: the row of segment {row.segment_id} is damaged ({error}): restore the metadata store from its "
+            "backup, or rebuild it from the object store"
+        ) from error

@@ -1,0 +1,87 @@
+"""The one way into a SQL database: short transactions to read or write in, with every failure as an error of ours.
+
+What a database does its own way stands in its subclass (sqlite_database.py) and in the two functions at the end.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, Self
+
+from sqlalchemy import Connection, Engine, Table, exc
+
+from tiered_storage.errors import MetadataUnavailableError, RemoteMetadataError
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+class Database(ABC):
+    """An open database; `where` names it in messages. Threads may share it; between calls nothing is locked."""
+
+    def __init__(self, engine: Engine, where: str) -> None:
+        self.where = where
+        self._engine = engine
+        self._writer = engine.execution_options(writes=True)
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Open a transaction that sees one state of the database and changes nothing."""
+        with self._explained(), self._engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """Open a transaction that is committed at the end, or rolled back where an error leaves it."""
+        with self._explained(), self._writer.begin() as connection:
+            yield connection
+
+    @abstractmethod
+    def check_integrity(self) -> None:
+        """Read the whole database; raise MetadataCorruptError where its structure is broken."""
+
+    @abstractmethod
+    def explain(self, error: exc.DBAPIError) -> RemoteMetadataError:
+        """Return what `error` of this kind of database is in our terms, naming `where` and what to do."""
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except exc.DBAPIError as error:
+            raise self.explain(error) from error
+        except exc.TimeoutError as error:
+            raise MetadataUnavailableError(
+                f"{self.where}: all connections of this process are in use: try again, or use fewer threads"
+            ) from error
+
+
+def insert_missing(connection: Connection, table: Table, rows: Rows) -> None:
+    """Insert the rows whose key is not there yet."""
+    if rows:
+        connection.execute(_insert(connection, table).on_conflict_do_nothing(), rows)
+
+
+def insert_or_replace(connection: Connection, table: Table, rows: Rows) -> None:
+    """Insert the rows; one whose key is there takes its place."""
+    insert = _insert(connection, table)
+    key = [column.name for column in table.primary_key]
+    replaced = {column.name: insert.excluded[column.name] for column in table.columns if column.name not in key}
+    connection.execute(insert.on_conflict_do_update(index_elements=key, set_=replaced), rows)
+
+
+def _insert(connection: Connection, table: Table) -> Any:
+    # Standard SQL has no such insert; SQLite and PostgreSQL have the same one, each in its module of SQLAlchemy.
+    return import_module(f"sqlalchemy.dialects.{connection.dialect.name}").insert(table)

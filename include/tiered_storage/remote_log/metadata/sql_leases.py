@@ -1,0 +1,199 @@
+"""Leases in SQL: one row a partition, whose fencing number rises with every holder and never falls.
+
+A row is never removed; giving a lease back only ends its time. Whoever changes something of a partition reads its row
+in the same transaction (`newest_leases`, which on a database with row locks also keeps others from taking the lease
+meanwhile) and goes on only where `why_lost` finds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, bindparam, select, update
+
+from tiered_storage.clock import Clock
+from tiered_storage.errors import ConfigurationError, LeaseHeldError, LeaseLostError
+from tiered_storage.remote_log.metadata.sql_engine import Database, insert_missing
+from tiered_storage.remote_log.metadata.sql_partition_key import (
+    bound_key,
+    has_bound_key,
+    key_values,
+)
+from tiered_storage.remote_log.metadata.sql_schema import leases
+from tiered_storage.remote_log.model import Lease, TopicIdPartition
+
+_GIVEN_BACK = 0
+
+_NEWEST_LEASE = select(leases).where(has_bound_key(leases)).with_for_update()
+_WRITE_LEASE = (
+    update(leases)
+    .where(has_bound_key(leases))
+    .values(
+        owner=bindparam("new_owner"),
+        fencing_number=bindparam("new_fencing_number"),
+        expires_at=bindparam("new_expires_at"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedLease:
+    """A partition whose lease is not ours to have, and why."""
+
+    topic_id_partition: TopicIdPartition
+    reason: LeaseHeldError | LeaseLostError
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedLeases:
+    """What came of asking for many leases at once; together as many as were asked for."""
+
+    granted: tuple[Lease, ...]
+    refused: tuple[RefusedLease, ...]
+
+
+class SqlLeases:
+    """`Leases` in a SQL database, with calls for many partitions that cost one commit each."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    def acquire(self, partition: TopicIdPartition, owner: str, duration_ms: int) -> Lease:
+        """As Leases.acquire."""
+        return _only(self.acquire_many([partition], owner, duration_ms))
+
+    def acquire_many(self, partitions: Iterable[TopicIdPartition], owner: str, duration_ms: int) -> GrantedLeases:
+        """Take every lease that `acquire` would, in one transaction; refused are those that somebody else holds."""
+        asked = sorted(set(partitions))
+        now = self._clock()
+        expires_at = _expiry(now, duration_ms)
+        granted: list[Lease] = []
+        refused: list[RefusedLease] = []
+        with self._database.writing() as connection:
+            _insert_unheld(connection, asked, owner)
+            for partition, holder in newest_leases(connection, asked).items():
+                if holder.owner != owner and holder.expires_at > now:
+                    refused.append(RefusedLease(partition, _held(holder)))
+                else:
+                    granted.append(Lease(partition, owner, holder.fencing_number + 1, expires_at))
+            _write(connection, granted)
+        return GrantedLeases(tuple(granted), tuple(refused))
+
+    def heartbeat(self, lease: Lease, duration_ms: int) -> Lease:
+        """As Leases.heartbeat. A lease that was given back is lost: a late heartbeat must not keep others out."""
+        return _only(self.heartbeat_many([lease], duration_ms))
+
+    def heartbeat_many(self, held: Sequence[Lease], duration_ms: int) -> GrantedLeases:
+        """Prolong every lease that `heartbeat` would, in one transaction; refused are those that are lost."""
+        expires_at = _expiry(self._clock(), duration_ms)
+        granted: list[Lease] = []
+        refused: list[RefusedLease] = []
+        with self._database.writing() as connection:
+            newest = newest_leases(connection, [lease.topic_id_partition for lease in held])
+            for lease in held:
+                lost = why_lost(lease, newest) or _why_over(lease, newest)
+                if lost is not None:
+                    refused.append(RefusedLease(lease.topic_id_partition, lost))
+                else:
+                    granted.append(replace(lease, expires_at=expires_at))
+            _write(connection, granted)
+        return GrantedLeases(tuple(granted), tuple(refused))
+
+    def check(self, lease: Lease) -> None:
+        """As Leases.check."""
+        with self._database.reading() as connection:
+            lost = why_lost(lease, newest_leases(connection, [lease.topic_id_partition]))
+        if lost is not None:
+            raise lost
+
+    def release(self, lease: Lease) -> None:
+        """As Leases.release."""
+        self.release_many([lease])
+
+    def release_many(self, held: Sequence[Lease]) -> None:
+        """Give back, in one transaction, every lease that was not taken over meanwhile."""
+        with self._database.writing() as connection:
+            newest = newest_leases(connection, [lease.topic_id_partition for lease in held])
+            ours = [lease for lease in held if why_lost(lease, newest) is None]
+            _write(connection, [replace(lease, expires_at=_GIVEN_BACK) for lease in ours])
+
+
+def newest_leases(connection: Connection, partitions: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, Lease]:
+    """Return the newest lease of each of the partitions that ever had one."""
+    newest: dict[TopicIdPartition, Lease] = {}
+    # Always in the same order, so that two that lock the same rows cannot wait for one another.
+    for partition in sorted(set(partitions)):
+        row = connection.execute(_NEWEST_LEASE, bound_key(partition)).one_or_none()
+        if row is not None:
+            newest[partition] = Lease(partition, row.owner, row.fencing_number, row.expires_at)
+    return newest
+
+
+def why_lost(lease: Lease, newest: dict[TopicIdPartition, Lease]) -> LeaseLostError | None:
+    """Return why nothing may be changed under `lease`; None where it is the newest, though its time may be over."""
+    holder = newest.get(lease.topic_id_partition)
+    if holder is None or holder.fencing_number < lease.fencing_number:
+        given = 0 if holder is None else holder.fencing_number
+        return LeaseLostError(
+            f"{lease.topic_id_partition}: lease {lease.fencing_number} of {lease.owner} was never given by this "
+            f"metadata store (its newest is {given}): it was rebuilt or restored meanwhile; start the run anew"
+        )
+    if holder.fencing_number > lease.fencing_number:
+        return LeaseLostError(
+            f"{lease.topic_id_partition}: lease {lease.fencing_number} of {lease.owner} was taken over by "
+            f"{holder.owner} (lease {holder.fencing_number}): this attempt must stop, the other one does the work"
+        )
+    return None
+
+
+def _why_over(lease: Lease, newest: dict[TopicIdPartition, Lease]) -> LeaseLostError | None:
+    if newest[lease.topic_id_partition].expires_at != _GIVEN_BACK:
+        return None
+    return LeaseLostError(
+        f"{lease.topic_id_partition}: lease {lease.fencing_number} of {lease.owner} was given back: acquire a new one"
+    )
+
+
+def _insert_unheld(connection: Connection, partitions: Sequence[TopicIdPartition], owner: str) -> None:
+    unheld = {"owner": owner, "fencing_number": 0, "expires_at": _GIVEN_BACK}
+    insert_missing(connection, leases, [{**key_values(partition), **unheld} for partition in partitions])
+
+
+def _write(connection: Connection, changed: Sequence[Lease]) -> None:
+    if not changed:
+        return
+    connection.execute(
+        _WRITE_LEASE,
+        [
+            {
+                **bound_key(lease.topic_id_partition),
+                "new_owner": lease.owner,
+                "new_fencing_number": lease.fencing_number,
+                "new_expires_at": lease.expires_at,
+            }
+            for lease in changed
+        ],
+    )
+
+
+def _only(leases_given: GrantedLeases) -> Lease:
+    for refused in leases_given.refused:
+        raise refused.reason
+    return leases_given.granted[0]
+
+
+def _held(holder: Lease) -> LeaseHeldError:
+    until = datetime.fromtimestamp(holder.expires_at / 1000, UTC).isoformat(timespec="seconds")
+    return LeaseHeldError(
+        f"{holder.topic_id_partition}: {holder.owner} works on it until {until} or longer: "
+        "wait for it to end, or for its lease to run out"
+    )
+
+
+def _expiry(now: int, duration_ms: int) -> int:
+    if duration_ms <= 0:
+        raise ConfigurationError(f"a lease of {duration_ms} ms cannot be meant: give it more than 0 ms")
+    return now + duration_ms

@@ -1,0 +1,72 @@
+"""Bringing a metadata store to the schema of this version of the library."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from sqlalchemy import ColumnClause, Connection, String, column, inspect, select, table
+
+from tiered_storage.errors import MetadataCorruptError
+from tiered_storage.remote_log.metadata.sql_engine import Database
+from tiered_storage.remote_log.metadata.sql_schema import SCHEMA_VERSION, VERSION_TABLE
+
+_ALEMBIC = threading.Lock()
+"""Alembic keeps what it migrates in globals: one thread at a time."""
+
+REVISIONS = Path(__file__).parent / "migrations"
+
+
+def bring_up_to_date(database: Database, version: str = SCHEMA_VERSION, revisions: Path = REVISIONS) -> None:
+    """Migrate a store to `version`, in one transaction; one that is there already costs a single read.
+
+    Two processes may do it at once. Raises MetadataCorruptError for what is no metadata store, or is a later one.
+    """
+    with database.reading() as connection:
+        found = schema_version(connection)
+    if found == version:
+        return
+    with database.writing() as connection:
+        found = schema_version(connection)
+        if found is None:
+            raise MetadataCorruptError(
+                f"{database.where}: is a database, but not a metadata store of the remote log: set another place, "
+                "or restore the store from its backup"
+            )
+        if found != version:
+            upgrade(connection, database.where, revisions)
+
+
+def schema_version(connection: Connection) -> str | None:
+    """Return the version that the tables have; None where there is no mark of ours."""
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    version: ColumnClause[str] = column("version_num", String)
+    versions = connection.scalars(select(version).select_from(table(VERSION_TABLE))).all()
+    return versions[0] if len(versions) == 1 else None
+
+
+def upgrade(connection: Connection, where: str, revisions: Path = REVISIONS) -> None:
+    """Run the revisions that are missing, inside the transaction of `connection`.
+
+    Raises MetadataCorruptError where the store's version is none of ours: a later one wrote it.
+    """
+    # Imported here: a store that is up to date, as it nearly always is, does not pay for loading Alembic.
+    from alembic import command  # noqa: PLC0415
+    from alembic.config import Config  # noqa: PLC0415
+    from alembic.script import ScriptDirectory  # noqa: PLC0415
+
+    configuration = Config(attributes={"connection": connection})
+    configuration.set_main_option("script_location", str(revisions).replace("%", "%%"))
+    configuration.set_main_option("path_separator", "os")
+    scripts = ScriptDirectory.from_config(configuration)
+    known = {script.revision for script in scripts.walk_revisions()}
+    found = schema_version(connection)
+    if found is not None and found not in known:
+        raise MetadataCorruptError(
+            f"{where}: has schema version {found}, and this version of tiered_storage knows them up to "
+            f"{scripts.get_current_head()}: a later version wrote it; install that version, or restore the backup made "
+            "before it ran"
+        )
+    with _ALEMBIC:
+        command.upgrade(configuration, "head")

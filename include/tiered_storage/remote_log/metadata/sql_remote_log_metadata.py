@@ -1,0 +1,219 @@
+"""The metadata of remote segments, in SQL.
+
+Every change reads the partition's newest lease and the segment in the transaction that writes: the life cycle and the
+fencing number are checked against what is true at the commit. Changes come in batches; a single one is a batch of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+
+from sqlalchemy import BigInteger, String, bindparam, select, tuple_, update
+
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.remote_log.metadata.segment_rows import segment_of
+from tiered_storage.remote_log.metadata.sql_engine import Database, insert_missing
+from tiered_storage.remote_log.metadata.sql_leases import newest_leases, why_lost
+from tiered_storage.remote_log.metadata.sql_partition_key import (
+    bound_key,
+    has_bound_key,
+    in_batches,
+    key_values,
+    partition_of,
+)
+from tiered_storage.remote_log.metadata.sql_schema import log_starts, partitions, segments
+from tiered_storage.remote_log.metadata.sql_segment_changes import (
+    Addition,
+    Outcome,
+    Step,
+    add_segments,
+    update_segments,
+)
+from tiered_storage.remote_log.model import (
+    Lease,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    SegmentState,
+    TopicIdPartition,
+)
+
+ROWS_AT_ONCE = 1000
+"""The most rows that a listing holds in memory."""
+
+BEFORE_ALL_OFFSETS = -1
+
+
+_LONGEST_SPAN = select(partitions.c.longest_span).where(has_bound_key(partitions))
+_MAY_HAVE_EPOCH = (segments.c.first_epoch <= bindparam("epoch")) & (segments.c.last_epoch >= bindparam("epoch"))
+_FINISHED = select(segments).where(has_bound_key(segments), segments.c.state == int(SegmentState.COPY_SEGMENT_FINISHED))
+_FINISHED_WITH_OFFSET = _FINISHED.where(
+    segments.c.start_offset <= bindparam("offset"),
+    segments.c.start_offset > bindparam("offset", type_=BigInteger) - _LONGEST_SPAN.scalar_subquery(),
+    segments.c.end_offset >= bindparam("offset"),
+).order_by(segments.c.finish_sequence)
+_FINISHED_WITH_EPOCH = _FINISHED.where(_MAY_HAVE_EPOCH).order_by(segments.c.start_offset.desc())
+_PAGE = (
+    select(segments)
+    .where(
+        has_bound_key(segments),
+        tuple_(segments.c.start_offset, segments.c.segment_id)
+        > tuple_(bindparam("last_start", type_=BigInteger), bindparam("last_id", type_=String)),
+    )
+    .order_by(segments.c.start_offset, segments.c.segment_id)
+    .limit(ROWS_AT_ONCE)
+)
+_PAGE_WITH_EPOCH = _PAGE.where(_MAY_HAVE_EPOCH)
+_PARTITIONS = select(partitions).order_by(partitions.c.cluster_id, partitions.c.topic_id, partitions.c.partition)
+_LOG_START = select(log_starts.c.log_start_offset).where(has_bound_key(log_starts))
+_RAISE_LOG_START = (
+    update(log_starts)
+    .where(has_bound_key(log_starts), log_starts.c.log_start_offset < bindparam("offset"))
+    .values(log_start_offset=bindparam("offset"))
+)
+
+
+class SqlRemoteLogMetadataManager:
+    """`RemoteLogMetadataManager` in a SQL database, with calls for many segments that cost one commit a thousand."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add_remote_log_segment_metadata(self, metadata: RemoteLogSegmentMetadata, lease: Lease) -> None:
+        """As RemoteLogMetadataManager; also raises ConfigurationError for what `add_remote_log_segments` does."""
+        _accepted(self.add_remote_log_segments([(metadata, lease)]))
+
+    def update_remote_log_segment_metadata(
+        self, update: RemoteLogSegmentMetadataUpdate, lease: Lease
+    ) -> RemoteLogSegmentMetadata:
+        """As RemoteLogMetadataManager; also raises ConfigurationError for a lease of another partition."""
+        return _accepted(self.update_remote_log_segments([(update, lease)]))
+
+    def add_remote_log_segments(self, additions: Sequence[Addition]) -> list[Outcome]:
+        """Record many copies that start; return, in order, each segment or the error that refused it.
+
+        What is refused leaves the others as they are. A transaction takes ROWS_A_STATEMENT of them, so that heartbeats
+        get their turn. Raises ConfigurationError, before anything is written, for a lease of another partition or
+        another number than the segment's, or for offsets that no segment can have.
+        """
+        for segment, lease in additions:
+            _check_addition(segment, lease)
+        outcomes: list[Outcome] = []
+        for batch in in_batches(additions):
+            with self._database.writing() as connection:
+                outcomes += add_segments(connection, batch, self._database.where)
+        return outcomes
+
+    def update_remote_log_segments(self, steps: Sequence[Step]) -> list[Outcome]:
+        """Take many steps; return, in order, what each segment now is or the error that refused the step.
+
+        What is refused leaves the others as they are. A transaction takes ROWS_A_STATEMENT of them, so that heartbeats
+        get their turn. Raises ConfigurationError, before anything is written, for a lease of another partition.
+        """
+        for step, lease in steps:
+            _check_lease_of(step.segment_id.topic_id_partition, lease)
+        outcomes: list[Outcome] = []
+        for batch in in_batches(steps):
+            with self._database.writing() as connection:
+                outcomes += update_segments(connection, batch, self._database.where)
+        return outcomes
+
+    def remote_log_segment_metadata(
+        self, partition: TopicIdPartition, offset: int, leader_epoch: int | None = None
+    ) -> RemoteLogSegmentMetadata | None:
+        """As RemoteLogMetadataManager."""
+        with self._database.reading() as connection:
+            for row in connection.execute(_FINISHED_WITH_OFFSET, {**bound_key(partition), "offset": offset}):
+                segment = segment_of(row, self._database.where)
+                if leader_epoch is None or offset in _offsets_at(segment, leader_epoch):
+                    return segment
+        return None
+
+    def highest_offset_for_epoch(self, partition: TopicIdPartition, leader_epoch: int) -> int | None:
+        """As RemoteLogMetadataManager."""
+        key = bound_key(partition)
+        highest: int | None = None
+        with self._database.reading() as connection:
+            span = connection.scalar(_LONGEST_SPAN, key) or 0
+            for row in connection.execute(_FINISHED_WITH_EPOCH, {**key, "epoch": leader_epoch}):
+                if highest is not None and row.start_offset + span - 1 <= highest:
+                    break
+                offsets = _offsets_at(segment_of(row, self._database.where), leader_epoch)
+                if offsets and (highest is None or offsets[-1] > highest):
+                    highest = offsets[-1]
+        return highest
+
+    def list_remote_log_segments(
+        self, partition: TopicIdPartition, leader_epoch: int | None = None
+    ) -> Iterator[RemoteLogSegmentMetadata]:
+        """As RemoteLogMetadataManager. ROWS_AT_ONCE are read at a time: what changes meanwhile shows, or not."""
+        page = _PAGE if leader_epoch is None else _PAGE_WITH_EPOCH
+        values = {**bound_key(partition), "epoch": leader_epoch, "last_start": BEFORE_ALL_OFFSETS, "last_id": ""}
+        while True:
+            # No transaction stays open while the caller works, which may take hours.
+            with self._database.reading() as connection:
+                rows = connection.execute(page, values).all()
+            for row in rows:
+                segment = segment_of(row, self._database.where)
+                if leader_epoch is None or _offsets_at(segment, leader_epoch):
+                    yield segment
+            if len(rows) < ROWS_AT_ONCE:
+                return
+            values |= {"last_start": rows[-1].start_offset, "last_id": rows[-1].segment_id}
+
+    def list_partitions(self) -> Sequence[TopicIdPartition]:
+        """As RemoteLogMetadataManager, by cluster, topic id and partition."""
+        with self._database.reading() as connection:
+            return [partition_of(row) for row in connection.execute(_PARTITIONS)]
+
+    def log_start_offset(self, partition: TopicIdPartition) -> int | None:
+        """As RemoteLogMetadataManager."""
+        with self._database.reading() as connection:
+            return connection.scalar(_LOG_START, bound_key(partition))
+
+    def advance_log_start_offset(self, partition: TopicIdPartition, offset: int, lease: Lease) -> None:
+        """As RemoteLogMetadataManager; also raises ConfigurationError for a lease of another partition."""
+        _check_lease_of(partition, lease)
+        with self._database.writing() as connection:
+            lost = why_lost(lease, newest_leases(connection, [partition]))
+            if lost is not None:
+                raise lost
+            insert_missing(connection, log_starts, [{**key_values(partition), "log_start_offset": offset}])
+            connection.execute(_RAISE_LOG_START, {**bound_key(partition), "offset": offset})
+
+
+def _offsets_at(segment: RemoteLogSegmentMetadata, leader_epoch: int) -> range:
+    """Return the offsets that `segment` holds at `leader_epoch`."""
+    for entry, following in zip_longest(segment.leader_epochs, segment.leader_epochs[1:]):
+        if entry.epoch == leader_epoch:
+            end = segment.end_offset + 1 if following is None else following.start_offset
+            return range(max(entry.start_offset, segment.start_offset), min(end, segment.end_offset + 1))
+    return range(0)
+
+
+def _check_addition(segment: RemoteLogSegmentMetadata, lease: Lease) -> None:
+    _check_lease_of(segment.topic_id_partition, lease)
+    if segment.fencing_number != lease.fencing_number:
+        raise ConfigurationError(
+            f"{segment.segment_id}: has fencing number {segment.fencing_number}, and begins under lease "
+            f"{lease.fencing_number}: give it the number of its lease"
+        )
+    if not 0 <= segment.start_offset <= segment.end_offset:
+        raise ConfigurationError(
+            f"{segment.segment_id}: offsets {segment.start_offset} to {segment.end_offset} are none that a segment can "
+            "have: its start is 0 or more, and its end, inclusive, is not before it"
+        )
+
+
+def _check_lease_of(partition: TopicIdPartition, lease: Lease) -> None:
+    if lease.topic_id_partition != partition:
+        raise ConfigurationError(
+            f"{partition}: cannot be changed under a lease of {lease.topic_id_partition}: pass its own"
+        )
+
+
+def _accepted(outcomes: Sequence[Outcome]) -> RemoteLogSegmentMetadata:
+    outcome = outcomes[0]
+    if not isinstance(outcome, RemoteLogSegmentMetadata):
+        raise outcome
+    return outcome

@@ -1,0 +1,129 @@
+"""The tables of the SQL metadata store, in types and constraints that SQLite and PostgreSQL share.
+
+    segments          every remote segment whose life has not ended
+    deleted_segments  those that reached DELETE_SEGMENT_FINISHED, with the same columns
+    partitions        every partition that has, or had, a segment
+    log_starts        our log start offset of a partition
+    leases            the newest lease of a partition; a row is never removed, so that its number only rises
+    topics            what was decided for a topic
+    store_identity    one row: our UUID, and that of the object store that we belong to
+
+A deleted segment keeps its row: only so is a repeated deletion harmless, and a late attempt that still knows the id
+refused. It moves to a table of its own, so that history never weighs on a look-up.
+
+`finish_sequence` numbers the finished copies of a partition in the order in which they became visible.
+`longest_span` is the most offsets that any segment of the partition ever spanned: whatever holds an offset starts less
+than that before it, which keeps a look-up short however many segments there are.
+`first_epoch` and `last_epoch` are the least and the greatest of `leader_epochs`, a JSON list of [epoch, start offset].
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+)
+
+SCHEMA_VERSION = "0001"
+"""The newest revision in migrations/versions."""
+
+VERSION_TABLE = "remote_log_schema_version"
+
+metadata = MetaData()
+
+
+def _partition_key() -> tuple[Column[str], Column[str], Column[int]]:
+    return (
+        Column("cluster_id", String, primary_key=True),
+        Column("topic_id", String, primary_key=True),
+        Column("partition", Integer, primary_key=True, autoincrement=False),
+    )
+
+
+def _segment_table(name: str) -> Table:
+    return Table(
+        name,
+        metadata,
+        *_partition_key(),
+        Column("segment_id", String, primary_key=True),
+        Column("topic", String, nullable=False),
+        Column("start_offset", BigInteger, nullable=False),
+        Column("end_offset", BigInteger, nullable=False),
+        Column("max_timestamp", BigInteger, nullable=False),
+        Column("event_timestamp", BigInteger, nullable=False),
+        Column("size", BigInteger, nullable=False),
+        Column("leader_epochs", Text, nullable=False),
+        Column("first_epoch", Integer),
+        Column("last_epoch", Integer),
+        Column("state", SmallInteger, nullable=False),
+        Column("broker_id", Integer, nullable=False),
+        Column("custom_metadata", LargeBinary),
+        Column("fencing_number", BigInteger, nullable=False),
+        Column("finish_sequence", BigInteger),
+    )
+
+
+segments = _segment_table("segments")
+deleted_segments = _segment_table("deleted_segments")
+Index(
+    "segments_by_offset",
+    segments.c.cluster_id,
+    segments.c.topic_id,
+    segments.c.partition,
+    segments.c.start_offset,
+    segments.c.segment_id,
+)
+
+partitions = Table(
+    "partitions",
+    metadata,
+    *_partition_key(),
+    Column("topic", String, nullable=False),
+    Column("longest_span", BigInteger, nullable=False),
+    Column("finished_copies", BigInteger, nullable=False),
+)
+
+log_starts = Table(
+    "log_starts",
+    metadata,
+    *_partition_key(),
+    Column("log_start_offset", BigInteger, nullable=False),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    *_partition_key(),
+    Column("owner", String, nullable=False),
+    Column("fencing_number", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+)
+
+topics = Table(
+    "topics",
+    metadata,
+    Column("cluster_id", String, primary_key=True),
+    Column("topic_id", String, primary_key=True),
+    Column("name", String, nullable=False),
+    Column("remote_storage_enable", Boolean, nullable=False),
+    Column("deletion_allowed", Boolean, nullable=False),
+    Column("properties", Text, nullable=False),
+)
+
+store_identity = Table(
+    "store_identity",
+    metadata,
+    Column("id", Integer, CheckConstraint("id = 1", name="only_one_identity"), primary_key=True, autoincrement=False),
+    Column("metadata_uuid", String, nullable=False),
+    Column("bound_store_uuid", String),
+)

@@ -1,0 +1,216 @@
+"""Changes to remote segments, as batches inside one transaction.
+
+Each item of a batch stands alone: a refused one is told in its place in the outcomes and leaves the others as they
+are. Items are taken in order, each seeing what those before it did.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from sqlalchemy import BigInteger, Connection, bindparam, delete, func, insert, select
+from sqlalchemy import update as update_rows
+
+from tiered_storage.errors import InvalidTransitionError, LeaseLostError
+from tiered_storage.remote_log.metadata.segment_rows import row_of, segment_of
+from tiered_storage.remote_log.metadata.sql_engine import insert_missing
+from tiered_storage.remote_log.metadata.sql_leases import newest_leases, why_lost
+from tiered_storage.remote_log.metadata.sql_partition_key import (
+    bound_key,
+    has_bound_key,
+    key_values,
+)
+from tiered_storage.remote_log.metadata.sql_schema import deleted_segments, partitions, segments
+from tiered_storage.remote_log.model import (
+    Lease,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    SegmentState,
+    TopicIdPartition,
+)
+
+Addition: TypeAlias = tuple[RemoteLogSegmentMetadata, Lease]
+Step: TypeAlias = tuple[RemoteLogSegmentMetadataUpdate, Lease]
+Outcome: TypeAlias = RemoteLogSegmentMetadata | LeaseLostError | InvalidTransitionError
+"""What a segment now is, or why it was refused."""
+
+_KNOWN, _KNOWN_AS_DELETED = (
+    select(table).where(has_bound_key(table), table.c.segment_id.in_(bindparam("segment_ids", expanding=True)))
+    for table in (segments, deleted_segments)
+)
+_FINISHED_COPIES = select(partitions.c.finished_copies).where(has_bound_key(partitions))
+_RAISE_SPAN = (
+    update_rows(partitions)
+    .where(has_bound_key(partitions), partitions.c.longest_span < bindparam("span", type_=BigInteger))
+    .values(longest_span=bindparam("span", type_=BigInteger))
+)
+_COUNT_FINISHED = (
+    update_rows(partitions)
+    .where(has_bound_key(partitions))
+    .values(finished_copies=bindparam("new_finished_copies", type_=BigInteger))
+)
+_HAS_ID = has_bound_key(segments) & (segments.c.segment_id == bindparam("key_segment_id"))
+_WRITE_STEP = (
+    update_rows(segments)
+    .where(_HAS_ID)
+    .values(
+        state=bindparam("new_state"),
+        event_timestamp=bindparam("new_event_timestamp"),
+        max_timestamp=bindparam("new_max_timestamp"),
+        custom_metadata=bindparam("new_custom_metadata"),
+        finish_sequence=func.coalesce(segments.c.finish_sequence, bindparam("new_sequence", type_=BigInteger)),
+    )
+)
+_KEEP_AS_DELETED = insert(deleted_segments).from_select(segments.columns.keys(), select(segments).where(_HAS_ID))
+_DELETE = delete(segments).where(_HAS_ID)
+
+
+def add_segments(connection: Connection, additions: Sequence[Addition], where: str) -> list[Outcome]:
+    """Insert the segments that begin; at most ROWS_A_STATEMENT. `where` names the database in messages."""
+    newest = newest_leases(connection, [segment.topic_id_partition for segment, _ in additions])
+    known = _known(connection, [segment.segment_id for segment, _ in additions], where)
+    outcomes: list[Outcome] = []
+    added: list[RemoteLogSegmentMetadata] = []
+    for segment, lease in additions:
+        there = known.get(segment.segment_id)
+        refused = why_lost(lease, newest) or _why_not_added(segment, there)
+        outcomes.append(refused or segment)
+        if refused is None and there is None:
+            known[segment.segment_id] = segment
+            added.append(segment)
+    if added:
+        _add_partitions(connection, added)
+        connection.execute(insert(segments), [row_of(segment) for segment in added])
+    return outcomes
+
+
+def update_segments(connection: Connection, steps: Sequence[Step], where: str) -> list[Outcome]:
+    """Take the steps; at most ROWS_A_STATEMENT. `where` names the database in messages."""
+    newest = newest_leases(connection, [update.segment_id.topic_id_partition for update, _ in steps])
+    known = _known(connection, [update.segment_id for update, _ in steps], where)
+    outcomes: list[Outcome] = []
+    changed: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
+    finished: list[RemoteLogSegmentId] = []
+    for update, lease in steps:
+        before = known.get(update.segment_id)
+        outcome = why_lost(lease, newest) or _stepped(before, update, lease)
+        outcomes.append(outcome)
+        if outcome is before or not isinstance(outcome, RemoteLogSegmentMetadata):
+            continue
+        known[outcome.segment_id] = changed[outcome.segment_id] = outcome
+        if outcome.state is SegmentState.COPY_SEGMENT_FINISHED:
+            finished.append(outcome.segment_id)
+    if changed:
+        _write_steps(connection, changed.values(), _sequences(connection, finished))
+    return outcomes
+
+
+def _why_not_added(
+    segment: RemoteLogSegmentMetadata, known: RemoteLogSegmentMetadata | None
+) -> InvalidTransitionError | None:
+    if segment.state is not SegmentState.COPY_SEGMENT_STARTED:
+        return InvalidTransitionError(
+            f"{segment.segment_id}: begins as COPY_SEGMENT_STARTED, and not as {segment.state.name}"
+        )
+    if known is not None and known != segment:
+        return InvalidTransitionError(
+            f"{segment.segment_id}: is known already, as {known.state.name} of offsets {known.start_offset} to "
+            f"{known.end_offset}: every attempt to copy takes a new id"
+        )
+    return None
+
+
+def _stepped(known: RemoteLogSegmentMetadata | None, update: RemoteLogSegmentMetadataUpdate, lease: Lease) -> Outcome:
+    if known is None:
+        return InvalidTransitionError(
+            f"{update.segment_id}: is not known and cannot become {update.state.name}: its copy was never begun here"
+        )
+    if known.state is update.state:
+        return known
+    finishes = (known.state, update.state) == (SegmentState.COPY_SEGMENT_STARTED, SegmentState.COPY_SEGMENT_FINISHED)
+    if finishes and known.fencing_number != lease.fencing_number:
+        return LeaseLostError(
+            f"{update.segment_id}: its copy began under lease {known.fencing_number} and cannot be finished under "
+            f"lease {lease.fencing_number}: mark it for deletion; the next run copies the segment anew"
+        )
+    try:
+        return known.updated(update)
+    except InvalidTransitionError as refused:
+        return refused
+
+
+def _known(
+    connection: Connection, ids: Iterable[RemoteLogSegmentId], where: str
+) -> dict[RemoteLogSegmentId, RemoteLogSegmentMetadata]:
+    by_partition: defaultdict[TopicIdPartition, list[str]] = defaultdict(list)
+    for segment_id in ids:
+        by_partition[segment_id.topic_id_partition].append(segment_id.id)
+    found = (
+        segment_of(row, where)
+        for partition, names in by_partition.items()
+        for statement in (_KNOWN, _KNOWN_AS_DELETED)
+        for row in connection.execute(statement, {**bound_key(partition), "segment_ids": names})
+    )
+    return {segment.segment_id: segment for segment in found}
+
+
+def _add_partitions(connection: Connection, added: Iterable[RemoteLogSegmentMetadata]) -> None:
+    spans: dict[TopicIdPartition, int] = {}
+    for segment in added:
+        span = segment.end_offset - segment.start_offset + 1
+        spans[segment.topic_id_partition] = max(span, spans.get(segment.topic_id_partition, 0))
+    rows = [
+        {**key_values(partition), "topic": partition.topic, "longest_span": span, "finished_copies": 0}
+        for partition, span in spans.items()
+    ]
+    insert_missing(connection, partitions, rows)
+    connection.execute(_RAISE_SPAN, [{**bound_key(partition), "span": span} for partition, span in spans.items()])
+
+
+def _sequences(connection: Connection, finished: Sequence[RemoteLogSegmentId]) -> dict[RemoteLogSegmentId, int]:
+    """Number the copies that finish now; the lease's row, which we have locked, keeps others from the same numbers."""
+    if not finished:
+        return {}
+    sequences: dict[RemoteLogSegmentId, int] = {}
+    last: dict[TopicIdPartition, int] = {}
+    for segment_id in finished:
+        partition = segment_id.topic_id_partition
+        if partition not in last:
+            last[partition] = connection.execute(_FINISHED_COPIES, bound_key(partition)).scalar_one()
+        last[partition] += 1
+        sequences[segment_id] = last[partition]
+    counts = [{**bound_key(partition), "new_finished_copies": count} for partition, count in last.items()]
+    connection.execute(_COUNT_FINISHED, counts)
+    return sequences
+
+
+def _write_steps(
+    connection: Connection, changed: Iterable[RemoteLogSegmentMetadata], sequences: dict[RemoteLogSegmentId, int]
+) -> None:
+    changed = list(changed)
+    connection.execute(
+        _WRITE_STEP,
+        [
+            {
+                **bound_key(segment.topic_id_partition),
+                "key_segment_id": segment.segment_id.id,
+                "new_state": int(segment.state),
+                "new_event_timestamp": segment.event_timestamp,
+                "new_max_timestamp": segment.max_timestamp,
+                "new_custom_metadata": segment.custom_metadata,
+                "new_sequence": sequences.get(segment.segment_id),
+            }
+            for segment in changed
+        ],
+    )
+    ended = [
+        {**bound_key(segment.topic_id_partition), "key_segment_id": segment.segment_id.id}
+        for segment in changed
+        if segment.state is SegmentState.DELETE_SEGMENT_FINISHED
+    ]
+    if ended:
+        connection.execute(_KEEP_AS_DELETED, ended)
+        connection.execute(_DELETE, ended)

@@ -1,0 +1,96 @@
+"""The metadata store in a SQL database: opening it, and its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+from sqlalchemy import URL, exc, make_url
+
+from tiered_storage.clock import Clock
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.kafka_log.kafka_uuid import random_uuid
+from tiered_storage.remote_log.metadata.sql_engine import Database
+from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
+from tiered_storage.remote_log.metadata.sql_migrations import bring_up_to_date, upgrade
+from tiered_storage.remote_log.metadata.sql_remote_log_metadata import SqlRemoteLogMetadataManager
+from tiered_storage.remote_log.metadata.sql_topics import SqlTopics
+from tiered_storage.remote_log.metadata.sqlite_database import open_sqlite
+from tiered_storage.remote_log.metadata.store_identity import StoreIdentity, give_identity
+
+
+class SqlMetadataStore:
+    """An open metadata store. Threads may share it; it closes at the end of a `with`, or by `close`."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self.segments = SqlRemoteLogMetadataManager(database)
+        self.leases = SqlLeases(database, clock)
+        self.topics = SqlTopics(database)
+        self.identity = StoreIdentity(database)
+
+    def check_integrity(self) -> None:
+        """Read the whole store; raises MetadataCorruptError where the database's structure is broken."""
+        self._database.check_integrity()
+
+    def close(self) -> None:
+        """Close the connections to the database."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def open_metadata_store(
+    url: str,
+    clock: Clock,
+    *,
+    busy_timeout_ms: int = 30_000,
+    new_uuid: Callable[[], str] = random_uuid,
+) -> SqlMetadataStore:
+    """Open the metadata store at `url`, sqlite:///path/of/a/file, at this version's schema.
+
+    What does not exist is made: missing directories, the file, its tables. An older schema is migrated; two processes
+    may do either at once. A call that has to write waits `busy_timeout_ms` for other processes.
+
+    Raises ConfigurationError for a URL that cannot be meant, MetadataUnavailableError (retriable) for a locked store,
+    and MetadataCorruptError for a damaged one, another program's database, or a store of a later version: what is there
+    is then left as it is.
+    """
+    path = _sqlite_path(_parsed(url))
+
+    def fill(database: Database) -> None:
+        with database.writing() as connection:
+            upgrade(connection, str(path))
+            give_identity(connection, new_uuid())
+
+    database = open_sqlite(path, busy_timeout_ms, fill)
+    try:
+        bring_up_to_date(database)
+    except BaseException:
+        database.close()
+        raise
+    return SqlMetadataStore(database, clock)
+
+
+def _parsed(url: str) -> URL:
+    try:
+        return make_url(url)
+    except exc.ArgumentError as error:
+        # Not shown: a text that cannot be taken apart may still hold a password.
+        raise ConfigurationError("the metadata store's URL is none: write it as sqlite:///path/of/a/file") from error
+
+
+def _sqlite_path(url: URL) -> Path:
+    shown = url.render_as_string(hide_password=True)
+    if url.drivername != "sqlite":
+        raise ConfigurationError(f"{shown}: metadata stores are kept in SQLite: write sqlite:///path/of/a/file")
+    if url.database in (None, "", ":memory:") or url.host or url.query:
+        raise ConfigurationError(
+            f"{shown}: names no file that all processes share: write sqlite:///path/of/a/file, with nothing behind it"
+        )
+    return Path(str(url.database)).expanduser().absolute()

@@ -1,0 +1,65 @@
+"""The decisions for each topic, in SQL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Row, select
+
+from tiered_storage.errors import MetadataCorruptError
+from tiered_storage.remote_log.metadata import Topic
+from tiered_storage.remote_log.metadata.sql_engine import Database, insert_or_replace
+from tiered_storage.remote_log.metadata.sql_schema import topics
+
+
+class SqlTopics:
+    """`Topics` in a SQL database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def get(self, cluster_id: str, topic_id: str) -> Topic | None:
+        """As Topics.get."""
+        with self._database.reading() as connection:
+            row = connection.execute(
+                select(topics).where(topics.c.cluster_id == cluster_id, topics.c.topic_id == topic_id)
+            ).one_or_none()
+        return None if row is None else self._topic(row)
+
+    def put(self, topic: Topic) -> None:
+        """As Topics.put."""
+        row = {
+            "cluster_id": topic.cluster_id,
+            "topic_id": topic.topic_id,
+            "name": topic.name,
+            "remote_storage_enable": topic.remote_storage_enable,
+            "deletion_allowed": topic.deletion_allowed,
+            "properties": json.dumps(dict(topic.properties), sort_keys=True),
+        }
+        with self._database.writing() as connection:
+            insert_or_replace(connection, topics, [row])
+
+    def list(self) -> Sequence[Topic]:
+        """As Topics.list."""
+        statement = select(topics).order_by(topics.c.cluster_id, topics.c.name, topics.c.topic_id)
+        with self._database.reading() as connection:
+            return [self._topic(row) for row in connection.execute(statement)]
+
+    def _topic(self, row: Row[Any]) -> Topic:
+        try:
+            properties = {str(name): str(value) for name, value in json.loads(row.properties).items()}
+        except (ValueError, TypeError, AttributeError) as error:
+            raise MetadataCorruptError(
+                f"{self._database.where}: the row of topic {row.name} ({row.topic_id}) is damaged ({error}): restore "
+                "the metadata store from its backup, or put the topic's decision anew"
+            ) from error
+        return Topic(
+            cluster_id=row.cluster_id,
+            topic_id=row.topic_id,
+            name=row.name,
+            remote_storage_enable=row.remote_storage_enable,
+            deletion_allowed=row.deletion_allowed,
+            properties=properties,
+        )

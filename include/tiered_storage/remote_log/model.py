@@ -1,0 +1,141 @@
+"""The remote log's values: partitions, segments, their life cycle.
+
+A remote segment's life (KIP-405, RemoteLogSegmentState):
+
+    COPY_SEGMENT_STARTED ──► COPY_SEGMENT_FINISHED ──► DELETE_SEGMENT_STARTED ──► DELETE_SEGMENT_FINISHED
+              └──────────────────────────────────────────────────▲
+
+Readers see only COPY_SEGMENT_FINISHED. Repeating a state is allowed, so that a step may be run twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import ClassVar, Self
+
+from pydantic import ConfigDict
+
+from tiered_storage.errors import InvalidTransitionError
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+
+LEADER_EPOCH_UNKNOWN = -1
+
+_BYTES_AS_BASE64 = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
+
+class SegmentState(IntEnum):
+    """RemoteLogSegmentState, with the numbers that released Kafka writes."""
+
+    COPY_SEGMENT_STARTED = 0
+    COPY_SEGMENT_FINISHED = 1
+    DELETE_SEGMENT_STARTED = 2
+    DELETE_SEGMENT_FINISHED = 3
+
+    def may_become(self, target: SegmentState) -> bool:
+        """Whether the life cycle leads from this state to `target`; a state may be repeated."""
+        return target is self or target in _NEXT_STATES[self]
+
+
+_NEXT_STATES: dict[SegmentState, frozenset[SegmentState]] = {
+    SegmentState.COPY_SEGMENT_STARTED: frozenset(
+        {SegmentState.COPY_SEGMENT_FINISHED, SegmentState.DELETE_SEGMENT_STARTED}
+    ),
+    SegmentState.COPY_SEGMENT_FINISHED: frozenset({SegmentState.DELETE_SEGMENT_STARTED}),
+    SegmentState.DELETE_SEGMENT_STARTED: frozenset({SegmentState.DELETE_SEGMENT_FINISHED}),
+    SegmentState.DELETE_SEGMENT_FINISHED: frozenset(),
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicIdPartition:
+    """A partition of one life of a topic. The name is for people and object names: it is no part of the identity."""
+
+    cluster_id: str
+    topic_id: str
+    partition: int
+    topic: str = field(compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RemoteLogSegmentId:
+    """One attempt to copy one segment: `id` is a fresh Kafka Uuid (22 characters) for every attempt."""
+
+    topic_id_partition: TopicIdPartition
+    id: str
+
+    def __str__(self) -> str:
+        return f"{self.topic_id_partition}:{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLogSegmentMetadata:
+    """What is known of one remote segment (KIP-405, RemoteLogSegmentMetadata).
+
+    `end_offset` is inclusive: the next segment's base offset - 1. Timestamps are ms. `custom_metadata` belongs to the
+    RemoteStorageManager that made it. `fencing_number` is that of the lease under which the copy began.
+    """
+
+    segment_id: RemoteLogSegmentId
+    start_offset: int
+    end_offset: int
+    max_timestamp: int
+    event_timestamp: int
+    size: int
+    leader_epochs: tuple[EpochEntry, ...]
+    state: SegmentState = SegmentState.COPY_SEGMENT_STARTED
+    broker_id: int = -1
+    custom_metadata: bytes | None = None
+    fencing_number: int = 0
+    __pydantic_config__: ClassVar[ConfigDict] = _BYTES_AS_BASE64
+
+    @property
+    def topic_id_partition(self) -> TopicIdPartition:
+        """The partition that the segment belongs to."""
+        return self.segment_id.topic_id_partition
+
+    def updated(self, update: RemoteLogSegmentMetadataUpdate) -> Self:
+        """Return this metadata as `update` leaves it.
+
+        Raises InvalidTransitionError where the life cycle does not lead there.
+        """
+        if not self.state.may_become(update.state):
+            raise InvalidTransitionError(
+                f"{self.segment_id} (offsets {self.start_offset} to {self.end_offset}) is {self.state.name} "
+                f"and cannot become {update.state.name}"
+            )
+        return replace(
+            self,
+            state=update.state,
+            event_timestamp=update.event_timestamp,
+            custom_metadata=self.custom_metadata if update.custom_metadata is None else update.custom_metadata,
+            max_timestamp=self.max_timestamp if update.max_timestamp is None else update.max_timestamp,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLogSegmentMetadataUpdate:
+    """A step in a segment's life. A copy that ends also tells the largest timestamp (ms) that it read."""
+
+    segment_id: RemoteLogSegmentId
+    state: SegmentState
+    event_timestamp: int
+    custom_metadata: bytes | None = None
+    max_timestamp: int | None = None
+    __pydantic_config__: ClassVar[ConfigDict] = _BYTES_AS_BASE64
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to change one partition's remote log until `expires_at` (ms), or longer by a heartbeat.
+
+    `fencing_number` rises with every holder; whoever shows a lower one than the newest is refused.
+    """
+
+    topic_id_partition: TopicIdPartition
+    owner: str
+    fencing_number: int
+    expires_at: int

@@ -1,0 +1,227 @@
+"""Reads a partition through both tiers: local segments where they are, remote chunks below them.
+
+A remote read goes from the offset to a finished segment on the lineage, through the remote index trio to one chunk, and
+fetches just that. What comes out are whole batches, so that a reader sees each offset once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tiered_storage.errors import (
+    OffsetOutOfRangeError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+)
+from tiered_storage.kafka_log.batch_header import read_batch_header
+from tiered_storage.kafka_log.batch_read import read_batches
+from tiered_storage.kafka_log.log_segment import LogSegment
+from tiered_storage.kafka_log.offset_index import OffsetIndex
+from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.record_batch import read_records
+from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.remote_index_lookup import RemoteIndexes
+from tiered_storage.remote_log.segment_source import LocalSegment, PartitionLog, SegmentSource
+from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
+
+LOCAL_READ_BYTES = 1 << 20
+
+
+class Tier(StrEnum):
+    """Where bytes were read from."""
+
+    LOCAL = "local"
+    REMOTE = "remote"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedBatches:
+    """Whole batches as Kafka wrote them; the first one may begin below the offset asked for."""
+
+    content: bytes
+    tier: Tier
+    source: str
+    source_position: int
+
+
+class TieredReader:
+    """Reads partitions of one remote log. Its managers belong to the caller."""
+
+    def __init__(
+        self, source: SegmentSource, metadata: RemoteLogMetadataManager, storage: RemoteStorageManager
+    ) -> None:
+        self._source = source
+        self._metadata = metadata
+        self._storage = storage
+
+    def open(self, partition: TopicIdPartition) -> PartitionReader:
+        """Look at `partition` now; what is copied, trimmed or expired later is not seen by what this returns."""
+        local = self._source.partition(partition)
+        coverage = Coverage.of(
+            self._metadata.list_remote_log_segments(partition), local.leader_epochs if local else ()
+        )
+        return PartitionReader(
+            partition, local, coverage, self._metadata.log_start_offset(partition) or 0, self._storage
+        )
+
+    def log_start_offset(self, partition: TopicIdPartition) -> int:
+        """Return the first offset that can be read."""
+        return self.open(partition).log_start_offset
+
+    def records(self, partition: TopicIdPartition, offset: int) -> Iterator[Record]:
+        """Yield all records from `offset` to the end that is stable now; see PartitionReader.records."""
+        return self.open(partition).records(offset)
+
+    def fetch_remote(self, partition: TopicIdPartition, offset: int) -> Iterator[bytes]:
+        """Stream the remote bytes from the batch that holds `offset` to the end of its segment."""
+        return self.open(partition).fetch_remote(offset)
+
+
+@dataclass(slots=True)
+class PartitionReader:
+    """One partition as it was when it was looked at. Raises OffsetOutOfRangeError outside of what it has."""
+
+    partition: TopicIdPartition
+    local: PartitionLog | None
+    coverage: Coverage
+    our_log_start: int
+    storage: RemoteStorageManager
+    _remote_indexes: tuple[str, RemoteIndexes] | None = field(default=None, repr=False)
+    _local_index: OffsetIndex | None = field(default=None, repr=False)
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that can be read, in either tier."""
+        starts = [segment.start_offset for segment in self.coverage.segments[:1]]
+        if self.local is not None:
+            starts.append(self.local.log_start_offset)
+        return max(self.our_log_start, min(starts, default=0))
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset after the last one that is stable."""
+        if self.local is not None:
+            return self.local.stable_offset
+        return 0 if self.coverage.end_offset is None else self.coverage.end_offset + 1
+
+    def fetch(self, offset: int) -> FetchedBatches:
+        """Return some batches, beginning with the one that holds `offset`; none at the end.
+
+        About 1 MiB; a batch is never cut. Raises RemoteObjectNotFoundError where the offset should be in the remote
+        tier and no segment has it.
+        """
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise OffsetOutOfRangeError(str(self.partition), offset, self.log_start_offset, self.log_end_offset)
+        segment = self._local_segment(offset)
+        return self._fetch_remote_chunk(offset) if segment is None else self._fetch_local(segment, offset)
+
+    def records(self, offset: int) -> Iterator[Record]:
+        """Yield the records from `offset` up to the end that is stable, each once, their checksums verified.
+
+        Control records (the markers of transactions) are left out; aborted records are not.
+        """
+        if offset == self.log_end_offset:
+            return
+        while offset < self.log_end_offset:
+            fetched = self.fetch(offset)
+            if not fetched.content:
+                return
+            position = 0
+            while position < len(fetched.content):
+                at = fetched.source_position + position
+                header = read_batch_header(fetched.content, position, source=fetched.source, source_position=at)
+                batch = fetched.content[position : position + header.size]
+                if not header.is_control:
+                    for record in read_records(batch, source=fetched.source, source_position=at):
+                        if offset <= record.offset < self.log_end_offset:
+                            yield record
+                position += header.size
+                offset = max(offset, header.next_offset)
+
+    def fetch_remote(self, offset: int) -> Iterator[bytes]:
+        """Stream the remote bytes from the batch that holds `offset` to the end of its segment."""
+        segment = self._remote_segment(offset)
+        chunk = self._indexes(segment).chunk_for_offset(offset)
+        if chunk is None:
+            raise self._missing(offset)
+        first = self._fetch_remote_chunk(offset)
+        yield first.content
+        rest = chunk.position + chunk.length
+        if rest < segment.size:
+            yield from self.storage.fetch_log_segment(segment, rest)
+
+    def _local_segment(self, offset: int) -> LocalSegment | None:
+        if self.local is None or offset < self.local.log_start_offset:
+            return None
+        at_or_below = [segment for segment in self.local.segments if segment.base_offset <= offset]
+        return at_or_below[-1] if at_or_below else None
+
+    def _fetch_local(self, segment: LocalSegment, offset: int) -> FetchedBatches:
+        files = LogSegment(segment.base_offset, segment.log_path.parent)
+        position = self._position_before(files, offset)
+        content = read_batches(segment.log_path, position, offset, LOCAL_READ_BYTES)
+        if not content and not segment.is_active and segment.end_offset is not None:
+            # Nothing at or behind the offset: its batches were compacted away; go on with the next segment.
+            following = self._local_segment(segment.end_offset + 1)
+            if following is not None and following != segment and following.base_offset <= self.log_end_offset:
+                return self._fetch_local(following, following.base_offset)
+        return FetchedBatches(content, Tier.LOCAL, str(segment.log_path), position)
+
+    def _position_before(self, files: LogSegment, offset: int) -> int:
+        """Return a position (bytes) at or before the batch of `offset`; the segment's start where it has no index."""
+        if not files.offset_index_path.is_file():
+            return 0
+        if self._local_index is None or self._local_index.base_offset != files.base_offset:
+            self._local_index = OffsetIndex.read(files.offset_index_path, files.base_offset)
+        return self._local_index.lookup(offset).position
+
+    def _fetch_remote_chunk(self, offset: int) -> FetchedBatches:
+        segment = self._remote_segment(offset)
+        chunk = self._indexes(segment).chunk_for_offset(offset)
+        if chunk is None:
+            raise self._missing(offset)
+        end = chunk.position + chunk.length
+        content = b"".join(self.storage.fetch_log_segment(segment, chunk.position, end - 1))
+        begin = _batch_holding(content, offset, chunk.object_name, chunk.position)
+        return FetchedBatches(content[begin:], Tier.REMOTE, chunk.object_name, chunk.position + begin)
+
+    def _remote_segment(self, offset: int) -> RemoteLogSegmentMetadata:
+        found = self.coverage.holding(offset, offset)
+        if not found:
+            raise self._missing(offset)
+        return found[0]
+
+    def _indexes(self, segment: RemoteLogSegmentMetadata) -> RemoteIndexes:
+        if self._remote_indexes is None or self._remote_indexes[0] != segment.segment_id.id:
+            parsed = RemoteIndexes.parse(
+                str(segment.segment_id),
+                segment.start_offset,
+                self.storage.fetch_index(segment, IndexKind.REMOTE_LOG_INDEX),
+                self.storage.fetch_index(segment, IndexKind.REMOTE_OFFSET_INDEX),
+                self.storage.fetch_index(segment, IndexKind.REMOTE_TIME_INDEX),
+            )
+            self._remote_indexes = (segment.segment_id.id, parsed)
+        return self._remote_indexes[1]
+
+    def _missing(self, offset: int) -> RemoteObjectNotFoundError:
+        return RemoteObjectNotFoundError(
+            f"{self.partition}: no finished remote segment on the lineage holds offset {offset}, and it is not local; "
+            "'tiered-storage audit' shows the gap"
+        )
+
+
+def _batch_holding(content: bytes, offset: int, source: str, source_position: int) -> int:
+    """Return where in `content` the first batch begins that ends at or behind `offset`."""
+    position = 0
+    while position < len(content):
+        header = read_batch_header(content, position, source=source, source_position=source_position + position)
+        if header.last_offset >= offset:
+            return position
+        position += header.size
+    raise RemoteObjectCorruptError(
+        f"{source}: the chunk at byte {source_position} holds nothing at or behind offset {offset}, against its index"
+    )

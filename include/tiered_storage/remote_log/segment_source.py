@@ -1,0 +1,110 @@
+"""The border to local logs: which segments exist, how far they are stable, and where their bytes are.
+
+A source reports what it cannot read instead of failing as a whole: one broken partition holds up no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tiered_storage.remote_log.model import EpochEntry, TopicIdPartition
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSegment:
+    """A segment on a broker's disk. `end_offset` is inclusive; an active segment has none yet.
+
+    `first_timestamp` (ms) is that of its first record, None where it holds none.
+    """
+
+    base_offset: int
+    end_offset: int | None
+    size: int
+    log_path: Path
+    first_timestamp: int | None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it is still written to."""
+        return self.end_offset is None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLog:
+    """One partition's local log, as seen at one moment.
+
+    Offsets from `log_start_offset` (inclusive) to `stable_offset` (exclusive) are there and will not change.
+    `leader_epochs` is the lineage, oldest first. `segments` are in order; the last one is the active one.
+    """
+
+    topic_id_partition: TopicIdPartition
+    directory: Path
+    segments: tuple[LocalSegment, ...]
+    log_start_offset: int
+    stable_offset: int
+    leader_epochs: tuple[EpochEntry, ...]
+    is_internal: bool = False
+    is_compacted: bool = False
+
+    @property
+    def closed_segments(self) -> Sequence[LocalSegment]:
+        """The segments that are no longer written to, oldest first."""
+        return [segment for segment in self.segments if not segment.is_active]
+
+    def epochs_of(self, start_offset: int, end_offset: int) -> tuple[EpochEntry, ...]:
+        """Return the lineage within [`start_offset`, `end_offset`], its first entry cut to begin there."""
+        return epochs_within(self.leader_epochs, start_offset, end_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadablePartition:
+    """A partition that the source found but cannot vouch for, with the reason for a person."""
+
+    partition: str
+    reason: str
+
+
+class SegmentSource(Protocol):
+    """Where local segments come from."""
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """What a person should know of the source as a whole, such as a checkpoint file that is not there."""
+        ...
+
+    def partitions(self) -> Iterator[PartitionLog | UnreadablePartition]:
+        """Look at every partition now, in order of topic and number.
+
+        Raises InvalidLogDirectoryError, also where a broker holds what it reads (LogDirectoryLockedError).
+        """
+        ...
+
+    def partition(self, partition: TopicIdPartition) -> PartitionLog | None:
+        """Look at one partition now; None where it is not there. Raises as the partition's files demand."""
+        ...
+
+
+def epochs_within(lineage: Sequence[EpochEntry], start_offset: int, end_offset: int) -> tuple[EpochEntry, ...]:
+    """Return the part of `lineage` that was written in [`start_offset`, `end_offset`], both inclusive.
+
+    The first entry is cut to begin at `start_offset` (KIP-405, segmentLeaderEpochs).
+    """
+    inside = [entry for entry in lineage if start_offset < entry.start_offset <= end_offset]
+    before = [entry for entry in lineage if entry.start_offset <= start_offset]
+    first = [EpochEntry(before[-1].epoch, start_offset)] if before else []
+    return (*first, *inside)
+
+
+class LocalTrim(Protocol):
+    """Removes segments from the start of a local log."""
+
+    def trim(self, partition: TopicIdPartition, segments: Sequence[LocalSegment], new_local_start: int) -> None:
+        """Remove `segments`, the oldest of `partition`, so that its log begins at `new_local_start`.
+
+        Raises LogDirectoryLockedError while a broker has the directory, and InvalidLogDirectoryError where `segments`
+        are not (or no longer) the oldest closed ones. A second call does nothing.
+        """
+        ...

@@ -1,0 +1,81 @@
+"""The commit marker, the object that says that a segment's other two are whole; and custom metadata, the same in short.
+
+The marker is a JSON object: format_version (1), segment_id, data_size, data_crc32c, indexes_size and indexes_crc32c
+(bytes; CRC-32C as 8 hex digits). Custom metadata, kept with the segment's metadata, are 18 bytes, big-endian:
+
+    version          int16    1
+    data crc         uint32   CRC-32C of the data object
+    indexes size     int64    bytes of the bundle
+    indexes crc      uint32   CRC-32C of the bundle
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Self
+
+from tiered_storage.errors import RemoteObjectCorruptError
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.storage.json_document import JsonDocument, encode_document
+
+FORMAT_VERSION = 1
+_CUSTOM_METADATA = struct.Struct(">hIqI")
+
+
+@dataclass(frozen=True, slots=True)
+class CommitMarker:
+    """Sizes (bytes) and checksums (CRC-32C) of a segment's data object and of the bundle of its indexes."""
+
+    segment_id: str
+    data_size: int
+    data_crc32c: int
+    indexes_size: int
+    indexes_crc32c: int
+
+    @classmethod
+    def parse(cls, raw: bytes, source: str) -> Self:
+        """Read a marker. Raises RemoteObjectCorruptError for one that is broken, or of a later version."""
+        document = JsonDocument(raw, source, FORMAT_VERSION)
+        return cls(
+            segment_id=document.text("segment_id"),
+            data_size=document.integer("data_size"),
+            data_crc32c=document.checksum("data_crc32c"),
+            indexes_size=document.integer("indexes_size", minimum=1),
+            indexes_crc32c=document.checksum("indexes_crc32c"),
+        )
+
+    def to_bytes(self) -> bytes:
+        """Return the marker's JSON."""
+        return encode_document(
+            FORMAT_VERSION,
+            {
+                "segment_id": self.segment_id,
+                "data_size": self.data_size,
+                "data_crc32c": f"{self.data_crc32c:08x}",
+                "indexes_size": self.indexes_size,
+                "indexes_crc32c": f"{self.indexes_crc32c:08x}",
+            },
+        )
+
+    @classmethod
+    def from_custom_metadata(cls, metadata: RemoteLogSegmentMetadata, raw: bytes) -> Self:
+        """Return the marker of the segment of `metadata`, whose custom metadata are `raw`.
+
+        Raises RemoteObjectCorruptError where they are not ours, or of a later version.
+        """
+        if len(raw) < 2:
+            raise RemoteObjectCorruptError(f"{metadata.segment_id}: {len(raw)} bytes are no custom metadata")
+        version = int.from_bytes(raw[:2], "big")
+        if version != FORMAT_VERSION or len(raw) != _CUSTOM_METADATA.size:
+            raise RemoteObjectCorruptError(
+                f"{metadata.segment_id}: custom metadata of {len(raw)} bytes in version {version} are not known: they "
+                f"come from another RemoteStorageManager, or from a later release; this one writes version "
+                f"{FORMAT_VERSION}"
+            )
+        _, data_crc32c, indexes_size, indexes_crc32c = _CUSTOM_METADATA.unpack(raw)
+        return cls(metadata.segment_id.id, metadata.size, data_crc32c, indexes_size, indexes_crc32c)
+
+    def custom_metadata(self) -> bytes:
+        """Return what is kept with the segment's metadata."""
+        return _CUSTOM_METADATA.pack(FORMAT_VERSION, self.data_crc32c, self.indexes_size, self.indexes_crc32c)

@@ -1,0 +1,105 @@
+"""Small JSON objects in the store, read as what they are: bytes that anybody may have changed.
+
+Each has `format_version`; a later one than is known is refused, as what it says could mean something else. Keys that
+are not known are left alone: a later release may add some without a new version.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tiered_storage.errors import RemoteObjectCorruptError
+
+MAX_DOCUMENT_BYTES = 8 << 20
+_VERSION = "format_version"
+_MAX_INTEGER = 2**63 - 1
+
+
+def encode_document(version: int, fields: Mapping[str, object]) -> bytes:
+    """Return the bytes of a document: one line, its version first."""
+    return (json.dumps({_VERSION: version, **fields}, separators=(",", ":"), ensure_ascii=True) + "\n").encode()
+
+
+class JsonDocument:
+    """A document that was read, whose fields are fetched by the type that they must have.
+
+    All methods raise RemoteObjectCorruptError, naming `source` and the field.
+    """
+
+    def __init__(self, raw: bytes, source: str, version: int) -> None:
+        """Parse `raw`, which must not be of a later version than `version`."""
+        self._source = source
+        if len(raw) > MAX_DOCUMENT_BYTES:
+            raise RemoteObjectCorruptError(f"{source}: {len(raw)} bytes are more than such a document has")
+        try:
+            content = json.loads(raw)
+        except (ValueError, RecursionError) as error:
+            raise RemoteObjectCorruptError(f"{source}: no JSON ({error})") from error
+        if not isinstance(content, dict):
+            raise RemoteObjectCorruptError(f"{source}: a JSON object is expected, not {type(content).__name__}")
+        self._fields: dict[str, Any] = content
+        found = self.integer(_VERSION, minimum=1)
+        if found > version:
+            raise RemoteObjectCorruptError(
+                f"{source}: written by a later release, in version {found} of its format; this one reads up to "
+                f"version {version}: upgrade it"
+            )
+
+    def integer(self, name: str, minimum: int = 0, maximum: int = _MAX_INTEGER) -> int:
+        """Return the field `name`, an integer from `minimum` to `maximum`."""
+        value = self._fields.get(name)
+        if type(value) is not int or not minimum <= value <= maximum:
+            raise self.wrong(name, f"an integer from {minimum} to {maximum}")
+        return value
+
+    def optional_integer(self, name: str, minimum: int = 0) -> int | None:
+        """Return the field `name`, an integer, or None where it is null or absent."""
+        return None if self._fields.get(name) is None else self.integer(name, minimum)
+
+    def text(self, name: str) -> str:
+        """Return the field `name`, a string that is not empty."""
+        value = self._fields.get(name)
+        if not isinstance(value, str) or not value:
+            raise self.wrong(name, "a string")
+        return value
+
+    def optional_text(self, name: str) -> str | None:
+        """Return the field `name`, a string, or None where it is null or absent."""
+        return None if self._fields.get(name) is None else self.text(name)
+
+    def checksum(self, name: str) -> int:
+        """Return the field `name`, a CRC-32C as 8 hex digits."""
+        value = self.text(name)
+        if len(value) != 8 or not set(value) <= set("0123456789abcdef"):
+            raise self.wrong(name, "a CRC-32C of 8 hex digits")
+        return int(value, 16)
+
+    def optional_checksum(self, name: str) -> int | None:
+        """Return the field `name`, a CRC-32C, or None where it is null or absent."""
+        return None if self._fields.get(name) is None else self.checksum(name)
+
+    def pairs(self, name: str) -> list[tuple[int, int]]:
+        """Return the field `name`, a list of pairs of integers, none of them negative."""
+        value = self._fields.get(name)
+        expected = "a list of pairs of integers"
+        if not isinstance(value, list):
+            raise self.wrong(name, expected)
+        pairs = []
+        for item in value:
+            if not isinstance(item, list) or len(item) != 2:
+                raise self.wrong(name, expected)
+            first, second = item
+            if not _is_offset(first) or not _is_offset(second):
+                raise self.wrong(name, expected)
+            pairs.append((first, second))
+        return pairs
+
+    def wrong(self, name: str, expected: str) -> RemoteObjectCorruptError:
+        """Return the error for the field `name`, which should have been `expected`."""
+        return RemoteObjectCorruptError(f"{self._source}: {name} is {self._fields.get(name)!r:.80}, not {expected}")
+
+
+def _is_offset(value: object) -> bool:
+    return type(value) is int and 0 <= value <= _MAX_INTEGER

@@ -1,0 +1,245 @@
+"""Objects as files below a directory, durable when a call returns: a disk, a RAID, a mounted file system.
+
+An object is written under a temporary name in its own folder, synced, read back against its checksum, renamed, and the
+folder synced; so are the folders that had to be made. The reading back finds what the way into the page cache broke;
+what the disk itself breaks afterwards is found by the audit.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tiered_storage.errors import (
+    ConfigurationError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+    RemoteStorageError,
+    RemoteStorageFullError,
+    RemoteStorageRefusedError,
+)
+from tiered_storage.kafka_log.small_files import sync_directory
+from tiered_storage.remote_log.storage.object_client import CheckedChunks, StoredObject, WrittenObject, extend_crc32c
+from tiered_storage.remote_log.storage.object_names import check_object_name, is_temporary_name, temporary_name
+
+READ_BACK_BYTES = 1 << 20
+"""One piece of the reading back: it stays in the CPU's cache between the copy and the checksum."""
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+def _random_hex() -> str:
+    return secrets.token_hex(8)
+
+
+class LocalDirectory:
+    """The ObjectClient of a directory. Folders stay when their last object goes."""
+
+    def __init__(self, root: Path, random_hex: Callable[[], str] = _random_hex) -> None:
+        """Use `root`, an absolute path, made when the first object is written; `random_hex` gives 16 hex digits.
+
+        Raises ConfigurationError where `root` is relative, or there but no directory.
+        """
+        if not root.is_absolute() or (root.exists() and not root.is_dir()):
+            raise ConfigurationError(f"{root} cannot hold a store: give the absolute path of a directory")
+        self._root = root
+        self._random_hex = random_hex
+
+    @property
+    def root(self) -> str:
+        """The directory as a file:// URL."""
+        return self._root.as_uri()
+
+    def put(self, name: str, size: int, chunks: Iterator[memoryview]) -> WrittenObject:
+        """Write an object; see ObjectClient.
+
+        Raises RemoteStorageFullError before the first byte where the file system shows less room than `size`.
+        """
+        target = self._path(name)
+        checked = CheckedChunks(name, size, chunks)
+        with self._temporary(target, size) as temporary:
+            self._write(temporary, checked, size)
+            with _store_errors("rename to its final name", target, size):
+                temporary.replace(target)
+        with _store_errors("sync the folder of", target, size):
+            sync_directory(target.parent)
+        return checked.written()
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Write a small object unless there is one; see ObjectClient. The file system must have hard links."""
+        target = self._path(name)
+        with self._temporary(target, len(content)) as temporary:
+            self._write(temporary, CheckedChunks(name, len(content), iter((memoryview(content),))), len(content))
+            with _store_errors("link", target, len(content)):
+                try:
+                    target.hardlink_to(temporary)
+                except FileExistsError:
+                    return False
+        with _store_errors("sync the folder of", target, len(content)):
+            sync_directory(target.parent)
+        return True
+
+    def get_range(self, name: str, start: int, length: int) -> bytes:
+        """Return a part of an object; see ObjectClient."""
+        path = self._path(name)
+        pieces = []
+        with _store_errors("read", path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                position, end = start, start + length
+                while position < end and (piece := os.pread(descriptor, end - position, position)):
+                    pieces.append(piece)
+                    position += len(piece)
+            finally:
+                os.close(descriptor)
+        if position < end:
+            raise RemoteObjectCorruptError(f"{path}: ends at byte {position}, yet bytes {start} to {end - 1} were sent")
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def size(self, name: str) -> int:
+        """Return an object's size in bytes; see ObjectClient."""
+        path = self._path(name)
+        with _store_errors("look at", path):
+            return path.stat().st_size
+
+    def delete(self, name: str) -> None:
+        """Remove an object; see ObjectClient."""
+        path = self._path(name)
+        with _store_errors("remove", path), suppress(FileNotFoundError):
+            path.unlink()
+            sync_directory(path.parent)
+
+    def discard_unfinished(self, stem: str) -> None:
+        """Remove the temporary files of objects whose names begin with `stem`; it reads through their folder."""
+        folder, start = self._path(stem).parent, stem.rpartition("/")[2]
+        with _store_errors("remove temporary files in", folder), suppress(FileNotFoundError):
+            with os.scandir(folder) as entries:
+                leftovers = [entry.path for entry in entries if _is_leftover(entry.name, start)]
+            for leftover in leftovers:
+                Path(leftover).unlink(missing_ok=True)
+
+    def list(self, folder: str = "") -> Iterator[StoredObject]:
+        """Stream the files in a folder and below, temporary ones too; what goes meanwhile may be left out."""
+        start = self._path(folder) if folder else self._root
+        return _walk(start, f"{folder}/" if folder else "")
+
+    def close(self) -> None:
+        """Do nothing: no file stays open between two calls."""
+
+    def _path(self, name: str) -> Path:
+        check_object_name(name)
+        return self._root / name
+
+    @contextmanager
+    def _temporary(self, target: Path, size: int) -> Iterator[Path]:
+        """Give a name beside `target` to write to, in a folder that is there; nothing has that name afterwards."""
+        temporary = target.with_name(temporary_name(target.name, self._random_hex()))
+        with _store_errors("make the folder of", target, size):
+            _make_durable_folder(target.parent)
+        _check_room(target, size)
+        try:
+            yield temporary
+        finally:
+            with suppress(OSError):  # what is left is found by its name; the error that led here is the one to tell
+                temporary.unlink(missing_ok=True)
+
+    def _write(self, temporary: Path, checked: CheckedChunks, size: int) -> None:
+        """Write, sync and read back the file `temporary`."""
+        with _store_errors("write", temporary, size):
+            descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            for chunk in checked:
+                with _store_errors("write", temporary, size):
+                    _write_all(descriptor, chunk)
+            with _store_errors("sync", temporary, size):
+                os.fsync(descriptor)
+                _read_back(descriptor, temporary, checked.written())
+        finally:
+            os.close(descriptor)
+
+
+def _write_all(descriptor: int, chunk: memoryview) -> None:
+    while chunk:
+        chunk = chunk[os.write(descriptor, chunk) :]
+
+
+def _read_back(descriptor: int, path: Path, written: WrittenObject) -> None:
+    """Raise RemoteObjectCorruptError unless the file holds what was written."""
+    buffer = memoryview(bytearray(min(READ_BACK_BYTES, written.size + 1)))
+    position = crc32c = 0
+    while count := os.preadv(descriptor, [buffer], position):
+        crc32c = extend_crc32c(crc32c, buffer[:count])
+        position += count
+    if (position, crc32c) != (written.size, written.crc32c):
+        raise RemoteObjectCorruptError(
+            f"{path}: read back {position} bytes with CRC-32C {crc32c:08x}, "
+            f"after writing {written.size} with {written.crc32c:08x}: do not trust this file system or its memory"
+        )
+
+
+def _check_room(target: Path, size: int) -> None:
+    """Raise RemoteStorageFullError where the file system says that `size` bytes are more than it has left."""
+    with _store_errors("look for room for", target, size):
+        room = os.statvfs(target.parent)
+    free = room.f_bavail * room.f_frsize
+    if room.f_blocks and size > free:
+        raise RemoteStorageFullError(
+            f"{target.parent}: no room ({free} bytes are free): {size} bytes are needed for {target.name}; make room, "
+            "or let expiry do it"
+        )
+
+
+def _make_durable_folder(folder: Path) -> None:
+    """Make `folder` and what lies above it, each synced into the one above."""
+    if folder.is_dir():
+        return
+    _make_durable_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync_directory(folder.parent)
+
+
+def _is_leftover(file_name: str, start: str) -> bool:
+    return file_name.startswith(start) and is_temporary_name(file_name)
+
+
+def _walk(folder: Path, prefix: str) -> Iterator[StoredObject]:
+    """Stream the files of `folder` with names that begin with `prefix`, one open folder for each level."""
+    with _store_errors("list", folder), suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _walk(Path(entry.path), f"{prefix}{entry.name}/")
+                continue
+            with suppress(FileNotFoundError):
+                facts = entry.stat(follow_symlinks=False)
+                yield StoredObject(f"{prefix}{entry.name}", facts.st_size, facts.st_mtime_ns // 1_000_000)
+
+
+@contextmanager
+def _store_errors(doing: str, path: Path, size: int | None = None) -> Iterator[None]:
+    """Turn what the file system raises into our errors, saying what was being done to `path`.
+
+    `size` is given where something is written: so many bytes are needed, and what is missing is not the object.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise _translated(error, doing, path, size) from error
+
+
+def _translated(error: OSError, doing: str, path: Path, size: int | None) -> RemoteStorageError:
+    why = error.strerror or str(error)
+    if error.errno in _FULL:
+        return RemoteStorageFullError(
+            f"{path.parent}: no room ({why}): {size or 0} bytes are needed for {path.name}; make room, "
+            "or let expiry do it"
+        )
+    if error.errno in _REFUSED:
+        return RemoteStorageRefusedError(f"{path}: may not {doing} it ({why}): give user {os.geteuid()} the right to")
+    if isinstance(error, FileNotFoundError) and size is None:
+        return RemoteObjectNotFoundError(f"{path}: there is no such object")
+    return RemoteStorageError(f"{path}: could not {doing} it ({why})")

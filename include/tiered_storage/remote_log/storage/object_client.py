@@ -1,0 +1,156 @@
+"""The border to one kind of object store: bytes under names, and no more than the remote log needs of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from awscrt import checksums
+
+from tiered_storage.errors import RemoteObjectCorruptError
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStoreOptions:
+    """How to reach a store; what is None comes from the provider's usual places (AWS_…, GOOGLE_…, AZURE_… and so on).
+
+    `endpoint`, `region` and the keys are for s3:// URLs. `properties` go to obstore as they are, as `account_key` for
+    az://. Times are ms. `max_retries` counts the requests after the first one, all of them begun within
+    `retry_timeout_ms`. Neither keys nor properties show in the repr.
+    """
+
+    endpoint: str | None = None
+    region: str | None = None
+    access_key_id: str | None = field(default=None, repr=False)
+    secret_access_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    allow_http: bool = False
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    connect_timeout_ms: int = 5_000
+    request_timeout_ms: int = 60_000
+    max_retries: int = 4
+    retry_timeout_ms: int = 15_000
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenObject:
+    """What was written: `size` in bytes and `crc32c`, computed before the bytes left."""
+
+    size: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object as a listing shows it: its name below the root, bytes, and the ms of its last change."""
+
+    name: str
+    size: int
+    last_modified: int
+
+
+class ObjectClient(Protocol):
+    """Objects under names relative to a root. All of it may be repeated, and called from several threads.
+
+    All methods raise RemoteStorageError or one of its children, with the place of the object in the message, and
+    ConfigurationError for a name that could lead out of the root.
+    """
+
+    @property
+    def root(self) -> str:
+        """Where the objects are, as a URL without secrets."""
+        ...
+
+    def put(self, name: str, size: int, chunks: Iterator[memoryview]) -> WrittenObject:
+        """Write `chunks`, `size` bytes together, durably and all or nothing, over whatever was there.
+
+        A chunk is not used any more when the next one is asked for. What `chunks` raises passes through; then, and
+        after any other failure, nothing is visible under `name`.
+        """
+        ...
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Write a small object durably unless there is one; whether it was written."""
+        ...
+
+    def get_range(self, name: str, start: int, length: int) -> bytes:
+        """Return `length` bytes from `start`.
+
+        Raises RemoteObjectNotFoundError, and RemoteObjectCorruptError where the object ends before that.
+        """
+        ...
+
+    def size(self, name: str) -> int:
+        """Return the object's size in bytes. Raises RemoteObjectNotFoundError."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Remove an object; one that is not there is as good as removed."""
+        ...
+
+    def discard_unfinished(self, stem: str) -> None:
+        """Remove what killed processes left of objects whose names begin with `stem`, as far as it can be seen."""
+        ...
+
+    def list(self, folder: str = "") -> Iterator[StoredObject]:
+        """Stream all objects in `folder` (no slash at the end; "": all) and the folders below, in no order."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what was opened; a second call does nothing."""
+        ...
+
+
+class CheckedChunks:
+    """Passes chunks on, and on the way counts them, takes their CRC-32C and holds them to the size announced.
+
+    `failure` is what the source raised, so that it can be told from what a store raises while it pulls.
+    """
+
+    def __init__(self, name: str, size: int, chunks: Iterator[memoryview]) -> None:
+        self._name = name
+        self._announced = size
+        self._chunks = chunks
+        self.size = 0
+        self.crc32c = 0
+        self.failure: BaseException | None = None
+
+    def __iter__(self) -> Iterator[memoryview]:
+        return self
+
+    def __next__(self) -> memoryview:
+        try:
+            return self._next()
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def _next(self) -> memoryview:
+        chunk = next(self._chunks, None)
+        if chunk is None:
+            self._check_size(ended=True)
+            raise StopIteration
+        chunk = chunk.cast("B")
+        self.size += len(chunk)
+        self._check_size(ended=False)
+        self.crc32c = extend_crc32c(self.crc32c, chunk)
+        return chunk
+
+    def _check_size(self, *, ended: bool) -> None:
+        if self.size > self._announced or (ended and self.size < self._announced):
+            raise RemoteObjectCorruptError(
+                f"{self._name}: its source {'ended' if ended else 'went on'} after {self._announced} bytes were "
+                f"announced and {self.size} came: has the file changed while it was copied?"
+            )
+
+    def written(self) -> WrittenObject:
+        """What has passed so far."""
+        return WrittenObject(self.size, self.crc32c)
+
+
+def extend_crc32c(crc32c: int, data: bytes | bytearray | memoryview) -> int:
+    """Return the CRC-32C of bytes whose checksum is `crc32c`, followed by `data`; begin with 0."""
+    return int(checksums.crc32c(data, crc32c))

@@ -1,0 +1,156 @@
+"""What the objects in the store are called, and what a name tells.
+
+    {cluster id}/{topic}-{topic id}/{partition}/{base offset, 20 digits}-{segment id}.log       a segment's bytes
+                                                {base offset, 20 digits}-{segment id}.indexes   the bundle beside it
+                                                {base offset, 20 digits}-{segment id}.commit    the mark of a whole copy
+    store.json                                                                                  whose store this is
+
+All names are below the store's root. The ids of topics and segments are Kafka Uuids: 22 characters of base64url. While
+a local directory writes an object, its name ends with `.{16 hex digits}.tmp`: a process that is killed leaves it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
+
+STORE_IDENTITY = "store.json"
+MAX_NAME_BYTES = 1024
+"""The longest key that every object store takes, less what the root of ours adds."""
+
+_MAX_OFFSET = 2**63 - 1
+_MAX_PARTITION = 2**31 - 1
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_UUID = re.compile(r"[A-Za-z0-9_-]{22}")
+_TEMPORARY_SUFFIX = re.compile(r"\.[0-9a-f]{16}\.tmp")
+_SEGMENT_OBJECT = re.compile(
+    rf"(?P<cluster_id>{_PLAIN_NAME.pattern})"
+    rf"/(?P<topic>{_PLAIN_NAME.pattern})-(?P<topic_id>{_UUID.pattern})"
+    r"/(?P<partition>0|[1-9][0-9]{0,9})"
+    rf"/(?P<base_offset>[0-9]{{20}})-(?P<segment_id>{_UUID.pattern})\.(?P<kind>log|indexes|commit)"
+    rf"(?P<temporary>{_TEMPORARY_SUFFIX.pattern})?"
+)
+
+
+class ObjectKind(StrEnum):
+    """What a segment's object holds; the values end the names."""
+
+    DATA = "log"
+    INDEXES = "indexes"
+    COMMIT_MARKER = "commit"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentObjectNames:
+    """The names of one segment's objects, which begin alike."""
+
+    stem: str
+
+    @property
+    def data(self) -> str:
+        """The segment's bytes."""
+        return f"{self.stem}.{ObjectKind.DATA}"
+
+    @property
+    def indexes(self) -> str:
+        """The bundle of its indexes."""
+        return f"{self.stem}.{ObjectKind.INDEXES}"
+
+    @property
+    def commit_marker(self) -> str:
+        """The mark that both others are whole."""
+        return f"{self.stem}.{ObjectKind.COMMIT_MARKER}"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentObjectName:
+    """What an object's name tells. A `temporary` one was being written and is of no use to anybody."""
+
+    segment_id: RemoteLogSegmentId
+    base_offset: int
+    kind: ObjectKind
+    temporary: bool = False
+
+    @property
+    def names(self) -> SegmentObjectNames:
+        """The names of all objects of the same segment."""
+        return segment_object_names(self.segment_id, self.base_offset)
+
+
+def partition_folder(partition: TopicIdPartition) -> str:
+    """Return the folder that holds everything of `partition`, without a slash at the end.
+
+    Raises ConfigurationError where an id or the topic's name would make a name that leads elsewhere.
+    """
+    cluster_id = _plain("cluster id", partition.cluster_id)
+    if cluster_id == STORE_IDENTITY:
+        raise ConfigurationError(f"a cluster cannot have the id {STORE_IDENTITY!r}: the store keeps its identity there")
+    topic = _plain("topic", partition.topic)
+    topic_id = _uuid("topic id", partition.topic_id)
+    if not 0 <= partition.partition <= _MAX_PARTITION:
+        raise ConfigurationError(f"{topic}: {partition.partition} is no number of a partition")
+    return f"{cluster_id}/{topic}-{topic_id}/{partition.partition}"
+
+
+def segment_object_names(segment_id: RemoteLogSegmentId, base_offset: int) -> SegmentObjectNames:
+    """Return how the objects of a segment are called.
+
+    Raises ConfigurationError where an id, the topic's name or the offset makes no safe name.
+    """
+    folder = partition_folder(segment_id.topic_id_partition)
+    if not 0 <= base_offset <= _MAX_OFFSET:
+        raise ConfigurationError(f"{segment_id}: {base_offset} is no base offset")
+    return SegmentObjectNames(f"{folder}/{base_offset:020}-{_uuid('segment id', segment_id.id)}")
+
+
+def parse_object_name(name: str) -> SegmentObjectName | None:
+    """Return what `name` tells, or None where it is none of a segment's objects."""
+    match = _SEGMENT_OBJECT.fullmatch(name)
+    if match is None or match["cluster_id"] in {".", "..", STORE_IDENTITY} or match["topic"] in {".", ".."}:
+        return None
+    base_offset, partition = int(match["base_offset"]), int(match["partition"])
+    if base_offset > _MAX_OFFSET or partition > _MAX_PARTITION:
+        return None
+    topic_id_partition = TopicIdPartition(match["cluster_id"], match["topic_id"], partition, match["topic"])
+    segment_id = RemoteLogSegmentId(topic_id_partition, match["segment_id"])
+    return SegmentObjectName(segment_id, base_offset, ObjectKind(match["kind"]), match["temporary"] is not None)
+
+
+def temporary_name(name: str, random_hex: str) -> str:
+    """Return what the object `name` is called while it is written; `random_hex` is 16 hex digits."""
+    return f"{name}.{random_hex}.tmp"
+
+
+def is_temporary_name(name: str) -> bool:
+    """Whether `name` is one that an object has while it is written."""
+    return _TEMPORARY_SUFFIX.fullmatch(name[-21:]) is not None
+
+
+def check_object_name(name: str) -> None:
+    """Raise ConfigurationError unless `name` stays below the root that it is joined to, on every kind of store."""
+    parts = name.split("/")
+    if any(part in {"", ".", ".."} for part in parts) or not name.isprintable() or "\\" in name:
+        raise ConfigurationError(
+            f"{name!r} is no name for an object: it must be plain parts with single slashes between"
+        )
+    if len(name.encode()) > MAX_NAME_BYTES:
+        raise ConfigurationError(f"{name[:80]!r}… is no name for an object: it has more than {MAX_NAME_BYTES} bytes")
+
+
+def _plain(what: str, value: str) -> str:
+    if _PLAIN_NAME.fullmatch(value) is None or value in {".", ".."}:
+        raise ConfigurationError(
+            f"the {what} {value[:260]!r} makes no name for an object: it must be 1 to 249 of the characters "
+            "A-Z, a-z, 0-9, '.', '_' and '-'"
+        )
+    return value
+
+
+def _uuid(what: str, value: str) -> str:
+    if _UUID.fullmatch(value) is None:
+        raise ConfigurationError(f"the {what} {value[:40]!r} is no Kafka Uuid: it must be 22 characters of base64url")
+    return value

@@ -1,0 +1,264 @@
+"""Objects in S3, Google Cloud Storage or Azure Blob Storage, by obstore.
+
+Proven against S3 servers. gs:// and az:// go the same way through obstore's own classes but were never run: no server
+for them was at hand.
+
+A large object goes up in parts of 8 MiB, a few at a time, and appears whole when the last one is in. When that fails
+the upload is aborted; what a killed process began stays in the bucket, unseen by listings, until a lifecycle rule of
+the bucket (AbortIncompleteMultipartUpload on S3) removes it: set one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import from_url
+
+from tiered_storage.errors import (
+    ConfigurationError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+    RemoteStorageError,
+    RemoteStorageFullError,
+    RemoteStorageRefusedError,
+)
+from tiered_storage.remote_log.storage.object_client import (
+    CheckedChunks,
+    ObjectStoreOptions,
+    StoredObject,
+    WrittenObject,
+)
+from tiered_storage.remote_log.storage.object_names import check_object_name
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig
+
+PART_BYTES = 8 << 20
+MAX_CONCURRENT_PARTS = 4
+"""With two parts being filled and handed over, an upload holds at most 6 parts: 48 MiB."""
+
+SCHEMES = frozenset({"s3", "gs", "az"})
+
+_RAISED_BY_OBSTORE = (BaseError, OSError, ValueError)
+_MAX_REASON = 600
+
+
+class ObjectStore:
+    """The ObjectClient of a bucket, or of a part of one."""
+
+    def __init__(self, url: str, options: ObjectStoreOptions) -> None:
+        """Use `url`: s3://bucket/prefix, gs://bucket/prefix or az://account/container/prefix. Nothing is sent yet.
+
+        Raises ConfigurationError where URL and options make no store.
+        """
+        self._root = _checked_url(url)
+        self._endpoint = options.endpoint
+        self._store = _open(self._root, options)
+
+    @property
+    def root(self) -> str:
+        """The URL of the bucket and the prefix in it."""
+        return self._root
+
+    def put(self, name: str, size: int, chunks: Iterator[memoryview]) -> WrittenObject:
+        """Write an object; see ObjectClient. Each part goes with its SHA-256, the size is asked for afterwards."""
+        check_object_name(name)
+        checked = CheckedChunks(name, size, chunks)
+        try:
+            self._upload(name, size, _parts(checked, size))
+        except _RAISED_BY_OBSTORE as error:
+            if checked.failure is not None:
+                raise checked.failure  # noqa: B904 -- where the two differ, the store's stays as its context
+            raise self._translated(error, "write", name) from error
+        found = self.size(name)
+        if found != size:
+            raise RemoteObjectCorruptError(f"{self._place(name)}: {size} bytes were sent and {found} are there")
+        return checked.written()
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Write a small object unless there is one; see ObjectClient. S3 servers must know `If-None-Match: *`."""
+        check_object_name(name)
+        with self._store_errors("create", name):
+            try:
+                obstore.put(self._store, name, content, mode="create", use_multipart=False)
+            except AlreadyExistsError:
+                return False
+        return True
+
+    def get_range(self, name: str, start: int, length: int) -> bytes:
+        """Return a part of an object in one request; see ObjectClient."""
+        check_object_name(name)
+        if not length:
+            return b""
+        with self._store_errors("read", name):
+            content = obstore.get_range(self._store, name, start=start, length=length).to_bytes()
+        if len(content) != length:
+            raise self._too_short(name, start + len(content))
+        return content
+
+    def size(self, name: str) -> int:
+        """Return an object's size in bytes; see ObjectClient."""
+        check_object_name(name)
+        with self._store_errors("look at", name):
+            return obstore.head(self._store, name)["size"]
+
+    def delete(self, name: str) -> None:
+        """Remove an object; see ObjectClient."""
+        check_object_name(name)
+        try:
+            obstore.delete(self._store, name)
+        except FileNotFoundError as error:
+            if _lacks_bucket(error):
+                raise self._translated(error, "remove", name) from error
+        except _RAISED_BY_OBSTORE as error:
+            raise self._translated(error, "remove", name) from error
+
+    def discard_unfinished(self, stem: str) -> None:
+        """Do nothing: unfinished uploads have no names. See the bucket's lifecycle rule above."""
+
+    def list(self, folder: str = "") -> Iterator[StoredObject]:
+        """Stream the objects in a folder and below, by the thousand; see ObjectClient."""
+        if folder:
+            check_object_name(folder)
+        with self._store_errors("list", folder):
+            for page in obstore.list(self._store, folder or None, chunk_size=1000):
+                for found in page:
+                    changed = round(found["last_modified"].timestamp() * 1000)
+                    yield StoredObject(found["path"], found["size"], changed)
+
+    def close(self) -> None:
+        """Do nothing: idle connections close by themselves."""
+
+    def _upload(self, name: str, size: int, parts: Iterator[bytearray]) -> None:
+        if size <= PART_BYTES:
+            obstore.put(self._store, name, b"".join(parts), use_multipart=False)
+            return
+        obstore.put(self._store, name, parts, chunk_size=PART_BYTES, max_concurrency=MAX_CONCURRENT_PARTS)
+
+    def _place(self, name: str) -> str:
+        place = f"{self._root}/{name}" if name else self._root
+        return f"{place} at {self._endpoint}" if self._endpoint else place
+
+    def _too_short(self, name: str, end: int) -> RemoteObjectCorruptError:
+        return RemoteObjectCorruptError(f"{self._place(name)}: ends at or before byte {end}, yet more was sent")
+
+    @contextmanager
+    def _store_errors(self, doing: str, name: str) -> Iterator[None]:
+        try:
+            yield
+        except _RAISED_BY_OBSTORE as error:
+            raise self._translated(error, doing, name) from error
+
+    def _translated(self, error: Exception, doing: str, name: str) -> RemoteStorageError:
+        """Return our error for obstore's, with the first of its lines: the rest repeats it for Rust's developers."""
+        place = self._place(name)
+        reason = " ".join(str(error).partition("\n\nDebug source")[0].split())[:_MAX_REASON]
+        for is_case, error_class, advice in _CASES:
+            if is_case(error):
+                return error_class(f"{place}: could not {doing} it: {advice} ({reason})")
+        return RemoteStorageError(f"{place}: could not {doing} it ({reason})")
+
+
+def _mentions(*marks: str) -> Callable[[Exception], bool]:
+    """Return a test for errors whose text has one of `marks`: obstore tells these cases apart by nothing else."""
+    return lambda error: any(mark in str(error) for mark in marks)
+
+
+def _is_refusal(error: Exception) -> bool:
+    return isinstance(error, PermissionDeniedError | UnauthenticatedError)
+
+
+def _is_missing(error: Exception) -> bool:
+    return isinstance(error, FileNotFoundError)
+
+
+_lacks_bucket = _mentions("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
+
+_CASES: tuple[tuple[Callable[[Exception], bool], type[RemoteStorageError], str], ...] = (
+    (_is_refusal, RemoteStorageRefusedError, "refused, check credentials and rights"),
+    (_mentions("ExpiredToken", "InvalidToken"), RemoteStorageRefusedError, "the credentials have expired"),
+    (
+        _mentions("169.254.169.254", "169.254.170.2", "metadata.google.internal"),
+        RemoteStorageRefusedError,
+        "no credentials are set, and this machine has none of its own",
+    ),
+    (_lacks_bucket, RemoteObjectNotFoundError, "its bucket does not exist, make it or correct the URL"),
+    (_is_missing, RemoteObjectNotFoundError, "there is no such object"),
+    (_mentions("416 Range Not Satisfiable"), RemoteObjectCorruptError, "it ends before that"),
+    (
+        _mentions("507 Insufficient Storage", "StorageFull", "QuotaExceeded"),
+        RemoteStorageFullError,
+        "no room, make some or let expiry do it",
+    ),
+)
+
+
+def _parts(chunks: Iterator[memoryview], size: int) -> Iterator[bytearray]:
+    """Gather chunks of any sizes, `size` bytes together, into parts of the upload, each in memory of its own."""
+    left = size
+    part, filled = bytearray(min(PART_BYTES, left)), 0
+    for chunk in chunks:
+        while chunk:
+            taken = min(len(chunk), len(part) - filled)
+            part[filled : filled + taken] = chunk[:taken]
+            filled += taken
+            chunk = chunk[taken:]  # noqa: PLW2901 -- what is left of it begins the next part
+            if filled == len(part):
+                yield part
+                left -= filled
+                part, filled = bytearray(min(PART_BYTES, left)), 0
+
+
+def _checked_url(url: str) -> str:
+    """Return `url` without slashes at its end.
+
+    Raises ConfigurationError, which never shows what could be a secret in it.
+    """
+    parsed = urlsplit(url)
+    if parsed.scheme not in SCHEMES or not parsed.netloc:
+        raise ConfigurationError(f"{parsed.scheme}://{parsed.hostname or ''} names no bucket: use s3://bucket/prefix")
+    if parsed.username or parsed.password or parsed.query or parsed.fragment:
+        raise ConfigurationError(
+            f"{parsed.scheme}://{parsed.hostname or ''}: a store's URL holds no credentials and no options: "
+            "give them by the connection or the environment"
+        )
+    return url.rstrip("/")
+
+
+def _open(url: str, options: ObjectStoreOptions) -> Any:
+    config: Any = dict(options.properties)
+    if url.startswith("s3:"):
+        config = _s3_config(options) | config
+    client_options: ClientConfig = {
+        "allow_http": options.allow_http,
+        "connect_timeout": timedelta(milliseconds=options.connect_timeout_ms),
+        "timeout": timedelta(milliseconds=options.request_timeout_ms),
+    }
+    retry_config: RetryConfig = {
+        "max_retries": options.max_retries,
+        "retry_timeout": timedelta(milliseconds=options.retry_timeout_ms),
+        "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2), "base": 2},
+    }
+    try:
+        return from_url(url, config=config, client_options=client_options, retry_config=retry_config)
+    except _RAISED_BY_OBSTORE as error:
+        raise ConfigurationError(f"{url}: these settings make no store ({str(error).splitlines()[0]})") from error
+
+
+def _s3_config(options: ObjectStoreOptions) -> dict[str, Any]:
+    given = {
+        "endpoint": options.endpoint,
+        "region": options.region,
+        "access_key_id": options.access_key_id,
+        "secret_access_key": options.secret_access_key,
+        "session_token": options.session_token,
+    }
+    # Not every server knows the bulk form of deletion, and one object at a time is how we delete.
+    fixed = {"checksum_algorithm": "SHA256", "disable_bulk_delete": True}
+    return {name: value for name, value in given.items() if value is not None} | fixed

@@ -1,0 +1,65 @@
+"""From a URL, or from the name of a user's own class, to something that stores segments."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import cast
+from urllib.parse import unquote, urlsplit
+
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.remote_log.storage import RemoteStorageManager
+from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.object_client import ObjectClient, ObjectStoreOptions
+
+DEFAULT_REMOTE_STORAGE_MANAGER = "tiered_storage.remote_log.storage.segment_objects.ObjectRemoteStorageManager"
+
+_METHODS = ("copy_log_segment_data", "fetch_log_segment", "fetch_index", "delete_log_segment_data", "close")
+
+
+def open_object_client(url: str, options: ObjectStoreOptions) -> ObjectClient:
+    """Open the store at `url`: file:///absolute/path, s3://bucket/prefix, gs://bucket/prefix, az://account/container.
+
+    Raises ConfigurationError for another URL, and where URL and options make no store. Nothing is read or written yet.
+    """
+    parsed = urlsplit(url)
+    if parsed.scheme == "file":
+        if parsed.netloc not in {"", "localhost"} or parsed.query or parsed.fragment or not parsed.path.strip("/"):
+            raise ConfigurationError(f"{url} names no directory: use file:///absolute/path")
+        return LocalDirectory(Path(unquote(parsed.path)))
+    if parsed.scheme not in {"s3", "gs", "az"}:
+        raise ConfigurationError(
+            f"a store at {parsed.scheme or 'a URL without scheme'}:… cannot be opened: use file:///absolute/path, "
+            "s3://bucket/prefix, gs://bucket/prefix or az://account/container/prefix"
+        )
+    from tiered_storage.remote_log.storage.object_store import ObjectStore  # noqa: PLC0415 -- starts threads of its own
+
+    return ObjectStore(url, options)
+
+
+def load_remote_storage_manager(class_name: str, url: str, options: ObjectStoreOptions) -> RemoteStorageManager:
+    """Open the store at `url` with a user's own RemoteStorageManager: `class_name` is `package.module.Class`.
+
+    The class must have the five methods of the protocol and a class method `open(url, options)`.
+    Raises ConfigurationError where it cannot be imported or lacks one.
+    """
+    manager_class = _load_class(class_name)
+    missing = [method for method in ("open", *_METHODS) if not callable(getattr(manager_class, method, None))]
+    if missing:
+        raise ConfigurationError(f"{class_name} is no RemoteStorageManager: it lacks {', '.join(missing)}")
+    return cast(RemoteStorageManager, manager_class.open(url, options))  # type: ignore[attr-defined]
+
+
+def _load_class(class_name: str) -> type:
+    module_name, _, name = class_name.rpartition(".")
+    if not module_name:
+        raise ConfigurationError(f"{class_name!r} names no class: give package.module.Class")
+    try:
+        found = getattr(importlib.import_module(module_name), name, None)
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{class_name} cannot be imported ({error}): is its package installed here?"
+        ) from error
+    if not isinstance(found, type):
+        raise ConfigurationError(f"{class_name} cannot be used: {module_name} has no class {name}")
+    return found

@@ -1,0 +1,245 @@
+"""The RemoteStorageManager over an ObjectClient: three objects a segment, as object_names.py calls them.
+
+A copy writes the data, then the bundle of indexes, then the commit marker; a deletion goes the other way round. So
+whatever has a marker is whole, and whatever has none is nobody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Self
+
+from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, RemoteObjectNotFoundError
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.storage import IndexKind, LogSegmentData
+from tiered_storage.remote_log.storage.commit_marker import CommitMarker
+from tiered_storage.remote_log.storage.index_bundle import HEAD_READ_BYTES, BundleHead, build_bundle, parse_bundle
+from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES
+from tiered_storage.remote_log.storage.manifest import Manifest
+from tiered_storage.remote_log.storage.object_client import (
+    ObjectClient,
+    ObjectStoreOptions,
+    WrittenObject,
+    extend_crc32c,
+)
+from tiered_storage.remote_log.storage.object_names import (
+    SegmentObjectName,
+    SegmentObjectNames,
+    parse_object_name,
+    segment_object_names,
+)
+from tiered_storage.remote_log.storage.opening import open_object_client
+from tiered_storage.remote_log.storage.store_identity import ensure_store_identity
+
+FETCH_BYTES = 4 << 20
+MAX_BUNDLE_BYTES = 512 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ListedObject:
+    """An object in the store: `segment` is None where its name is none of ours. Bytes; ms of its last change."""
+
+    name: str
+    size: int
+    last_modified: int
+    segment: SegmentObjectName | None
+
+
+class ObjectRemoteStorageManager:
+    """Segments as objects; see RemoteStorageManager for what its methods promise and raise."""
+
+    def __init__(self, client: ObjectClient) -> None:
+        """Keep segments in the store of `client`, which `close` closes."""
+        self._client = client
+
+    @classmethod
+    def open(cls, url: str, options: ObjectStoreOptions) -> Self:
+        """Open the store at `url`. Raises ConfigurationError."""
+        return cls(open_object_client(url, options))
+
+    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
+        """Store a segment.
+
+        A manifest among the indexes is held against `metadata` and, where it tells one, against the checksum of what
+        was sent; it gets that checksum. Where there is none, one is made from `metadata`.
+        """
+        names = self._names(metadata)
+        if data.size != metadata.size:
+            raise ConfigurationError(
+                f"{metadata.segment_id}: {data.size} bytes of data, {metadata.size} in its metadata"
+            )
+        sent = self._client.put(names.data, data.size, data.chunks)
+        indexes = dict(data.indexes())
+        indexes[IndexKind.MANIFEST] = _manifest(metadata, indexes, sent).to_bytes()
+        bundle = self._put_bytes(names.indexes, build_bundle(indexes))
+        marker = CommitMarker(metadata.segment_id.id, sent.size, sent.crc32c, bundle.size, bundle.crc32c)
+        self._put_bytes(names.commit_marker, marker.to_bytes())
+        return marker.custom_metadata()
+
+    def fetch_log_segment(
+        self, metadata: RemoteLogSegmentMetadata, start_position: int = 0, end_position: int | None = None
+    ) -> Iterator[bytes]:
+        """Stream a range of the segment in pieces of at most 4 MiB, each read when it is asked for.
+
+        Where the range is the whole segment, the last piece only comes after the checksum of all was right.
+        """
+        end = metadata.size - 1 if end_position is None else end_position
+        whole = start_position == 0 and end == metadata.size - 1
+        if not whole and not 0 <= start_position <= end < metadata.size:
+            raise ValueError(
+                f"{metadata.segment_id}: bytes {start_position} to {end} are not in it: it has {metadata.size}"
+            )
+        name = self._names(metadata).data
+        pieces = self._pieces(name, start_position, end + 1)
+        return self._checked(metadata, name, pieces) if whole else pieces
+
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
+        """Return one index: most often in one request, never in more than two when custom metadata are known."""
+        name = self._names(metadata).indexes
+        size = self._marker(metadata).indexes_size
+        source = self._source(name)
+        start = self._client.get_range(name, 0, min(size, HEAD_READ_BYTES))
+        section = BundleHead.parse(start, source, size).sections.get(kind)
+        if section is None:
+            raise RemoteObjectNotFoundError(f"{source}: the segment has no index {kind.name}")
+        end = section.position + section.length
+        if end <= len(start):
+            return section.check(start[section.position : end], source)
+        return section.check(self._client.get_range(name, section.position, section.length), source)
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Remove the segment's objects, the marker first."""
+        names = self._names(metadata)
+        for name in (names.commit_marker, names.indexes, names.data):
+            self._client.delete(name)
+        self._client.discard_unfinished(names.stem)
+
+    def verify(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Read all that belongs to the segment and check every byte: marker, bundle, each index, manifest and data.
+
+        Raises RemoteObjectNotFoundError or RemoteObjectCorruptError for the first thing that is wrong.
+        """
+        names = self._names(metadata)
+        marker = self._read_marker(names)
+        if marker != self._marker(metadata) or marker.data_size != metadata.size:
+            raise RemoteObjectCorruptError(
+                f"{self._source(names.commit_marker)}: tells of {marker}, the metadata of {self._marker(metadata)}"
+            )
+        self._read_manifest(names, marker).check_against(metadata, self._source(names.indexes))
+        size = self._client.size(names.data)
+        if size != marker.data_size:
+            raise RemoteObjectCorruptError(
+                f"{self._source(names.data)}: has {size} bytes, {marker.data_size} were sent"
+            )
+        for _ in self.fetch_log_segment(metadata):
+            pass
+
+    def read_metadata(self, name: SegmentObjectName) -> RemoteLogSegmentMetadata:
+        """Return the metadata of a finished segment from the store alone, to which the object `name` belongs.
+
+        Raises RemoteObjectNotFoundError where it has no commit marker, and RemoteObjectCorruptError.
+        """
+        names = name.names
+        marker = self._read_marker(names)
+        metadata = self._read_manifest(names, marker).metadata(marker.custom_metadata())
+        if metadata.segment_id != name.segment_id or metadata.start_offset != name.base_offset:
+            raise RemoteObjectCorruptError(f"{self._source(names.indexes)}: its manifest tells of another segment")
+        return metadata
+
+    def list_objects(self, folder: str = "") -> Iterator[ListedObject]:
+        """Stream every object in `folder` and below, ours or not; "" means the whole store."""
+        for found in self._client.list(folder):
+            yield ListedObject(found.name, found.size, found.last_modified, parse_object_name(found.name))
+
+    def expected_objects(self, metadata: RemoteLogSegmentMetadata) -> dict[str, int]:
+        """Return the names of a finished segment's objects, and the bytes that each must have."""
+        names = self._names(metadata)
+        marker = self._marker(metadata)
+        return {
+            names.data: metadata.size,
+            names.indexes: marker.indexes_size,
+            names.commit_marker: len(marker.to_bytes()),
+        }
+
+    def object_size(self, name: str) -> int:
+        """Return the bytes of an object. Raises RemoteObjectNotFoundError."""
+        return self._client.size(name)
+
+    def ensure_identity(self, metadata_uuid: str, known_store_uuid: str | None) -> str:
+        """Return the store's UUID, once it is sure that it belongs to those metadata; see ensure_store_identity."""
+        return ensure_store_identity(self._client, metadata_uuid, known_store_uuid)
+
+    def close(self) -> None:
+        """Close the client."""
+        self._client.close()
+
+    def _names(self, metadata: RemoteLogSegmentMetadata) -> SegmentObjectNames:
+        return segment_object_names(metadata.segment_id, metadata.start_offset)
+
+    def _source(self, name: str) -> str:
+        return f"{self._client.root}/{name}"
+
+    def _put_bytes(self, name: str, content: bytes) -> WrittenObject:
+        return self._client.put(name, len(content), iter((memoryview(content),)))
+
+    def _pieces(self, name: str, start: int, end: int) -> Iterator[bytes]:
+        for position in range(start, end, FETCH_BYTES):
+            yield self._client.get_range(name, position, min(FETCH_BYTES, end - position))
+
+    def _checked(self, metadata: RemoteLogSegmentMetadata, name: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """Pass a whole segment's pieces on, holding each one back until the next is there or the checksum is right."""
+        expected = self._marker(metadata).data_crc32c
+        crc32c, held = 0, b""
+        for piece in pieces:
+            if held:
+                yield held
+            crc32c, held = extend_crc32c(crc32c, piece), piece
+        if crc32c != expected:
+            raise RemoteObjectCorruptError(
+                f"{self._source(name)}: its bytes have CRC-32C {crc32c:08x}; {expected:08x} was sent"
+            )
+        if held:
+            yield held
+
+    def _marker(self, metadata: RemoteLogSegmentMetadata) -> CommitMarker:
+        """Return sizes and checksums as the metadata tells them, or else the store."""
+        if metadata.custom_metadata is not None:
+            return CommitMarker.from_custom_metadata(metadata, metadata.custom_metadata)
+        return self._read_marker(self._names(metadata))
+
+    def _read_marker(self, names: SegmentObjectNames) -> CommitMarker:
+        name = names.commit_marker
+        size = min(self._client.size(name), MAX_DOCUMENT_BYTES + 1)
+        return CommitMarker.parse(self._client.get_range(name, 0, size), self._source(name))
+
+    def _read_manifest(self, names: SegmentObjectNames, marker: CommitMarker) -> Manifest:
+        """Read the whole bundle, checked, and return its manifest."""
+        source = self._source(names.indexes)
+        size = self._client.size(names.indexes)
+        if size != marker.indexes_size or size > MAX_BUNDLE_BYTES:
+            raise RemoteObjectCorruptError(f"{source}: has {size} bytes, {marker.indexes_size} were sent")
+        raw = self._client.get_range(names.indexes, 0, size)
+        if extend_crc32c(0, raw) != marker.indexes_crc32c:
+            raise RemoteObjectCorruptError(f"{source}: its bytes are not those that were sent")
+        contents = parse_bundle(raw, source)
+        if IndexKind.MANIFEST not in contents:
+            raise RemoteObjectCorruptError(f"{source}: has no manifest")
+        manifest = Manifest.parse(contents[IndexKind.MANIFEST], source)
+        if (manifest.size, manifest.data_crc32c) != (marker.data_size, marker.data_crc32c):
+            raise RemoteObjectCorruptError(f"{source}: manifest and commit marker tell of different data")
+        return manifest
+
+
+def _manifest(metadata: RemoteLogSegmentMetadata, indexes: dict[IndexKind, bytes], sent: WrittenObject) -> Manifest:
+    """Return the manifest to store: the caller's or one made from `metadata`, with the checksum of what was sent."""
+    given = indexes.get(IndexKind.MANIFEST)
+    source = f"the manifest handed over for {metadata.segment_id}"
+    manifest = Manifest.of(metadata) if given is None else Manifest.parse(given, source)
+    manifest.check_against(metadata, source)
+    if manifest.data_crc32c not in {None, sent.crc32c}:
+        raise RemoteObjectCorruptError(
+            f"{metadata.segment_id}: the bytes sent have CRC-32C {sent.crc32c:08x}, the manifest has "
+            f"{manifest.data_crc32c:08x}: they changed on the way"
+        )
+    return replace(manifest, data_crc32c=sent.crc32c)

@@ -1,0 +1,75 @@
+"""Whose store this is: a small object at its root that names the metadata it belongs to.
+
+`store.json` is a JSON object: format_version (1), store_uuid and metadata_uuid. Metadata keep the store's UUID in turn;
+where the two do not name one another, a wrong URL or an empty mount point would look like a store whose segments are
+all gone, or like one full of garbage. So nothing may be deleted then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tiered_storage.errors import RemoteObjectNotFoundError, StoreMismatchError
+from tiered_storage.kafka_log.kafka_uuid import random_uuid
+from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES, JsonDocument, encode_document
+from tiered_storage.remote_log.storage.object_client import ObjectClient
+from tiered_storage.remote_log.storage.object_names import STORE_IDENTITY
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StoreIdentity:
+    """The store's own UUID and that of the metadata it belongs to."""
+
+    store_uuid: str
+    metadata_uuid: str
+
+
+def read_store_identity(client: ObjectClient) -> StoreIdentity | None:
+    """Return the store's identity, or None where it has none yet.
+
+    Raises RemoteObjectCorruptError for one that is broken, or of a later version.
+    """
+    try:
+        size = min(client.size(STORE_IDENTITY), MAX_DOCUMENT_BYTES + 1)
+        raw = client.get_range(STORE_IDENTITY, 0, size)
+    except RemoteObjectNotFoundError:
+        return None
+    document = JsonDocument(raw, f"{client.root}/{STORE_IDENTITY}", FORMAT_VERSION)
+    return StoreIdentity(document.text("store_uuid"), document.text("metadata_uuid"))
+
+
+def ensure_store_identity(
+    client: ObjectClient,
+    metadata_uuid: str,
+    known_store_uuid: str | None = None,
+    new_uuid: Callable[[], str] = random_uuid,
+) -> str:
+    """Return the UUID of a store that belongs to `metadata_uuid`, marking as such one that belongs to nobody yet.
+
+    `known_store_uuid` is what the metadata know already: then the store must be that one, and is never marked anew.
+    Of two that mark it at once, one wins. Raises StoreMismatchError, and what the store raises.
+    """
+    identity = read_store_identity(client)
+    if identity is None and known_store_uuid is None:
+        fields = {"store_uuid": new_uuid(), "metadata_uuid": metadata_uuid}
+        client.create(STORE_IDENTITY, encode_document(FORMAT_VERSION, fields))
+        identity = read_store_identity(client)
+    if identity is None:
+        raise StoreMismatchError(
+            f"{client.root}: no {STORE_IDENTITY} is there, yet the metadata {metadata_uuid} know a store "
+            f"{known_store_uuid}: is the URL right, and the disk mounted?"
+        )
+    if identity.metadata_uuid != metadata_uuid:
+        raise StoreMismatchError(
+            f"{client.root}: the store belongs to the metadata {identity.metadata_uuid}, not to {metadata_uuid}: use "
+            "another store, or the metadata that belong to it"
+        )
+    if known_store_uuid not in {None, identity.store_uuid}:
+        raise StoreMismatchError(
+            f"{client.root}: this is the store {identity.store_uuid}; the metadata {metadata_uuid} know "
+            f"{known_store_uuid}: is the URL right, and the right disk mounted?"
+        )
+    return identity.store_uuid

@@ -1,0 +1,54 @@
+"""What may be done with a topic: the decision that a person made, or the seed in the settings file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiered_storage.errors import UnsupportedTopicError
+from tiered_storage.remote_log.metadata import Topic, Topics
+from tiered_storage.remote_log.segment_source import PartitionLog
+from tiered_storage.settings import Settings
+from tiered_storage.topic_settings import TopicSettings, effective, refuse_compacted, seed
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDecision:
+    """A topic with everything resolved: its row (or seed) and its effective settings."""
+
+    topic: Topic
+    settings: TopicSettings
+
+    @property
+    def copies(self) -> bool:
+        """Whether new segments of it are copied."""
+        return self.topic.remote_storage_enable and not self.settings.remote_log_copy_disable
+
+    @property
+    def deletes(self) -> bool:
+        """Whether anything of it may be deleted, locally or remotely."""
+        return self.topic.deletion_allowed
+
+
+def decide(log: PartitionLog, topics: Topics, settings: Settings) -> TopicDecision:
+    """Return what was decided for the topic of `log`.
+
+    Raises UnsupportedTopicError where tiering was asked for and the topic is compacted, and ConfigurationError where
+    its settings contradict each other.
+    """
+    partition = log.topic_id_partition
+    topic = decided_topic(partition.cluster_id, partition.topic_id, partition.topic, topics, settings)
+    resolved = effective(topic, settings)
+    if not topic.remote_storage_enable:
+        return TopicDecision(topic, resolved)
+    refuse_compacted(topic.name, resolved)
+    if log.is_compacted:
+        raise UnsupportedTopicError(
+            f"topic {topic.name}: the broker's log cleaner has compacted {partition} (cleaner-offset-checkpoint): "
+            "a compacted topic cannot be tiered; disable it with 'tiered-storage topics disable'"
+        )
+    return TopicDecision(topic, resolved)
+
+
+def decided_topic(cluster_id: str, topic_id: str, name: str, topics: Topics, settings: Settings) -> Topic:
+    """Return the topic's row, or the seed that the settings file has for its name."""
+    return topics.get(cluster_id, topic_id) or seed(cluster_id, topic_id, name, settings)

@@ -1,0 +1,367 @@
+"""Every setting of Remote Log, by Kafka's names, and how they are loaded.
+
+The file (TIERED_STORAGE_CONFIG, or include/tiered_storage.yaml) is overridden by the environment
+(TIERED_STORAGE_LOG_DIRS sets log.dirs), and that by a DAG run's parameters. A relative path belongs to the folder of
+the file; where that folder is called include, to the one above it: the project's root. Credentials are no settings.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import PrivateAttr, ValidationInfo, field_validator
+
+from tiered_storage.configuration import sources
+from tiered_storage.configuration.property_model import (
+    Contradiction,
+    OlderName,
+    PropertyModel,
+    Source,
+    contradiction,
+    setting,
+)
+from tiered_storage.configuration.property_reading import read_properties
+from tiered_storage.configuration.topic_properties import (
+    LOCAL_MEANINGS,
+    WITHOUT_LIMIT,
+    TopicSettings,
+    refuse_more_than_total,
+)
+from tiered_storage.configuration.types import (
+    AS_THE_TOTAL,
+    UNLIMITED,
+    Folder,
+    Folders,
+    MetadataUrl,
+    OptionalEndpoint,
+    OptionalText,
+    StorageUrl,
+    TopicName,
+    TotalRetention,
+    Whole,
+    project_root,
+)
+from tiered_storage.errors import ConfigurationError
+
+LOCAL_LOG = "The local log"
+STATE = "Our own state"
+REMOTE_STORAGE = "The remote tier"
+METADATA = "The metadata of the remote log"
+COPYING = "Copying"
+RETENTION = "Retention"
+TOPICS = "Topics"
+
+_CLASS_NAME = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"
+_DOTTED_NAME = "a class by its dotted name: package.module.Class"
+_MIB = 1 << 20
+
+
+def _inside_state(name: str) -> Callable[[dict[str, Any]], str]:
+    return lambda given: (given["state_directory"] / name).as_uri()
+
+
+class Settings(PropertyModel):
+    """All settings, frozen and typed; a property's attribute is its name with underscores for dots."""
+
+    older_names: ClassVar[tuple[OlderName, ...]] = (
+        OlderName("log.retention.minutes", "log.retention.ms", "minutes", 60_000),
+        OlderName("log.retention.hours", "log.retention.ms", "hours", 3_600_000),
+        OlderName("remote.log.retention.minutes", "log.retention.ms", "minutes", 60_000, Source.KIP_405_DRAFT),
+        OlderName("remote.log.retention.bytes", "log.retention.bytes", "bytes", source=Source.KIP_405_DRAFT),
+        OlderName("remote.log.storage.enable", "remote.log.storage.system.enable", source=Source.KIP_405_DRAFT),
+    )
+
+    log_dirs: Folders = setting(
+        "log.dirs",
+        (),
+        LOCAL_LOG,
+        Source.KAFKA,
+        allowed="folders, each once: a list, or one text with commas between them",
+    )
+    """Kafka's log directories: those of a stopped broker, of a running one, or one written by this library."""
+
+    cluster_id: OptionalText = setting(
+        "cluster.id",
+        None,
+        LOCAL_LOG,
+        Source.KAFKA,
+        allowed="up to 128 letters, digits, dots, underscores and hyphens, not beginning with a dot",
+        pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$",
+        default_text="from meta.properties, or else derived from the directory's path",
+    )
+    """The cluster that the directories belong to; every key in the store begins with it. Only needed where
+    meta.properties is absent and the path may change."""
+
+    log_end_is_stable: bool = setting("log.end.is.stable", False, LOCAL_LOG, Source.OURS)
+    """The explicit word that a directory which stands alone and has no replication-offset-checkpoint (the high
+    watermarks) may be copied up to its log end. Never set it for a running broker."""
+
+    state_directory: Folder = setting("state.directory", ".state", STATE, Source.OURS, allowed="a folder")
+    """Where everything that is ours lives in the embedded default; removing it removes all of that."""
+
+    work_url: StorageUrl = setting(
+        "work.url",
+        _inside_state("work"),
+        STATE,
+        Source.OURS,
+        allowed="a folder, or a URL such as file:///folder or s3://bucket/prefix",
+        default_text="{state.directory}/work",
+    )
+    """Where plans and results of copy runs pass between Airflow and Spark; both must reach it."""
+
+    remote_log_storage_system_enable: bool = setting(
+        "remote.log.storage.system.enable", True, REMOTE_STORAGE, Source.KAFKA
+    )
+    """Whether anything is copied at all. Kafka's default is false; here it is true, since nothing is copied of a topic
+    that is not enabled (remote.storage.enable)."""
+
+    remote_log_storage_manager_class_name: str = setting(
+        "remote.log.storage.manager.class.name",
+        "tiered_storage.remote_log.storage.segment_objects.ObjectRemoteStorageManager",
+        REMOTE_STORAGE,
+        Source.KAFKA,
+        allowed=_DOTTED_NAME,
+        pattern=_CLASS_NAME,
+    )
+    """The RemoteStorageManager: which class stores and fetches the bytes. A class of your own may stand here."""
+
+    rsm_config_url: StorageUrl = setting(
+        "rsm.config.url",
+        _inside_state("remote"),
+        REMOTE_STORAGE,
+        Source.OURS_BY_PREFIX,
+        allowed="a folder, or a URL such as file:///folder or s3://bucket/prefix",
+        default_text="{state.directory}/remote",
+    )
+    """The object store, and the prefix in it under which everything goes."""
+
+    rsm_config_allow_http: bool = setting("rsm.config.allow.http", False, REMOTE_STORAGE, Source.OURS_BY_PREFIX)
+    """Whether the object store may be spoken to without encryption."""
+
+    rsm_config_endpoint: OptionalEndpoint = setting(
+        "rsm.config.endpoint",
+        None,
+        REMOTE_STORAGE,
+        Source.OURS_BY_PREFIX,
+        allowed="an https URL, or an http one with rsm.config.allow.http",
+        default_text="the provider's own",
+    )
+    """The address of an S3 API that is not Amazon's."""
+
+    rsm_config_region: OptionalText = setting(
+        "rsm.config.region",
+        None,
+        REMOTE_STORAGE,
+        Source.OURS_BY_PREFIX,
+        allowed="a region's name, such as eu-central-1",
+        pattern=r"^[A-Za-z0-9-]+$",
+        default_text="AWS_REGION of the environment",
+    )
+    """The region of the bucket."""
+
+    remote_log_metadata_manager_class_name: str = setting(
+        "remote.log.metadata.manager.class.name",
+        "tiered_storage.remote_log.metadata.sql_remote_log_metadata.SqlRemoteLogMetadataManager",
+        METADATA,
+        Source.KAFKA,
+        allowed=_DOTTED_NAME,
+        pattern=_CLASS_NAME,
+    )
+    """The RemoteLogMetadataManager: which class keeps what is known of remote segments. KIP-405's default is a topic;
+    ours is SQL."""
+
+    rlmm_config_url: MetadataUrl = setting(
+        "rlmm.config.url",
+        lambda given: f"sqlite:///{given['state_directory'] / 'remote_log_metadata.db'}",
+        METADATA,
+        Source.OURS_BY_PREFIX,
+        allowed="a URL as SQLAlchemy has them, such as sqlite:///folder/file.db",
+        default_text="sqlite:///{state.directory}/remote_log_metadata.db",
+    )
+    """The metadata store. A password in it is never shown, nor handed to Spark."""
+
+    metadata_busy_timeout_ms: Whole = setting(
+        "metadata.busy.timeout.ms", 10_000, METADATA, Source.OURS, unit="ms", at_least=0
+    )
+    """How long a call waits for a metadata store that is locked before it fails, to be tried again."""
+
+    remote_log_index_chunk_bytes: Whole = setting(
+        "remote.log.index.chunk.bytes", _MIB, COPYING, Source.OURS, unit="bytes", at_least=_MIB, at_most=4 * _MIB
+    )
+    """How much of a segment, in whole batches, one entry of its remoteLogIndex covers: what a remote read fetches."""
+
+    index_interval_bytes: Whole = setting("index.interval.bytes", 4096, COPYING, Source.KAFKA, unit="bytes", at_least=1)
+    """How many bytes of batches lie between two entries of an offset or time index that is built anew."""
+
+    copy_window_bytes: Whole = setting(
+        "copy.window.bytes", 8 * _MIB, COPYING, Source.OURS, unit="bytes", at_least=64 << 10, at_most=256 * _MIB
+    )
+    """How much of a segment a copier holds in memory at once."""
+
+    copy_max_segments_per_run: Whole = setting(
+        "copy.max.segments.per.run", 10_000, COPYING, Source.OURS, unit="segments", at_least=1
+    )
+    """How many segments one run copies; the following runs take what is left."""
+
+    commit_batch_partitions: Whole = setting(
+        "commit.batch.partitions", 50, COPYING, Source.OURS, unit="partitions", at_least=1
+    )
+    """How many partitions one mapped commit_metadata task commits. A run must not need more tasks than Airflow's
+    max_map_length (1,024)."""
+
+    lease_duration_ms: Whole = setting("lease.duration.ms", 600_000, COPYING, Source.OURS, unit="ms", at_least=1_000)
+    """How long a partition stays reserved for a run that shows no sign of life."""
+
+    log_retention_ms: TotalRetention = setting(
+        "log.retention.ms", 604_800_000, RETENTION, Source.KAFKA, unit="ms", at_least=1, special=WITHOUT_LIMIT
+    )
+    """How long records live, in both tiers together, unless their topic says otherwise."""
+
+    log_retention_bytes: TotalRetention = setting(
+        "log.retention.bytes", UNLIMITED, RETENTION, Source.KAFKA, unit="bytes", at_least=1, special=WITHOUT_LIMIT
+    )
+    """How much a partition keeps, in both tiers together, unless its topic says otherwise."""
+
+    log_local_retention_ms: Whole = setting(
+        "log.local.retention.ms", AS_THE_TOTAL, RETENTION, Source.KAFKA, unit="ms", at_least=0, special=LOCAL_MEANINGS
+    )
+    """How long closed segments also stay local, once the remote tier has them; not more than log.retention.ms."""
+
+    log_local_retention_bytes: Whole = setting(
+        "log.local.retention.bytes",
+        AS_THE_TOTAL,
+        RETENTION,
+        Source.KAFKA,
+        unit="bytes",
+        at_least=0,
+        special=LOCAL_MEANINGS,
+    )
+    """How much of a partition also stays local, once the remote tier has it; not more than log.retention.bytes."""
+
+    remote_log_orphan_grace_ms: Whole = setting(
+        "remote.log.orphan.grace.ms", 3_600_000, RETENTION, Source.OURS, unit="ms", at_least=0
+    )
+    """How old an object that nothing refers to must be before it is deleted; not less than lease.duration.ms, so that
+    no copy that is still under way is touched."""
+
+    topics: Mapping[TopicName, TopicSettings] = setting(
+        "topics", {}, TOPICS, Source.OURS, allowed="a mapping from topic names to their properties"
+    )
+    """Where topics start: the properties of each, by its name. Once a topic has been decided on, the metadata store
+    knows better."""
+
+    _config_path: Path | None = PrivateAttr(default=None)
+
+    @property
+    def config_path(self) -> Path | None:
+        """The file that was read; None where there was none."""
+        return self._config_path
+
+    @field_validator("rsm_config_endpoint")
+    @classmethod
+    def _encrypted_or_allowed(cls, endpoint: str | None, info: ValidationInfo) -> str | None:
+        if endpoint and endpoint.startswith("http://") and info.data.get("rsm_config_allow_http") is False:
+            why = f"rsm.config.endpoint is {endpoint}: http needs rsm.config.allow.http: true"
+            raise contradiction(Contradiction(why))
+        return endpoint
+
+    @field_validator("log_local_retention_ms", "log_local_retention_bytes")
+    @classmethod
+    def _within_the_total(cls, local: int, info: ValidationInfo) -> int:
+        total_field = str(info.field_name).replace("local_", "")
+        if total_field in info.data:
+            names = [str(name).replace("_", ".") for name in (info.field_name, total_field)]
+            refuse_more_than_total(names[0], local, names[1], info.data[total_field])
+        return local
+
+    @field_validator("remote_log_orphan_grace_ms")
+    @classmethod
+    def _longer_than_a_lease(cls, grace: int, info: ValidationInfo) -> int:
+        lease = info.data.get("lease_duration_ms", 0)
+        if grace < lease:
+            why = (
+                f"remote.log.orphan.grace.ms is {grace}, less than lease.duration.ms, {lease}: "
+                "objects of a copy that is under way would count as left behind"
+            )
+            raise contradiction(Contradiction(why, (("remote.log.orphan.grace.ms",), ("lease.duration.ms",))))
+        return grace
+
+    @field_validator("topics")
+    @classmethod
+    def _agree_with_defaults(
+        cls, topics: Mapping[str, TopicSettings], info: ValidationInfo
+    ) -> Mapping[str, TopicSettings]:
+        limits = ("retention_ms", "retention_bytes", "local_retention_ms", "local_retention_bytes")
+        if all(f"log_{limit}" in info.data for limit in limits):
+            defaults = _topic_defaults({limit: info.data[f"log_{limit}"] for limit in limits})
+            found = [_disagreement(name, topic, defaults) for name, topic in topics.items()]
+            if any(found):
+                raise contradiction(*(each for each in found if each))
+        return topics
+
+    def topic_defaults(self) -> TopicSettings:
+        """Return what holds for a topic that sets nothing, with -2 (as the total) still in it."""
+        return _topic_defaults(
+            {
+                "retention_ms": self.log_retention_ms,
+                "retention_bytes": self.log_retention_bytes,
+                "local_retention_ms": self.log_local_retention_ms,
+                "local_retention_bytes": self.log_local_retention_bytes,
+            }
+        )
+
+    def dump(self) -> dict[str, Any]:
+        """Return every setting by its name, as JSON and YAML can hold it, without secrets.
+
+        Paths are absolute. A file that holds it loads again to the same settings, but for the password of
+        rlmm.config.url; give `load_settings` an empty `environ` then, for the environment is already in it.
+        """
+        plain = self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"topics", "rlmm_config_url"})
+        topics = {
+            name: topic.model_dump(mode="json", by_alias=True, exclude_unset=True)
+            for name, topic in self.topics.items()
+        }
+        return {**plain, "rlmm.config.url": self.rlmm_config_url.without_secrets(), "topics": topics}
+
+
+def load_settings(
+    path: Path | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, object] | None = None,
+) -> Settings:
+    """Return the settings of `path`, overridden by `environ` (default: this process's), then by `overrides`.
+
+    Without `path` the file is TIERED_STORAGE_CONFIG, or else include/tiered_storage.yaml of the project, which may be
+    absent. `overrides` are properties by name, as a DAG run's parameters give them; None means not set.
+    Raises ConfigurationError with everything that is wrong.
+    """
+    environ = os.environ if environ is None else environ
+    overrides = overrides or {}
+    named = path.absolute() if path else sources.configured_path(environ)
+    file = named or project_root() / "include" / "tiered_storage.yaml"
+    is_read = named is not None or file.is_file()
+    gathered = [
+        *([sources.read_file(file)] if is_read else []),
+        sources.read_environment(environ, Settings.known_names()),
+        sources.read_overrides(overrides),
+    ]
+    base = file.parent.parent if file.parent.name == "include" else file.parent
+    settings = read_properties(Settings, gathered, place=str(file), base=base, models={("topics",): TopicSettings})
+    settings._config_path = file if is_read else None
+    return settings
+
+
+def _topic_defaults(limits: Mapping[str, int]) -> TopicSettings:
+    return TopicSettings.model_validate({name.replace("_", "."): value for name, value in limits.items()})
+
+
+def _disagreement(name: str, topic: TopicSettings, defaults: TopicSettings) -> Contradiction | None:
+    try:
+        topic.over(defaults, name)
+    except ConfigurationError as error:
+        return Contradiction(str(error), (("topics", name),))
+    return None

@@ -1,0 +1,65 @@
+"""Reads every offset of a partition through both tiers and holds each record against the expected one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import dropwhile
+
+from tiered_storage.errors import OffsetOutOfRangeError
+from tiered_storage.kafka_log.record import Record
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage_airflow.demo.errors import DemoError
+from tiered_storage_airflow.demo.expectation import ExpectedPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """How many records of a partition were equal, from which offset on."""
+
+    start_offset: int
+    records: int
+
+
+def compare(remote_log: RemoteLogManager, expected: ExpectedPartition) -> Compared:
+    """Read `expected` from its log start to its end and compare every record; nothing may be missing or too much.
+
+    Also asks for the offset before the log start, which must be refused. Raises DemoError at the first difference.
+    """
+    partition = remote_log.find_partition(expected.topic, expected.partition)
+    start = remote_log.reader.log_start_offset(partition)
+    wanted = dropwhile(lambda record: record.offset < start, expected.records())
+    found = remote_log.reader.records(partition, start)
+    count = sum(_same(expected, one, other) for one, other in _pairs(wanted, found))
+    if start > 0:
+        try:
+            next(iter(remote_log.reader.records(partition, start - 1)), None)
+        except OffsetOutOfRangeError:
+            return Compared(start, count)
+        raise DemoError(f"{expected}: offset {start - 1} lies below the log start and was served all the same")
+    return Compared(start, count)
+
+
+def _pairs(
+    wanted: Iterator[Record], found: Iterator[Record]
+) -> Iterator[tuple[Record | None, Record | None]]:
+    while True:
+        one, other = next(wanted, None), next(found, None)
+        if one is None and other is None:
+            return
+        yield one, other
+
+
+def _same(expected: ExpectedPartition, wanted: Record | None, found: Record | None) -> bool:
+    if wanted != found:
+        raise DemoError(f"{expected}: written was {_shown(wanted)}, read was {_shown(found)}")
+    return True
+
+
+def _shown(record: Record | None) -> str:
+    if record is None:
+        return "nothing"
+    return (
+        f"offset {record.offset} at {record.timestamp} ms, key {record.key!r:.40}, "
+        f"value {record.value!r:.60}, {len(record.headers)} headers"
+    )

@@ -1,0 +1,44 @@
+"""A private copy of a stopped broker's log directory: the only one of the two that the demo ever trims."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import Path
+
+from tiered_storage.kafka_log.directory_lock import LOCK_FILE, ensure_unlocked
+from tiered_storage.kafka_log.log_directory import LogDirectory, read_log_directory
+from tiered_storage_airflow.demo.errors import DemoError
+from tiered_storage_airflow.demo.expectation import ExpectedPartition, records_in
+
+
+def copy_log_directory(original: Path, copy: Path) -> tuple[LogDirectory, list[ExpectedPartition]]:
+    """Copy what can be tiered of `original` to `copy`; return the original as it is and what must be read back.
+
+    Kafka's own topics, the controllers' log and directories on their way in or out are left out. Raises
+    InvalidLogDirectoryError where `original` is no log directory, LogDirectoryLockedError where a broker has it, and
+    DemoError where it has nothing to copy or the disk has no room for it.
+    """
+    ensure_unlocked(original)
+    found = read_log_directory(original)
+    for error in found.damaged.values():
+        raise error
+    chosen = [partition for partition in found.partitions if not partition.is_internal]
+    if not chosen:
+        raise DemoError(f"{original} holds no partition but Kafka's own: there is nothing to show")
+    copy.mkdir(parents=True)
+    wanted = sum(path.stat().st_blocks * 512 for partition in chosen for path in partition.path.iterdir())
+    free = shutil.disk_usage(copy).free
+    # The copy, what of it goes to the store, and some air.
+    if free < 2.2 * wanted:
+        raise DemoError(f"{copy} needs {2.2 * wanted:,.0f} bytes for a private copy and its store; {free:,} are free")
+    for path in sorted(original.iterdir()):
+        if path.is_file() and path.name != LOCK_FILE:
+            shutil.copy2(path, copy / path.name)
+    for partition in chosen:
+        shutil.copytree(partition.path, copy / partition.path.name)
+    expected = [
+        ExpectedPartition(partition.topic, partition.partition, partial(records_in, partition.path))
+        for partition in chosen
+    ]
+    return found, expected

@@ -1,0 +1,84 @@
+"""The demo's own log directory: three topics of six partitions in every codec, and one compacted topic.
+
+What a record holds follows from its topic, partition and number alone, so that the comparison can make each one anew
+instead of believing any file. Sizes, keys, headers and nulls vary as in real topics.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+from tiered_storage.kafka_log.compression import Compression
+from tiered_storage.kafka_log.kafka_uuid import random_uuid
+from tiered_storage.kafka_log.log_config import LogConfig
+from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.record import Record
+from tiered_storage_airflow.demo.expectation import ExpectedPartition
+
+BATCH_RECORDS = 64
+COMPACTED_TOPIC = "customers"
+_HOURS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class SamplePartition:
+    """How one partition is written: its codec, number of records, and the size of its segments in bytes."""
+
+    topic: str
+    partition: int
+    compression: Compression
+    records: int
+    segment_bytes: int
+
+    def content(self, start_time: int) -> Iterator[Record]:
+        """Yield its records; their timestamps (ms) rise from `start_time` over six hours."""
+        # The same for ever: the sequence of random.Random is part of Python's promise.
+        chance = random.Random(f"{self.topic}-{self.partition}")  # noqa: S311 - a sample, no secret
+        for offset in range(self.records):
+            yield _record(chance, offset, start_time + offset * 6 * _HOURS // self.records)
+
+
+SAMPLE = (
+    SamplePartition("orders", 0, Compression.NONE, 60_000, 8 << 20),
+    SamplePartition("orders", 1, Compression.LZ4, 60_000, 6 << 20),
+    SamplePartition("orders", 2, Compression.ZSTD, 55_000, 4 << 20),
+    SamplePartition("payments", 0, Compression.SNAPPY, 55_000, 5 << 20),
+    SamplePartition("payments", 1, Compression.NONE, 50_000, 7 << 20),
+    SamplePartition("clicks", 0, Compression.GZIP, 55_000, 4 << 20),
+)
+
+
+def write_sample(root: Path, now: int) -> list[ExpectedPartition]:
+    """Write the log directory `root`, as a cleanly stopped broker would leave it; return what must be read back."""
+    start_time = now - 7 * _HOURS
+    topic_ids = {sample.topic: random_uuid() for sample in SAMPLE}
+    with LogDirectoryWriter.create(root, random_uuid()) as writer:
+        for sample in SAMPLE:
+            config = LogConfig(segment_bytes=sample.segment_bytes)
+            log = writer.create_log(sample.topic, sample.partition, topic_ids[sample.topic], config)
+            content = sample.content(start_time)
+            while batch := list(islice(content, BATCH_RECORDS)):
+                log.append(batch, sample.compression)
+        compacted = writer.create_log(COMPACTED_TOPIC, 0, random_uuid(), LogConfig(segment_bytes=1 << 16))
+        for number in range(200):
+            compacted.append([Record(0, start_time, b"customer-%d" % (number % 20), b"x" * 1000)] * 4)
+    return [
+        ExpectedPartition(sample.topic, sample.partition, partial(sample.content, start_time)) for sample in SAMPLE
+    ]
+
+
+def _record(chance: random.Random, offset: int, timestamp: int) -> Record:
+    kind = offset % 16
+    half = chance.randbytes(chance.randrange(300, 600))
+    # Half of each value repeats, so that codecs have something to do.
+    value = None if kind == 15 else half + b'{"event":"sample","sequence":%012d}' % offset + half
+    key = None if kind in (3, 11) else b"key-%08d" % (offset % 5000)
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    if kind % 5 == 0:
+        headers = (("trace", b"%016x" % offset), ("trace", None), ("source", b"demo"))
+    return Record(offset, timestamp, key, value, headers)

@@ -1,0 +1,87 @@
+"""The secrets of one embedded Airflow: generated at its first start, kept in files that only their owner reads."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiered_storage_airflow.embedded.errors import EmbeddedAirflowError
+
+ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What the services share, and the password of the user `admin`."""
+
+    jwt_secret: str
+    api_secret_key: str
+    fernet_key: str
+    admin_password: str
+
+
+def secrets_path(airflow_home: Path) -> Path:
+    """Where the secrets that the services share lie."""
+    return airflow_home / "secrets.json"
+
+
+def passwords_path(airflow_home: Path) -> Path:
+    """Where the login lies, in the format of Airflow's SimpleAuthManager: a JSON object of user and password."""
+    return airflow_home / "passwords.json"
+
+
+def load_or_generate(airflow_home: Path, random_bytes: Callable[[int], bytes] = os.urandom) -> Credentials:
+    """Return the credentials below `airflow_home`, generating whichever file is missing; both get mode 0600.
+
+    A password that its owner wrote into the file is kept. Raises EmbeddedAirflowError where a file is damaged.
+    """
+    shared, login = secrets_path(airflow_home), passwords_path(airflow_home)
+    if not shared.exists():
+        generated = {
+            "jwt_secret": _token(random_bytes(64)),
+            "api_secret_key": _token(random_bytes(32)),
+            "fernet_key": _token(random_bytes(32)),
+        }
+        _write_private(shared, generated)
+    if not login.exists():
+        _write_private(login, {ADMIN: _token(random_bytes(18))})
+    for path in (shared, login):
+        path.chmod(0o600)
+    return read(airflow_home)
+
+
+def read(airflow_home: Path) -> Credentials:
+    """Return the credentials that lie below `airflow_home`; raises EmbeddedAirflowError where they do not."""
+    shared, login = secrets_path(airflow_home), passwords_path(airflow_home)
+    return Credentials(
+        jwt_secret=_value(shared, "jwt_secret"),
+        api_secret_key=_value(shared, "api_secret_key"),
+        fernet_key=_value(shared, "fernet_key"),
+        admin_password=_value(login, ADMIN),
+    )
+
+
+def _token(random: bytes) -> str:
+    # With its padding: a Fernet key is 32 bytes in just this form.
+    return base64.urlsafe_b64encode(random).decode()
+
+
+def _value(path: Path, key: str) -> str:
+    try:
+        value = json.loads(path.read_text())[key]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EmbeddedAirflowError(
+            f"{path}: no {key} can be read ({error!r}): remove the file while Airflow is down, and it is generated anew"
+        ) from error
+    return str(value)
+
+
+def _write_private(path: Path, values: Mapping[str, str]) -> None:
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    with open(os.open(unfinished, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w") as file:  # noqa: PTH123
+        json.dump(dict(values), file)
+    unfinished.replace(path)

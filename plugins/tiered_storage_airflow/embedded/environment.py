@@ -1,0 +1,129 @@
+"""The environment in which each process of the embedded Airflow runs, and where its files lie.
+
+Everything lies below one state directory, so that the project's root stays clean and one command removes it all:
+
+    {state}/airflow/                AIRFLOW_HOME, mode 0700
+        airflow.db                  Airflow's own SQLite database
+        secrets.json                what the services share, mode 0600
+        passwords.json              the login, mode 0600
+        services.json, services.lock
+        logs/                       of tasks and of DAG files
+        logs/services/*.log         of the services themselves
+    {state}/java/                   a JAVA_HOME, where the machine has none
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiered_storage_airflow.embedded.credentials import Credentials, passwords_path
+
+PROJECT_ROOT = Path(__file__).resolve().parents[3]
+LOOPBACK = "127.0.0.1"
+DEFAULT_PORT = 8080
+CONFIG_VARIABLE = "TIERED_STORAGE_CONFIG"
+
+# Of another project, or another Spark, they would come before the pinned ones of this project.
+FOREIGN_VARIABLES = frozenset(
+    {"PYTHONPATH", "PYTHONHOME", "SPARK_HOME", "PYSPARK_DRIVER_PYTHON", "PYSPARK_DRIVER_PYTHON_OPTS"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedAirflow:
+    """One embedded Airflow: where its state lies, what it runs, and the port on loopback that it answers on.
+
+    `config` is the file of Remote Log's settings, None where the tasks have to find it as the command line does;
+    `airflow_settings` is the file of connections, pools and variables.
+    """
+
+    state: Path
+    config: Path | None = None
+    port: int = DEFAULT_PORT
+    dags_folder: Path = PROJECT_ROOT / "dags"
+    plugins_folder: Path = PROJECT_ROOT / "plugins"
+    airflow_settings: Path = PROJECT_ROOT / "airflow_settings.yaml"
+
+    @property
+    def home(self) -> Path:
+        """AIRFLOW_HOME."""
+        return self.state.resolve() / "airflow"
+
+    @property
+    def service_logs(self) -> Path:
+        """The directory of the services' own logs."""
+        return self.home / "logs" / "services"
+
+    @property
+    def url(self) -> str:
+        """The address of the user interface and of the API, without a slash at its end."""
+        return f"http://{LOOPBACK}:{self.port}"
+
+
+def airflow_environment(
+    airflow: EmbeddedAirflow, credentials: Credentials, java_home: Path, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the whole environment of Airflow's processes: `environ` with what `airflow` needs put over it.
+
+    Variables such as AIRFLOW_CONN_* and AIRFLOW_VAR_* pass through: that is how secrets come in.
+    """
+    inherited = {name: value for name, value in environ.items() if name not in FOREIGN_VARIABLES}
+    ours = {
+        "PATH": f"{virtual_environment_bin()}:{environ.get('PATH', '/usr/bin:/bin')}",
+        "JAVA_HOME": str(java_home),
+        # Spark's driver and its user interface listen there only.
+        "SPARK_LOCAL_IP": LOOPBACK,
+        # A task's calls to the API never leave the machine, whatever proxy it uses for the rest.
+        **dict.fromkeys(("NO_PROXY", "no_proxy"), _no_proxy(environ)),
+    }
+    named = {CONFIG_VARIABLE: str(airflow.config.resolve())} if airflow.config else {}
+    return inherited | _airflow_settings(airflow, credentials) | ours | named
+
+
+def virtual_environment_bin() -> Path:
+    """The directory of the project's own `python`, `airflow` and `spark-submit`."""
+    return Path(sys.executable).parent
+
+
+def _airflow_settings(airflow: EmbeddedAirflow, credentials: Credentials) -> dict[str, str]:
+    options = {
+        "core": {
+            "dags_folder": str(airflow.dags_folder.resolve()),
+            "plugins_folder": str(airflow.plugins_folder.resolve()),
+            "load_examples": "False",
+            "executor": "LocalExecutor",
+            "parallelism": "4",
+            "dags_are_paused_at_creation": "True",
+            "fernet_key": credentials.fernet_key,
+            "execution_api_server_url": f"{airflow.url}/execution/",
+            "auth_manager": "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager",
+            "simple_auth_manager_users": "admin:admin",
+            "simple_auth_manager_all_admins": "False",
+            "simple_auth_manager_passwords_file": str(passwords_path(airflow.home)),
+        },
+        "database": {"sql_alchemy_conn": f"sqlite:///{airflow.home / 'airflow.db'}"},
+        "api": {
+            "host": LOOPBACK,
+            "port": str(airflow.port),
+            "base_url": airflow.url,
+            "secret_key": credentials.api_secret_key,
+        },
+        "api_auth": {"jwt_secret": credentials.jwt_secret},
+        # A new DAG file is seen within seconds; one that changed is parsed again at once.
+        "dag_processor": {"refresh_interval": "5"},
+        "logging": {"colored_console_log": "False"},
+    }
+    environment = {
+        f"AIRFLOW__{section.upper()}__{option.upper()}": value
+        for section, values in options.items()
+        for option, value in values.items()
+    }
+    return {"AIRFLOW_HOME": str(airflow.home), **environment}
+
+
+def _no_proxy(environ: Mapping[str, str]) -> str:
+    named = environ.get("NO_PROXY") or environ.get("no_proxy") or ""
+    return ",".join([*filter(None, named.split(",")), LOOPBACK, "localhost"])

@@ -1,0 +1,113 @@
+"""What is running: a file that `up` writes and that `status` and `down` read, and the lock under which they do so."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from tiered_storage_airflow.embedded.credentials import passwords_path
+from tiered_storage_airflow.embedded.environment import EmbeddedAirflow
+from tiered_storage_airflow.embedded.errors import EmbeddedAirflowError
+from tiered_storage_airflow.embedded.processes import ServiceProcess
+
+API_SERVER = "api-server"
+SERVICE_NAMES = (API_SERVER, "scheduler", "dag-processor", "triggerer")
+
+
+@dataclass(frozen=True, slots=True)
+class RunningAirflow:
+    """An embedded Airflow that was started: its home, address, settings file and processes.
+
+    `mark` is in the environment of every process that belongs to this start.
+    """
+
+    home: Path
+    url: str
+    config: Path | None
+    mark: str
+    services: tuple[ServiceProcess, ...] = ()
+
+    @classmethod
+    def of(cls, airflow: EmbeddedAirflow) -> Self:
+        """Begin the record of a start, no service running yet."""
+        config = airflow.config.resolve() if airflow.config else None
+        return cls(airflow.home, airflow.url, config, mark=uuid.uuid4().hex)
+
+    @property
+    def service_logs(self) -> Path:
+        """The directory of the services' own logs."""
+        return self.home / "logs" / "services"
+
+    @property
+    def password_file(self) -> Path:
+        """The file with the password of the user `admin`."""
+        return passwords_path(self.home)
+
+    def with_service(self, service: ServiceProcess) -> Self:
+        """Return this record with one more service."""
+        return replace(self, services=(*self.services, service))
+
+    def is_whole(self) -> bool:
+        """Whether all of the services still run."""
+        return len(self.services) == len(SERVICE_NAMES) and all(service.is_running() for service in self.services)
+
+
+def record_path(home: Path) -> Path:
+    """Where the record lies."""
+    return home / "services.json"
+
+
+def write_record(running: RunningAirflow) -> None:
+    """Write the record anew, whole or not at all."""
+    path = record_path(running.home)
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_text(json.dumps(asdict(running), default=str))
+    unfinished.replace(path)
+
+
+def read_record(home: Path) -> RunningAirflow | None:
+    """Return what was started last, or None where it was stopped since; raises EmbeddedAirflowError where damaged."""
+    path = record_path(home)
+    if not path.exists():
+        return None
+    try:
+        document = json.loads(path.read_text())
+        return RunningAirflow(
+            home=Path(document["home"]),
+            url=document["url"],
+            config=Path(document["config"]) if document["config"] else None,
+            mark=document["mark"],
+            services=tuple(ServiceProcess(**service) for service in document["services"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise EmbeddedAirflowError(
+            f"{path}: is damaged ({error!r}): end Airflow's processes by hand, then remove the file"
+        ) from error
+
+
+def remove_record(running: RunningAirflow) -> None:
+    """Forget what was started."""
+    record_path(running.home).unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(home: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock under which services are started and stopped; where another holds it, say so and wait."""
+    home.mkdir(parents=True, exist_ok=True)
+    # Logs, connections and the generated secrets are nobody else's business.
+    home.chmod(0o700)
+    with (home / "services.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another up or down of the same Airflow")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(str(os.getpid()))
+        yield

@@ -1,0 +1,222 @@
+"""Starts and stops the embedded Airflow: an API server, a scheduler, a DAG processor and a triggerer, on loopback only.
+
+`airflow standalone` would be shorter, but it opens its log servers on every interface.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import httpx
+
+from tiered_storage_airflow.embedded.api_client import AirflowApi
+from tiered_storage_airflow.embedded.credentials import ADMIN, load_or_generate, read
+from tiered_storage_airflow.embedded.environment import (
+    LOOPBACK,
+    EmbeddedAirflow,
+    airflow_environment,
+    virtual_environment_bin,
+)
+from tiered_storage_airflow.embedded.errors import EmbeddedAirflowError
+from tiered_storage_airflow.embedded.java import java_home
+from tiered_storage_airflow.embedded.processes import MARK_VARIABLE, start
+from tiered_storage_airflow.embedded.record import RunningAirflow, locked, read_record, write_record
+from tiered_storage_airflow.embedded.settings_file import read_airflow_settings
+from tiered_storage_airflow.embedded.stopping import stop
+from tiered_storage_airflow.embedded.waiting import wait_until
+
+HEALTHY_WITHIN = 180.0
+PARSED_WITHIN = 60.0
+_PREPARED_WITHIN = 300.0
+_LOG_TAIL = 30
+
+Say = Callable[[str], None]
+
+
+def up(airflow: EmbeddedAirflow, *, say: Say, environ: Mapping[str, str] = os.environ) -> RunningAirflow:
+    """Start the embedded Airflow and wait until it is healthy and has parsed its DAG files; say each step.
+
+    Where it is up already, that one is returned, whatever `airflow` asks for; two calls at once start one. Where a
+    service does not come up, all are stopped again and EmbeddedAirflowError shows the end of its log. Raises
+    ConfigurationError where the file of connections is wrong.
+    """
+    with locked(airflow.home, say):
+        former = read_record(airflow.home)
+        if former is not None and former.is_whole():
+            say(f"Airflow is up already: {former.url}")
+            return former
+        if former is not None:
+            say("a service of the former start has ended: stopping the rest")
+            stop(former)
+        return _start_all(airflow, say, environ)
+
+
+def down(state: Path, *, say: Say) -> bool:
+    """Stop the embedded Airflow of a state directory, and all that it started; return whether there was one."""
+    home = EmbeddedAirflow(state).home
+    if not home.exists():
+        return False
+    with locked(home, say):
+        running = read_record(home)
+        if running is None:
+            return False
+        stop(running)
+        return True
+
+
+def running_airflow(state: Path) -> RunningAirflow | None:
+    """Return the embedded Airflow of a state directory as it was started last, or None where it was stopped."""
+    return read_record(EmbeddedAirflow(state).home)
+
+
+def connect(running: RunningAirflow) -> AirflowApi:
+    """Log in as the generated user."""
+    return AirflowApi(running.url, ADMIN, read(running.home).admin_password)
+
+
+def _start_all(airflow: EmbeddedAirflow, say: Say, environ: Mapping[str, str]) -> RunningAirflow:
+    read_airflow_settings(airflow.airflow_settings)
+    _require_free_port(airflow.port)
+    running = RunningAirflow.of(airflow)
+    credentials = load_or_generate(airflow.home)
+    environment = airflow_environment(airflow, credentials, java_home(airflow.state, environ), environ)
+    environment[MARK_VARIABLE] = running.mark
+    say("preparing Airflow's database")
+    _prepare(airflow, environment)
+    say("starting the API server, the scheduler, the DAG processor and the triggerer")
+    started = datetime.now(UTC)
+    try:
+        for name, command in _commands(airflow.port).items():
+            log = _log(running, name)
+            running = running.with_service(start(name, command, environment, log=log, directory=airflow.home))
+            write_record(running)
+        _wait_until_healthy(running)
+        say("waiting for the DAG files to be parsed")
+        _wait_until_parsed(running, airflow.dags_folder, started, say)
+    except BaseException:
+        stop(running)
+        raise
+    say(f"Airflow is up: {running.url}")
+    return running
+
+
+def _commands(port: int) -> dict[str, list[str]]:
+    airflow = str(virtual_environment_bin() / "airflow")
+    return {
+        "api-server": [airflow, "api-server", "--host", LOOPBACK, "--port", str(port)],
+        # Task logs are read from the disk: without their log servers nothing listens beyond loopback.
+        "scheduler": [airflow, "scheduler", "--skip-serve-logs"],
+        "dag-processor": [airflow, "dag-processor"],
+        "triggerer": [airflow, "triggerer", "--skip-serve-logs"],
+    }
+
+
+def _require_free_port(port: int) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError as error:
+            raise EmbeddedAirflowError(
+                f"port {port} of {LOOPBACK} is not free ({error.strerror}): choose another, as by make up PORT=8181"
+            ) from error
+
+
+def _prepare(airflow: EmbeddedAirflow, environment: Mapping[str, str]) -> None:
+    bin_directory = virtual_environment_bin()
+    # Migrating costs seconds even where there is nothing to do: once for each version of Airflow is enough.
+    migrated = airflow.home / f"migrated-{version('apache-airflow-core')}"
+    if not (migrated.exists() and (airflow.home / "airflow.db").exists()):
+        _run(airflow, "db-migrate", [str(bin_directory / "airflow"), "db", "migrate"], environment)
+        migrated.touch()
+    loader = [str(bin_directory / "python"), "-m", "tiered_storage_airflow.embedded.airflow_settings"]
+    _run(airflow, "airflow-settings", [*loader, str(airflow.airflow_settings.resolve())], environment)
+
+
+def _run(airflow: EmbeddedAirflow, name: str, command: list[str], environment: Mapping[str, str]) -> None:
+    airflow.service_logs.mkdir(parents=True, exist_ok=True)
+    log = airflow.service_logs / f"{name}.log"
+    with log.open("wb") as output:
+        code = subprocess.run(  # noqa: S603
+            command,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=airflow.home,
+            timeout=_PREPARED_WITHIN,
+            check=False,
+        ).returncode
+    if code:
+        raise EmbeddedAirflowError(f"{' '.join(command)} ended with {code}; the end of {log}:\n{_tail(log)}")
+
+
+def _wait_until_healthy(running: RunningAirflow) -> None:
+    with httpx.Client(base_url=running.url, timeout=5, trust_env=False) as http:
+        seen: dict[str, str | None] = {}
+
+        def healthy() -> bool:
+            _require_alive(running)
+            seen.update(_health(http))
+            return bool(seen) and all(status == "healthy" for status in seen.values())
+
+        if not wait_until(healthy, HEALTHY_WITHIN):
+            unhealthy = [name for name, status in seen.items() if status != "healthy"] or ["api_server"]
+            logs = "\n".join(str(_log(running, name.replace("_", "-"))) for name in unhealthy)
+            raise EmbeddedAirflowError(
+                f"{', '.join(unhealthy)} of Airflow is not healthy after {HEALTHY_WITHIN:.0f} s; see\n{logs}"
+            )
+
+
+def _health(http: httpx.Client) -> dict[str, str | None]:
+    try:
+        response = http.get("/api/v2/monitor/health")
+    except httpx.TransportError:
+        # Not listening yet; the wait is bounded.
+        return {}
+    return {name: part["status"] for name, part in response.json().items()} if response.is_success else {}
+
+
+def _require_alive(running: RunningAirflow) -> None:
+    for service in running.services:
+        if not service.is_running():
+            log = _log(running, service.name)
+            raise EmbeddedAirflowError(f"Airflow's {service.name} has ended; the end of {log}:\n{_tail(log)}")
+
+
+def _wait_until_parsed(running: RunningAirflow, dags_folder: Path, started: datetime, say: Say) -> None:
+    """Wait until every file that looks like a DAG has shown one since `started`, or a reason why it cannot."""
+    missing = _dag_files(dags_folder)
+    with connect(running) as api:
+
+        def parsed() -> bool:
+            nonlocal missing
+            _require_alive(running)
+            seen = {dag.file for dag in api.dags() if dag.last_parsed and dag.last_parsed >= started}
+            missing = missing - seen - {Path(failure.file).name for failure in api.import_failures()}
+            return not missing
+
+        if not wait_until(parsed, PARSED_WITHIN):
+            say(f"no DAG is seen yet in {', '.join(sorted(missing))}")
+        for failure in api.import_failures():
+            say(f"{dags_folder / failure.file} cannot be imported: {failure.reason}")
+
+
+def _dag_files(folder: Path) -> set[str]:
+    """The files at the top of the folder that Airflow itself would look into: they name both Airflow and DAGs."""
+    contents = {path.name: path.read_bytes().lower() for path in folder.glob("*.py")}
+    return {name for name, content in contents.items() if b"dag" in content and b"airflow" in content}
+
+
+def _log(running: RunningAirflow, service: str) -> Path:
+    return running.service_logs / f"{service}.log"
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-_LOG_TAIL:])

@@ -1,0 +1,35 @@
+"""The hook to all of a remote log: both managers, the local logs and the work area, opened together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+
+from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
+
+if TYPE_CHECKING:
+    from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+
+
+class RemoteLogHook(BaseHook):
+    """Opens a RemoteLogManager as the settings say: TIERED_STORAGE_CONFIG, or include/tiered_storage.yaml.
+
+    :param remote_storage_conn_id: where the store's endpoint and secrets are
+    """
+
+    hook_name = "Remote log"
+
+    def __init__(self, remote_storage_conn_id: str = RemoteStorageHook.default_conn_name, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.remote_storage_conn_id = remote_storage_conn_id
+
+    def get_conn(self) -> RemoteLogManager:
+        """Open it; use it in a `with`."""
+        from tiered_storage.clock import wall_clock
+        from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+        from tiered_storage.settings import load_settings
+
+        settings = load_settings()
+        options = RemoteStorageHook(self.remote_storage_conn_id).options(settings)
+        return RemoteLogManager.open(settings, wall_clock, options)

@@ -1,0 +1,61 @@
+"""The hook to the RemoteStorageManager: endpoint and secrets from a connection, everything else from the settings."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+if TYPE_CHECKING:
+    from tiered_storage.remote_log.storage import RemoteStorageManager
+    from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
+    from tiered_storage.settings import Settings
+
+
+class RemoteStorageHook(BaseHook):
+    """Opens the object store that the settings name, with the connection's endpoint and secrets.
+
+    :param remote_storage_conn_id: a connection of type aws; where it does not exist, the environment's AWS_* variables
+        are used, as every tool of that store does. A local directory needs none.
+    """
+
+    conn_name_attr = "remote_storage_conn_id"
+    default_conn_name = "remote_storage_default"
+    conn_type = "aws"
+    hook_name = "Remote storage"
+
+    def __init__(self, remote_storage_conn_id: str = default_conn_name, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.remote_storage_conn_id = remote_storage_conn_id
+
+    def options(self, settings: Settings) -> ObjectStoreOptions:
+        """Return how to reach the store: the settings, then what the connection says."""
+        from tiered_storage.remote_log.remote_log_manager import store_options
+
+        return store_options(settings, {**os.environ, **self.secrets()})
+
+    def secrets(self) -> dict[str, str]:
+        """Return the connection as AWS_* variables: what Spark's workers get as their environment."""
+        try:
+            connection = self.get_connection(self.remote_storage_conn_id)
+        except AirflowNotFoundException:
+            return {}
+        extra = connection.extra_dejson
+        named = {
+            "AWS_ACCESS_KEY_ID": connection.login,
+            "AWS_SECRET_ACCESS_KEY": connection.password,
+            "AWS_SESSION_TOKEN": extra.get("aws_session_token"),
+            "AWS_ENDPOINT_URL": extra.get("endpoint_url") or connection.host,
+            "AWS_REGION": extra.get("region_name"),
+        }
+        return {name: str(value) for name, value in named.items() if value}
+
+    def get_conn(self) -> RemoteStorageManager:
+        """Open the RemoteStorageManager; the caller closes it."""
+        from tiered_storage.remote_log.remote_log_manager import open_storage
+        from tiered_storage.settings import load_settings
+
+        settings = load_settings()
+        return open_storage(settings, self.options(settings))

@@ -1,0 +1,189 @@
+"""Operators on the RemoteStorageManager: copy, fetch, delete, verify; and local retention, which relies on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from tiered_storage_airflow.hooks.remote_log import RemoteLogHook
+from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
+from tiered_storage_airflow.run_time import lease_owner, run_folder, run_now
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+COPY_JOB = Path(__file__).parents[3] / "spark_jobs" / "copy_segments.py"
+
+
+class CopySegmentsOperator(SparkSubmitOperator):
+    """Move a plan's segments with one Spark job, wherever the Spark connection points.
+
+    Every try takes the leases anew, allocates new segment ids, writes COPY_SEGMENT_STARTED and its own folder of the
+    work area, and prolongs the leases while Spark works. Workers never touch the metadata store. Returns the batches
+    to commit, each with a name and the path of its results.
+
+    :param plan: what PlanCopyOperator returned
+    :param conn_id: the Spark connection
+    """
+
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "plan")
+
+    def __init__(self, *, plan: str, conn_id: str = "spark_default", **kwargs: Any) -> None:
+        super().__init__(conn_id=conn_id, durable=False, **kwargs)
+        self.plan = plan
+
+    def execute(self, context: Context) -> list[dict[str, str]]:  # type: ignore[override]
+        """Begin the copies, let Spark move the bytes, sort what came of them into batches."""
+        from tiered_storage.library_archive import build_library_archive
+        from tiered_storage.remote_log.copy_plan import CopyPlan
+
+        folder = f"runs/{run_folder(context)}/{context['ti'].try_number}"
+        with RemoteLogHook().get_conn() as remote_log, TemporaryDirectory(prefix="remote-log-submit-") as submitted:
+            [plan] = remote_log.work.read(self.plan, CopyPlan)
+            begun = remote_log.begin_copy(plan, lease_owner(context))
+            for finding in begun.left:
+                self.log.warning("%s is left to its holder: %s", finding.partition, finding.message)
+            if not begun.tasks:
+                self.log.info("nothing is left to copy: other runs have, or hold, all of it")
+                return []
+            job = remote_log.write_copy_job(folder, begun)
+            self.application = str(COPY_JOB)
+            self.name = f"copy_segments {folder}"
+            self.py_files = str(build_library_archive(Path(submitted)))
+            self.application_args = ["--work-url", remote_log.work.url, "--job", folder]
+            # A lost worker's segments are planned anew, under new ids: two attempts must never write the same object.
+            self.conf = {**(self.conf or {}), "spark.task.maxFailures": "1", "spark.speculation": "false"}
+            self.env_vars = {**(self.env_vars or {}), **RemoteStorageHook().secrets()}
+            with remote_log.keep_leases(task.lease for task in begun.tasks):
+                super().execute(context)
+            return job.write_batches(remote_log.settings.commit_batch_partitions)
+
+
+class EnforceLocalRetentionOperator(BaseOperator):
+    """Remove local segments that are past local retention and safe in the remote tier, where deletion is allowed.
+
+    A run that asset events started looks at the partitions that each event names, with that event's now; any other
+    run looks at all, with the wall clock.
+
+    :param topics: a regular expression over whole topic names
+    """
+
+    template_fields: Sequence[str] = ("topics",)
+
+    def __init__(self, *, topics: str = ".*", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.topics = topics
+
+    def execute(self, context: Context) -> None:
+        """Plan and trim, event by event; fail at the end for what could not be trimmed."""
+        failures: list[str] = []
+        dry_run = bool(context["params"].get("dry_run"))
+        with RemoteLogHook().get_conn() as remote_log:
+            for now, partitions in self._occasions(context):
+                plans, unreadable = remote_log.plan_local_retention(self.topics, now, partitions)
+                for plan in plans:
+                    self.log.info(
+                        "past local retention: %s before offset %d: %d segments, %d bytes",
+                        plan.topic_id_partition, plan.new_local_start, len(plan.segments), plan.size,
+                    )  # fmt: skip
+                    if plan.held_back:
+                        self.log.warning("%s: %s", plan.topic_id_partition, plan.held_back)
+                failures.extend(f"{finding.partition}: {finding.message}" for finding in unreadable)
+                if dry_run:
+                    continue
+                report = remote_log.enforce_local_retention(plans)
+                failures.extend(f"{finding.partition}: {finding.message}" for finding in report.failures)
+                self.log.info("trimmed %d partitions", len(report.trimmed))
+        if failures:
+            raise AirflowException("not trimmed: " + "; ".join(failures))
+
+    def _occasions(self, context: Context) -> list[tuple[int, frozenset[str] | None]]:
+        from tiered_storage.clock import wall_clock
+
+        events = [event for events in (context.get("triggering_asset_events") or {}).values() for event in events]
+        named = [(event.extra["now"], frozenset(event.extra["partitions"])) for event in events if event.extra]
+        return named or [(run_now(context, wall_clock()), None)]
+
+
+class DeleteSegmentsOperator(BaseOperator):
+    """Delete the objects of all segments that are marked, also those that earlier runs could not delete."""
+
+    def execute(self, context: Context) -> None:
+        """Delete; fail at the end for what the store would not delete, so that a retry takes it up."""
+        with RemoteLogHook().get_conn() as remote_log:
+            report = remote_log.delete_marked(lease_owner(context))
+        for finding in report.left:
+            self.log.warning("%s is left to the next run: %s", finding.partition, finding.message)
+        self.log.info("deleted %d segments, %d bytes", len(report.deleted), sum(each.size for each in report.deleted))
+        if report.failures:
+            raise AirflowException(
+                "not deleted, the next try takes them up: " + "; ".join(f.message for f in report.failures)
+            )
+
+
+class FetchSegmentOperator(BaseOperator):
+    """Fetch the batches that begin with the one holding `offset` from the remote tier into a local file.
+
+    :param topic: the topic's name
+    :param partition: the partition's number
+    :param offset: the offset to begin with
+    :param path: the file to write, one remote segment at most
+    """
+
+    template_fields: Sequence[str] = ("topic", "partition", "offset", "path")
+
+    def __init__(self, *, topic: str, partition: int, offset: int, path: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.path = path
+
+    def execute(self, context: Context) -> str:
+        """Write the bytes under a temporary name, then rename; returns the path."""
+        target = Path(self.path)
+        temporary = target.with_name(target.name + ".part")
+        with RemoteLogHook().get_conn() as remote_log, temporary.open("wb") as out:
+            for chunk in remote_log.fetch(self.topic, int(self.partition), int(self.offset)):
+                out.write(chunk)
+        temporary.rename(target)
+        return str(target)
+
+
+class VerifySegmentsOperator(BaseOperator):
+    """Audit the remote log: references, contiguity, sizes, and every checksum where `deep`.
+
+    :param topics: a regular expression over whole topic names
+    :param deep: read every byte back
+    """
+
+    template_fields: Sequence[str] = ("topics", "deep")
+
+    def __init__(self, *, topics: str = ".*", deep: bool | str = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.topics = topics
+        self.deep = deep
+
+    def execute(self, context: Context) -> str:
+        """Audit; returns the report's path and fails, without a retry, for every anomaly."""
+        from tiered_storage.remote_log.audit import AuditReport
+
+        with RemoteLogHook().get_conn() as remote_log:
+            report = remote_log.audit(self.topics, deep=str(self.deep).lower() == "true")
+            path = f"runs/{run_folder(context)}/audit.jsonl"
+            remote_log.work.write(path, [report], AuditReport)
+        self.log.info("%d segments, %d objects, %d bytes audited", report.segments, report.objects, report.size)
+        for notice in report.notices:
+            self.log.warning("%s", notice)
+        if report.anomalies:
+            raise AirflowFailException(
+                f"{len(report.anomalies)} anomalies (report: {path}): "
+                + "; ".join(f"{anomaly.kind.value} {anomaly.what}: {anomaly.message}" for anomaly in report.anomalies)
+            )
+        return path

@@ -1,0 +1,42 @@
+"""What a run takes as its owner's name, its window and its now: the rules of time, in one place.
+
+Scheduled and manual runs take everything as it is at this moment. A backfill takes what was due by its window's end.
+Runs that an asset event started, and manual ones, may have no data interval at all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_BACKFILL = "backfill"  # DagRunType.BACKFILL_JOB, which the task SDK does not export
+
+
+def is_backfill(context: Mapping[str, Any]) -> bool:
+    """Whether the run belongs to a backfill."""
+    return getattr(context["dag_run"].run_type, "value", context["dag_run"].run_type) == _BACKFILL
+
+
+def window_end(context: Mapping[str, Any]) -> int | None:
+    """Return the end of a backfill's window (ms), None for every other run."""
+    if not is_backfill(context):
+        return None
+    return int(context["dag_run"].data_interval_end.timestamp() * 1000)
+
+
+def run_now(context: Mapping[str, Any], wall_clock_ms: int) -> int:
+    """Return what the run takes as now (ms): the smaller of a backfill's window end and the wall clock."""
+    end = window_end(context)
+    return wall_clock_ms if end is None else min(end, wall_clock_ms)
+
+
+def lease_owner(context: Mapping[str, Any]) -> str:
+    """Return the name under which the run holds leases: the same for all its tries, so that a retry takes over."""
+    dag_run = context["dag_run"]
+    return f"{dag_run.dag_id}/{dag_run.run_id}"
+
+
+def run_folder(context: Mapping[str, Any]) -> str:
+    """Return the run's folder name in the work area, made of characters that every store takes."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", lease_owner(context))

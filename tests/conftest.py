@@ -1,0 +1,31 @@
+"""Fixtures for every kind of test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from support.s3_server import S3Endpoint
+
+PROJECT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def state_directory() -> Path:
+    """Where the project keeps what it fetched or made, from one run of the tests to the next."""
+    return PROJECT / ".state"
+
+
+@pytest.fixture(scope="session", params=["localbucket", "moto"])
+def s3_endpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Endpoint]:
+    """An S3 server over HTTP, one after the other; both last for the session: use a prefix of your own."""
+    # These imports take over a second, which tests without S3 need not wait for.
+    from support.s3_server import localbucket_server, moto_server
+
+    server = moto_server() if request.param == "moto" else localbucket_server(tmp_path_factory.mktemp("buckets"))
+    with server as endpoint:
+        yield endpoint

@@ -1,0 +1,39 @@
+"""Every store that the contract suites run against: a local directory, and S3 over HTTP by two servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.stores_under_test import KINDS, Stores, StoreUnderTest, running_stores
+
+from tiered_storage.remote_log.storage.object_client import ObjectClient
+from tiered_storage.remote_log.storage.opening import open_object_client
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+
+
+@pytest.fixture(scope="session")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
+    with running_stores(tmp_path_factory.mktemp("buckets")) as stores:
+        yield stores
+
+
+@pytest.fixture(params=KINDS)
+def store(request: pytest.FixtureRequest, tmp_path: Path, stores: Stores) -> StoreUnderTest:
+    """An empty store of each kind."""
+    return stores.empty(request.param, tmp_path)
+
+
+@pytest.fixture
+def client(store: StoreUnderTest) -> Iterator[ObjectClient]:
+    """The client of an empty store of each kind."""
+    client = open_object_client(store.url, store.options)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def storage(client: ObjectClient) -> ObjectRemoteStorageManager:
+    """The RemoteStorageManager over an empty store of each kind."""
+    return ObjectRemoteStorageManager(client)

@@ -1,0 +1,221 @@
+"""What every Leases keeps to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.metadata_stores import METADATA_STORES, ORDERS_0, ORDERS_1, ManualClock, MetadataStoreOpener
+
+from tiered_storage.errors import ConfigurationError, LeaseHeldError, LeaseLostError
+from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
+from tiered_storage.remote_log.model import Lease
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(params=METADATA_STORES)
+def leases(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[SqlLeases]:
+    opener: MetadataStoreOpener = request.param
+    with opener(tmp_path, clock) as store:
+        yield store.leases
+
+
+def test_a_free_lease_is_given(leases: SqlLeases, clock: ManualClock) -> None:
+    assert leases.acquire(ORDERS_0, "run-1", 60_000) == Lease(ORDERS_0, "run-1", 1, clock.now + 60_000)
+
+
+def test_a_held_lease_is_refused_naming_the_holder_and_until_when(leases: SqlLeases, clock: ManualClock) -> None:
+    clock.now = 1_700_000_000_000
+    leases.acquire(ORDERS_0, "run-1", 60_000)
+
+    with pytest.raises(LeaseHeldError, match="orders-0: run-1 works on it until 2023-11-14T22:14:20") as refused:
+        leases.acquire(ORDERS_0, "run-2", 60_000)
+
+    assert refused.value.retriable
+
+
+def test_partitions_are_held_apart(leases: SqlLeases) -> None:
+    leases.acquire(ORDERS_0, "run-1", 60_000)
+    reborn = replace(ORDERS_0, topic_id="topic-id-of-orders-created-anew")
+
+    assert leases.acquire(ORDERS_1, "run-2", 60_000).owner == "run-2"
+    assert leases.acquire(reborn, "run-2", 60_000).fencing_number == 1
+
+
+def test_a_lease_is_held_up_to_its_last_millisecond(leases: SqlLeases, clock: ManualClock) -> None:
+    held = leases.acquire(ORDERS_0, "run-1", 60_000)
+
+    clock.now = held.expires_at - 1
+    with pytest.raises(LeaseHeldError):
+        leases.acquire(ORDERS_0, "run-2", 60_000)
+
+    clock.now = held.expires_at
+    assert leases.acquire(ORDERS_0, "run-2", 60_000).fencing_number == 2
+
+
+def test_the_same_owner_takes_over_from_its_dead_try(leases: SqlLeases) -> None:
+    dead = leases.acquire(ORDERS_0, "run-1", 60_000)
+    retry = leases.acquire(ORDERS_0, "run-1", 60_000)
+
+    assert retry.fencing_number == dead.fencing_number + 1
+    leases.check(retry)
+    with pytest.raises(LeaseLostError):
+        leases.check(dead)
+
+
+def test_fencing_numbers_rise_whatever_happens(leases: SqlLeases, clock: ManualClock) -> None:
+    numbers = []
+    for owner in ("run-1", "run-1", "run-2", "run-3"):
+        lease = leases.acquire(ORDERS_0, owner, 60_000)
+        numbers.append(lease.fencing_number)
+        if owner == "run-2":
+            leases.release(lease)
+        elif len(numbers) > 1:
+            clock.now = lease.expires_at
+
+    assert numbers == [1, 2, 3, 4]
+
+
+def test_a_refused_acquisition_leaves_the_holder_alone(leases: SqlLeases) -> None:
+    held = leases.acquire(ORDERS_0, "run-1", 60_000)
+
+    with pytest.raises(LeaseHeldError):
+        leases.acquire(ORDERS_0, "run-2", 60_000)
+
+    leases.check(held)
+
+
+def test_a_heartbeat_prolongs(leases: SqlLeases, clock: ManualClock) -> None:
+    held = leases.acquire(ORDERS_0, "run-1", 60_000)
+    clock.now += 50_000
+
+    prolonged = leases.heartbeat(held, 60_000)
+
+    assert prolonged == replace(held, expires_at=clock.now + 60_000)
+    clock.now = held.expires_at + 1
+    with pytest.raises(LeaseHeldError):
+        leases.acquire(ORDERS_0, "run-2", 60_000)
+
+
+def test_a_heartbeat_revives_an_expired_lease_that_nobody_took(leases: SqlLeases, clock: ManualClock) -> None:
+    held = leases.acquire(ORDERS_0, "run-1", 60_000)
+    clock.now = held.expires_at + 1
+
+    leases.check(held)
+    leases.heartbeat(held, 60_000)
+
+    with pytest.raises(LeaseHeldError):
+        leases.acquire(ORDERS_0, "run-2", 60_000)
+
+
+def test_a_heartbeat_of_a_lease_that_was_taken_over_is_refused(leases: SqlLeases, clock: ManualClock) -> None:
+    lost = leases.acquire(ORDERS_0, "run-1", 60_000)
+    clock.now = lost.expires_at
+    holder = leases.acquire(ORDERS_0, "run-2", 60_000)
+
+    with pytest.raises(LeaseLostError, match="taken over by run-2"):
+        leases.heartbeat(lost, 60_000)
+    with pytest.raises(LeaseLostError, match="taken over by run-2"):
+        leases.check(lost)
+
+    leases.check(holder)
+
+
+def test_a_late_heartbeat_does_not_take_back_what_was_given_back(leases: SqlLeases) -> None:
+    held = leases.acquire(ORDERS_0, "run-1", 60_000)
+    leases.release(held)
+
+    with pytest.raises(LeaseLostError, match="given back"):
+        leases.heartbeat(held, 60_000)
+
+    leases.acquire(ORDERS_0, "run-2", 60_000)
+
+
+def test_giving_back_what_was_taken_over_does_nothing(leases: SqlLeases, clock: ManualClock) -> None:
+    lost = leases.acquire(ORDERS_0, "run-1", 60_000)
+    clock.now = lost.expires_at
+    holder = leases.acquire(ORDERS_0, "run-2", 60_000)
+
+    leases.release(lost)
+
+    leases.check(holder)
+    with pytest.raises(LeaseHeldError):
+        leases.acquire(ORDERS_0, "run-3", 60_000)
+
+
+def test_giving_back_twice_does_nothing(leases: SqlLeases) -> None:
+    held = leases.acquire(ORDERS_0, "run-1", 60_000)
+    leases.release(held)
+    leases.release(held)
+
+    leases.check(held)
+
+
+def test_a_lease_that_was_never_given_is_none(leases: SqlLeases) -> None:
+    invented = Lease(ORDERS_0, "run-1", 5, 0)
+
+    with pytest.raises(LeaseLostError, match="never given"):
+        leases.check(invented)
+    with pytest.raises(LeaseLostError, match="never given"):
+        leases.heartbeat(invented, 60_000)
+    leases.release(invented)
+
+    assert leases.acquire(ORDERS_0, "run-1", 60_000).fencing_number == 1
+
+
+@pytest.mark.parametrize("duration_ms", [0, -1])
+def test_a_lease_of_no_time_cannot_be_meant(leases: SqlLeases, duration_ms: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"lease of {duration_ms} ms"):
+        leases.acquire(ORDERS_0, "run-1", duration_ms)
+    held = leases.acquire(ORDERS_0, "run-1", 60_000)
+    with pytest.raises(ConfigurationError, match=f"lease of {duration_ms} ms"):
+        leases.heartbeat(held, duration_ms)
+
+
+def test_of_many_leases_those_that_others_hold_are_told(leases: SqlLeases) -> None:
+    leases.acquire(ORDERS_1, "run-1", 60_000)
+
+    taken = leases.acquire_many([ORDERS_0, ORDERS_1, ORDERS_0], "run-2", 60_000)
+
+    assert [lease.topic_id_partition for lease in taken.granted] == [ORDERS_0]
+    (refused,) = taken.refused
+    assert refused.topic_id_partition == ORDERS_1
+    assert isinstance(refused.reason, LeaseHeldError)
+    assert "run-1" in str(refused.reason)
+    leases.check(taken.granted[0])
+
+
+def test_of_many_heartbeats_those_that_are_lost_are_told(leases: SqlLeases, clock: ManualClock) -> None:
+    held = leases.acquire_many([ORDERS_0, ORDERS_1], "run-1", 60_000).granted
+    leases.acquire(ORDERS_1, "run-1", 60_000)
+    clock.now += 30_000
+
+    beaten = leases.heartbeat_many(held, 60_000)
+
+    assert beaten.granted == (replace(held[0], expires_at=clock.now + 60_000),)
+    assert [refused.topic_id_partition for refused in beaten.refused] == [ORDERS_1]
+    assert isinstance(beaten.refused[0].reason, LeaseLostError)
+
+
+def test_many_leases_are_given_back_but_those_taken_over(leases: SqlLeases) -> None:
+    held = leases.acquire_many([ORDERS_0, ORDERS_1], "run-1", 60_000).granted
+    newer = leases.acquire(ORDERS_1, "run-1", 60_000)
+
+    leases.release_many(held)
+
+    leases.acquire(ORDERS_0, "run-2", 60_000)
+    with pytest.raises(LeaseHeldError):
+        leases.acquire(ORDERS_1, "run-2", 60_000)
+    leases.check(newer)
+
+
+def test_no_leases_at_all_are_no_error(leases: SqlLeases) -> None:
+    assert leases.acquire_many([], "run-1", 60_000).granted == ()
+    assert leases.heartbeat_many([], 60_000).refused == ()
+    leases.release_many([])

@@ -1,0 +1,110 @@
+"""What ObjectClient promises, held against every kind of store."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+from support.remote_segments import reused_chunks, segment_bytes
+
+from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, RemoteObjectNotFoundError
+from tiered_storage.remote_log.storage.object_client import extend_crc32c
+
+if TYPE_CHECKING:
+    from tiered_storage.remote_log.storage.object_client import ObjectClient
+
+MIB = 1 << 20
+NAME = "some/folder/an object.bin"
+
+
+def put(client: ObjectClient, name: str, content: bytes, chunk_size: int = MIB) -> None:
+    client.put(name, len(content), reused_chunks(content, chunk_size))
+
+
+@pytest.mark.parametrize("size", [0, 1, 8 * MIB - 1, 8 * MIB, 8 * MIB + 1, 16 * MIB])
+@pytest.mark.parametrize("chunk_size", [MIB, 3 * MIB + 1])
+def test_what_was_put_comes_back_with_its_facts(client: ObjectClient, size: int, chunk_size: int) -> None:
+    content = segment_bytes(size)
+    written = client.put(NAME, size, reused_chunks(content, chunk_size))
+    assert (written.size, written.crc32c) == (size, extend_crc32c(0, content))
+    assert client.size(NAME) == size
+    assert client.get_range(NAME, 0, size) == content
+
+
+def test_an_object_is_replaced_whole(client: ObjectClient) -> None:
+    put(client, NAME, b"a longer first content")
+    put(client, NAME, b"second")
+    assert client.get_range(NAME, 0, client.size(NAME)) == b"second"
+
+
+def test_a_range_past_the_end_is_corrupt(client: ObjectClient) -> None:
+    put(client, NAME, b"0123456789")
+    assert client.get_range(NAME, 8, 2) == b"89"
+    for start, length in [(8, 3), (10, 1), (500, 10)]:
+        with pytest.raises(RemoteObjectCorruptError, match="an object"):
+            client.get_range(NAME, start, length)
+
+
+def test_what_is_not_there_is_not_found(client: ObjectClient) -> None:
+    with pytest.raises(RemoteObjectNotFoundError, match="no/such"):
+        client.get_range("no/such", 0, 10)
+    with pytest.raises(RemoteObjectNotFoundError, match="no/such"):
+        client.size("no/such")
+    client.delete("no/such")
+    client.discard_unfinished("no/such")
+    assert list(client.list()) == []
+    assert list(client.list("no")) == []
+
+
+def test_only_the_first_creation_writes(client: ObjectClient) -> None:
+    assert client.create("identity.json", b"first")
+    assert not client.create("identity.json", b"second")
+    assert client.get_range("identity.json", 0, 5) == b"first"
+
+
+def test_of_many_creations_at_once_one_writes(client: ObjectClient) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        won = list(threads.map(lambda i: client.create("identity.json", b"%d" % i), range(8)))
+    assert sum(won) == 1
+    assert client.get_range("identity.json", 0, 1) == b"%d" % won.index(True)
+
+
+def test_a_listing_streams_more_than_one_page(client: ObjectClient) -> None:
+    names = [f"many/{i:04}" for i in range(1100)]
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(lambda name: client.create(name, b"x"), names))
+    assert sorted(found.name for found in client.list()) == names
+
+
+def test_a_listing_tells_when_an_object_was_written(client: ObjectClient) -> None:
+    before = time.time_ns() // 1_000_000
+    put(client, NAME, b"x")
+    (found,) = client.list("some")
+    assert (found.name, found.size) == (NAME, 1)
+    assert before - 1100 <= found.last_modified <= time.time_ns() // 1_000_000 + 1100
+
+
+@pytest.mark.parametrize(
+    "name", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "a/", "./a", "a/.", "a\0b", "a\nb", "a\\..\\b", "x" * 1025]
+)
+def test_names_that_lead_elsewhere_are_refused(client: ObjectClient, name: str) -> None:
+    with pytest.raises(ConfigurationError, match="no name for an object"):
+        put(client, name, b"x")
+    with pytest.raises(ConfigurationError, match="no name for an object"):
+        client.get_range(name, 0, 1)
+    with pytest.raises(ConfigurationError, match="no name for an object"):
+        client.delete(name)
+    with pytest.raises(ConfigurationError, match="no name for an object"):
+        client.create(name, b"x")
+    assert list(client.list()) == []
+
+
+@pytest.mark.parametrize("name", ["run=scheduled__2026-11-21T11:00:00+00:00/plan.jsonl", "a b/ü%20?#.txt", "a/*/[x]"])
+def test_names_with_unusual_characters_are_kept(client: ObjectClient, name: str) -> None:
+    put(client, name, b"content")
+    assert client.get_range(name, 0, 7) == b"content"
+    assert [found.name for found in client.list()] == [name]
+    client.delete(name)
+    assert list(client.list()) == []

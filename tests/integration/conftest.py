@@ -1,0 +1,43 @@
+"""A real Kafka broker for the integration tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from support.real_kafka import KafkaPrograms, RealKafka
+
+
+@pytest.fixture(scope="session")
+def kafka_programs(state_directory: Path) -> KafkaPrograms:
+    """Kafka's own programs; the first time on a machine they are downloaded."""
+    return KafkaPrograms.fetched(state_directory)
+
+
+@pytest.fixture(scope="session")
+def real_kafka(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKafka]:
+    """A broker for the session: name topics after the test, and leave it running."""
+    with RealKafka(kafka_programs, tmp_path_factory.mktemp("real-kafka")) as kafka:
+        yield kafka
+
+
+class StartKafka(Protocol):
+    """Starts a broker on a log directory, new or left by another one; it ends with the test."""
+
+    def __call__(self, log_dir: Path, properties: Mapping[str, str] | None = None) -> RealKafka: ...
+
+
+@pytest.fixture
+def start_kafka(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartKafka]:
+    """A starter of brokers for the test alone, each with ports of its own."""
+    with ExitStack() as brokers:
+
+        def start(log_dir: Path, properties: Mapping[str, str] | None = None) -> RealKafka:
+            directory = tmp_path_factory.mktemp("broker")
+            return brokers.enter_context(RealKafka(kafka_programs, directory, log_dir=log_dir, properties=properties))
+
+        yield start

@@ -1,0 +1,295 @@
+"""What a real broker writes is what our readers read: batches, records, indexes and the small files around them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from support.real_kafka import RealKafka, RealKafkaError
+from support.real_kafka_client import CODECS, RealKafkaClient, send
+from support.varied_records import varied_records
+from tiered_storage.errors import LogDirectoryLockedError
+from tiered_storage.kafka_log.batch_header import TimestampType
+from tiered_storage.kafka_log.compression import Compression
+from tiered_storage.kafka_log.directory_lock import DirectoryLock, ensure_unlocked
+from tiered_storage.kafka_log.index_builder import IndexBuilder
+from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, EpochEntry, read_leader_epochs
+from tiered_storage.kafka_log.local_log import LocalLog
+from tiered_storage.kafka_log.log_directory import LogDirectory, read_log_directory
+from tiered_storage.kafka_log.log_segment import list_segments, producer_snapshot_path
+from tiered_storage.kafka_log.meta_properties import META_PROPERTIES, MetaProperties
+from tiered_storage.kafka_log.offset_checkpoint import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoint
+from tiered_storage.kafka_log.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
+from tiered_storage.kafka_log.record_batch import Record, RecordBatch, read_batch_header, read_records
+from tiered_storage.kafka_log.segment_scan import iterate_segment, scan_segment
+from tiered_storage.kafka_log.transaction_state import last_stable_offset
+
+SMALL_SEGMENTS = {"internal.segment.bytes": "16384"}
+PARTITIONS = [
+    *(("compressed-by-client", number) for number in range(len(CODECS))),
+    *((f"compressed-by-broker-{codec}", 0) for codec in CODECS),
+    *((topic, 0) for topic in ("large-segments", "append-time", "idempotent-producer", "transactions")),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenByBroker:
+    """A log directory that a broker wrote and left by a clean stop, and what its clients know of it."""
+
+    log_dir: Path
+    cluster_id: str
+    topic_ids: dict[str, str]
+    consumed: dict[tuple[str, int], list[Record]]
+    transactions: Transactions
+    committed: list[Record]
+    """What a read_committed consumer got of the transactions."""
+
+    def directory(self) -> LogDirectory:
+        return read_log_directory(self.log_dir)
+
+    def partition(self, topic: str, partition: int = 0) -> Path:
+        return self.log_dir / f"{topic}-{partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Transactions:
+    """What became of three transactions; each list has the records with the offsets that they got."""
+
+    committed: list[Record]
+    aborted: list[Record]
+    open: list[Record]
+
+
+@pytest.fixture(scope="module")
+def written(real_kafka: RealKafka, tmp_path_factory: pytest.TempPathFactory) -> WrittenByBroker:
+    client = real_kafka.client
+    _produce_with_each_codec(client)
+    _produce_other_settings(client)
+    transactions = _produce_transactions(client)
+    consumed = {(topic, number): client.consume_all(topic, number) for topic, number in PARTITIONS}
+    committed = client.consume_all("transactions", isolation="read_committed")
+    client.delete_records("large-segments", 0, before=1234)
+    log_dir = tmp_path_factory.mktemp("written") / "log-dir"
+    with real_kafka.stopped() as stopped:
+        shutil.copytree(stopped, log_dir)
+    return WrittenByBroker(
+        log_dir=log_dir,
+        cluster_id=client.cluster_id(),
+        topic_ids={topic: client.topic_id(topic) for topic, _ in PARTITIONS},
+        consumed=consumed,
+        transactions=transactions,
+        committed=committed,
+    )
+
+
+def _produce_with_each_codec(client: RealKafkaClient) -> None:
+    """librdkafka compresses for the topic `compressed-by-client`, Java for the others: their frames are not alike."""
+    client.create_topic("compressed-by-client", len(CODECS), SMALL_SEGMENTS)
+    for number, codec in enumerate(CODECS):
+        client.produce(
+            "compressed-by-client",
+            varied_records(1500, seed=number),
+            partition=number,
+            codec=codec,
+            batch_num_messages=40,
+        )
+    for codec in CODECS:
+        topic = f"compressed-by-broker-{codec}"
+        client.create_topic(
+            topic, 1, SMALL_SEGMENTS | {"compression.type": "uncompressed" if codec == "none" else codec}
+        )
+        client.produce(topic, varied_records(1500, seed=99), codec="lz4", batch_num_messages=40)
+
+
+def _produce_other_settings(client: RealKafkaClient) -> None:
+    client.create_topic("large-segments", 1, {"segment.bytes": str(1 << 20)})
+    client.produce("large-segments", varied_records(20_000, seed=7))
+    client.create_topic("append-time", 1, SMALL_SEGMENTS | {"message.timestamp.type": "LogAppendTime"})
+    client.produce("append-time", varied_records(500, seed=8), batch_num_messages=10)
+    client.create_topic("idempotent-producer", 1, SMALL_SEGMENTS)
+    client.produce(
+        "idempotent-producer",
+        varied_records(500, seed=9),
+        max_in_flight=5,
+        enable_idempotence="true",
+        batch_num_messages=20,
+    )
+
+
+def _produce_transactions(client: RealKafkaClient) -> Transactions:
+    client.create_topic("transactions", 1, SMALL_SEGMENTS)
+    ended = client.producer(transactional_id="ended", enable_idempotence="true", batch_num_messages=20)
+    ended.init_transactions()
+    ended.begin_transaction()
+    committed = send(ended, "transactions", 0, varied_records(300, seed=10))
+    ended.commit_transaction()
+    ended.begin_transaction()
+    aborted = send(ended, "transactions", 0, varied_records(300, seed=11))
+    ended.abort_transaction()
+    unfinished = client.producer(
+        transactional_id="unfinished", enable_idempotence="true", transaction_timeout_ms=600_000
+    )
+    unfinished.init_transactions()
+    unfinished.begin_transaction()
+    return Transactions(committed, aborted, send(unfinished, "transactions", 0, varied_records(50, seed=12)))
+
+
+def _batches(partition: Path) -> Iterator[tuple[RecordBatch, list[Record]]]:
+    """Yield every batch of every segment, header and records; the scan checks each CRC."""
+    for segment in list_segments(partition):
+        source = str(segment.log_path)
+        for window, table in iterate_segment(segment.log_path, segment.base_offset):
+            start = int(table.position[0])
+            for position, size in zip(table.position.tolist(), table.size.tolist(), strict=True):
+                batch = window[position - start : position - start + size]
+                header = read_batch_header(batch, source=source, source_position=position)
+                yield header, read_records(batch, source=source, source_position=position)
+
+
+def _data_records(partition: Path) -> list[Record]:
+    return [record for header, records in _batches(partition) if not header.is_control for record in records]
+
+
+def test_every_record_is_read_as_a_consumer_saw_it(written: WrittenByBroker) -> None:
+    for (topic, number), consumed in written.consumed.items():
+        partition = written.partition(topic, number)
+        assert consumed
+        assert _data_records(partition) == consumed, partition.name
+
+
+@pytest.mark.parametrize("number", range(len(CODECS)))
+def test_the_codec_of_a_client_is_the_one_that_is_read(written: WrittenByBroker, number: int) -> None:
+    codecs = {header.compression for header, _ in _batches(written.partition("compressed-by-client", number))}
+    assert codecs == {Compression(number)}
+    assert len(list_segments(written.partition("compressed-by-client", number))) > 1
+
+
+@pytest.mark.parametrize("number", range(len(CODECS)))
+def test_the_codec_of_a_broker_is_the_one_that_is_read(written: WrittenByBroker, number: int) -> None:
+    partition = written.partition(f"compressed-by-broker-{CODECS[number]}")
+    assert {header.compression for header, _ in _batches(partition)} == {Compression(number)}
+
+
+def test_a_broker_that_stamps_records_gives_a_batch_one_time(written: WrittenByBroker) -> None:
+    for header, records in _batches(written.partition("append-time")):
+        assert header.timestamp_type is TimestampType.LOG_APPEND_TIME
+        assert {record.timestamp for record in records} == {header.max_timestamp}
+
+
+def test_markers_and_records_of_all_transactions_are_read(written: WrittenByBroker) -> None:
+    transactions = written.transactions
+    batches = list(_batches(written.partition("transactions")))
+    assert _data_records(written.partition("transactions")) == [
+        *transactions.committed,
+        *transactions.aborted,
+        *transactions.open,
+    ]
+    assert all(header.is_transactional for header, _ in batches)
+    markers = [records for header, records in batches if header.is_control]
+    assert [[record.offset for record in records] for records in markers] == [[300], [601]]
+
+
+def test_a_transaction_index_is_where_a_transaction_was_aborted(written: WrittenByBroker) -> None:
+    segments = list_segments(written.partition("transactions"))
+    assert any(segment.has_transaction_index() for segment in segments)
+
+
+def test_rebuilt_indexes_are_the_brokers_own(written: WrittenByBroker) -> None:
+    entries = 0
+    for partition in written.directory().partitions:
+        for segment in list_segments(partition.path):
+            builder = IndexBuilder(segment.base_offset)
+            builder.append(scan_segment(segment.log_path, segment.base_offset))
+            builder.close()
+            assert builder.offset_index().to_bytes() == segment.offset_index_path.read_bytes(), segment
+            assert builder.time_index().to_bytes() == segment.time_index_path.read_bytes(), segment
+            entries += builder.offset_entry_count
+    assert entries > 200
+
+
+def test_the_directory_is_read_as_the_broker_knows_it(written: WrittenByBroker) -> None:
+    directory = written.directory()
+    found = {(partition.topic, partition.partition): partition for partition in directory.partitions}
+    for topic, number in PARTITIONS:
+        assert found[topic, number].topic_id == written.topic_ids[topic]
+        assert not found[topic, number].is_internal
+    assert (directory.cluster_id, directory.node_id) == (written.cluster_id, 1)
+    assert MetaProperties.read(written.log_dir / META_PROPERTIES).directory_id is not None
+    assert not directory.damaged
+    assert not directory.warnings
+    assert set(directory.skipped) == {"__cluster_metadata-0"}
+
+
+def test_checkpoints_say_what_clients_see(written: WrittenByBroker) -> None:
+    directory = written.directory()
+    recovery_points = read_offset_checkpoint(written.log_dir / RECOVERY_POINT_CHECKPOINT)
+    assert directory.high_watermarks is not None
+    for (topic, number), consumed in written.consumed.items():
+        assert directory.high_watermarks[topic, number] == consumed[-1].offset + 1
+        assert recovery_points[topic, number] == consumed[-1].offset + 1
+        epochs = read_leader_epochs(written.partition(topic, number) / LEADER_EPOCH_CHECKPOINT)
+        assert epochs == (EpochEntry(epoch=0, start_offset=epochs[0].start_offset),)
+    assert directory.log_start_offsets is not None
+    assert directory.log_start_offsets["large-segments", 0] == 1234
+
+
+def test_producer_snapshots_say_what_the_batches_say(written: WrittenByBroker) -> None:
+    for partition in written.directory().partitions:
+        for segment in list_segments(partition.path)[1:]:
+            read_producer_snapshot(producer_snapshot_path(partition.path, segment.base_offset))
+    (idempotent,) = _last_snapshot(written, "idempotent-producer")
+    assert (idempotent.last_sequence, idempotent.last_offset) == (499, 499)
+    assert idempotent.current_transaction_first_offset == -1
+    ended, unfinished = sorted(_last_snapshot(written, "transactions"), key=lambda entry: entry.last_offset)
+    assert ended.current_transaction_first_offset == -1
+    assert unfinished.current_transaction_first_offset == written.transactions.open[0].offset
+
+
+def _last_snapshot(written: WrittenByBroker, topic: str) -> tuple[ProducerSnapshotEntry, ...]:
+    end = written.consumed[topic, 0][-1].offset + 1
+    return read_producer_snapshot(producer_snapshot_path(written.partition(topic), end))
+
+
+def test_the_stable_offset_is_where_a_committed_reader_stops(written: WrittenByBroker) -> None:
+    high_watermark = written.consumed["transactions", 0][-1].offset + 1
+    stable = last_stable_offset(written.partition("transactions"), high_watermark)
+    assert stable == written.transactions.open[0].offset
+    assert [record for record in written.transactions.committed if record.offset < stable] == written.committed
+
+
+def test_a_log_is_opened_where_its_broker_left_it(written: WrittenByBroker, tmp_path: Path) -> None:
+    for topic in ("compressed-by-client-4", "append-time-0", "large-segments-0"):
+        directory = shutil.copytree(written.log_dir / topic, tmp_path / topic)
+        before = {path.name: path.read_bytes() for path in directory.iterdir()}
+        with LocalLog.open(directory) as log:
+            assert log.truncated_bytes == 0
+            assert (log.topic, log.topic_id) == (topic[:-2], written.topic_ids[topic[:-2]])
+            assert log.log_end_offset == written.consumed[log.topic, log.partition][-1].offset + 1
+        assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
+
+
+def test_a_directory_that_a_broker_holds_is_refused(real_kafka: RealKafka) -> None:
+    with pytest.raises(LogDirectoryLockedError, match="broker"):
+        ensure_unlocked(real_kafka.log_dir)
+    with pytest.raises(LogDirectoryLockedError, match="broker"):
+        DirectoryLock.acquire(real_kafka.log_dir)
+    with pytest.raises(LogDirectoryLockedError, match="broker"):
+        DirectoryLock.acquire(real_kafka.log_dir, exclusive=False)
+
+
+def test_a_directory_that_a_broker_left_can_be_locked(written: WrittenByBroker) -> None:
+    with DirectoryLock.acquire(written.log_dir), pytest.raises(LogDirectoryLockedError):
+        ensure_unlocked(written.log_dir)
+    ensure_unlocked(written.log_dir)
+
+
+def test_a_broker_stays_away_from_a_directory_that_we_hold(
+    written: WrittenByBroker, start_kafka: Callable[[Path], RealKafka], tmp_path: Path
+) -> None:
+    log_dir = shutil.copytree(written.log_dir, tmp_path / "log-dir")
+    with DirectoryLock.acquire(log_dir), pytest.raises(RealKafkaError, match="Failed to acquire lock"):
+        start_kafka(log_dir)

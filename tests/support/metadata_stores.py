@@ -1,0 +1,101 @@
+"""Metadata stores for tests: the implementations that the contract suites run against, and the values they use."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tiered_storage.clock import Clock
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, open_metadata_store
+from tiered_storage.remote_log.model import (
+    Lease,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    SegmentState,
+    TopicIdPartition,
+)
+
+STARTED = SegmentState.COPY_SEGMENT_STARTED
+FINISHED = SegmentState.COPY_SEGMENT_FINISHED
+DELETING = SegmentState.DELETE_SEGMENT_STARTED
+DELETED = SegmentState.DELETE_SEGMENT_FINISHED
+
+ORDERS_0 = TopicIdPartition("cluster-1", "topic-id-of-orders", 0, "orders")
+ORDERS_1 = TopicIdPartition("cluster-1", "topic-id-of-orders", 1, "orders")
+
+_numbers = itertools.count(1)
+
+
+class ManualClock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self, now: int = 1_700_000_000_000) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def sqlite_url(directory: Path) -> str:
+    """Return the URL of a SQLite store in `directory`."""
+    return f"sqlite:///{directory / 'metadata.sqlite'}"
+
+
+def sqlite_store(directory: Path, clock: Clock) -> SqlMetadataStore:
+    """Open the SQLite store in `directory`."""
+    return open_metadata_store(sqlite_url(directory), clock)
+
+
+MetadataStoreOpener = Callable[[Path, Clock], SqlMetadataStore]
+
+METADATA_STORES = [pytest.param(sqlite_store, id="sqlite")]
+"""Another implementation joins the contract suites as one more line here."""
+
+
+def a_segment(
+    lease: Lease,
+    start_offset: int = 0,
+    end_offset: int = 9,
+    *,
+    epochs: tuple[tuple[int, int], ...] | None = None,
+    **changed: Any,
+) -> RemoteLogSegmentMetadata:
+    """Return a new segment that begins under `lease`; `epochs` are (epoch, start offset), epoch 0 where left out."""
+    entries = ((0, start_offset),) if epochs is None else epochs
+    values: dict[str, Any] = {
+        "segment_id": RemoteLogSegmentId(lease.topic_id_partition, f"segment-{next(_numbers):06}"),
+        "start_offset": start_offset,
+        "end_offset": end_offset,
+        "max_timestamp": -1,
+        "event_timestamp": 1_000,
+        "size": 4_096,
+        "leader_epochs": tuple(EpochEntry(epoch, start) for epoch, start in entries),
+        "broker_id": 3,
+        "fencing_number": lease.fencing_number,
+    }
+    return RemoteLogSegmentMetadata(**{**values, **changed})
+
+
+def a_step(
+    segment: RemoteLogSegmentMetadata, state: SegmentState, event_timestamp: int = 2_000, **told: Any
+) -> RemoteLogSegmentMetadataUpdate:
+    """Return the step of `segment` to `state`."""
+    return RemoteLogSegmentMetadataUpdate(segment.segment_id, state, event_timestamp, **told)
+
+
+def add_and_bring_to(
+    store: SqlMetadataStore, segment: RemoteLogSegmentMetadata, lease: Lease, state: SegmentState
+) -> RemoteLogSegmentMetadata:
+    """Add `segment` and take the steps that lead to `state`; return what it then is."""
+    store.segments.add_remote_log_segment_metadata(segment, lease)
+    now = segment
+    for next_state in SegmentState:
+        if STARTED < next_state <= state:
+            now = store.segments.update_remote_log_segment_metadata(a_step(segment, next_state), lease)
+    return now

@@ -1,0 +1,201 @@
+"""What tests ask of a real broker: topics, records in and records out, by confluent-kafka."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, cast
+
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tiered_storage.kafka_log.kafka_uuid import encode_uuid
+from tiered_storage.kafka_log.record import Headers, Record
+
+REQUEST_SECONDS = 30
+
+Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+CODECS: tuple[Codec, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
+DeliveryCallback = Callable[[KafkaError | None, Message], None]
+Isolation = Literal["read_uncommitted", "read_committed"]
+
+
+class RealKafkaClientError(RuntimeError):
+    """A broker refused, or did not answer in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class RealKafkaClient:
+    """Calls to the broker at `bootstrap_servers`; each opens what it needs and closes it."""
+
+    bootstrap_servers: str
+
+    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+        """Create a topic of one replica and return its id, in Kafka's text form, once the broker leads it."""
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
+        admin = self._admin()
+        admin.create_topics([topic], operation_timeout=REQUEST_SECONDS)[name].result(REQUEST_SECONDS)
+        return self.topic_id(name)
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Move the log start of a partition to offset `before`."""
+        admin = self._admin()
+        wanted = TopicPartition(topic, partition, before)
+        admin.delete_records([wanted], operation_timeout=REQUEST_SECONDS)[wanted].result(REQUEST_SECONDS)
+
+    def topic_id(self, name: str) -> str:
+        admin = self._admin()
+        described = admin.describe_topics(TopicCollection([name]))[name].result(REQUEST_SECONDS)
+        most = described.topic_id.get_most_significant_bits()
+        least = described.topic_id.get_least_significant_bits()
+        return encode_uuid(struct.pack(">qq", most, least))
+
+    def producer(self, codec: Codec = "none", **properties: str | int) -> Producer:
+        """Open a producer; `properties` are librdkafka's, with _ for the dots. `send` sends through it."""
+        return Producer(
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "compression.type": codec,
+                # One request at a time keeps the order without a producer id, which the first one waits a second for.
+                "max.in.flight": 1,
+                "message.timeout.ms": REQUEST_SECONDS * 1000,
+                **{name.replace("_", "."): value for name, value in properties.items()},
+            }
+        )
+
+    def produce(
+        self,
+        topic: str,
+        records: Iterable[Record],
+        *,
+        partition: int = 0,
+        codec: Codec = "none",
+        **properties: str | int,
+    ) -> list[Record]:
+        """Send `records` to one partition in their order and return them with the offsets they got for their own.
+
+        Raises RealKafkaClientError where one was refused or not answered.
+        """
+        return send(self.producer(codec, **properties), topic, partition, records)
+
+    def consume_all(
+        self,
+        topic: str,
+        partition: int = 0,
+        *,
+        start: int = 0,
+        isolation: Isolation = "read_uncommitted",
+    ) -> list[Record]:
+        """Read a partition from offset `start` to the end that `isolation` shows, with every batch's CRC checked.
+
+        Raises KafkaException where there is no such offset, RealKafkaClientError where the broker falls silent.
+        """
+        with closing(self._consumer(isolation)) as consumer:
+            consumer.assign([TopicPartition(topic, partition, start)])
+            return list(_until_end(consumer))
+
+    def offset_for_time(self, topic: str, partition: int, timestamp: int) -> int:
+        """Return the first offset whose record is as late as `timestamp` (ms) or later, -1 where there is none."""
+        with closing(self._consumer()) as consumer:
+            wanted = TopicPartition(topic, partition, timestamp)
+            [found] = consumer.offsets_for_times([wanted], timeout=REQUEST_SECONDS)
+            return int(found.offset)
+
+    def cluster_id(self) -> str:
+        """The cluster's id, as in meta.properties."""
+        admin = self._admin()
+        return str(admin.list_topics(timeout=REQUEST_SECONDS).cluster_id)
+
+    def _consumer(self, isolation: Isolation = "read_uncommitted") -> Consumer:
+        return Consumer(
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "group.id": "unused",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "error",
+                "isolation.level": isolation,
+                "check.crcs": True,
+                # Waiting for more at the end is time that no test has.
+                "fetch.wait.max.ms": 10,
+            }
+        )
+
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 4})
+
+
+def send(producer: Producer, topic: str, partition: int, records: Iterable[Record]) -> list[Record]:
+    """Send `records` through `producer`, wait until all are acknowledged, and return them with their offsets.
+
+    Raises RealKafkaClientError where one was refused or not answered.
+    """
+    sent: list[Record] = []
+    offsets: dict[int, int] = {}
+    refused: list[str] = []
+
+    def delivered(number: int, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            refused.append(str(error))
+        else:
+            offsets[number] = cast(int, message.offset())
+
+    for number, record in enumerate(records):
+        sent.append(record)
+        _enqueue(producer, topic, partition, record, partial(delivered, number))
+    waiting = producer.flush(REQUEST_SECONDS)
+    if waiting or refused:
+        raise RealKafkaClientError(f"{topic}-{partition}: {waiting} unanswered, {len(refused)} refused: {refused[:3]}")
+    return [replace(record, offset=offsets[number]) for number, record in enumerate(sent)]
+
+
+def _enqueue(producer: Producer, topic: str, partition: int, record: Record, delivered: DeliveryCallback) -> None:
+    while True:
+        try:
+            producer.produce(
+                topic,
+                record.value,
+                record.key,
+                partition,
+                on_delivery=delivered,
+                timestamp=record.timestamp,
+                headers=list(record.headers),
+            )
+        except BufferError:
+            producer.poll(1)
+        else:
+            return
+
+
+def _until_end(consumer: Consumer) -> Iterable[Record]:
+    """Yield records up to the end of the one partition assigned; an end without a record in between is one as well."""
+    end = time.monotonic() + REQUEST_SECONDS
+    while time.monotonic() < end:
+        for message in consumer.consume(1000, timeout=0.05):
+            error = message.error()
+            if error is None:
+                end = time.monotonic() + REQUEST_SECONDS
+                yield _record(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                return
+            else:
+                raise KafkaException(error)
+    raise RealKafkaClientError(f"neither a record nor the end of the partition came within {REQUEST_SECONDS} s")
+
+
+def _record(message: Message) -> Record:
+    headers = cast(Headers, tuple(message.headers() or ()))
+    return Record(cast(int, message.offset()), message.timestamp()[1], message.key(), message.value(), headers)

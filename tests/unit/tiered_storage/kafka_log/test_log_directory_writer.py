@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.local_logs import NOW, TOPIC_ID, read_all, records
+
+from tiered_storage.errors import CorruptIndexError, InvalidLogDirectoryError, LogDirectoryLockedError
+from tiered_storage.kafka_log.directory_lock import ensure_unlocked
+from tiered_storage.kafka_log.log_directory import read_log_directory
+from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.meta_properties import MetaProperties
+from tiered_storage.kafka_log.offset_checkpoint import read_offset_checkpoint
+
+DIRECTORY_ID = "J8AJkMIyTFyv6dWLTSGUwA"
+
+
+def write(root: Path) -> None:
+    with LogDirectoryWriter.create(
+        root, "cluster", node_id=4, directory_id=DIRECTORY_ID, clock=lambda: NOW
+    ) as directory:
+        for partition in (0, 1):
+            log = directory.create_log("orders", partition, TOPIC_ID)
+            for _ in range(partition + 1):
+                log.append(records(3))
+
+
+def test_a_written_directory_is_read_as_a_brokers(tmp_path: Path) -> None:
+    write(tmp_path / "logs")
+
+    found = read_log_directory(tmp_path / "logs")
+
+    assert (found.cluster_id, found.node_id) == ("cluster", 4)
+    assert [(it.topic, it.partition, it.topic_id) for it in found.partitions] == [
+        ("orders", 0, TOPIC_ID),
+        ("orders", 1, TOPIC_ID),
+    ]
+    assert found.high_watermarks == {("orders", 0): 3, ("orders", 1): 6}
+    assert found.log_start_offsets == {("orders", 0): 0, ("orders", 1): 0}
+    assert (found.skipped, found.damaged, found.warnings) == ({}, {}, ())
+
+
+def test_its_identity_recovery_points_and_clean_shutdown_are_told_as_kafka_does(tmp_path: Path) -> None:
+    write(tmp_path)
+
+    assert MetaProperties.read(tmp_path / "meta.properties") == MetaProperties(1, "cluster", 4, DIRECTORY_ID)
+    recovery_points = read_offset_checkpoint(tmp_path / "recovery-point-offset-checkpoint")
+    assert recovery_points == {("orders", 0): 3, ("orders", 1): 6}
+    assert json.loads((tmp_path / ".kafka_cleanshutdown").read_bytes()) == {"version": 0, "brokerEpoch": -1}
+
+
+def test_a_directory_id_is_made_up_where_none_is_given(tmp_path: Path) -> None:
+    ids = set()
+    for name in ("a", "b"):
+        LogDirectoryWriter.create(tmp_path / name, "cluster").close()
+        ids.add(MetaProperties.read(tmp_path / name / "meta.properties").directory_id)
+
+    assert len(ids) == 2
+
+
+def test_the_directory_is_locked_for_as_long_as_it_is_written(tmp_path: Path) -> None:
+    with LogDirectoryWriter.create(tmp_path, "cluster"):
+        for attempt in (
+            lambda: LogDirectoryWriter.open(tmp_path),
+            lambda: LogDirectoryWriter.create(tmp_path, "cluster"),
+        ):
+            with pytest.raises(LogDirectoryLockedError):
+                attempt()
+
+    ensure_unlocked(tmp_path)
+
+
+def test_a_directory_is_gone_on_with_and_is_not_clean_meanwhile(tmp_path: Path) -> None:
+    write(tmp_path)
+
+    with LogDirectoryWriter.open(tmp_path, clock=lambda: NOW) as directory:
+        assert not (tmp_path / ".kafka_cleanshutdown").exists()
+        log = directory.log("orders", 1)
+        assert log.append(records(2)) == 6
+        directory.create_log("payments", 0, DIRECTORY_ID).append(records(1))
+        assert len(read_all(log)) == 8
+
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+    assert read_log_directory(tmp_path).high_watermarks == {("orders", 0): 3, ("orders", 1): 8, ("payments", 0): 1}
+
+
+def test_after_an_error_the_directory_is_unlocked_and_left_to_be_recovered(tmp_path: Path) -> None:
+    write(tmp_path)
+
+    with pytest.raises(RuntimeError), LogDirectoryWriter.open(tmp_path) as directory:
+        directory.log("orders", 0).append(records(1))
+        raise RuntimeError
+
+    ensure_unlocked(tmp_path)
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    assert read_log_directory(tmp_path).high_watermarks == {("orders", 0): 3, ("orders", 1): 6}
+    with LogDirectoryWriter.open(tmp_path) as directory:
+        assert directory.log("orders", 0).log_end_offset == 4
+
+
+def test_a_log_directory_is_not_created_over(tmp_path: Path) -> None:
+    write(tmp_path)
+
+    with pytest.raises(InvalidLogDirectoryError, match="is a log directory already"):
+        LogDirectoryWriter.create(tmp_path, "another")
+
+    ensure_unlocked(tmp_path)
+    assert read_log_directory(tmp_path).cluster_id == "cluster"
+
+
+def test_a_directory_that_cannot_be_opened_whole_is_left_unlocked(tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "orders-1" / "partition.metadata").write_bytes(b"")
+
+    with pytest.raises(CorruptIndexError):
+        LogDirectoryWriter.open(tmp_path)
+
+    ensure_unlocked(tmp_path)
+
+
+def test_a_partition_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
+    with (
+        LogDirectoryWriter.create(tmp_path, "cluster") as directory,
+        pytest.raises(InvalidLogDirectoryError, match="has no orders-7"),
+    ):
+        directory.log("orders", 7)

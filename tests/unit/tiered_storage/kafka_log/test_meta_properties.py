@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiered_storage.errors import ConfigurationError, CorruptIndexError
+from tiered_storage.kafka_log.meta_properties import MetaProperties
+
+DIRECTORY_ID = "cxfmXdFdRF2-6WITmvYjdA"
+printable = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "meta.properties"
+
+
+@given(
+    cluster_id=printable,
+    node_id=st.integers(0, 999_999_999),
+    directory_id=st.sampled_from([None, DIRECTORY_ID]),
+    version=st.sampled_from([0, 1]),
+)
+def test_properties_survive_their_file(
+    tmp_path_factory: pytest.TempPathFactory, cluster_id: str, node_id: int, directory_id: str | None, version: int
+) -> None:
+    path = tmp_path_factory.mktemp("log") / "meta.properties"
+    properties = MetaProperties(version, cluster_id, node_id, directory_id)
+
+    properties.write(path)
+
+    assert MetaProperties.read(path) == properties
+
+
+def test_the_file_of_a_kraft_broker_is_read(path: Path) -> None:
+    path.write_text(
+        "#\n#Sat Nov 21 11:07:00 UTC 2026\n"
+        "cluster.id=MkU3OEVBNTcwNTJENDM2Qg\n"
+        f"directory.id={DIRECTORY_ID}\n"
+        "node.id=1\nversion=1\n"
+    )
+
+    assert MetaProperties.read(path) == MetaProperties(1, "MkU3OEVBNTcwNTJENDM2Qg", 1, DIRECTORY_ID)
+
+
+def test_the_file_of_a_zookeeper_broker_is_read(path: Path) -> None:
+    path.write_text("broker.id=3\nversion=0\n")
+
+    assert MetaProperties.read(path) == MetaProperties(0, None, 3, None)
+
+
+def test_javas_escapes_comments_and_continued_lines_are_understood(path: Path) -> None:
+    path.write_bytes(
+        b"! a comment that does not go on \\\n"
+        b"\n"
+        b"  version : 1\r\n"
+        b"cluster.id  a\\=b\\u00e9\\\n"
+        b"      \\tc\n"
+        b"node\\.id=\\\n"
+        b"   4\n"
+        b"unknown\n"
+        b"node.id=\\"
+    )
+
+    with pytest.raises(CorruptIndexError, match=r"node.id is ''"):
+        MetaProperties.read(path)
+
+    path.write_bytes(path.read_bytes() + b"\n7")
+    assert MetaProperties.read(path) == MetaProperties(1, "a=bé\tc", 7, None)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("version=2\n", "version 2 is unknown"),
+        ("version=one\n", "version is 'one'"),
+        ("version=1\nnode.id=1\n", "needs cluster.id"),
+        ("version=1\n", "needs cluster.id and node.id"),
+        ("version=1\ncluster.id=c\nnode.id=99999999999\n", "no number"),
+        (f"version=1\ncluster.id=c\nnode.id=1\ndirectory.id={DIRECTORY_ID}A\n", "directory.id: "),
+        ("#" * 100_000, "goes on past"),
+    ],
+)
+def test_a_broken_file_is_refused_by_name(path: Path, content: str, reason: str) -> None:
+    path.write_text(content)
+
+    with pytest.raises(CorruptIndexError, match=reason) as raised:
+        MetaProperties.read(path)
+
+    assert raised.value.path == str(path)
+
+
+def test_a_value_that_is_no_printable_ascii_is_not_written(path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cluster.id"):
+        MetaProperties(1, "a\nb", 1, None).write(path)
+
+    assert not path.exists()

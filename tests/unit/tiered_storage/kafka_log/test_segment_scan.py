@@ -1,0 +1,348 @@
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.record_batches import batches_of, record_lists, some_records
+from tiered_storage.errors import CorruptRecordError, UnsupportedMagicError
+from tiered_storage.kafka_log import scan_kernels
+from tiered_storage.kafka_log.batch_header import CRC_END, INT32_MAX
+from tiered_storage.kafka_log.checksum import crc32c
+from tiered_storage.kafka_log.record_batch import Compression, Record, encode_batch, read_batch_header, read_records
+from tiered_storage.kafka_log.segment_scan import (
+    BatchTable,
+    SegmentScanner,
+    iterate_segment,
+    recover_valid_length,
+    scan_segment,
+)
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "00000000000000000100.log"
+
+
+@pytest.fixture(params=["compiled", "without the C library"])
+def scanner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., SegmentScanner]:
+    """SegmentScanner as it is here, and as it is where google-crc32c has no C library."""
+    if request.param != "compiled":
+        monkeypatch.setattr(scan_kernels, "checksum_kernel", lambda: None)
+    return SegmentScanner
+
+
+@settings(deadline=None)
+@given(records=record_lists(), codec=st.sampled_from(Compression), position=st.integers(0, 1 << 40))
+def test_a_row_says_what_the_header_says(records: list[Record], codec: Compression, position: int) -> None:
+    batch = encode_batch(
+        records, codec, partition_leader_epoch=5, producer_id=1 << 40, producer_epoch=7, base_sequence=9
+    )
+    header = read_batch_header(batch)
+
+    table, consumed = SegmentScanner("a segment", header.base_offset, start_position=position).feed(memoryview(batch))
+
+    assert consumed == len(batch)
+    assert len(table) == 1
+    assert table.position.tolist() == [position]
+    for name in BatchTable.__dataclass_fields__:
+        if name != "position":
+            assert getattr(table, name).tolist() == [getattr(header, name)], name
+
+
+def test_a_window_may_be_anything_that_lies_in_memory(scanner: Callable[..., SegmentScanner]) -> None:
+    data = b"".join(batches_of([1, 2, 3]))
+
+    for window in (
+        memoryview(data),
+        memoryview(bytearray(data)),
+        np.frombuffer(data, np.uint8),
+        np.array([*data], "u1"),
+    ):
+        table, consumed = scanner("a segment", 0).feed(window)
+        assert (table.record_count.tolist(), consumed) == ([1, 2, 3], len(data))
+
+
+def test_an_empty_window_has_no_batches(scanner: Callable[..., SegmentScanner]) -> None:
+    table, consumed = scanner("a segment", 0).feed(memoryview(b""))
+
+    assert (len(table), consumed) == (0, 0)
+
+
+def test_windows_that_cut_batches_give_the_same_table(scanner: Callable[..., SegmentScanner]) -> None:
+    data = b"".join(batches_of([1, 20, 3, 1], base_offset=100))
+    whole, _ = scanner("a segment", 100).feed(memoryview(data))
+
+    for step in range(1, len(data), 7):
+        in_steps = scanner("a segment", 100)
+        tables, end = [], 0
+        while in_steps.position < len(data):
+            end = max(end + step, in_steps.position + in_steps.needed(memoryview(data)[in_steps.position : end]))
+            tables.append(in_steps.feed(memoryview(data)[in_steps.position : end])[0])
+        in_steps.finish(len(data) - in_steps.position)
+        assert in_steps.next_offset == 125
+        _assert_same(BatchTable.concatenate(tables), whole)
+
+
+def test_what_is_needed_is_first_a_glimpse_and_then_the_batch() -> None:
+    (batch,) = batches_of([4])
+    scanner = SegmentScanner("a segment", 0)
+
+    assert scanner.needed(memoryview(batch)[:16]) == 17
+    assert scanner.needed(memoryview(batch)[:17]) == len(batch)
+
+
+def test_bytes_left_at_the_end_are_truncated() -> None:
+    first, second = batches_of([4, 5])
+    scanner = SegmentScanner("orders-0/00000000000000000000.log", 0)
+    scanner.feed(memoryview(first + second[:30]))
+
+    with pytest.raises(CorruptRecordError, match="truncated: the last 30 bytes") as caught:
+        scanner.finish(30)
+
+    assert caught.value.position == len(first)
+
+
+def test_a_wrong_checksum_is_named_with_both(scanner: Callable[..., SegmentScanner]) -> None:
+    first, second, third = batches_of([1, 2, 3])
+    broken = bytearray(second)
+    broken[-1] ^= 0x40
+
+    with pytest.raises(CorruptRecordError) as caught:
+        scanner("a segment", 0, start_position=1000).feed(memoryview(first + broken + third))
+
+    assert caught.value.position == 1000 + len(first)
+    assert f"0x{crc32c(second[CRC_END:]):08x}" in caught.value.reason
+    assert f"0x{crc32c(broken[CRC_END:]):08x}" in caught.value.reason
+
+
+def test_checksums_are_let_be_on_request() -> None:
+    (batch,) = batches_of([1])
+    broken = bytearray(batch)
+    broken[-1] ^= 1
+
+    table, _ = SegmentScanner("a segment", 0, verify_crc=False).feed(memoryview(broken))
+
+    assert len(table) == 1
+
+
+def test_a_segment_goes_on_as_it_was_after_an_error(scanner: Callable[..., SegmentScanner]) -> None:
+    first, second = batches_of([1, 2])
+    one = scanner("a segment", 0)
+    one.feed(memoryview(first))
+
+    with pytest.raises(CorruptRecordError):
+        one.feed(memoryview(second[:-1] + b"?"))
+
+    assert (one.position, one.next_offset) == (len(first), 1)
+    assert len(one.feed(memoryview(second))[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("base_offset", "batches", "reason"),
+    [
+        (10, batches_of([1], base_offset=9), "starts at offset 9; offsets rise, so from 10 on here"),
+        (0, batches_of([2]) + batches_of([1], base_offset=1), "starts at offset 1; offsets rise, so from 2 on here"),
+        (0, batches_of([2]) * 2, "starts at offset 0; offsets rise, so from 2 on here"),
+        (5, batches_of([1], base_offset=6 + INT32_MAX), "too far from the segment's base offset 5"),
+    ],
+)
+def test_offsets_out_of_order_are_named(base_offset: int, batches: list[bytes], reason: str) -> None:
+    with pytest.raises(CorruptRecordError, match=reason) as caught:
+        SegmentScanner("a segment", base_offset).feed(memoryview(b"".join(batches)))
+
+    assert caught.value.position == sum(map(len, batches[:-1]))
+
+
+def test_the_furthest_offset_of_an_index_is_in_order() -> None:
+    batch = encode_batch([Record(5, 0, None, None), Record(5 + INT32_MAX, 0, None, None)])
+
+    table, _ = SegmentScanner("a segment", 5).feed(memoryview(batch))
+
+    assert table.last_offset.tolist() == [5 + INT32_MAX]
+
+
+@pytest.mark.parametrize("magic", [0, 1, 3])
+@pytest.mark.parametrize("size", [26, 60, 400])
+def test_another_magic_is_named_whatever_its_size(magic: int, size: int) -> None:
+    first = batches_of([1])[0]
+    other = struct.pack(">qiIbb", 1, size - 12, 0, magic, 0) + bytes(size - 18)
+
+    with pytest.raises(UnsupportedMagicError, match=f"has magic {magic}") as caught:
+        SegmentScanner("a segment", 0).feed(memoryview(first + other))
+
+    assert caught.value.position == len(first)
+
+
+@pytest.mark.parametrize(
+    ("place", "layout", "value", "reason"),
+    [
+        (8, ">i", 0, "batch length of 0"),
+        (8, ">i", -1, "batch length of -1"),
+        (0, ">q", -1, "base offset is -1"),
+        (23, ">i", -1, "last offset delta is -1"),
+        (57, ">i", -1, "-1 records"),
+        (57, ">i", 4, "4 records in a range of 3 offsets"),
+        (21, ">h", 6, "codec 6"),
+    ],
+)
+def test_a_header_that_cannot_be_is_named(place: int, layout: str, value: int, reason: str) -> None:
+    broken = bytearray(batches_of([3])[0])
+    struct.pack_into(layout, broken, place, value)
+    struct.pack_into(">I", broken, 17, crc32c(broken[CRC_END:]))
+
+    with pytest.raises(CorruptRecordError, match=reason):
+        SegmentScanner("a segment", 0).feed(memoryview(broken))
+
+
+@settings(deadline=None)
+@given(data=st.binary(max_size=300), verify_crc=st.booleans())
+def test_random_bytes_are_refused_or_left_over(data: bytes, verify_crc: bool) -> None:
+    try:
+        table, consumed = SegmentScanner("noise", 0, verify_crc=verify_crc).feed(memoryview(data))
+    except CorruptRecordError as error:
+        assert 0 <= error.position <= len(data)
+        return
+    assert consumed == table.size.sum()
+
+
+@settings(deadline=None)
+@given(
+    flips=st.lists(st.tuples(st.integers(0, 399), st.integers(0, 7)), min_size=1, max_size=3), cut=st.integers(0, 99)
+)
+def test_damage_never_passes_and_never_costs_what_lies_before_it(flips: list[tuple[int, int]], cut: int) -> None:
+    batches = batches_of([1] * 6)
+    data = bytearray(b"".join(batches))
+    for place, bit in flips:
+        data[place] ^= 1 << bit
+    data = data[: len(data) - cut]
+    sound = 0
+    while sound < len(batches) and data.startswith(b"".join(batches[: sound + 1])):
+        sound += 1
+
+    scanner = SegmentScanner("damaged", 0)
+    try:
+        table, consumed = scanner.feed(memoryview(data))
+        scanner.finish(len(data) - consumed)
+    except CorruptRecordError as error:
+        assert error.position >= sum(map(len, batches[:sound]))
+        return
+    assert read_back(bytes(data), table)
+
+
+def read_back(data: bytes, table: BatchTable) -> bool:
+    """What passed differs at most where no checksum reaches: in offsets that still rise, and in the leader epoch."""
+    places = zip(table.position.tolist(), table.size.tolist(), strict=True)
+    values = [record.value for at, size in places for record in read_records(data[at : at + size])]
+    return values == [b"value"] * len(table)
+
+
+def test_a_file_is_read_whole_in_windows_of_any_size(path: Path) -> None:
+    batches = batches_of([1, 30, 2, 5, 1], base_offset=100, compression=Compression.LZ4)
+    path.write_bytes(b"".join(batches))
+    whole = scan_segment(path, 100)
+    assert whole.record_count.tolist() == [1, 30, 2, 5, 1]
+
+    for window_bytes in (0, 1, 61, 100, 150, 1000, 8 * MIB):
+        data = b""
+        tables = []
+        for part, table in iterate_segment(path, 100, window_bytes=window_bytes):
+            assert part.readonly
+            assert len(part) == table.size.sum()
+            data += part
+            tables.append(table)
+        assert data == path.read_bytes()
+        _assert_same(BatchTable.concatenate(tables), whole)
+
+
+def test_an_empty_file_has_no_batches(path: Path) -> None:
+    path.touch()
+
+    assert len(scan_segment(path, 100)) == 0
+    assert recover_valid_length(path, 100) == 0
+
+
+@pytest.mark.parametrize("window_bytes", [61, 8 * MIB])
+def test_a_torn_end_is_refused_and_recovered_up_to_the_last_whole_batch(path: Path, window_bytes: int) -> None:
+    first, second = batches_of([3, 4], base_offset=100)
+
+    for end in range(1, len(second)):
+        path.write_bytes(first + second[:end])
+        with pytest.raises(CorruptRecordError) as caught:
+            scan_segment(path, 100, window_bytes=window_bytes)
+        assert (caught.value.path, caught.value.position) == (str(path), len(first))
+        assert recover_valid_length(path, 100, window_bytes=window_bytes) == len(first)
+
+
+def test_a_file_that_is_whole_is_recovered_whole(path: Path) -> None:
+    path.write_bytes(b"".join(batches_of([3, 4], base_offset=100)))
+
+    assert recover_valid_length(path, 100) == path.stat().st_size
+
+
+@pytest.mark.parametrize(
+    "behind", [bytes(1), bytes(5000), b"\xff" * 80, struct.pack(">qiib", 107, 90, 0, 77) + bytes(99)]
+)
+def test_zeros_and_noise_behind_the_last_batch_are_not_recovered(path: Path, behind: bytes) -> None:
+    sound = b"".join(batches_of([3, 4], base_offset=100))
+    path.write_bytes(sound + behind)
+
+    assert recover_valid_length(path, 100) == len(sound)
+
+
+def test_batches_of_an_older_magic_are_never_taken_for_damage(path: Path) -> None:
+    old = struct.pack(">qiIbb", 101, 100, 0, 1, 0) + bytes(94)
+    path.write_bytes(batches_of([1], base_offset=100)[0] + old)
+
+    with pytest.raises(UnsupportedMagicError, match="magic 1"):
+        recover_valid_length(path, 100)
+
+
+def test_a_batch_that_claims_gigabytes_allocates_only_the_window(path: Path) -> None:
+    (batch,) = batches_of([1], base_offset=100, value=bytes(MIB))
+    path.write_bytes(batch[:8] + struct.pack(">i", (1 << 31) - 1) + batch[12:])
+    scan_kernels.count_batches(np.empty(0, np.uint8))
+
+    tracemalloc.start()
+    with pytest.raises(CorruptRecordError, match="truncated"):
+        scan_segment(path, 100, window_bytes=1000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert peak < MIB
+
+
+def test_memory_follows_the_window_not_the_file(path: Path) -> None:
+    (batch,) = batches_of([1], base_offset=100, value=bytes(1000))
+    count = 16 * MIB // len(batch)
+    path.write_bytes(b"".join(struct.pack(">q", 100 + i) + batch[8:] for i in range(count)))
+    rows = sum(len(table) for _, table in iterate_segment(path, 100))
+
+    tracemalloc.start()
+    again = sum(len(table) for _, table in iterate_segment(path, 100, window_bytes=MIB))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert again == rows == count
+    assert peak < 2 * MIB
+
+
+def test_tables_join_in_order_and_no_tables_make_an_empty_one() -> None:
+    one, _ = SegmentScanner("a segment", 0).feed(memoryview(encode_batch(some_records(0, 2))))
+    two, _ = SegmentScanner("a segment", 0).feed(memoryview(encode_batch(some_records(2, 3))))
+
+    assert BatchTable.concatenate([one, two]).last_offset.tolist() == [1, 4]
+    assert len(BatchTable.concatenate([])) == 0
+
+
+def _assert_same(table: BatchTable, other: BatchTable) -> None:
+    for mine, theirs in zip(table.columns(), other.columns(), strict=True):
+        np.testing.assert_array_equal(mine, theirs, strict=True)

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiered_storage.kafka_log.varint import append_varint, read_varint
+
+int64 = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+@given(int64, st.binary(max_size=3), st.binary(max_size=3))
+def test_every_value_survives_between_other_bytes(value: int, before: bytes, behind: bytes) -> None:
+    out = bytearray(before)
+
+    append_varint(out, value)
+
+    assert read_varint(bytes(out) + behind, len(before)) == (value, len(out))
+
+
+@pytest.mark.parametrize(
+    ("value", "encoded"),
+    [
+        (0, "00"),
+        (-1, "01"),
+        (1, "02"),
+        (63, "7e"),
+        (-64, "7f"),
+        (64, "8001"),
+        (-65, "8101"),
+        (8191, "fe7f"),
+        (8192, "808001"),
+        ((1 << 31) - 1, "feffffff0f"),
+        (-(1 << 63), "ffffffffffffffffff01"),
+    ],
+)
+def test_values_are_encoded_as_protocol_buffers_do(value: int, encoded: str) -> None:
+    out = bytearray()
+
+    append_varint(out, value)
+
+    assert out.hex() == encoded
+    assert read_varint(bytes(out), 0) == (value, len(out))
+
+
+@given(int64.filter(lambda value: not -64 <= value < 64))
+def test_a_value_that_the_buffer_cuts_is_an_index_error(value: int) -> None:
+    out = bytearray()
+    append_varint(out, value)
+
+    for end in range(len(out)):
+        with pytest.raises(IndexError):
+            read_varint(bytes(out[:end]), 0)
+
+
+@pytest.mark.parametrize("encoded", ["ffffffffffffffffff02", "ff" * 9 + "7f"])
+def test_more_than_64_bits_are_refused(encoded: str) -> None:
+    with pytest.raises(ValueError, match="exceeds 64 bits"):
+        read_varint(bytes.fromhex(encoded), 0)
+
+
+def test_an_endless_varint_is_refused() -> None:
+    with pytest.raises(ValueError, match="longer than 10 bytes"):
+        read_varint(b"\x80" * 1000, 0)

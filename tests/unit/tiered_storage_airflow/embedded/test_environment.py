@@ -1,0 +1,78 @@
+"""The environment of Airflow's processes: what goes over the user's own, and what stays of that."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tiered_storage_airflow.embedded.credentials import Credentials
+from tiered_storage_airflow.embedded.environment import EmbeddedAirflow, airflow_environment
+
+CREDENTIALS = Credentials("jwt", "api", "fernet", "password")
+
+
+def environment_of(airflow: EmbeddedAirflow, environ: dict[str, str] | None = None) -> dict[str, str]:
+    return airflow_environment(airflow, CREDENTIALS, Path("/java"), environ or {})
+
+
+@pytest.fixture
+def airflow(tmp_path: Path) -> EmbeddedAirflow:
+    return EmbeddedAirflow(tmp_path / "state", tmp_path / "settings.yaml", 8181, dags_folder=tmp_path / "dags")
+
+
+def test_everything_of_airflow_lies_below_the_state_directory(airflow: EmbeddedAirflow, tmp_path: Path) -> None:
+    environment = environment_of(airflow)
+    home = tmp_path / "state" / "airflow"
+    assert environment["AIRFLOW_HOME"] == str(home)
+    assert environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] == f"sqlite:///{home}/airflow.db"
+    assert environment["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"] == str(home / "passwords.json")
+    assert environment["AIRFLOW__CORE__DAGS_FOLDER"] == str(tmp_path / "dags")
+
+
+def test_the_port_is_the_same_everywhere(airflow: EmbeddedAirflow) -> None:
+    environment = environment_of(airflow)
+    assert environment["AIRFLOW__API__PORT"] == "8181"
+    assert environment["AIRFLOW__API__BASE_URL"] == "http://127.0.0.1:8181"
+    assert environment["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"] == "http://127.0.0.1:8181/execution/"
+
+
+def test_nobody_gets_in_without_the_generated_login(airflow: EmbeddedAirflow) -> None:
+    environment = environment_of(airflow, {"AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True"})
+    assert environment["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS"] == "False"
+    assert environment["AIRFLOW__API__HOST"] == "127.0.0.1"
+    assert environment["AIRFLOW__API_AUTH__JWT_SECRET"] == "jwt"
+    assert environment["AIRFLOW__API__SECRET_KEY"] == "api"
+    assert environment["AIRFLOW__CORE__FERNET_KEY"] == "fernet"
+
+
+def test_relative_paths_become_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    environment = environment_of(EmbeddedAirflow(Path(".state"), Path("settings.yaml")))
+    assert environment["AIRFLOW_HOME"] == str(tmp_path / ".state" / "airflow")
+    assert environment["TIERED_STORAGE_CONFIG"] == str(tmp_path / "settings.yaml")
+
+
+def test_without_a_settings_file_the_users_own_variable_stays(tmp_path: Path) -> None:
+    assert "TIERED_STORAGE_CONFIG" not in environment_of(EmbeddedAirflow(tmp_path))
+
+
+def test_the_pinned_programs_come_first_and_foreign_ones_do_not_get_in(airflow: EmbeddedAirflow) -> None:
+    foreign = {"PATH": "/usr/bin", "PYTHONPATH": "/other", "SPARK_HOME": "/spark3", "PYSPARK_DRIVER_PYTHON": "jupyter"}
+    environment = environment_of(airflow, foreign)
+    assert environment["PATH"] == f"{Path(sys.executable).parent}:/usr/bin"
+    assert environment["JAVA_HOME"] == "/java"
+    assert environment["SPARK_LOCAL_IP"] == "127.0.0.1"
+    assert not {"PYTHONPATH", "SPARK_HOME", "PYSPARK_DRIVER_PYTHON"} & set(environment)
+
+
+def test_secrets_and_settings_of_the_user_pass_through(airflow: EmbeddedAirflow) -> None:
+    given = {"AIRFLOW_CONN_REMOTE_STORAGE_DEFAULT": "{}", "AWS_PROFILE": "mine", "TIERED_STORAGE_LOG_DIRS": "/kafka"}
+    assert given.items() <= environment_of(airflow, given).items()
+
+
+@pytest.mark.parametrize("name", ["NO_PROXY", "no_proxy"])
+def test_calls_to_the_api_pass_by_the_proxy(airflow: EmbeddedAirflow, name: str) -> None:
+    environment = environment_of(airflow, {"HTTP_PROXY": "http://proxy:3128", name: "internal.example.com"})
+    assert environment["NO_PROXY"] == environment["no_proxy"] == "internal.example.com,127.0.0.1,localhost"

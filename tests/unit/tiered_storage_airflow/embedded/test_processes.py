@@ -1,0 +1,144 @@
+"""Services as processes: found again by id and start, ended with everything they started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tiered_storage_airflow.embedded.processes import (
+    MARK_VARIABLE,
+    ServiceProcess,
+    is_running,
+    members,
+    signal_all,
+    start,
+    wait_ended,
+)
+from tiered_storage_airflow.embedded.record import RunningAirflow, read_record, write_record
+from tiered_storage_airflow.embedded.stopping import stop
+from tiered_storage_airflow.embedded.waiting import wait_until
+
+MARK = f"test-{os.getpid()}"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    marked = members([], MARK)
+    signal_all(marked, signal.SIGKILL)
+    assert wait_ended(marked, 10)
+
+
+def start_shell(home: Path, script: str, name: str = "scheduler") -> ServiceProcess:
+    """Start a service that runs `script` and says so in the file `ready` once it is set up."""
+    environment = {**os.environ, MARK_VARIABLE: MARK}
+    ready = home / f"{name}.ready"
+    command = ["bash", "-c", f"{script.replace('READY', f'touch {ready}')}"]
+    service = start(name, command, environment, log=home / "logs" / f"{name}.log", directory=home)
+    assert wait_until(ready.exists, 10)
+    return service
+
+
+def record(home: Path, *services: ServiceProcess) -> RunningAirflow:
+    running = RunningAirflow(home, "http://127.0.0.1:8080", None, MARK, services)
+    write_record(running)
+    return running
+
+
+def test_a_service_runs_in_a_session_of_its_own_and_logs_into_its_file(home: Path) -> None:
+    service = start_shell(home, "echo hello; READY; sleep 60")
+    assert service.is_running()
+    assert os.getsid(service.pid) == service.pid
+    assert (home / "logs" / "scheduler.log").read_text() == "hello\n"
+
+
+def test_the_log_of_the_start_before_is_kept(home: Path) -> None:
+    start_shell(home, "echo first; READY")
+    start_shell(home, "echo second; READY")
+    assert wait_until(lambda: (home / "logs" / "scheduler.log").read_text() == "second\n", 10)
+    assert (home / "logs" / "scheduler.log.1").read_text() == "first\n"
+
+
+def test_an_id_that_was_given_to_another_process_is_not_ours(home: Path) -> None:
+    stranger = start_shell(home, "READY; sleep 60")
+    recycled = replace(stranger, started="an earlier start")
+    assert not recycled.is_running()
+    assert members([recycled], "another mark") == []
+    stop(replace(record(home, recycled), mark="another mark"), grace=0.2)
+    assert stranger.is_running()
+
+
+def test_an_ended_service_does_not_run_though_nobody_waited_for_it(home: Path) -> None:
+    service = start_shell(home, "READY")
+    assert wait_until(lambda: not service.is_running(), 10)
+    assert members([service], MARK) == []
+
+
+def test_members_are_all_that_was_started_also_outside_of_the_session(home: Path) -> None:
+    service = start_shell(home, "sleep 60 & setsid sleep 60 & READY; wait")
+    assert wait_until(lambda: len(members([service], "")) == 3, 10)
+    assert sorted(process.name() for process in members([service], "")) == ["bash", "sleep", "sleep"]
+
+
+def test_what_outlives_its_service_is_found_by_the_mark(home: Path) -> None:
+    service = start_shell(home, "sleep 60 & setsid sleep 60 & READY")
+    assert wait_until(lambda: not service.is_running(), 10)
+    assert [process.name() for process in members([service], MARK)] == ["sleep", "sleep"]
+    assert members([service], "another mark") == []
+
+
+def test_stopping_ends_everything_and_forgets_it(home: Path) -> None:
+    services = [
+        start_shell(home, "sleep 60 & setsid sleep 60 & READY; wait"),
+        start_shell(home, "READY; sleep 60", name="api-server"),
+    ]
+    running = record(home, *services)
+    stop(running, grace=2)
+    assert members(services, MARK) == []
+    assert read_record(home) is None
+
+
+def test_stopping_kills_what_does_not_listen(home: Path) -> None:
+    stubborn = start_shell(home, "trap '' TERM; READY; while true; do sleep 1; done")
+    stop(record(home, stubborn), grace=0.4)
+    assert members([stubborn], MARK) == []
+
+
+def test_a_task_hears_of_the_end_through_its_supervisor(home: Path) -> None:
+    # As the scheduler does: it goes only when its worker has, and that one passes SIGTERM on to its task.
+    supervisor = "trap 'echo passed on > told' TERM; sleep 60 & wait; kill %1"
+    service = start_shell(home, f"trap '' TERM; ( {supervisor} ) & READY; trap : TERM; wait; wait")
+    stop(record(home, service), grace=1)
+    assert (home / "told").read_text() == "passed on\n"
+    assert members([service], MARK) == []
+
+
+def test_a_task_that_goes_on_is_killed_before_its_supervisor_so_that_it_is_reported(home: Path) -> None:
+    task = "import os, signal, time; os.setpgid(0, 0); signal.signal(15, signal.SIG_IGN); open('task', 'w'); time.sleep(60)"
+    supervisor = f'trap : TERM; {sys.executable} -c "{task}" & until wait; do :; done; echo reported > told'
+    script = (
+        f'trap : TERM; ( trap : TERM; {sys.executable} -c "{task}" & task=$!; '
+        "while kill -0 $task 2> /dev/null; do wait $task; done; echo reported > told ) & "
+        "until [ -e task ]; do sleep 0.05; done; READY; while kill -0 $! 2> /dev/null; do wait; done"
+    )
+    assert supervisor
+    service = start_shell(home, script)
+    stop(record(home, service), grace=2)
+    assert (home / "told").read_text() == "reported\n"
+
+
+def test_a_process_that_ended_before_it_is_signalled_is_no_error(home: Path) -> None:
+    child = subprocess.Popen(["true"])
+    process = psutil.Process(child.pid)
+    child.wait()
+    signal_all([process], signal.SIGTERM)
+    assert not is_running(process)
+    assert home.exists()
