@@ -30,7 +30,9 @@ class Output:
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         for column in columns:
             is_number = bool(rows) and all(isinstance(row[columns.index(column)], int) for row in rows)
-            table.add_column(column, justify="right" if is_number else "left", overflow="fold", no_wrap=not sys.stdout.isatty())
+            table.add_column(
+                column, justify="right" if is_number else "left", overflow="fold", no_wrap=not sys.stdout.isatty()
+            )
         for row in rows:
             table.add_row(*(_shown(value) for value in row))
         # Into a file or a pipe a row is one line, however long.

@@ -139,7 +139,7 @@ def _refuse_if_cleaned(remote_log: RemoteLogManager, topic: Topic) -> None:
     for log in remote_log.source.partitions() if remote_log.settings.log_dirs else ():
         if isinstance(log, PartitionLog) and log.topic_id_partition.topic_id == topic.topic_id and log.is_compacted:
             raise UnsupportedTopicError(
-                f"topic {topic.name}: the broker's log cleaner has compacted {log.topic_id_partition}: it cannot be tiered"
+                f"topic {topic.name}: the log cleaner has compacted {log.topic_id_partition}: it cannot be tiered"
             )
 
 

@@ -162,17 +162,6 @@ class Settings(PropertyModel):
     )
     """The region of the bucket."""
 
-    remote_log_metadata_manager_class_name: str = setting(
-        "remote.log.metadata.manager.class.name",
-        "tiered_storage.remote_log.metadata.sql_remote_log_metadata.SqlRemoteLogMetadataManager",
-        METADATA,
-        Source.KAFKA,
-        allowed=_DOTTED_NAME,
-        pattern=_CLASS_NAME,
-    )
-    """The RemoteLogMetadataManager: which class keeps what is known of remote segments. KIP-405's default is a topic;
-    ours is SQL."""
-
     rlmm_config_url: MetadataUrl = setting(
         "rlmm.config.url",
         lambda given: f"sqlite:///{given['state_directory'] / 'remote_log_metadata.db'}",

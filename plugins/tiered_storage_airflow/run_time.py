@@ -15,7 +15,8 @@ _BACKFILL = "backfill"  # DagRunType.BACKFILL_JOB, which the task SDK does not e
 
 def is_backfill(context: Mapping[str, Any]) -> bool:
     """Whether the run belongs to a backfill."""
-    return getattr(context["dag_run"].run_type, "value", context["dag_run"].run_type) == _BACKFILL
+    run_type = context["dag_run"].run_type
+    return str(getattr(run_type, "value", run_type)) == _BACKFILL
 
 
 def window_end(context: Mapping[str, Any]) -> int | None:

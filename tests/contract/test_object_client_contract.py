@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from support.remote_segments import reused_chunks, segment_bytes
 
+from support.remote_segments import reused_chunks, segment_bytes
 from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, RemoteObjectNotFoundError
 from tiered_storage.remote_log.storage.object_client import extend_crc32c
 

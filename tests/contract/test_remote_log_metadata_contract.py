@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from support.metadata_stores import (
     DELETED,
     DELETING,
@@ -21,7 +22,6 @@ from support.metadata_stores import (
     a_step,
     add_and_bring_to,
 )
-
 from tiered_storage.errors import ConfigurationError, InvalidTransitionError, LeaseLostError
 from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentId, SegmentState
@@ -295,7 +295,9 @@ def test_the_highest_offset_of_an_epoch_ends_where_the_next_epoch_begins(store: 
     assert highest == {0: None, 1: 14, 2: None, 3: 29, 4: None}
 
 
-def test_the_highest_offset_may_be_that_of_a_segment_which_starts_earlier(store: SqlMetadataStore, lease: Lease) -> None:
+def test_the_highest_offset_may_be_that_of_a_segment_which_starts_earlier(
+    store: SqlMetadataStore, lease: Lease
+) -> None:
     add_and_bring_to(store, a_segment(lease, 0, 99), lease, FINISHED)
     add_and_bring_to(store, a_segment(lease, 50, 59), lease, FINISHED)
 
@@ -560,7 +562,9 @@ def test_more_segments_than_one_transaction_takes_are_all_written(store: SqlMeta
     begun = [(a_segment(lease, start, start + 9), lease) for lease in granted for start in (0, 10)]
 
     added = store.segments.add_remote_log_segments(begun)
-    finished = store.segments.update_remote_log_segments([(a_step(segment, FINISHED), lease) for segment, lease in begun])
+    finished = store.segments.update_remote_log_segments(
+        [(a_step(segment, FINISHED), lease) for segment, lease in begun]
+    )
 
     assert added == [segment for segment, _ in begun]
     assert [store.segments.remote_log_segment_metadata(partition, 15) for partition in partitions] == finished[1::2]

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.metadata_stores import METADATA_STORES, ManualClock, MetadataStoreOpener
 
+from support.metadata_stores import METADATA_STORES, ManualClock, MetadataStoreOpener
 from tiered_storage.remote_log.metadata import Topic, Topics
 
 ORDERS = Topic("cluster-1", "id-of-orders", "orders")

@@ -9,7 +9,8 @@ from typing import Protocol
 
 import pytest
 
-from support.real_kafka import KafkaPrograms, RealKafka
+from support.kafka_programs import KafkaPrograms
+from support.real_kafka import RealKafka
 
 
 @pytest.fixture(scope="session")

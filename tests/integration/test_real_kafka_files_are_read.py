@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from support.real_kafka import RealKafka, RealKafkaError
+from support.kafka_programs import RealKafkaError
+from support.real_kafka import RealKafka
 from support.real_kafka_client import CODECS, RealKafkaClient, send
 from support.varied_records import varied_records
 from tiered_storage.errors import LogDirectoryLockedError
@@ -92,7 +93,7 @@ def _produce_with_each_codec(client: RealKafkaClient) -> None:
     for number, codec in enumerate(CODECS):
         client.produce(
             "compressed-by-client",
-            varied_records(1500, seed=number),
+            varied_records(1000, seed=number),
             partition=number,
             codec=codec,
             batch_num_messages=40,
@@ -102,22 +103,17 @@ def _produce_with_each_codec(client: RealKafkaClient) -> None:
         client.create_topic(
             topic, 1, SMALL_SEGMENTS | {"compression.type": "uncompressed" if codec == "none" else codec}
         )
-        client.produce(topic, varied_records(1500, seed=99), codec="lz4", batch_num_messages=40)
+        client.produce(topic, varied_records(1000, seed=99), codec="lz4", batch_num_messages=40)
 
 
 def _produce_other_settings(client: RealKafkaClient) -> None:
     client.create_topic("large-segments", 1, {"segment.bytes": str(1 << 20)})
-    client.produce("large-segments", varied_records(20_000, seed=7))
+    client.produce("large-segments", varied_records(12_000, seed=7))
     client.create_topic("append-time", 1, SMALL_SEGMENTS | {"message.timestamp.type": "LogAppendTime"})
     client.produce("append-time", varied_records(500, seed=8), batch_num_messages=10)
     client.create_topic("idempotent-producer", 1, SMALL_SEGMENTS)
-    client.produce(
-        "idempotent-producer",
-        varied_records(500, seed=9),
-        max_in_flight=5,
-        enable_idempotence="true",
-        batch_num_messages=20,
-    )
+    idempotent = client.producer(max_in_flight=5, enable_idempotence="true", batch_num_messages=20)
+    send(idempotent, "idempotent-producer", 0, varied_records(500, seed=9))
 
 
 def _produce_transactions(client: RealKafkaClient) -> Transactions:
@@ -208,7 +204,7 @@ def test_rebuilt_indexes_are_the_brokers_own(written: WrittenByBroker) -> None:
             assert builder.offset_index().to_bytes() == segment.offset_index_path.read_bytes(), segment
             assert builder.time_index().to_bytes() == segment.time_index_path.read_bytes(), segment
             entries += builder.offset_entry_count
-    assert entries > 200
+    assert entries > 150
 
 
 def test_the_directory_is_read_as_the_broker_knows_it(written: WrittenByBroker) -> None:
@@ -258,7 +254,7 @@ def test_the_stable_offset_is_where_a_committed_reader_stops(written: WrittenByB
     high_watermark = written.consumed["transactions", 0][-1].offset + 1
     stable = last_stable_offset(written.partition("transactions"), high_watermark)
     assert stable == written.transactions.open[0].offset
-    assert [record for record in written.transactions.committed if record.offset < stable] == written.committed
+    assert written.committed == written.transactions.committed
 
 
 def test_a_log_is_opened_where_its_broker_left_it(written: WrittenByBroker, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from support.real_kafka import KafkaPrograms, RealKafka, RealKafkaError
+from support.kafka_programs import KafkaPrograms, RealKafkaError
+from support.real_kafka import RealKafka
 from support.real_kafka_client import CODECS
 from support.varied_records import FIRST_TIMESTAMP, varied_records
 from tiered_storage.kafka_log.compression import Compression

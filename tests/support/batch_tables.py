@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from hypothesis import strategies as st
@@ -54,4 +55,4 @@ def rows(table: BatchTable, first: int, end: int) -> BatchTable:
 def windows(table: BatchTable, cuts: Sequence[int]) -> list[BatchTable]:
     """Return `table` in pieces, cut before each of the rows `cuts`."""
     bounds = [0, *sorted(min(cut, len(table)) for cut in cuts), len(table)]
-    return [rows(table, first, end) for first, end in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [rows(table, first, end) for first, end in pairwise(bounds)]

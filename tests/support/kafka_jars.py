@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from xml.sax.saxutils import quoteattr
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
@@ -31,7 +32,20 @@ TRUST_STORE_PASSWORD = "certificates are no secret"
 
 _HERE = Path(__file__).parent
 _LIST = _HERE / "kafka_jars.sha256"
-_CENTRAL = "https://repo1.maven.org/maven2/"
+
+# One repository and nothing else: neither the user's Maven nor the user's Ivy cache takes part. The jars are checked by
+# SHA-256 here, so Ivy need not fetch a checksum file for each of them.
+_SETTINGS = """\
+<ivysettings>
+  <property name="ivy.maven.lookup.sources" value="false"/>
+  <property name="ivy.maven.lookup.javadoc" value="false"/>
+  <settings defaultResolver="repository"/>
+  <caches defaultCacheDir={cache}/>
+  <resolvers>
+    <ibiblio name="repository" m2compatible="true" {root} useMavenMetadata="false" checksums=""/>
+  </resolvers>
+</ivysettings>
+"""
 
 
 class KafkaJarsError(RuntimeError):
@@ -75,26 +89,28 @@ def _discard_interrupted_downloads(home: Path) -> None:
 
 def _run_ivy(state: Path, work: Path) -> None:
     """Let Ivy resolve kafka_ivy.xml into `work`/jars; its caches stay in `work` too, whatever the user's home holds."""
-    repository = os.environ.get("DEFAULT_ARTIFACT_REPOSITORY", _CENTRAL)
+    repository = os.environ.get("DEFAULT_ARTIFACT_REPOSITORY")
+    root = f"root={quoteattr(repository.rstrip('/') + '/')}" if repository else ""
+    settings = work / "ivysettings.xml"
+    settings.write_text(_SETTINGS.format(cache=quoteattr(str(work / "cache")), root=root))
     command = [
         str(java_home(state, os.environ) / "bin" / "java"),
         "-Xmx256m",
         f"-Duser.home={work}",
-        f"-Dcache={work / 'cache'}",
-        f"-Drepository={repository.rstrip('/')}/",
         *_trust_options(work / "trusted.p12"),
         *("-jar", str(_ivy_jar())),
-        *("-settings", str(_HERE / "kafka_ivysettings.xml")),
+        *("-settings", str(settings)),
         *("-ivy", str(_HERE / "kafka_ivy.xml")),
         *("-retrieve", f"{work}/jars/[artifact]-[revision].[ext]"),
     ]
+    asked = repository or "Maven Central"
     try:
         run = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=DOWNLOAD_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
-        raise KafkaJarsError(f"Kafka's jars did not come from {repository} in {DOWNLOAD_SECONDS} s") from error
+        raise KafkaJarsError(f"Kafka's jars did not come from {asked} in {DOWNLOAD_SECONDS} s: try again") from error
     if run.returncode:
         raise KafkaJarsError(
-            f"Kafka's jars could not be had from {repository}: the integration tests need it once, or another Maven "
+            f"Kafka's jars could not be had from {asked}: the integration tests need it once, or another Maven "
             f"repository named by DEFAULT_ARTIFACT_REPOSITORY. Ivy said:\n{_reasons(run.stdout + run.stderr)}"
         )
 

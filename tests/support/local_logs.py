@@ -18,8 +18,9 @@ def records(count: int = 1, timestamp: int = NOW, size: int = 50) -> list[Record
     return [Record(i, timestamp, b"key", bytes(size), (("source", b"test"),)) for i in range(count)]
 
 
-def create(directory: Path, clock: Callable[[], int] = lambda: NOW, base_offset: int = 0, **settings: int) -> LocalLog:
-    config = LogConfig(**settings)
+def create(
+    directory: Path, clock: Callable[[], int] = lambda: NOW, base_offset: int = 0, config: LogConfig | None = None
+) -> LocalLog:
     return LocalLog.create(directory, "orders", 3, TOPIC_ID, config, clock=clock, base_offset=base_offset)
 
 

@@ -18,7 +18,7 @@ INDEXES: Mapping[IndexKind, bytes] = {
     IndexKind.REMOTE_LOG_INDEX: b"remote log index " * 20,
     IndexKind.REMOTE_OFFSET_INDEX: b"remote offset index",
     IndexKind.REMOTE_TIME_INDEX: b"",
-    IndexKind.OFFSET: random.Random(1).randbytes(100_000),
+    IndexKind.OFFSET: random.Random(1).randbytes(100_000),  # noqa: S311 -- content, no secret
     IndexKind.TIMESTAMP: b"time index" * 9,
     IndexKind.LEADER_EPOCH: b"0\n1\n0 0\n",
 }
@@ -32,7 +32,7 @@ def partition(number: int = 0, topic: str = "orders", topic_id: str = TOPIC_ID) 
 
 def segment_bytes(size: int, seed: int = 0) -> bytes:
     """Return `size` bytes that are the same for the same `seed`."""
-    return random.Random(seed).randbytes(size)
+    return random.Random(seed).randbytes(size)  # noqa: S311 -- content, no secret
 
 
 def segment_metadata(

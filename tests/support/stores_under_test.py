@@ -11,7 +11,6 @@ from urllib.request import urlopen
 from uuid import uuid4
 
 from support.s3_server import S3Endpoint, localbucket_server, moto_server
-
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 
 LOCAL_DIRECTORY = "local directory"

@@ -122,7 +122,7 @@ class CopyJob:
         """Sort all outcomes into batches of whole partitions; return the name and path of each."""
         by_partition = sorted(self.outcomes(), key=lambda outcome: outcome.task.metadata.topic_id_partition)
         partitions = [list(group) for _, group in groupby(by_partition, _partition_of)]
-        batches = []
+        batches: list[dict[str, str]] = []
         for first in range(0, len(partitions), partitions_a_batch):
             chosen = partitions[first : first + partitions_a_batch]
             path = self._path("commit", len(batches))

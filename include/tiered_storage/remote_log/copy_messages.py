@@ -13,7 +13,8 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from tiered_storage.errors import ConfigurationError, TieredStorageError
-from tiered_storage.remote_log.model import EpochEntry, Lease, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 
 Message = TypeVar("Message")
 

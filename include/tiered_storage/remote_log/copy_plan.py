@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from tiered_storage.errors import ConfigurationError, TieredStorageError, UnsupportedTopicError
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager, Topics
-from tiered_storage.remote_log.model import EpochEntry, TopicIdPartition
+from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.segment_source import LocalSegment, PartitionLog, SegmentSource, UnreadablePartition
 from tiered_storage.remote_log.topic_decision import decide
 from tiered_storage.settings import Settings

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from tiered_storage.clock import Clock
 from tiered_storage.errors import InvalidTransitionError, LeaseHeldError, LeaseLostError, TieredStorageError
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy_messages import CopyOutcome, CopyTask
 from tiered_storage.remote_log.copy_plan import CopyPlan, Finding, PlannedSegment
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
-    EpochEntry,
     Lease,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -214,8 +214,8 @@ def _why_not(outcome: CopyOutcome, lineage: tuple[EpochEntry, ...] | str) -> tup
     copied = outcome.task.metadata
     if epochs_within(lineage, copied.start_offset, copied.end_offset) != copied.leader_epochs:
         return (
-            f"offsets {copied.start_offset} to {copied.end_offset} were copied under leader epochs that no longer hold: "
-            "the leader changed meanwhile; the next run copies them anew"
+            f"offsets {copied.start_offset} to {copied.end_offset} were copied under leader epochs that no longer "
+            "hold: the leader changed meanwhile; the next run copies them anew"
         ), True
     return None, True
 

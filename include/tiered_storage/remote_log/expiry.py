@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from tiered_storage.clock import Clock
 from tiered_storage.errors import LeaseHeldError, TieredStorageError
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.copy_run import abandon_unfinished
 from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
-    EpochEntry,
     Lease,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,

@@ -61,9 +61,7 @@ class TieredReader:
     def open(self, partition: TopicIdPartition) -> PartitionReader:
         """Look at `partition` now; what is copied, trimmed or expired later is not seen by what this returns."""
         local = self._source.partition(partition)
-        coverage = Coverage.of(
-            self._metadata.list_remote_log_segments(partition), local.leader_epochs if local else ()
-        )
+        coverage = Coverage.of(self._metadata.list_remote_log_segments(partition), local.leader_epochs if local else ())
         return PartitionReader(
             partition, local, coverage, self._metadata.log_start_offset(partition) or 0, self._storage
         )

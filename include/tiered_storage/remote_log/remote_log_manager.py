@@ -15,9 +15,9 @@ from tiered_storage.clock import Clock
 from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.audit import AuditReport, audit_remote_log
+from tiered_storage.remote_log.copy_job import CopyJob
 from tiered_storage.remote_log.copy_messages import CopyOutcome
 from tiered_storage.remote_log.copy_plan import CopyPlan, CopySelection, Finding, plan_copy
-from tiered_storage.remote_log.copy_job import CopyJob
 from tiered_storage.remote_log.copy_run import BegunCopy, CommitReport, begin_copy, commit_copy
 from tiered_storage.remote_log.copy_worker import options_of
 from tiered_storage.remote_log.expiry import DeletionReport, ExpiryPlan, delete_marked, mark_expired, plan_expiry
@@ -34,11 +34,11 @@ from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager,
 from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, open_metadata_store
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.reader import TieredReader
-from tiered_storage.remote_log.segment_source import PartitionLog, SegmentSource, UnreadablePartition
+from tiered_storage.remote_log.segment_source import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
-from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.storage.opening import load_remote_storage_manager, open_object_client
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.topic_decision import decide, decided_topic
 from tiered_storage.remote_log.work_area import WorkArea
 from tiered_storage.settings import Settings
@@ -68,7 +68,9 @@ def open_work_area(settings: Settings, options: ObjectStoreOptions) -> WorkArea:
 
 def open_metadata(settings: Settings, clock: Clock) -> SqlMetadataStore:
     """Open the metadata store that the settings name; the caller closes it."""
-    return open_metadata_store(settings.rlmm_config_url.get_secret_value(), clock, busy_timeout_ms=settings.metadata_busy_timeout_ms)
+    return open_metadata_store(
+        settings.rlmm_config_url.get_secret_value(), clock, busy_timeout_ms=settings.metadata_busy_timeout_ms
+    )
 
 
 @dataclass(frozen=True, slots=True)

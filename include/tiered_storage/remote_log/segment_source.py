@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tiered_storage.remote_log.model import EpochEntry, TopicIdPartition
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.model import TopicIdPartition
 
 
 @dataclass(frozen=True, slots=True)

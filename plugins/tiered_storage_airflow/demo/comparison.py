@@ -40,9 +40,7 @@ def compare(remote_log: RemoteLogManager, expected: ExpectedPartition) -> Compar
     return Compared(start, count)
 
 
-def _pairs(
-    wanted: Iterator[Record], found: Iterator[Record]
-) -> Iterator[tuple[Record | None, Record | None]]:
+def _pairs(wanted: Iterator[Record], found: Iterator[Record]) -> Iterator[tuple[Record | None, Record | None]]:
     while True:
         one, other = next(wanted, None), next(found, None)
         if one is None and other is None:

@@ -20,22 +20,34 @@ from tiered_storage_airflow.embedded.waiting import wait_until
 
 MARK_VARIABLE = "REMOTE_LOG_EMBEDDED_AIRFLOW"
 _AIRFLOW_TITLE = "airflow "
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceProcess:
-    """A service that was started: its name, process id (its session's id too) and when it started, on this boot."""
+    """A service that was started: its name, its process id (its session's id too) and when it started."""
 
     name: str
     pid: int
     started: str
 
+    def holds_its_id(self) -> bool:
+        """Whether the process of this id is this very one; it may have ended, and wait to be waited for."""
+        try:
+            return start_of(self.pid) == self.started
+        except psutil.NoSuchProcess:
+            return False
+
     def is_running(self) -> bool:
         """Whether this very process still runs."""
         try:
-            return start_of(self.pid) == self.started and is_running(psutil.Process(self.pid))
+            return self.holds_its_id() and is_running(psutil.Process(self.pid))
         except psutil.NoSuchProcess:
             return False
+
+    def may_have_left_orphans(self) -> bool:
+        """Whether its session can still be there without it: it is gone, its id is free, and the machine still up."""
+        return self.started.startswith(_boot()) and not psutil.pid_exists(self.pid)
 
 
 def start_of(pid: int) -> str:
@@ -43,15 +55,18 @@ def start_of(pid: int) -> str:
 
     On Linux: the boot's id and the clock ticks since then, which a change of the machine's clock leaves alone.
     """
-    stat = Path("/proc") / str(pid) / "stat"
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    if not boot.exists():
-        return repr(psutil.Process(pid).create_time())
+    if not _BOOT_ID.exists():
+        return f"{_boot()}:{psutil.Process(pid).create_time()}"
     try:
-        fields_after_name = stat.read_text().rpartition(")")[2].split()
+        stat = (Path("/proc") / str(pid) / "stat").read_text()
     except OSError as error:
         raise psutil.NoSuchProcess(pid) from error
-    return f"{boot.read_text().strip()}:{fields_after_name[19]}"
+    fields_after_name = stat.rpartition(")")[2].split()
+    return f"{_boot()}:{fields_after_name[19]}"
+
+
+def _boot() -> str:
+    return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else str(psutil.boot_time())
 
 
 def start(
@@ -78,16 +93,13 @@ def start(
 
 
 def members(services: Iterable[ServiceProcess], mark: str) -> list[psutil.Process]:
-    """Return every process that `services` are, or have started and left behind, and that still runs.
-
-    Of a service that is gone, only those of its session count that carry `mark` or Airflow's own title: the id of a
-    session can have been given away since.
-    """
-    alive = {service.pid for service in services if service.is_running()}
-    gone = {service.pid for service in services} - alive
-    found = {process.pid: process for pid in alive for process in _with_descendants(pid)}
+    """Return every process that `services` are, or have started and left behind, and that still runs."""
+    services = tuple(services)
+    sessions = {service.pid for service in services if service.holds_its_id()}
+    orphaned = {service.pid for service in services if service.may_have_left_orphans()}
+    found = {process.pid: process for pid in sessions for process in _with_descendants(pid)}
     for process in psutil.process_iter():
-        if process.pid not in found and _belongs(process, alive, gone, mark):
+        if process.pid not in found and _belongs(process, sessions, orphaned, mark):
             found[process.pid] = process
     return [process for process in found.values() if is_running(process)]
 
@@ -100,16 +112,14 @@ def _with_descendants(pid: int) -> list[psutil.Process]:
         return []
 
 
-def _belongs(process: psutil.Process, alive: set[int], gone: set[int], mark: str) -> bool:
+def _belongs(process: psutil.Process, sessions: set[int], orphaned: set[int], mark: str) -> bool:
     try:
         session = os.getsid(process.pid)
-        if session in alive:
+        if session in sessions or process.environ().get(MARK_VARIABLE) == mark:
             return True
-        if process.environ().get(MARK_VARIABLE) == mark:
-            return True
-        # Airflow's worker processes write their title over their environment.
-        title = "".join(process.cmdline()[:1])
-        return session in gone and process.pid not in gone and title.startswith(_AIRFLOW_TITLE)
+        # The id of an orphaned session can have been given away meanwhile. The mark would tell, but that Airflow's
+        # worker processes write their title over their environment.
+        return session in orphaned and "".join(process.cmdline()[:1]).startswith(_AIRFLOW_TITLE)
     except (psutil.Error, OSError):
         # Of another user, or ended meanwhile.
         return False

@@ -96,7 +96,7 @@ def _start_all(airflow: EmbeddedAirflow, say: Say, environ: Mapping[str, str]) -
             log = _log(running, name)
             running = running.with_service(start(name, command, environment, log=log, directory=airflow.home))
             write_record(running)
-        _wait_until_healthy(running)
+        _wait_until_healthy(running, started)
         say("waiting for the DAG files to be parsed")
         _wait_until_parsed(running, airflow.dags_folder, started, say)
     except BaseException:
@@ -142,45 +142,54 @@ def _prepare(airflow: EmbeddedAirflow, environment: Mapping[str, str]) -> None:
 def _run(airflow: EmbeddedAirflow, name: str, command: list[str], environment: Mapping[str, str]) -> None:
     airflow.service_logs.mkdir(parents=True, exist_ok=True)
     log = airflow.service_logs / f"{name}.log"
-    with log.open("wb") as output:
-        code = subprocess.run(  # noqa: S603
-            command,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=airflow.home,
-            timeout=_PREPARED_WITHIN,
-            check=False,
-        ).returncode
-    if code:
-        raise EmbeddedAirflowError(f"{' '.join(command)} ended with {code}; the end of {log}:\n{_tail(log)}")
+    try:
+        with log.open("wb") as output:
+            subprocess.run(  # noqa: S603
+                command,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=airflow.home,
+                timeout=_PREPARED_WITHIN,
+                check=True,
+            )
+    except subprocess.SubprocessError as error:
+        raise EmbeddedAirflowError(f"{error}; the end of {log}:\n{_tail(log)}") from error
 
 
-def _wait_until_healthy(running: RunningAirflow) -> None:
+def _wait_until_healthy(running: RunningAirflow, started: datetime) -> None:
     with httpx.Client(base_url=running.url, timeout=5, trust_env=False) as http:
-        seen: dict[str, str | None] = {}
+        unhealthy = ["api_server"]
 
         def healthy() -> bool:
             _require_alive(running)
-            seen.update(_health(http))
-            return bool(seen) and all(status == "healthy" for status in seen.values())
+            unhealthy[:] = _unhealthy(http, started)
+            return not unhealthy
 
         if not wait_until(healthy, HEALTHY_WITHIN):
-            unhealthy = [name for name, status in seen.items() if status != "healthy"] or ["api_server"]
             logs = "\n".join(str(_log(running, name.replace("_", "-"))) for name in unhealthy)
             raise EmbeddedAirflowError(
                 f"{', '.join(unhealthy)} of Airflow is not healthy after {HEALTHY_WITHIN:.0f} s; see\n{logs}"
             )
 
 
-def _health(http: httpx.Client) -> dict[str, str | None]:
+def _unhealthy(http: httpx.Client, started: datetime) -> list[str]:
+    """The parts of Airflow that are not healthy, by a sign of life since `started`: an older one is of a former start."""
     try:
         response = http.get("/api/v2/monitor/health")
     except httpx.TransportError:
         # Not listening yet; the wait is bounded.
-        return {}
-    return {name: part["status"] for name, part in response.json().items()} if response.is_success else {}
+        return ["api_server"]
+    if not response.is_success:
+        return ["api_server"]
+    health: dict[str, dict[str, str | None]] = response.json()
+    return [
+        name
+        for name in ("scheduler", "dag_processor", "triggerer")
+        if health[name]["status"] != "healthy"
+        or datetime.fromisoformat(health[name][f"latest_{name}_heartbeat"] or "") < started
+    ]
 
 
 def _require_alive(running: RunningAirflow) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Asset, BaseOperator, SkipMixin
+from airflow.sdk import Asset, BaseOperator, SkipMixin, XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from tiered_storage_airflow.hooks.remote_log import RemoteLogHook
@@ -16,10 +16,11 @@ from tiered_storage_airflow.run_time import lease_owner, run_folder, run_now, wi
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
     from tiered_storage.remote_log.copy_plan import Finding
 
 
-class PlanCopyOperator(SkipMixin, BaseOperator):
+class PlanCopyOperator(BaseOperator, SkipMixin):
     """Plan what a copy run moves; its log is the dry run's output.
 
     Returns the plan's path. A dry run (`params.dry_run`) or an empty plan skips everything behind it.
@@ -133,7 +134,7 @@ class AnnounceCopyOperator(BaseOperator):
         if not committed:
             raise AirflowSkipException("nothing was committed, so nothing is announced")
         partitions = sorted({str(segment.topic_id_partition) for segment in committed})
-        extra = {"partitions": partitions, "now": run_now(context, wall_clock())}
+        extra: dict[str, Any] = {"partitions": partitions, "now": run_now(context, wall_clock())}
         for outlet in self.outlets:
             if isinstance(outlet, Asset):
                 context["outlet_events"][outlet].extra = extra
@@ -148,9 +149,9 @@ class ConcludeCopyOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("plan",)
 
-    def __init__(self, *, plan: str, **kwargs: Any) -> None:
+    def __init__(self, *, plan: str | XComArg, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.plan = plan
+        self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
 
     def execute(self, context: Context) -> None:
         """Fail, without a retry, for every refused topic and unreadable partition."""
@@ -161,7 +162,7 @@ class ConcludeCopyOperator(BaseOperator):
         _fail_for([*plan.refused, *plan.unreadable], "all that could be copied is committed, but")
 
 
-class PlanExpiryOperator(SkipMixin, BaseOperator):
+class PlanExpiryOperator(BaseOperator, SkipMixin):
     """Plan which remote segments are past total retention, in topics where deletion is allowed.
 
     Returns the plan's path; a dry run skips everything behind it. An empty plan does not: deletions that failed
@@ -203,9 +204,9 @@ class MarkDeletedOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("plan",)
 
-    def __init__(self, *, plan: str, **kwargs: Any) -> None:
+    def __init__(self, *, plan: str | XComArg, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.plan = plan
+        self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
 
     def execute(self, context: Context) -> None:
         """Mark; a partition that somebody else works on is left to the next run."""

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from tiered_storage_airflow.hooks.remote_log import RemoteLogHook
@@ -34,9 +34,9 @@ class CopySegmentsOperator(SparkSubmitOperator):
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "plan")
 
-    def __init__(self, *, plan: str, conn_id: str = "spark_default", **kwargs: Any) -> None:
+    def __init__(self, *, plan: str | XComArg, conn_id: str = "spark_default", **kwargs: Any) -> None:
         super().__init__(conn_id=conn_id, durable=False, **kwargs)
-        self.plan = plan
+        self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
 
     def execute(self, context: Context) -> list[dict[str, str]]:  # type: ignore[override]
         """Begin the copies, let Spark move the bytes, sort what came of them into batches."""
@@ -107,7 +107,9 @@ class EnforceLocalRetentionOperator(BaseOperator):
         from tiered_storage.clock import wall_clock
 
         events = [event for events in (context.get("triggering_asset_events") or {}).values() for event in events]
-        named = [(event.extra["now"], frozenset(event.extra["partitions"])) for event in events if event.extra]
+        named: list[tuple[int, frozenset[str] | None]] = [
+            (event.extra["now"], frozenset(event.extra["partitions"])) for event in events if event.extra
+        ]
         return named or [(run_now(context, wall_clock()), None)]
 
 

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from sqlalchemy import Connection, Engine, Table, exc
 
@@ -21,10 +21,12 @@ Rows = Sequence[Mapping[str, Any]]
 class Database(ABC):
     """An open database; `where` names it in messages. Threads may share it; between calls nothing is locked."""
 
+    BEGIN_TO_WRITE: ClassVar[str] = "BEGIN"
+
     def __init__(self, engine: Engine, where: str) -> None:
         self.where = where
         self._engine = engine
-        self._writer = engine.execution_options(writes=True)
+        self._writer = engine.execution_options(begin=self.BEGIN_TO_WRITE)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:

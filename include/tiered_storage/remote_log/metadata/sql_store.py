@@ -71,6 +71,8 @@ def open_metadata_store(
     database = open_sqlite(path, busy_timeout_ms, fill)
     try:
         bring_up_to_date(database)
+        # Only now: a file that is not ours must stay as it is. A restored backup may have lost its mode.
+        database.use_write_ahead_log()
     except BaseException:
         database.close()
         raise

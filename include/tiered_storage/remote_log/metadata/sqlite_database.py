@@ -33,6 +33,8 @@ from tiered_storage.remote_log.metadata.sql_engine import Database
 
 RESTORE = "restore the file from its backup, or move it away and rebuild the metadata from the object store"
 
+HEADER = b"SQLite format 3\0"
+
 _ADVICE: dict[int, tuple[type[RemoteMetadataError], str]] = {
     sqlite3.SQLITE_BUSY: (
         MetadataUnavailableError,
@@ -43,7 +45,7 @@ _ADVICE: dict[int, tuple[type[RemoteMetadataError], str]] = {
     sqlite3.SQLITE_FULL: (MetadataUnavailableError, "nothing was written; make room on the disk, then try again"),
     sqlite3.SQLITE_READONLY: (RemoteMetadataError, "let this user write the file and its directory"),
     sqlite3.SQLITE_CORRUPT: (MetadataCorruptError, RESTORE),
-    sqlite3.SQLITE_NOTADB: (MetadataCorruptError, f"set the path of a metadata store, or {RESTORE}"),
+    sqlite3.SQLITE_NOTADB: (MetadataCorruptError, RESTORE),
 }
 
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -52,9 +54,16 @@ _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 class SqliteDatabase(Database):
     """The SQLite file at `path`, which must exist. A write waits `busy_timeout_ms` for its turn."""
 
+    BEGIN_TO_WRITE = "BEGIN IMMEDIATE"
+
     def __init__(self, path: Path, busy_timeout_ms: int) -> None:
         super().__init__(_engine(path, busy_timeout_ms), str(path))
         self._busy_timeout_ms = busy_timeout_ms
+
+    def use_write_ahead_log(self) -> None:
+        """Put the file into WAL mode, where it stays; a file that is in it already is left as it is."""
+        with self._explained(), self._engine.execution_options(begin=None).connect() as connection:
+            connection.exec_driver_sql("PRAGMA journal_mode=WAL")
 
     def check_integrity(self) -> None:
         """Let SQLite check every page; takes about a second for 100,000 segments."""
@@ -76,8 +85,8 @@ class SqliteDatabase(Database):
 def open_sqlite(path: Path, busy_timeout_ms: int, fill: Callable[[Database], None]) -> SqliteDatabase:
     """Open the file at `path`; where there is none, make one that `fill` has written the tables of.
 
-    Missing directories are created. Raises ConfigurationError for a path that no file can have, MetadataCorruptError
-    for an empty file or for one that went missing beside its write-ahead log. The file itself is not read yet.
+    Missing directories are created. Raises ConfigurationError for a path where no file can be, and MetadataCorruptError
+    for a file that is no database or that went missing beside its write-ahead log.
     """
     try:
         _create_if_missing(path, busy_timeout_ms, fill)
@@ -87,8 +96,10 @@ def open_sqlite(path: Path, busy_timeout_ms: int, fill: Callable[[Database], Non
         ) from error
     if not path.is_file():
         raise ConfigurationError(f"{path}: is no file: set the path of a file for the metadata store")
-    if path.stat().st_size == 0:
-        raise MetadataCorruptError(f"{path}: is empty, which no metadata store ever is: {RESTORE}")
+    with path.open("rb") as file:
+        # SQLite takes a file of less than a page for an empty database, and would write into it.
+        if file.read(len(HEADER)) != HEADER:
+            raise MetadataCorruptError(f"{path}: is no SQLite database: set the path of a metadata store, or {RESTORE}")
     return SqliteDatabase(path, busy_timeout_ms)
 
 
@@ -105,6 +116,7 @@ def _create_if_missing(path: Path, busy_timeout_ms: int, fill: Callable[[Databas
         built = Path(directory, path.name)
         built.touch()
         with SqliteDatabase(built, busy_timeout_ms) as database:
+            database.use_write_ahead_log()
             fill(database)
         try:
             path.hardlink_to(built)
@@ -137,8 +149,8 @@ def _engine(path: Path, busy_timeout_ms: int) -> Engine:
     @event.listens_for(engine, "connect")
     def set_up(connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
         cursor = connection.cursor()
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "cell_size_check=ON"):
-            cursor.execute(f"PRAGMA {pragma}")
+        cursor.execute("PRAGMA synchronous=FULL")
+        cursor.execute("PRAGMA cell_size_check=ON")
         cursor.close()
         entry.info["file"] = _file_number(path)
 
@@ -153,8 +165,9 @@ def _engine(path: Path, busy_timeout_ms: int) -> Engine:
 
 
 def _begin(connection: Connection) -> None:
-    writes = connection.get_execution_options().get("writes", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    begin = connection.get_execution_options().get("begin", "BEGIN")
+    if begin is not None:
+        connection.exec_driver_sql(begin)
 
 
 def _file_number(path: Path) -> tuple[int, int] | None:

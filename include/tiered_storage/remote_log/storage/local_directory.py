@@ -21,6 +21,7 @@ from tiered_storage.errors import (
     RemoteStorageError,
     RemoteStorageFullError,
     RemoteStorageRefusedError,
+    TieredStorageError,
 )
 from tiered_storage.kafka_log.small_files import sync_directory
 from tiered_storage.remote_log.storage.object_client import CheckedChunks, StoredObject, WrittenObject, extend_crc32c
@@ -43,9 +44,11 @@ class LocalDirectory:
     def __init__(self, root: Path, random_hex: Callable[[], str] = _random_hex) -> None:
         """Use `root`, an absolute path, made when the first object is written; `random_hex` gives 16 hex digits.
 
-        Raises ConfigurationError where `root` is relative, or there but no directory.
+        Raises ConfigurationError where `root` is relative, or there but no directory, and RemoteStorageRefusedError.
         """
-        if not root.is_absolute() or (root.exists() and not root.is_dir()):
+        with _store_errors("look at", root):
+            usable = root.is_absolute() and (root.is_dir() or not root.exists())
+        if not usable:
             raise ConfigurationError(f"{root} cannot hold a store: give the absolute path of a directory")
         self._root = root
         self._random_hex = random_hex
@@ -231,8 +234,10 @@ def _store_errors(doing: str, path: Path, size: int | None = None) -> Iterator[N
         raise _translated(error, doing, path, size) from error
 
 
-def _translated(error: OSError, doing: str, path: Path, size: int | None) -> RemoteStorageError:
+def _translated(error: OSError, doing: str, path: Path, size: int | None) -> TieredStorageError:
     why = error.strerror or str(error)
+    if error.errno == errno.ENAMETOOLONG:
+        return ConfigurationError(f"{path}: longer than this file system's names may be: use an object store for it")
     if error.errno in _FULL:
         return RemoteStorageFullError(
             f"{path.parent}: no room ({why}): {size or 0} bytes are needed for {path.name}; make room, "

@@ -58,6 +58,8 @@ class ObjectStore:
         Raises ConfigurationError where URL and options make no store.
         """
         self._root = _checked_url(url)
+        if options.endpoint and options.endpoint.startswith("http://") and not options.allow_http:
+            raise ConfigurationError(f"{options.endpoint} is not encrypted: allow http, or give an https:// endpoint")
         self._endpoint = options.endpoint
         self._store = _open(self._root, options)
 
@@ -171,7 +173,9 @@ def _mentions(*marks: str) -> Callable[[Exception], bool]:
 
 
 def _is_refusal(error: Exception) -> bool:
-    return isinstance(error, PermissionDeniedError | UnauthenticatedError)
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+        return True
+    return "status code: 401 " in str(error) or "status code: 403 " in str(error)  # so a refused listing is told
 
 
 def _is_missing(error: Exception) -> bool:
@@ -181,13 +185,13 @@ def _is_missing(error: Exception) -> bool:
 _lacks_bucket = _mentions("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
 
 _CASES: tuple[tuple[Callable[[Exception], bool], type[RemoteStorageError], str], ...] = (
-    (_is_refusal, RemoteStorageRefusedError, "refused, check credentials and rights"),
     (_mentions("ExpiredToken", "InvalidToken"), RemoteStorageRefusedError, "the credentials have expired"),
     (
-        _mentions("169.254.169.254", "169.254.170.2", "metadata.google.internal"),
+        _mentions("/latest/api/token", "/latest/meta-data", "169.254.170.2", "/computeMetadata/"),
         RemoteStorageRefusedError,
         "no credentials are set, and this machine has none of its own",
     ),
+    (_is_refusal, RemoteStorageRefusedError, "refused, check credentials and rights"),
     (_lacks_bucket, RemoteObjectNotFoundError, "its bucket does not exist, make it or correct the URL"),
     (_is_missing, RemoteObjectNotFoundError, "there is no such object"),
     (_mentions("416 Range Not Satisfiable"), RemoteObjectCorruptError, "it ends before that"),

@@ -5,8 +5,8 @@ import time
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from support.batch_tables import Batch, batch_lists, batch_table, windows
 
+from support.batch_tables import Batch, batch_lists, batch_table, windows
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.index_builder import IndexBuilder
 from tiered_storage.kafka_log.time_index import TimestampOffset

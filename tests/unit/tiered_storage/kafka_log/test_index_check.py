@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.batch_tables import Batch, batch_lists, batch_table, windows
 
+from support.batch_tables import Batch, batch_lists, batch_table, windows
 from tiered_storage.errors import CorruptIndexError
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.index_builder import IndexBuilder

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tiered_storage.kafka_log import active_segment
 from tiered_storage.kafka_log.compression import Compression
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, read_leader_epochs
 from tiered_storage.kafka_log.local_log import LocalLog
+from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.offset_index import OffsetIndex
 from tiered_storage.kafka_log.partition_metadata import read_topic_id
 from tiered_storage.kafka_log.producer_snapshot import read_producer_snapshot
@@ -81,7 +83,7 @@ def test_the_logs_clock_stamps_records_where_it_is_asked_to(tmp_path: Path) -> N
 
 def test_a_segment_that_would_grow_too_large_is_rolled(tmp_path: Path) -> None:
     size = len(encode_batch(records()))
-    with create(tmp_path, segment_bytes=2 * size) as log:
+    with create(tmp_path, config=LogConfig(segment_bytes=2 * size)) as log:
         for _ in range(5):
             log.append(records())
 
@@ -92,7 +94,7 @@ def test_a_segment_that_would_grow_too_large_is_rolled(tmp_path: Path) -> None:
 
 def test_a_segment_is_rolled_by_the_time_of_its_records_and_not_by_the_clock(tmp_path: Path) -> None:
     ticks = itertools.count(0, 10**9)
-    with create(tmp_path, clock=lambda: next(ticks), segment_ms=1000) as log:
+    with create(tmp_path, clock=lambda: next(ticks), config=LogConfig(segment_ms=1000)) as log:
         for timestamp in (5_000, 6_000, 4_000, 6_001, 7_001, 7_002):
             log.append(records(timestamp=timestamp))
 
@@ -101,7 +103,7 @@ def test_a_segment_is_rolled_by_the_time_of_its_records_and_not_by_the_clock(tmp
 
 def test_the_clock_decides_where_records_have_no_time(tmp_path: Path) -> None:
     now = [0]
-    with create(tmp_path, clock=lambda: now[0], segment_ms=1000) as log:
+    with create(tmp_path, clock=lambda: now[0], config=LogConfig(segment_ms=1000)) as log:
         for time in (0, 1000, 1001, 1500):
             now[0] = time
             log.append(records(timestamp=-1))
@@ -111,7 +113,7 @@ def test_the_clock_decides_where_records_have_no_time(tmp_path: Path) -> None:
 
 def test_a_segment_whose_indexes_are_full_is_rolled(tmp_path: Path) -> None:
     most_times = 4
-    with create(tmp_path, index_interval_bytes=0, segment_index_bytes=12 * (most_times + 1)) as log:
+    with create(tmp_path, config=LogConfig(index_interval_bytes=0, segment_index_bytes=12 * (most_times + 1))) as log:
         for i in range(20):
             log.append(records(timestamp=NOW + i))
 
@@ -133,7 +135,7 @@ def test_a_segment_whose_offsets_would_leave_its_indexes_is_rolled(tmp_path: Pat
 
 def test_a_roll_leaves_a_segment_as_kafka_closes_it(tmp_path: Path) -> None:
     size = len(encode_batch(records()))
-    with create(tmp_path, segment_bytes=3 * size, index_interval_bytes=size) as log:
+    with create(tmp_path, config=LogConfig(segment_bytes=3 * size, index_interval_bytes=size)) as log:
         for timestamp in (NOW, NOW + 7, NOW + 3, NOW):
             log.append(records(timestamp=timestamp))
 
@@ -178,7 +180,7 @@ def test_a_leader_epoch_that_is_over_is_refused_and_nothing_is_appended(tmp_path
 @pytest.mark.parametrize("setting", ["max_message_bytes", "segment_bytes"])
 def test_a_batch_that_is_too_large_is_refused_and_nothing_is_appended(tmp_path: Path, setting: str) -> None:
     size = len(encode_batch(records(10)))
-    with create(tmp_path, **{setting: size - 1}) as log:
+    with create(tmp_path, config=LogConfig(**{setting: size - 1})) as log:
         log.append(records())
 
         with pytest.raises(
@@ -235,7 +237,7 @@ def test_offsets_outside_the_log_are_refused_with_its_range(tmp_path: Path) -> N
 
 
 def test_flush_brings_batches_and_index_entries_to_the_files(tmp_path: Path) -> None:
-    with create(tmp_path, index_interval_bytes=0) as log:
+    with create(tmp_path, config=LogConfig(index_interval_bytes=0)) as log:
         segment = log.segments[0]
         for expected in ([1, 2], [1, 2, 3, 4, 5]):
             for _ in range(3):
@@ -274,7 +276,7 @@ def test_a_full_disk_is_told_and_what_was_flushed_stays(tmp_path: Path, monkeypa
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(active_segment.os, "pwrite", no_space)
+        patched.setattr(os, "pwrite", no_space)
         with pytest.raises(OSError, match="No space left"):
             log.flush()
         with pytest.raises(OSError, match="No space left"):
@@ -285,8 +287,8 @@ def test_a_full_disk_is_told_and_what_was_flushed_stays(tmp_path: Path, monkeypa
 
 
 def test_a_write_that_the_system_cuts_short_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = active_segment.os.pwrite
-    monkeypatch.setattr(active_segment.os, "pwrite", lambda fd, content, at: write(fd, content[:7], at))
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, content, at: write(fd, content[:7], at))
 
     with create(tmp_path) as log:
         log.append(records(3))

@@ -17,7 +17,7 @@ from tiered_storage.kafka_log.segment_scan import scan_segment
 
 
 def written(directory: Path, batches: Sequence[int] = (3, 1, 2)) -> LocalLog:
-    log = create(directory, index_interval_bytes=0)
+    log = create(directory, config=LogConfig(index_interval_bytes=0))
     for i, count in enumerate(batches):
         log.append(records(count, timestamp=NOW + i))
     log.close()

@@ -41,7 +41,7 @@ def test_segments_are_listed_by_base_offset_and_all_other_files_are_left_out(tmp
         "00000000000000000300.index",
         "00000000000000000400.snapshot",
         "0.log",
-        "٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠.log",
+        "\N{ARABIC-INDIC DIGIT ZERO}" * 20 + ".log",
         "leader-epoch-checkpoint",
     ):
         (tmp_path / name).touch()

@@ -94,7 +94,7 @@ def test_a_broken_file_is_refused_by_name(path: Path, content: str, reason: str)
 
 
 def test_a_value_that_is_no_printable_ascii_is_not_written(path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="cluster.id"):
+    with pytest.raises(ConfigurationError, match=r"cluster\.id"):
         MetaProperties(1, "a\nb", 1, None).write(path)
 
     assert not path.exists()

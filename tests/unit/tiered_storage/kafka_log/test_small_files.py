@@ -34,5 +34,5 @@ def test_a_file_is_read_up_to_its_bound_and_no_further(tmp_path: Path) -> None:
     path.write_bytes(bytes(100))
 
     assert read_small_file(path, 100) == bytes(100)
-    with pytest.raises(CorruptIndexError, match="at byte 99: .*99 bytes"):
+    with pytest.raises(CorruptIndexError, match=r"at byte 99: .*99 bytes"):
         read_small_file(path, 99)

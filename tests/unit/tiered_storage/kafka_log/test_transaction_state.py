@@ -43,7 +43,8 @@ def write(directory: Path, base_offset: int, batches: Iterable[bytes]) -> Path:
 def write_snapshot(directory: Path, offset: int, open_since: dict[int, int]) -> Path:
     path = producer_snapshot_path(directory, offset)
     write_producer_snapshot(
-        path, [ProducerSnapshotEntry(producer, 0, 0, offset - 1, 0, 0, 0, first) for producer, first in open_since.items()]
+        path,
+        [ProducerSnapshotEntry(producer, 0, 0, offset - 1, 0, 0, 0, first) for producer, first in open_since.items()],
     )
     return path
 

@@ -76,6 +76,24 @@ def test_an_id_that_was_given_to_another_process_is_not_ours(home: Path) -> None
     assert stranger.is_running()
 
 
+def test_a_service_of_an_earlier_boot_has_left_nothing(home: Path) -> None:
+    service = start_shell(home, "READY")
+    assert wait_until(lambda: not service.is_running(), 10)
+    os.waitpid(service.pid, 0)
+    assert service.may_have_left_orphans()
+    assert not replace(service, started="another boot:1").may_have_left_orphans()
+
+
+def test_what_airflow_leaves_in_the_session_of_a_service_that_is_gone_is_found_by_its_title(home: Path) -> None:
+    # Airflow's workers write their title over their arguments, and over the mark in their environment.
+    service = start_shell(home, f"env -u {MARK_VARIABLE} bash -c 'exec -a \"airflow worker\" sleep 60' & READY")
+    assert wait_until(lambda: not service.is_running(), 10)
+    os.waitpid(service.pid, 0)
+    left = ["airflow worker", "60"]
+    assert wait_until(lambda: [p.cmdline() for p in members([service], "another mark")] == [left], 10)
+    signal_all(members([service], "another mark"), signal.SIGKILL)
+
+
 def test_an_ended_service_does_not_run_though_nobody_waited_for_it(home: Path) -> None:
     service = start_shell(home, "READY")
     assert wait_until(lambda: not service.is_running(), 10)
@@ -91,6 +109,7 @@ def test_members_are_all_that_was_started_also_outside_of_the_session(home: Path
 def test_what_outlives_its_service_is_found_by_the_mark(home: Path) -> None:
     service = start_shell(home, "sleep 60 & setsid sleep 60 & READY")
     assert wait_until(lambda: not service.is_running(), 10)
+    os.waitpid(service.pid, 0)
     assert [process.name() for process in members([service], MARK)] == ["sleep", "sleep"]
     assert members([service], "another mark") == []
 
@@ -121,24 +140,26 @@ def test_a_task_hears_of_the_end_through_its_supervisor(home: Path) -> None:
     assert members([service], MARK) == []
 
 
+SUPERVISOR = """
+import pathlib, signal, subprocess, sys
+
+task = "import signal, time; signal.signal(15, signal.SIG_IGN); open('{ready}', 'w').close(); time.sleep(60)"
+signal.signal(signal.SIGTERM, lambda *_: None)
+code = subprocess.Popen([sys.executable, "-c", task], process_group=0).wait()
+pathlib.Path("told").write_text(f"the task ended with {{code}}")
+"""
+
+
 def test_a_task_that_goes_on_is_killed_before_its_supervisor_so_that_it_is_reported(home: Path) -> None:
-    task = "import os, signal, time; os.setpgid(0, 0); signal.signal(15, signal.SIG_IGN); open('task', 'w'); time.sleep(60)"
-    supervisor = f'trap : TERM; {sys.executable} -c "{task}" & until wait; do :; done; echo reported > told'
-    script = (
-        f'trap : TERM; ( trap : TERM; {sys.executable} -c "{task}" & task=$!; '
-        "while kill -0 $task 2> /dev/null; do wait $task; done; echo reported > told ) & "
-        "until [ -e task ]; do sleep 0.05; done; READY; while kill -0 $! 2> /dev/null; do wait; done"
-    )
-    assert supervisor
-    service = start_shell(home, script)
+    (home / "supervisor.py").write_text(SUPERVISOR.format(ready=home / "scheduler.ready"))
+    service = start_shell(home, f"exec {sys.executable} supervisor.py")
     stop(record(home, service), grace=2)
-    assert (home / "told").read_text() == "reported\n"
+    assert (home / "told").read_text() == "the task ended with -9"
 
 
-def test_a_process_that_ended_before_it_is_signalled_is_no_error(home: Path) -> None:
+def test_a_process_that_ended_before_it_is_signalled_is_no_error() -> None:
     child = subprocess.Popen(["true"])
     process = psutil.Process(child.pid)
     child.wait()
     signal_all([process], signal.SIGTERM)
     assert not is_running(process)
-    assert home.exists()

@@ -1,0 +1,138 @@
+"""The demo from its first step to its last. Whatever is not as promised ends it with an error."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from tiered_storage.clock import wall_clock
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager, store_options
+from tiered_storage.settings import load_settings
+from tiered_storage_airflow.demo.comparison import Compared, compare
+from tiered_storage_airflow.demo.dag_runs import run_dag, wait_for_asset_run
+from tiered_storage_airflow.demo.expectation import ExpectedPartition
+from tiered_storage_airflow.demo.limits import TopicLimits, choose_limits
+from tiered_storage_airflow.demo.private_copy import copy_log_directory
+from tiered_storage_airflow.demo.report import PartitionRow, print_report, rows
+from tiered_storage_airflow.demo.sample import COMPACTED_TOPIC, write_sample
+from tiered_storage_airflow.demo.setting_up import DemoPlaces, expect_refusal, tiered_storage
+from tiered_storage_airflow.embedded import services
+from tiered_storage_airflow.embedded.api_client import AirflowApi
+from tiered_storage_airflow.embedded.environment import LOOPBACK, EmbeddedAirflow
+
+
+@dataclass(slots=True)
+class Demo:
+    """One run of the demo, on a log directory of its own making or on a private copy of `original`."""
+
+    places: DemoPlaces
+    original: Path | None
+    console: Console
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Run every step. Raises TieredStorageError where something is not as promised."""
+        services.down(self.places.state, say=self.say)
+        shutil.rmtree(self.places.state, ignore_errors=True)
+        self.places.state.mkdir(parents=True)
+        with self.step("write the log directory" if self.original is None else "copy the log directory"):
+            expected = self.write_log_directory()
+            limits = choose_limits(self.places.log_directory)
+        with self.step("switch topics on"):
+            self.places.write_config()
+            self.switch_on([limit for limit in limits if limit.topic in {each.topic for each in expected}])
+        with self.step("start Airflow"):
+            airflow = EmbeddedAirflow(self.places.state, self.places.config, _free_port())
+            running = services.up(airflow, say=self.say)
+        try:
+            with services.connect(running) as api:
+                table_rows = self.tier(api, expected, limits)
+        finally:
+            with self.step("stop Airflow"):
+                services.down(self.places.state, say=self.say)
+        self.console.print()
+        print_report(table_rows, self.seconds, self.console)
+
+    def write_log_directory(self) -> list[ExpectedPartition]:
+        """Make what is tiered; return what must be read back."""
+        if self.original is None:
+            return write_sample(self.places.log_directory, wall_clock())
+        found, expected = copy_log_directory(self.original, self.places.log_directory)
+        for notice in (*found.warnings, *(f"{name} is left out: {why}" for name, why in found.skipped.items())):
+            self.say(f"  warning: {notice}")
+        self.say("  where a high watermark is unknown, the log's end is taken as stable (log.end.is.stable)")
+        return expected
+
+    def switch_on(self, limits: Sequence[TopicLimits]) -> None:
+        """Enable the topics, allow deletion from them, and set how much stays local."""
+        for limit in limits:
+            tiered_storage(self.places, "topics", "enable", limit.topic)
+            tiered_storage(self.places, "topics", "allow-deletion", limit.topic)
+            tiered_storage(
+                self.places, "topics", "set", limit.topic, f"local.retention.bytes={limit.local_retention_bytes}"
+            )
+        if self.original is None:
+            tiered_storage(self.places, "topics", "set", COMPACTED_TOPIC, "cleanup.policy=compact")
+            self.say(f"  as it should be: {expect_refusal(self.places, 'topics', 'enable', COMPACTED_TOPIC)}")
+
+    def tier(
+        self, api: AirflowApi, expected: Sequence[ExpectedPartition], limits: Sequence[TopicLimits]
+    ) -> list[PartitionRow]:
+        """Copy, trim, read, expire, read again, audit; return what is where at the end."""
+        since = datetime.now(UTC)
+        api.unpause("enforce_local_retention")
+        with self.step("copy"):
+            run_dag(api, "copy_segments", self.say)
+        with self.step("trim local logs"):
+            wait_for_asset_run(api, "enforce_local_retention", since, self.say)
+        with self.step("read and compare all"):
+            before = self.compare_all(expected)
+        with self.step("expire"):
+            for limit in limits:
+                if limit.topic in {each.topic for each in expected}:
+                    tiered_storage(
+                        self.places, "topics", "set", limit.topic, f"retention.bytes={limit.retention_bytes}"
+                    )
+            run_dag(api, "expire_remote_segments", self.say)
+        with self.step("read and compare what remains"):
+            after = self.compare_all(expected)
+        with self.step("audit"):
+            run_dag(api, "audit_remote_log", self.say, {"deep": True})
+        with self.remote_log() as remote_log:
+            return rows(remote_log, expected, before, after)
+
+    def compare_all(self, expected: Sequence[ExpectedPartition]) -> dict[str, Compared]:
+        """Compare every partition from its log start to its end, from both tiers."""
+        with self.remote_log() as remote_log:
+            return {str(partition): compare(remote_log, partition) for partition in expected}
+
+    def remote_log(self) -> RemoteLogManager:
+        """Open the remote log that the demo works on."""
+        settings = load_settings(self.places.config)
+        return RemoteLogManager.open(settings, wall_clock, store_options(settings))
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Say that a step begins, and keep how many seconds it took."""
+        self.say(f"{name} …")
+        begun = time.monotonic()
+        yield
+        self.seconds[name] = time.monotonic() - begun
+
+    def say(self, text: str) -> None:
+        """Tell whoever watches."""
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,62 @@
+"""The demo's settings file, and its topics switched on as a user would: by the command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from tiered_storage_airflow.demo.errors import DemoError
+from tiered_storage_airflow.embedded.environment import CONFIG_VARIABLE, virtual_environment_bin
+
+
+@dataclass(frozen=True, slots=True)
+class DemoPlaces:
+    """Where the demo keeps things: all below `state`, which is removed at the next demo."""
+
+    state: Path
+
+    @property
+    def log_directory(self) -> Path:
+        """The log directory that is tiered: the sample, or a private copy."""
+        return self.state / "kafka-logs"
+
+    @property
+    def config(self) -> Path:
+        """The demo's settings file."""
+        return self.state / "tiered_storage.yaml"
+
+    def write_config(self) -> None:
+        """Write the settings: one log directory, a local object store, everything else as it is by default."""
+        settings = {
+            "log.dirs": [str(self.log_directory)],
+            "log.end.is.stable": True,
+            "state.directory": str(self.state),
+        }
+        self.config.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+
+
+def tiered_storage(places: DemoPlaces, *arguments: str) -> None:
+    """Run a command of `tiered-storage` on the demo's settings. Raises DemoError with what it said where it fails."""
+    status, said = _run(places, arguments)
+    if status:
+        raise DemoError(f"tiered-storage {' '.join(arguments)}: {said}")
+
+
+def expect_refusal(places: DemoPlaces, *arguments: str) -> str:
+    """Run a command that must be refused, and return what it said. Raises DemoError where it succeeds."""
+    status, said = _run(places, arguments)
+    if not status:
+        raise DemoError(f"tiered-storage {' '.join(arguments)} was to be refused, and was not")
+    return said
+
+
+def _run(places: DemoPlaces, arguments: Sequence[str]) -> tuple[int, str]:
+    command = [str(virtual_environment_bin() / "tiered-storage"), *arguments]
+    environment = {**os.environ, CONFIG_VARIABLE: str(places.config)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603 - ours
+    return done.returncode, done.stderr.strip()

@@ -1,0 +1,126 @@
+"""The embedded Airflow, really started: who gets in, what listens, what runs, and that nothing stays."""
+
+from __future__ import annotations
+
+import json
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tiered_storage_airflow.embedded import services
+from tiered_storage_airflow.embedded.credentials import read
+from tiered_storage_airflow.embedded.environment import EmbeddedAirflow
+from tiered_storage_airflow.embedded.processes import members
+from tiered_storage_airflow.embedded.record import SERVICE_NAMES, RunningAirflow
+
+DAGS = """
+from airflow.sdk import Asset, BaseHook, dag, task
+
+COPIED = Asset("copied")
+
+
+@dag(schedule=None, params={"greeting": "nothing"})
+def produce():
+    @task(outlets=[COPIED], pool="remote_log_copier")
+    def greet(params=None):
+        print("greeting:", params["greeting"], BaseHook.get_connection("spark_default").host)
+
+    greet()
+
+
+@dag(schedule=COPIED)
+def consume():
+    @task
+    def fail():
+        raise ValueError("on purpose")
+
+    fail()
+
+
+produce()
+consume()
+"""
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAirflow]:
+    root = tmp_path_factory.mktemp("embedded")
+    (root / "dags").mkdir()
+    (root / "dags" / "trial.py").write_text(DAGS)
+    (root / "dags" / "broken.py").write_text("from airflow.sdk import dag\nraise RuntimeError('broken on purpose')\n")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    airflow = EmbeddedAirflow(root / "state", port=port, dags_folder=root / "dags")
+    said: list[str] = []
+    started = services.up(airflow, say=said.append)
+    try:
+        assert said[-1] == f"Airflow is up: http://127.0.0.1:{port}"
+        assert any("broken.py cannot be imported: RuntimeError: broken on purpose" in line for line in said)
+        assert services.up(airflow, say=said.append) == started
+        assert said[-1] == f"Airflow is up already: http://127.0.0.1:{port}"
+        yield started
+    finally:
+        services.down(root / "state", say=said.append)
+
+
+def test_nobody_gets_in_without_the_generated_login(running: RunningAirflow) -> None:
+    with httpx.Client(base_url=running.url, trust_env=False) as http:
+        assert http.get("/api/v2/dags").status_code == 401
+        assert http.get("/auth/token").status_code in {401, 403}
+        wrong = {"username": "admin", "password": "admin"}
+        assert http.post("/auth/token", json=wrong).status_code == 401
+    for name in ("passwords.json", "secrets.json", "airflow.cfg"):
+        assert stat.S_IMODE((running.home / name).stat().st_mode) == 0o600
+    assert stat.S_IMODE(running.home.stat().st_mode) == 0o700
+
+
+def test_a_run_gets_its_conf_connection_and_pool_and_its_asset_event_starts_another(running: RunningAirflow) -> None:
+    with services.connect(running) as api:
+        assert {dag.dag_id: dag.is_paused for dag in api.dags()} == {"produce": True, "consume": True}
+        for dag_id in ("consume", "produce"):
+            api.unpause(dag_id)
+        produced = api.wait_for_run(api.trigger("produce", {"greeting": "hello"}), 60)
+        assert produced.state == "success", api.failures(produced)
+        [greet] = api.task_instances(produced)
+        assert "greeting: hello local[*]" in api.task_log(greet)
+        consumed = api.wait_for_asset_triggered_run("consume", produced.run_after, 30)
+        assert api.wait_for_run(consumed, 60).state == "failed"
+        assert "fail failed:" in api.failures(consumed)
+        assert "ValueError: on purpose" in api.failures(consumed)
+
+
+def test_only_loopback_is_listened_on(running: RunningAirflow) -> None:
+    ours = members(running.services, running.mark)
+    listening = [
+        connection.laddr
+        for process in ours
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert {address.ip for address in listening} == {"127.0.0.1"}
+    assert f"http://127.0.0.1:{listening[0].port}" == running.url
+
+
+def test_no_secret_lies_in_the_arguments_of_a_process(running: RunningAirflow) -> None:
+    credentials = read(running.home)
+    shared = json.loads((running.home / "secrets.json").read_text())
+    arguments = "\n".join("\n".join(process.cmdline()) for process in members(running.services, running.mark))
+    assert not [secret for secret in (credentials.admin_password, *shared.values()) if secret in arguments]
+
+
+def test_stopping_leaves_no_process_behind(running: RunningAirflow) -> None:
+    ours = members(running.services, running.mark)
+    assert {service.name for service in running.services} == set(SERVICE_NAMES)
+    assert len(ours) > len(SERVICE_NAMES)
+    state = Path(running.home).parent
+    assert services.down(state, say=lambda _: None)
+    assert [process for process in ours if process.is_running() and process.status() != psutil.STATUS_ZOMBIE] == []
+    assert members(running.services, running.mark) == []
+    assert services.running_airflow(state) is None
+    assert not services.down(state, say=lambda _: None)

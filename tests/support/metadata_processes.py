@@ -1,0 +1,94 @@
+"""What other processes do to a metadata store in tests; importable, so that a spawned process finds it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from multiprocessing import get_context
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Barrier
+from typing import Any
+
+from support.metadata_stores import ManualClock
+from tiered_storage.errors import LeaseHeldError
+from tiered_storage.remote_log.metadata.sql_store import open_metadata_store
+from tiered_storage.remote_log.model import TopicIdPartition
+
+PATIENCE_SECONDS = 120
+NOBODY = 65_534
+
+
+def in_processes(count: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """Run `work(number, barrier, *arguments)` in `count` new processes at once; return what each returned, in order."""
+    context = get_context("spawn")
+    barrier, answers = context.Barrier(count), context.Queue()
+    processes = [
+        context.Process(target=_answer, args=(answers, work, number, barrier, *arguments)) for number in range(count)
+    ]
+    for process in processes:
+        process.start()
+    answered = dict(answers.get(timeout=PATIENCE_SECONDS) for _ in processes)
+    for process in processes:
+        process.join(PATIENCE_SECONDS)
+    return [answered[number] for number in range(count)]
+
+
+def _answer(answers: Queue[tuple[int, Any]], work: Callable[..., Any], number: int, *arguments: Any) -> None:
+    try:
+        answers.put((number, work(number, *arguments)))
+    except Exception as error:
+        answers.put((number, repr(error)))
+        raise
+
+
+def open_fresh_stores(_number: int, barrier: Barrier, urls: Sequence[str]) -> list[str]:
+    """Open each of `urls` at the same moment as the other processes; return the UUIDs of the stores."""
+    uuids = []
+    for url in urls:
+        barrier.wait(PATIENCE_SECONDS)
+        with open_metadata_store(url, ManualClock()) as store:
+            uuids.append(store.identity.metadata_uuid)
+    return uuids
+
+
+def acquire_at_once(number: int, barrier: Barrier, url: str, partitions: Sequence[TopicIdPartition]) -> list[int]:
+    """Try for the lease of each partition against the other processes; return the partitions that were won."""
+    won = []
+    with open_metadata_store(url, ManualClock()) as store:
+        barrier.wait(PATIENCE_SECONDS)
+        for partition in partitions:
+            try:
+                store.leases.acquire(partition, f"process-{number}", 60_000)
+            except LeaseHeldError:
+                continue
+            won.append(partition.partition)
+    return won
+
+
+def acquire_in_turns(_number: int, barrier: Barrier, url: str, partition: TopicIdPartition, steps: int) -> list[int]:
+    """Take the lease again and again, against other processes of the same owner; return the numbers that were given."""
+    with open_metadata_store(url, ManualClock()) as store:
+        barrier.wait(PATIENCE_SECONDS)
+        return [store.leases.acquire(partition, "one owner", 60_000).fencing_number for _ in range(steps)]
+
+
+def as_nobody(work: Callable[[], Any]) -> Any:
+    """Run `work` in a forked process without the rights of root; return what it returned, or the error as text."""
+    context = get_context("fork")
+    answers = context.Queue()
+
+    def answer() -> None:
+        if os.geteuid() == 0:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+        try:
+            answers.put(work())
+        except Exception as error:  # noqa: BLE001 - whatever it is, the test asks for it
+            answers.put(f"{type(error).__name__}: {error}")
+
+    process = context.Process(target=answer)
+    process.start()
+    answered = answers.get(timeout=PATIENCE_SECONDS)
+    process.join(PATIENCE_SECONDS)
+    return answered

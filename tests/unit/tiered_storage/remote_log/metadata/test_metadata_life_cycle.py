@@ -1,0 +1,228 @@
+"""Any order of calls leaves the store as a simple model of it: dictionaries, and the rules of the contract."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, invariant, multiple, rule
+
+from support.metadata_stores import (
+    DELETED,
+    DELETING,
+    FINISHED,
+    ORDERS_0,
+    ORDERS_1,
+    STARTED,
+    ManualClock,
+    a_segment,
+    a_step,
+    sqlite_store,
+)
+from tiered_storage.errors import InvalidTransitionError, LeaseHeldError, LeaseLostError
+from tiered_storage.remote_log.model import (
+    Lease,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+
+PARTITIONS = (ORDERS_0, ORDERS_1)
+DURATION_MS = 100
+OFFSETS = range(12)
+EPOCHS = range(3)
+STEPS = {(STARTED, FINISHED), (STARTED, DELETING), (FINISHED, DELETING), (DELETING, DELETED)}
+
+
+@cache
+def empty_store() -> Path:
+    """Return the file of a store that nobody writes to: to copy it is faster than to make one."""
+    directory = Path(tempfile.mkdtemp())
+    sqlite_store(directory, ManualClock()).close()
+    return directory / "metadata.sqlite"
+
+
+class MetadataStoreMachine(RuleBasedStateMachine):
+    """A store, and beside it what we believe to be in it."""
+
+    leases: Bundle[Lease] = Bundle("leases")
+    begun: Bundle[RemoteLogSegmentMetadata] = Bundle("begun")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = ManualClock()
+        self.directory = Path(tempfile.mkdtemp())
+        shutil.copy(empty_store(), self.directory)
+        self.store = sqlite_store(self.directory, self.clock)
+        self.newest: dict[TopicIdPartition, Lease] = {}
+        self.given_back: set[Lease] = set()
+        self.segments: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
+        self.finished: list[RemoteLogSegmentId] = []
+        self.log_starts: dict[TopicIdPartition, int] = {}
+
+    def teardown(self) -> None:
+        self.store.close()
+        shutil.rmtree(self.directory)
+
+    def is_newest(self, lease: Lease) -> bool:
+        return self.newest[lease.topic_id_partition].fencing_number == lease.fencing_number
+
+    def refused_unless_newest(self, lease: Lease) -> AbstractContextManager[object]:
+        return nullcontext() if self.is_newest(lease) else pytest.raises(LeaseLostError)
+
+    @rule(target=leases, partition=st.sampled_from(PARTITIONS), owner=st.sampled_from(("run-1", "run-2")))
+    def acquire(self, partition: TopicIdPartition, owner: str) -> Lease | MultipleResults[Lease]:
+        holder = self.newest.get(partition)
+        if holder and holder.owner != owner and holder.expires_at > self.clock.now and holder not in self.given_back:
+            with pytest.raises(LeaseHeldError):
+                self.store.leases.acquire(partition, owner, DURATION_MS)
+            return multiple()
+        lease = self.store.leases.acquire(partition, owner, DURATION_MS)
+        number = holder.fencing_number + 1 if holder else 1
+        assert lease == Lease(partition, owner, number, self.clock.now + DURATION_MS)
+        self.newest[partition] = lease
+        return lease
+
+    @rule(target=leases, lease=leases)
+    def heartbeat(self, lease: Lease) -> Lease | MultipleResults[Lease]:
+        holder = self.newest[lease.topic_id_partition]
+        if not self.is_newest(lease) or holder in self.given_back:
+            with pytest.raises(LeaseLostError):
+                self.store.leases.heartbeat(lease, DURATION_MS)
+            return multiple()
+        prolonged = self.store.leases.heartbeat(lease, DURATION_MS)
+        assert prolonged == replace(lease, expires_at=self.clock.now + DURATION_MS)
+        self.newest[lease.topic_id_partition] = prolonged
+        return prolonged
+
+    @rule(lease=leases)
+    def release(self, lease: Lease) -> None:
+        self.store.leases.release(lease)
+        if self.is_newest(lease):
+            self.given_back.add(self.newest[lease.topic_id_partition])
+
+    @rule(lease=leases)
+    def check(self, lease: Lease) -> None:
+        with self.refused_unless_newest(lease):
+            self.store.leases.check(lease)
+
+    @rule(ms=st.integers(1, DURATION_MS + 1))
+    def let_time_pass(self, ms: int) -> None:
+        self.clock.now += ms
+
+    @rule(target=begun, lease=leases, start=st.integers(0, 8), length=st.integers(1, 4), data=st.data())
+    def begin(
+        self, lease: Lease, start: int, length: int, data: st.DataObject
+    ) -> RemoteLogSegmentMetadata | MultipleResults[RemoteLogSegmentMetadata]:
+        end = start + length - 1
+        epochs = sorted(data.draw(st.sets(st.sampled_from(EPOCHS))))
+        starts = sorted(data.draw(st.lists(st.integers(start, end), min_size=len(epochs), max_size=len(epochs))))
+        segment = a_segment(lease, start, end, epochs=tuple(zip(epochs, starts, strict=True)))
+        with self.refused_unless_newest(lease):
+            self.store.segments.add_remote_log_segment_metadata(segment, lease)
+        if not self.is_newest(lease):
+            return multiple()
+        self.segments[segment.segment_id] = segment
+        return segment
+
+    @rule(lease=leases, segment=begun)
+    def begin_again(self, lease: Lease, segment: RemoteLogSegmentMetadata) -> None:
+        if (lease.topic_id_partition, lease.fencing_number) != (segment.topic_id_partition, segment.fencing_number):
+            return
+        expected = self.refused_unless_newest(lease)
+        if self.is_newest(lease) and self.segments[segment.segment_id] != segment:
+            expected = pytest.raises(InvalidTransitionError)
+        with expected:
+            self.store.segments.add_remote_log_segment_metadata(segment, lease)
+
+    @rule(lease=leases, segment=begun, state=st.sampled_from(SegmentState), timestamp=st.integers(1, 99))
+    def step(self, lease: Lease, segment: RemoteLogSegmentMetadata, state: SegmentState, timestamp: int) -> None:
+        if lease.topic_id_partition != segment.topic_id_partition:
+            return
+        before = self.segments[segment.segment_id]
+        update = a_step(segment, state, timestamp, custom_metadata=bytes([timestamp]))
+        refusal: type[Exception] | None = None
+        if not self.is_newest(lease):
+            refusal = LeaseLostError
+        elif before.state is not state and (before.state, state) not in STEPS:
+            refusal = InvalidTransitionError
+        elif (before.state, state) == (STARTED, FINISHED) and lease.fencing_number != segment.fencing_number:
+            refusal = LeaseLostError
+        if refusal is not None:
+            with pytest.raises(refusal):
+                self.store.segments.update_remote_log_segment_metadata(update, lease)
+            return
+        after = before
+        if before.state is not state:
+            after = replace(before, state=state, event_timestamp=timestamp, custom_metadata=bytes([timestamp]))
+        assert self.store.segments.update_remote_log_segment_metadata(update, lease) == after
+        self.segments[segment.segment_id] = after
+        if state is FINISHED and before.state is STARTED:
+            self.finished.append(segment.segment_id)
+
+    @rule(lease=leases, offset=st.sampled_from(OFFSETS))
+    def advance_log_start(self, lease: Lease, offset: int) -> None:
+        partition = lease.topic_id_partition
+        with self.refused_unless_newest(lease):
+            self.store.segments.advance_log_start_offset(partition, offset, lease)
+        if self.is_newest(lease):
+            self.log_starts[partition] = max(offset, self.log_starts.get(partition, 0))
+
+    @rule()
+    def open_anew(self) -> None:
+        self.store.close()
+        self.store = sqlite_store(self.directory, self.clock)
+
+    @invariant()
+    def the_listing_is_that_of_the_model(self) -> None:
+        for partition in PARTITIONS:
+            known = [
+                segment
+                for segment in self.segments.values()
+                if segment.topic_id_partition == partition and segment.state is not DELETED
+            ]
+            known.sort(key=lambda segment: (segment.start_offset, segment.segment_id.id))
+            assert list(self.store.segments.list_remote_log_segments(partition)) == known
+            assert self.store.segments.log_start_offset(partition) == self.log_starts.get(partition)
+        had = {segment.topic_id_partition for segment in self.segments.values()}
+        assert self.store.segments.list_partitions() == sorted(had)
+
+    @invariant()
+    def every_reader_finds_what_the_model_finds(self) -> None:
+        for partition in PARTITIONS:
+            visible = [self.segments[name] for name in self.finished if name.topic_id_partition == partition]
+            visible = [segment for segment in visible if segment.state is FINISHED]
+            for epoch in (None, *EPOCHS):
+                first: dict[int, RemoteLogSegmentMetadata] = {}
+                for segment in visible:
+                    for offset in offsets_at(segment, epoch):
+                        first.setdefault(offset, segment)
+                found = {o: self.store.segments.remote_log_segment_metadata(partition, o, epoch) for o in OFFSETS}
+                assert found == {offset: first.get(offset) for offset in OFFSETS}
+                if epoch is not None:
+                    highest = self.store.segments.highest_offset_for_epoch(partition, epoch)
+                    assert highest == max(first, default=None)
+
+
+def offsets_at(segment: RemoteLogSegmentMetadata, epoch: int | None) -> list[int]:
+    """Return the offsets that were written with `epoch`, one by one; None: all of them."""
+    epoch_of: dict[int, int] = {}
+    for entry in segment.leader_epochs:
+        epoch_of |= dict.fromkeys(range(entry.start_offset, segment.end_offset + 1), entry.epoch)
+    return [
+        offset
+        for offset in range(segment.start_offset, segment.end_offset + 1)
+        if epoch is None or epoch_of.get(offset) == epoch
+    ]
+
+
+MetadataStoreMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+TestAnyOrderOfCalls = MetadataStoreMachine.TestCase

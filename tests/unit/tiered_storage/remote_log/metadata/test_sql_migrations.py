@@ -1,0 +1,138 @@
+"""Bringing a store to this version's schema."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.schema import CreateTable
+
+from support.metadata_stores import ORDERS_0, ManualClock, sqlite_store
+from tiered_storage.errors import MetadataCorruptError, RemoteMetadataError
+from tiered_storage.remote_log.metadata.sql_migrations import REVISIONS, bring_up_to_date
+from tiered_storage.remote_log.metadata.sql_schema import SCHEMA_VERSION, VERSION_TABLE, metadata
+from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore
+from tiered_storage.remote_log.metadata.sqlite_database import SqliteDatabase
+
+NEXT_REVISION = """
+from alembic import op
+import sqlalchemy as sa
+
+revision = "next"
+down_revision = "{head}"
+
+
+def upgrade():
+    op.add_column("topics", sa.Column("note", sa.String))
+    {more}
+"""
+
+
+@pytest.fixture
+def filled(store: SqlMetadataStore, path: Path) -> Path:
+    """A store that is in use: the path of its file."""
+    store.leases.acquire(ORDERS_0, "run-1", 60_000)
+    return path
+
+
+def revisions_and_one(directory: Path, more: str = "") -> Path:
+    """Copy the revisions and put another behind them."""
+    copied = directory / "migrations"
+    shutil.copytree(REVISIONS, copied)
+    (copied / "versions" / "next.py").write_text(NEXT_REVISION.format(head=SCHEMA_VERSION, more=more))
+    return copied
+
+
+def test_the_migrations_make_the_tables_that_the_code_uses(store: SqlMetadataStore, path: Path) -> None:
+    with SqliteDatabase(path, 1_000) as database, database.reading() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE, "compare_type": True})
+        assert compare_metadata(context, metadata) == []
+
+
+def test_the_newest_revision_is_the_version_that_the_code_asks_for() -> None:
+    assert ScriptDirectory(str(REVISIONS)).get_heads() == [SCHEMA_VERSION]
+
+
+def test_the_tables_can_be_those_of_postgresql_too() -> None:
+    for table in metadata.tables.values():
+        assert "CREATE TABLE" in str(CreateTable(table).compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
+
+
+def test_an_older_store_is_migrated_with_all_it_holds(filled: Path, store: SqlMetadataStore, tmp_path: Path) -> None:
+    revisions = revisions_and_one(tmp_path)
+
+    with SqliteDatabase(filled, 1_000) as database:
+        bring_up_to_date(database, "next", revisions)
+        with database.reading() as connection:
+            assert connection.exec_driver_sql("SELECT note FROM topics").all() == []
+
+    assert store.leases.acquire(ORDERS_0, "run-1", 60_000).fencing_number == 2
+
+
+def test_threads_and_connections_that_migrate_at_once_all_succeed(filled: Path, tmp_path: Path) -> None:
+    revisions = revisions_and_one(tmp_path)
+
+    def migrate(_: int) -> None:
+        with SqliteDatabase(filled, 30_000) as database:
+            bring_up_to_date(database, "next", revisions)
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(migrate, range(4))) == [None] * 4
+
+
+def test_a_migration_that_breaks_off_leaves_the_store_as_it_was(filled: Path, tmp_path: Path) -> None:
+    revisions = revisions_and_one(tmp_path, more='op.execute("INSERT INTO nowhere VALUES (1)")')
+
+    with SqliteDatabase(filled, 1_000) as database:
+        with pytest.raises(RemoteMetadataError, match="nowhere"):
+            bring_up_to_date(database, "next", revisions)
+        with database.reading() as connection:
+            columns = {row.name for row in connection.exec_driver_sql("PRAGMA table_info(topics)")}
+        bring_up_to_date(database)
+
+    assert "note" not in columns
+
+
+def test_a_store_of_a_later_version_is_refused_and_left_as_it_is(
+    tmp_path: Path, path: Path, clock: ManualClock
+) -> None:
+    sqlite_store(tmp_path, clock).close()
+    _execute(path, f"UPDATE {VERSION_TABLE} SET version_num = '9999'")  # noqa: S608 - our own words
+    before = hashlib.sha256(path.read_bytes()).digest()
+
+    with pytest.raises(MetadataCorruptError, match=f"version 9999.* up to {SCHEMA_VERSION}.*install that version"):
+        sqlite_store(tmp_path, clock)
+
+    assert hashlib.sha256(path.read_bytes()).digest() == before
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["CREATE TABLE alembic_version (version_num TEXT)", f"CREATE TABLE {VERSION_TABLE} (version_num TEXT)"],
+    ids=["another program's", "without a version"],
+)
+def test_a_database_that_is_no_metadata_store_is_refused(
+    tmp_path: Path, path: Path, clock: ManualClock, statement: str
+) -> None:
+    _execute(path, statement)
+    before = path.read_bytes()
+
+    with pytest.raises(MetadataCorruptError, match=f"{path}: is a database, but not a metadata store"):
+        sqlite_store(tmp_path, clock)
+
+    assert path.read_bytes() == before
+
+
+def _execute(path: Path, statement: str) -> None:
+    database = sqlite3.connect(path)
+    with database:
+        database.execute(statement)
+    database.close()

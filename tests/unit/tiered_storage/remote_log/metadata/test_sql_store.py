@@ -1,0 +1,219 @@
+"""Opening a SQL metadata store: URLs, new files, several processes."""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from support.metadata_processes import acquire_at_once, acquire_in_turns, in_processes, open_fresh_stores
+from support.metadata_stores import (
+    FINISHED,
+    ORDERS_0,
+    ManualClock,
+    a_segment,
+    a_step,
+    add_and_bring_to,
+    sqlite_store,
+    sqlite_url,
+)
+from tiered_storage.errors import ConfigurationError, LeaseLostError, MetadataCorruptError, MetadataUnavailableError
+from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, open_metadata_store
+
+
+def test_a_new_store_is_made_with_its_directories_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "not" / "there" / "yet" / "remote log.sqlite"
+
+    open_metadata_store(f"sqlite:///{path}", ManualClock()).close()
+
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_store_keeps_what_was_written_when_it_is_opened_again(tmp_path: Path, clock: ManualClock) -> None:
+    with sqlite_store(tmp_path, clock) as store:
+        lease = store.leases.acquire(ORDERS_0, "run-1", 60_000)
+        finished = add_and_bring_to(store, a_segment(lease), lease, FINISHED)
+
+    with sqlite_store(tmp_path, clock) as store:
+        assert store.segments.remote_log_segment_metadata(ORDERS_0, 0) == finished
+        store.leases.check(lease)
+
+
+def test_a_file_name_with_signs_that_mean_something_in_a_uri_is_just_a_name(tmp_path: Path, clock: ManualClock) -> None:
+    path = tmp_path / "100%#1&é.sqlite"
+
+    for _ in range(2):
+        with open_metadata_store("sqlite:///" + str(path).replace("%", "%25").replace("?", "%3F"), clock) as store:
+            store.leases.acquire(ORDERS_0, "run-1", 60_000)
+
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("", "write it as sqlite:///"),
+        ("/var/lib/metadata.sqlite", "write it as sqlite:///"),
+        ("sqlite://", "names no file"),
+        ("sqlite:///:memory:", "names no file"),
+        ("sqlite:///metadata.sqlite?mode=ro", "names no file"),
+        ("sqlite://host/metadata.sqlite", "names no file"),
+        ("mysql://root:secret@host/metadata", r"mysql://root:\*\*\*@host/metadata: metadata stores are kept in SQLite"),
+    ],
+)
+def test_a_url_that_cannot_be_meant_is_refused(url: str, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told) as refused:
+        open_metadata_store(url, ManualClock())
+
+    assert "secret" not in str(refused.value)
+
+
+def test_a_relative_path_is_not_followed_elsewhere_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with open_metadata_store("sqlite:///metadata.sqlite", ManualClock()) as store:
+        monkeypatch.chdir(os.sep)
+        store.leases.acquire(ORDERS_0, "run-1", 60_000)
+
+    assert (tmp_path / "metadata.sqlite").is_file()
+
+
+def test_processes_that_open_a_new_store_at_once_all_get_the_same_one(tmp_path: Path) -> None:
+    urls = [f"sqlite:///{tmp_path / f'{number}.sqlite'}" for number in range(5)]
+
+    first, second, third = in_processes(3, open_fresh_stores, urls)
+
+    assert first == second == third
+    assert len(set(first)) == len(urls)
+    assert sorted(file.name for file in tmp_path.iterdir()) == [f"{number}.sqlite" for number in range(5)]
+
+
+def test_threads_that_open_a_new_store_at_once_all_get_the_same_one(tmp_path: Path, clock: ManualClock) -> None:
+    def metadata_uuid(_: int) -> str:
+        with sqlite_store(tmp_path, clock) as store:
+            return store.identity.metadata_uuid
+
+    with ThreadPoolExecutor(4) as threads:
+        uuids = set(threads.map(metadata_uuid, range(8)))
+
+    assert len(uuids) == 1
+
+
+def test_of_processes_that_want_a_lease_at_once_exactly_one_gets_it(tmp_path: Path, clock: ManualClock) -> None:
+    sqlite_store(tmp_path, clock).close()
+    partitions = [replace(ORDERS_0, partition=number) for number in range(60)]
+
+    first, second = in_processes(2, acquire_at_once, sqlite_url(tmp_path), partitions)
+
+    assert sorted(first + second) == list(range(60))
+
+
+def test_no_two_processes_are_ever_given_the_same_fencing_number(tmp_path: Path, clock: ManualClock) -> None:
+    sqlite_store(tmp_path, clock).close()
+
+    first, second = in_processes(2, acquire_in_turns, sqlite_url(tmp_path), ORDERS_0, 100)
+
+    assert first == sorted(first)
+    assert second == sorted(second)
+    assert sorted(first + second) == list(range(1, 201))
+
+
+def test_threads_share_one_opened_store(store: SqlMetadataStore) -> None:
+    partitions = [replace(ORDERS_0, partition=number) for number in range(8)]
+
+    def copy_twenty(number: int) -> int:
+        lease = store.leases.acquire(partitions[number], "run-1", 60_000)
+        for start in range(0, 200, 10):
+            add_and_bring_to(store, a_segment(lease, start, start + 9), lease, FINISHED)
+        return len(list(store.segments.list_remote_log_segments(partitions[number])))
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(copy_twenty, range(8))) == [20] * 8
+
+
+def test_a_store_that_was_open_across_a_fork_serves_both_processes(store: SqlMetadataStore, clock: ManualClock) -> None:
+    lease = store.leases.acquire(ORDERS_0, "run-1", 60_000)
+    started = a_segment(lease)
+    store.segments.add_remote_log_segment_metadata(started, lease)
+
+    child = os.fork()
+    if child == 0:
+        try:
+            store.segments.update_remote_log_segment_metadata(a_step(started, FINISHED), lease)
+        except BaseException:  # noqa: BLE001 - the child must not go on with the tests
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    store.segments.advance_log_start_offset(ORDERS_0, 3, lease)
+
+    assert os.waitstatus_to_exitcode(status) == 0
+    found = store.segments.remote_log_segment_metadata(ORDERS_0, 5)
+    assert found is not None
+    assert found.state is FINISHED
+    store.check_integrity()
+
+
+def test_opening_an_up_to_date_store_does_not_load_the_migrations(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sqlite_store(tmp_path, clock).close()
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("migrations were run")
+
+    monkeypatch.setattr("tiered_storage.remote_log.metadata.sql_migrations.upgrade", refuse)
+    monkeypatch.setattr("tiered_storage.remote_log.metadata.sql_store.upgrade", refuse)
+    best = min(_seconds_to_open(tmp_path, clock) for _ in range(5))
+
+    # The best of five, and ten times what it takes: only loading Alembic would exceed it.
+    assert best < 0.03
+
+
+def _seconds_to_open(directory: Path, clock: ManualClock) -> float:
+    begin = time.perf_counter()
+    with sqlite_store(directory, clock):
+        return time.perf_counter() - begin
+
+
+def test_a_store_that_was_replaced_meanwhile_is_not_written_to_any_more(
+    store: SqlMetadataStore, path: Path, tmp_path: Path, clock: ManualClock
+) -> None:
+    lease = store.leases.acquire(ORDERS_0, "run-1", 60_000)
+    (tmp_path / "new").mkdir()
+    with sqlite_store(tmp_path / "new", clock) as new:
+        new_uuid = new.identity.metadata_uuid
+
+    (tmp_path / "new" / path.name).replace(path)
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink()
+
+    assert store.identity.metadata_uuid == new_uuid
+    with pytest.raises(LeaseLostError, match="rebuilt or restored"):
+        store.segments.add_remote_log_segment_metadata(a_segment(lease), lease)
+
+
+def test_a_store_that_was_removed_meanwhile_is_told_and_not_made_anew(store: SqlMetadataStore, path: Path) -> None:
+    store.leases.acquire(ORDERS_0, "run-1", 60_000)
+    path.unlink()
+
+    with pytest.raises(MetadataUnavailableError, match="look whether the file is there"):
+        store.leases.acquire(ORDERS_0, "run-1", 60_000)
+
+    assert not path.exists()
+
+
+def test_the_integrity_check_finds_what_no_call_has_noticed(tmp_path: Path, path: Path, clock: ManualClock) -> None:
+    with sqlite_store(tmp_path, clock) as store:
+        lease = store.leases.acquire(ORDERS_0, "run-1", 60_000)
+        segment = add_and_bring_to(store, a_segment(lease), lease, FINISHED)
+        store.check_integrity()
+    name = segment.segment_id.id.encode()
+    path.write_bytes(path.read_bytes().replace(name, name[:-1] + b"X", 1))
+
+    with sqlite_store(tmp_path, clock) as store:
+        store.identity.bound_store_uuid()
+        with pytest.raises(MetadataCorruptError, match=f"{path}: is damaged .*missing from index"):
+            store.check_integrity()

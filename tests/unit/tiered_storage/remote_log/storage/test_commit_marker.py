@@ -1,0 +1,58 @@
+"""The commit marker and custom metadata."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.remote_segments import segment_metadata
+from tiered_storage.errors import RemoteObjectCorruptError
+from tiered_storage.remote_log.storage.commit_marker import CommitMarker
+
+CRCS = st.integers(0, 2**32 - 1)
+MARKERS = st.builds(CommitMarker, st.text(min_size=1), st.integers(0, 2**63 - 1), CRCS, st.integers(1, 2**63 - 1), CRCS)
+METADATA = segment_metadata(1000)
+MARKER = CommitMarker(METADATA.segment_id.id, 1000, 0xE3069283, 77, 5)
+
+
+@given(MARKERS)
+def test_a_marker_comes_back_as_it_was_written(marker: CommitMarker) -> None:
+    assert CommitMarker.parse(marker.to_bytes(), "marker") == marker
+
+
+def test_a_marker_is_json_with_documented_keys() -> None:
+    assert json.loads(MARKER.to_bytes()) == {
+        "format_version": 1,
+        "segment_id": METADATA.segment_id.id,
+        "data_size": 1000,
+        "data_crc32c": "e3069283",
+        "indexes_size": 77,
+        "indexes_crc32c": "00000005",
+    }
+
+
+def test_custom_metadata_say_the_same_in_18_bytes() -> None:
+    raw = MARKER.custom_metadata()
+    assert raw == bytes.fromhex("0001 e3069283 000000000000004d 00000005")
+    assert CommitMarker.from_custom_metadata(METADATA, raw) == MARKER
+
+
+@pytest.mark.parametrize("raw", [b"", b"\0", b"\0\1", b"\0\2" + bytes(16), bytes(18), b"\0\1" + bytes(17)])
+def test_custom_metadata_of_others_are_refused(raw: bytes) -> None:
+    with pytest.raises(RemoteObjectCorruptError, match="custom metadata"):
+        CommitMarker.from_custom_metadata(METADATA, raw)
+
+
+def test_a_later_version_is_refused() -> None:
+    later = json.dumps({**json.loads(MARKER.to_bytes()), "format_version": 2}).encode()
+    with pytest.raises(RemoteObjectCorruptError, match="later release"):
+        CommitMarker.parse(later, "marker")
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_are_a_marker_or_corrupt(raw: bytes) -> None:
+    with pytest.raises(RemoteObjectCorruptError, match=r"^marker: "):
+        CommitMarker.parse(raw, "marker")

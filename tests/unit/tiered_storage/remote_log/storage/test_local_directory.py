@@ -1,0 +1,259 @@
+"""What is particular to a directory: durability, full and forbidden disks, what killed processes leave behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.remote_segments import segment_bytes, segment_metadata
+from tiered_storage.errors import (
+    ConfigurationError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+    RemoteStorageError,
+    RemoteStorageFullError,
+    RemoteStorageRefusedError,
+)
+from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.object_names import parse_object_name, segment_object_names
+
+NAME = "cluster/topic/0/object.log"
+CONTENT = segment_bytes(100_000)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "mounted" / "store"
+
+
+@pytest.fixture
+def directory(root: Path) -> LocalDirectory:
+    return LocalDirectory(root)
+
+
+def put(directory: LocalDirectory, name: str = NAME, content: bytes = CONTENT) -> None:
+    view = memoryview(content)
+    directory.put(name, len(content), (view[start : start + 30_000] for start in range(0, len(content), 30_000)))
+
+
+def failing(error_number: int, after: int = 0) -> Any:
+    """Return a stand-in for a system call that does what the real one does `after` times, and then fails."""
+    real_write, calls = os.write, iter(range(after))
+
+    def call(descriptor: int, data: memoryview) -> int:
+        if next(calls, None) is None:
+            raise OSError(error_number, os.strerror(error_number))
+        return real_write(descriptor, data)
+
+    return call
+
+
+@pytest.fixture
+def forbidden(tmp_path: Path) -> Iterator[Path]:
+    """A directory that lets nobody write; root, whom nothing stops, goes on as somebody else meanwhile."""
+    tmp_path.chmod(0o500)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    yield tmp_path
+    os.seteuid(user)
+    tmp_path.chmod(0o700)
+
+
+@pytest.mark.parametrize("error_number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk_is_told_and_left_as_it_was(
+    directory: LocalDirectory, root: Path, monkeypatch: pytest.MonkeyPatch, error_number: int
+) -> None:
+    monkeypatch.setattr(os, "write", failing(error_number, after=2))
+    with pytest.raises(RemoteStorageFullError, match=f"^{root}/cluster/topic/0: no room .*100000 bytes are needed"):
+        put(directory)
+    assert [path for path in root.rglob("*") if path.is_file()] == []
+
+
+def test_too_little_room_is_told_before_the_first_byte(directory: LocalDirectory, root: Path) -> None:
+    chunks = iter([memoryview(b"never asked for")])
+    with pytest.raises(RemoteStorageFullError, match=f"^{root}/cluster/topic/0: no room .*{2**60} bytes are needed"):
+        directory.put(NAME, 2**60, chunks)
+    assert bytes(next(chunks)) == b"never asked for"
+
+
+def test_a_limit_of_the_process_is_no_room_either(root: Path) -> None:
+    program = """
+import resource, sys
+from pathlib import Path
+from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+LocalDirectory(Path(sys.argv[1])).put("a/b", 100_000, iter([memoryview(bytes(100_000))]))
+"""
+    result = subprocess.run([sys.executable, "-c", program, root], capture_output=True, text=True, check=False)
+    assert "RemoteStorageFullError" in result.stderr
+    assert [path for path in root.rglob("*") if path.is_file()] == []
+
+
+def test_a_directory_without_rights_refuses(forbidden: Path) -> None:
+    with pytest.raises(RemoteStorageRefusedError, match=f"^{forbidden}.*user {os.geteuid()} the right"):
+        put(LocalDirectory(forbidden / "store"))
+
+
+@pytest.mark.parametrize("error_number", [errno.EROFS, errno.EPERM])
+def test_a_file_system_that_is_read_only_refuses(
+    directory: LocalDirectory, root: Path, monkeypatch: pytest.MonkeyPatch, error_number: int
+) -> None:
+    monkeypatch.setattr(os, "write", failing(error_number))
+    with pytest.raises(RemoteStorageRefusedError, match=f"^{root}/"):
+        put(directory)
+
+
+def test_another_failure_of_the_disk_is_worth_another_try(
+    directory: LocalDirectory, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "write", failing(errno.EIO, after=1))
+    with pytest.raises(RemoteStorageError, match=f"^{root}/.*could not write it") as raised:
+        put(directory)
+    assert raised.value.retriable
+    assert list(directory.list()) == []
+
+
+def test_writes_of_a_part_are_completed(directory: LocalDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: real_write(descriptor, data[:7001]))
+    put(directory)
+    assert directory.get_range(NAME, 0, len(CONTENT)) == CONTENT
+
+
+def test_what_the_disk_gives_back_is_compared(directory: LocalDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_preadv = os.preadv
+
+    def flipping(descriptor: int, buffers: list[memoryview], position: int) -> int:
+        count = real_preadv(descriptor, buffers, position)
+        if count:
+            buffers[0][count // 2] ^= 1
+        return count
+
+    monkeypatch.setattr(os, "preadv", flipping)
+    with pytest.raises(RemoteObjectCorruptError, match="read back 100000 bytes with CRC-32C"):
+        put(directory)
+    assert list(directory.list()) == []
+
+
+def test_the_file_is_synced_before_its_name_and_the_name_before_the_call_ends(
+    directory: LocalDirectory, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    real_fsync, real_replace = os.fsync, Path.replace
+
+    def fsync(descriptor: int) -> None:
+        done.append(f"sync {Path(f'/proc/self/fd/{descriptor}').readlink()}")
+        real_fsync(descriptor)
+
+    def replace(self: Path, target: Path) -> Path:
+        done.append(f"rename to {target}")
+        return real_replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "replace", replace)
+    LocalDirectory(root, lambda: "0123456789abcdef").put("cluster/object", 3, iter([memoryview(b"abc")]))
+    assert done == [
+        f"sync {root.parent.parent}",
+        f"sync {root.parent}",
+        f"sync {root}",
+        f"sync {root}/cluster/object.0123456789abcdef.tmp",
+        f"rename to {root}/cluster/object",
+        f"sync {root}/cluster",
+    ]
+
+
+def test_what_a_killed_process_leaves_is_known_by_its_name(root: Path) -> None:
+    program = """
+import sys, time
+from pathlib import Path
+from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+
+def chunks():
+    yield memoryview(bytes(50_000))
+    print("half", flush=True)
+    time.sleep(600)
+
+LocalDirectory(Path(sys.argv[1])).put(sys.argv[2], 100_000, chunks())
+"""
+    metadata = segment_metadata(100_000)
+    names = segment_object_names(metadata.segment_id, metadata.start_offset)
+    with subprocess.Popen([sys.executable, "-c", program, root, names.data], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"half\n"
+        process.send_signal(signal.SIGKILL)
+    directory = LocalDirectory(root)
+    with pytest.raises(RemoteObjectNotFoundError):
+        directory.size(names.data)
+    (left,) = directory.list()
+    parsed = parse_object_name(left.name)
+    assert parsed is not None
+    assert parsed.temporary
+    assert parsed.segment_id == metadata.segment_id
+    directory.discard_unfinished(names.stem)
+    assert list(directory.list()) == []
+
+
+def test_only_temporary_files_of_the_same_object_are_discarded(directory: LocalDirectory, root: Path) -> None:
+    put(directory, "folder/a.log", b"x")
+    for name in ("a.log.0123456789abcdef.tmp", "b.log.0123456789abcdef.tmp", "a.log.tmp"):
+        (root / "folder" / name).write_bytes(b"half")
+    directory.discard_unfinished("folder/a")
+    assert {found.name for found in directory.list()} == {
+        "folder/a.log", "folder/a.log.tmp", "folder/b.log.0123456789abcdef.tmp"
+    }  # fmt: skip
+
+
+def test_a_writer_whose_file_was_discarded_fails_and_leaves_nothing(directory: LocalDirectory) -> None:
+    def chunks() -> Iterator[memoryview]:
+        yield memoryview(b"half")
+        directory.discard_unfinished(NAME)
+        yield memoryview(b"half")
+
+    with pytest.raises(RemoteStorageError, match="could not rename"):
+        directory.put(NAME, 8, chunks())
+    assert list(directory.list()) == []
+
+
+def test_an_interrupted_writer_leaves_nothing(directory: LocalDirectory) -> None:
+    def chunks() -> Iterator[memoryview]:
+        yield memoryview(b"half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        directory.put(NAME, 8, chunks())
+    assert list(directory.list()) == []
+
+
+def test_a_file_where_a_folder_should_be_is_told(directory: LocalDirectory, root: Path) -> None:
+    put(directory, "cluster", b"a file")
+    with pytest.raises(RemoteStorageError, match=f"^{root}/cluster/topic/0/object.log: could not make the folder of"):
+        put(directory)
+
+
+def test_a_name_that_the_file_system_cannot_have_is_no_passing_fault(directory: LocalDirectory) -> None:
+    with pytest.raises(ConfigurationError, match="use an object store"):
+        put(directory, "x" * 300 + "/y")
+
+
+def test_a_root_must_be_an_absolute_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for root in (Path("relative"), tmp_path / "file"):
+        with pytest.raises(ConfigurationError, match="absolute path of a directory"):
+            LocalDirectory(root)
+
+
+def test_symbolic_links_are_not_followed_by_a_listing(directory: LocalDirectory, root: Path, tmp_path: Path) -> None:
+    put(directory, "a/b", b"x")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "secret").write_bytes(b"secret")
+    (root / "a" / "link").symlink_to(tmp_path / "elsewhere")
+    assert {found.name for found in directory.list()} == {"a/b", "a/link"}

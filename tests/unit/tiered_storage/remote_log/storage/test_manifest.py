@@ -1,0 +1,164 @@
+"""The manifest: what is kept of a segment in the store, and what happens when it is broken."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.remote_segments import segment_metadata
+from tiered_storage.errors import RemoteObjectCorruptError
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.model import RemoteLogSegmentId, SegmentState, TopicIdPartition
+from tiered_storage.remote_log.storage.manifest import Manifest
+
+OFFSETS = st.integers(0, 2**63 - 1)
+TEXTS = st.text(min_size=1, max_size=30)
+COUNTS = st.none() | OFFSETS
+MANIFESTS = st.builds(
+    Manifest,
+    segment_id=st.builds(
+        RemoteLogSegmentId, st.builds(TopicIdPartition, TEXTS, TEXTS, st.integers(0, 2**31 - 1), TEXTS), TEXTS
+    ),
+    base_offset=st.integers(0, 2**62),
+    end_offset=st.integers(2**62, 2**63 - 1),
+    max_timestamp=st.integers(-1, 2**63 - 1),
+    size=OFFSETS,
+    leader_epochs=st.lists(st.builds(EpochEntry, OFFSETS, OFFSETS)).map(tuple),
+    copied_at=OFFSETS,
+    broker_id=st.integers(-1, 2**31 - 1),
+    first_timestamp=st.none() | st.integers(-1, 2**63 - 1),
+    batch_count=COUNTS,
+    record_count=COUNTS,
+    data_crc32c=st.none() | st.integers(0, 2**32 - 1),
+    key_id=st.none() | TEXTS,
+)
+METADATA = segment_metadata(1000)
+MANIFEST = replace(Manifest.of(METADATA), data_crc32c=0xE3069283, batch_count=7, record_count=900)
+
+
+def changed(**fields: Any) -> bytes:
+    return json.dumps({**json.loads(MANIFEST.to_bytes()), **fields}).encode()
+
+
+@given(MANIFESTS)
+def test_a_manifest_comes_back_as_it_was_written(manifest: Manifest) -> None:
+    parsed = Manifest.parse(manifest.to_bytes(), "manifest")
+    assert parsed == manifest
+    assert parsed.segment_id.topic_id_partition.topic == manifest.segment_id.topic_id_partition.topic
+
+
+def test_a_manifest_is_json_with_documented_keys() -> None:
+    assert json.loads(MANIFEST.to_bytes()) == {
+        "format_version": 1,
+        "cluster_id": "test-cluster",
+        "topic": "orders",
+        "topic_id": METADATA.topic_id_partition.topic_id,
+        "partition": 0,
+        "segment_id": METADATA.segment_id.id,
+        "base_offset": 4200,
+        "end_offset": 5199,
+        "first_timestamp": None,
+        "max_timestamp": 1_763_700_000_000,
+        "copied_at": 1_763_723_000_000,
+        "broker_id": 1,
+        "size": 1000,
+        "batch_count": 7,
+        "record_count": 900,
+        "leader_epochs": [[0, 0], [3, 4210]],
+        "data_crc32c": "e3069283",
+        "codec": "none",
+        "key_id": None,
+    }
+
+
+def test_metadata_are_made_again() -> None:
+    expected = replace(METADATA, state=SegmentState.COPY_SEGMENT_FINISHED, custom_metadata=b"custom")
+    assert MANIFEST.metadata(b"custom") == expected
+
+
+def test_a_later_version_is_refused() -> None:
+    with pytest.raises(RemoteObjectCorruptError, match="later release, in version 2 of its format"):
+        Manifest.parse(changed(format_version=2, size="something else"), "manifest")
+
+
+def test_keys_of_the_same_version_that_are_not_known_are_left_alone() -> None:
+    assert Manifest.parse(changed(colour="blue", nested={"a": [1]}), "manifest") == MANIFEST
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("format_version", 0),
+        ("format_version", None),
+        ("cluster_id", ""),
+        ("topic", 7),
+        ("partition", -1),
+        ("partition", 2**31),
+        ("partition", True),
+        ("base_offset", 1.0),
+        ("base_offset", 2**63),
+        ("base_offset", "4200"),
+        ("end_offset", 4199),
+        ("max_timestamp", -2),
+        ("size", None),
+        ("size", 10**400),
+        ("batch_count", -1),
+        ("leader_epochs", None),
+        ("leader_epochs", [[0]]),
+        ("leader_epochs", [[0, -1]]),
+        ("leader_epochs", [["0", 0]]),
+        ("leader_epochs", [3]),
+        ("data_crc32c", "E3069283"),
+        ("data_crc32c", "e306928"),
+        ("codec", "zstd"),
+        ("key_id", 5),
+    ],
+)
+def test_a_field_that_cannot_be_meant_is_named(field: str, value: object) -> None:
+    with pytest.raises(RemoteObjectCorruptError, match=f"^manifest: {field} is "):
+        Manifest.parse(changed(**{field: value}), "manifest")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"\xff\xfe", b"null", b"[]", b'"text"', b"{", b"[" * 100_000, b'{"format_version":NaN}', b" " * (9 << 20)],
+)
+def test_what_is_no_json_object_is_corrupt(raw: bytes) -> None:
+    with pytest.raises(RemoteObjectCorruptError, match=r"^manifest: "):
+        Manifest.parse(raw, "manifest")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(json.loads(MANIFEST.to_bytes()))), JSON))
+def test_any_values_make_a_manifest_or_are_corrupt(fields: dict[str, object]) -> None:
+    try:
+        manifest = Manifest.parse(changed(**fields), "manifest")
+    except RemoteObjectCorruptError:
+        return
+    assert Manifest.parse(manifest.to_bytes(), "manifest") == manifest
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        segment_metadata(1000),
+        replace(METADATA, size=1001),
+        replace(METADATA, end_offset=5200),
+        replace(METADATA, leader_epochs=()),
+    ],
+)
+def test_a_manifest_of_another_segment_is_told(other: Any) -> None:
+    MANIFEST.check_against(METADATA, "manifest")
+    with pytest.raises(RemoteObjectCorruptError, match=r"^manifest: the manifest tells of"):
+        MANIFEST.check_against(other, "manifest")
