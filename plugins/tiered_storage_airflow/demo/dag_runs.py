@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from tiered_storage_airflow.demo.errors import DemoError
 from tiered_storage_airflow.embedded.api_client import AirflowApi, DagRun, TaskInstance
@@ -13,8 +13,8 @@ RUN_WITHIN = 180.0
 
 def run_dag(api: AirflowApi, dag_id: str, say: Callable[[str], None], conf: Mapping[str, object] | None = None) -> None:
     """Trigger a run of `dag_id` by hand, unpause the DAG and wait until the run has succeeded."""
-    # Triggered first: the run that the schedule begins at the unpausing comes behind this one and finds nothing to do.
-    run = api.trigger(dag_id, conf)
+    # Before the run that the schedule begins at the unpausing, which then finds nothing to do.
+    run = api.trigger(dag_id, conf, run_after=datetime.now(UTC) - timedelta(days=1))
     api.unpause(dag_id)
     _finish(api, run, say)
 

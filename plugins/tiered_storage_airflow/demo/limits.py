@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,11 +22,11 @@ class TopicLimits:
     retention_bytes: int
 
 
-def choose_limits(log_directory: Path) -> list[TopicLimits]:
-    """Return limits for every topic of `log_directory` but Kafka's own, from the size of its largest partition."""
+def choose_limits(log_directory: Path, topics: Collection[str]) -> list[TopicLimits]:
+    """Return limits for `topics` in `log_directory`, from the size of each one's largest partition."""
     largest: dict[str, int] = {}
     for partition in read_log_directory(log_directory).partitions:
-        if partition.is_internal:
+        if partition.topic not in topics:
             continue
         size = sum(segment.size() for segment in list_segments(partition.path))
         largest[partition.topic] = max(size, largest.get(partition.topic, 0))

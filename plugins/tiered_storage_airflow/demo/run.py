@@ -45,10 +45,9 @@ class Demo:
         self.places.state.mkdir(parents=True)
         with self.step("write the log directory" if self.original is None else "copy the log directory"):
             expected = self.write_log_directory()
-            limits = choose_limits(self.places.log_directory)
+            limits = choose_limits(self.places.log_directory, {partition.topic for partition in expected})
         with self.step("switch topics on"):
-            self.places.write_config()
-            self.switch_on([limit for limit in limits if limit.topic in {each.topic for each in expected}])
+            self.switch_on(limits)
         with self.step("start Airflow"):
             airflow = EmbeddedAirflow(self.places.state, self.places.config, _free_port())
             running = services.up(airflow, say=self.say)
@@ -72,16 +71,11 @@ class Demo:
         return expected
 
     def switch_on(self, limits: Sequence[TopicLimits]) -> None:
-        """Enable the topics, allow deletion from them, and set how much stays local."""
-        for limit in limits:
-            tiered_storage(self.places, "topics", "enable", limit.topic)
-            tiered_storage(self.places, "topics", "allow-deletion", limit.topic)
-            tiered_storage(
-                self.places, "topics", "set", limit.topic, f"local.retention.bytes={limit.local_retention_bytes}"
-            )
-        if self.original is None:
-            tiered_storage(self.places, "topics", "set", COMPACTED_TOPIC, "cleanup.policy=compact")
-            self.say(f"  as it should be: {expect_refusal(self.places, 'topics', 'enable', COMPACTED_TOPIC)}")
+        """Enable the topics, allow deletion from them, set how much stays local; see that compaction is refused."""
+        compacted = [COMPACTED_TOPIC] if self.original is None else []
+        self.places.write_config(limits, compacted)
+        for topic in compacted:
+            self.say(f"  as it should be: {expect_refusal(self.places, 'topics', 'enable', topic)}")
 
     def tier(
         self, api: AirflowApi, expected: Sequence[ExpectedPartition], limits: Sequence[TopicLimits]

@@ -1,4 +1,4 @@
-"""The demo's settings file, and its topics switched on as a user would: by the command line."""
+"""The demo's settings file, and the commands that it gives as a user would."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from tiered_storage_airflow.demo.errors import DemoError
+from tiered_storage_airflow.demo.limits import TopicLimits
 from tiered_storage_airflow.embedded.environment import CONFIG_VARIABLE, virtual_environment_bin
 
 
@@ -30,12 +31,24 @@ class DemoPlaces:
         """The demo's settings file."""
         return self.state / "tiered_storage.yaml"
 
-    def write_config(self) -> None:
-        """Write the settings: one log directory, a local object store, everything else as it is by default."""
+    def write_config(self, limits: Sequence[TopicLimits], compacted: Sequence[str]) -> None:
+        """Write the settings: one log directory, a local object store, and the topics that are switched on.
+
+        Only what is tiered here may be deleted from; a compacted topic is only said to be one.
+        """
+        switched_on = {
+            limit.topic: {
+                "remote.storage.enable": True,
+                "deletion.allowed": True,
+                "local.retention.bytes": limit.local_retention_bytes,
+            }
+            for limit in limits
+        }
         settings = {
             "log.dirs": [str(self.log_directory)],
             "log.end.is.stable": True,
             "state.directory": str(self.state),
+            "topics": switched_on | {topic: {"cleanup.policy": "compact"} for topic in compacted},
         }
         self.config.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
 

@@ -118,9 +118,16 @@ class AirflowApi:
         """Let the schedule of a DAG begin, and its runs start."""
         self._send("PATCH", f"/api/v2/dags/{dag_id}", params={"update_mask": "is_paused"}, json={"is_paused": False})
 
-    def trigger(self, dag_id: str, conf: Mapping[str, object] | None = None) -> DagRun:
-        """Queue a manual run without a logical date; `conf` overrides the DAG's params."""
-        body = {"logical_date": None, "conf": dict(conf or {})}
+    def trigger(
+        self, dag_id: str, conf: Mapping[str, object] | None = None, run_after: datetime | None = None
+    ) -> DagRun:
+        """Queue a manual run without a logical date; `conf` overrides the DAG's params.
+
+        Of several queued runs of a DAG the one with the earliest `run_after` (with a time zone; else now) starts first.
+        """
+        body: dict[str, object] = {"logical_date": None, "conf": dict(conf or {})}
+        if run_after is not None:
+            body["run_after"] = run_after.isoformat()
         return _dag_run(self._send("POST", f"/api/v2/dags/{dag_id}/dagRuns", json=body))
 
     def run(self, dag_id: str, run_id: str) -> DagRun:

@@ -175,7 +175,7 @@ def _wait_until_healthy(running: RunningAirflow, started: datetime) -> None:
 
 
 def _unhealthy(http: httpx.Client, started: datetime) -> list[str]:
-    """The parts of Airflow that are not healthy, by a sign of life since `started`: an older one is of a former start."""
+    """The parts of Airflow without a healthy sign of life since `started`: an older one is of a former start."""
     try:
         response = http.get("/api/v2/monitor/health")
     except httpx.TransportError:
