@@ -64,7 +64,7 @@ lock: setup-test ## Write the requirements anew from pyproject.toml, with exact 
 	@$(LOCK) $(if $(UPGRADE),--upgrade) pyproject.toml -o requirements.txt
 	@$(LOCK) $(if $(UPGRADE),--upgrade) --extra test -c requirements.txt pyproject.toml -o tests/requirements.txt
 	@echo 'uv==$(UV_VERSION)' | $(LOCK) --no-annotate - -o .ci/uv.txt
-	@{ sed -n 's/^requires = \["\(.*\)"\]$$/\1/p' pyproject.toml; echo 'editables~=0.3'; } | $(LOCK) --no-annotate - -o .ci/build.txt
+	@{ sed -n 's/^requires = \["\(.*\)"\]$$/\1/p' pyproject.toml; printf '%s\n' 'editables~=0.3' setuptools wheel; } | $(LOCK) --no-annotate - -o .ci/build.txt
 
 clean: ## Stop Airflow and remove all state (.state): its database, the embedded store, fetched jars; .venv stays
 	@$(MAKE) down

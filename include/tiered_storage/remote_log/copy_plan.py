@@ -16,7 +16,7 @@ from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager, Topics
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.segment_source import LocalSegment, PartitionLog, SegmentSource, UnreadablePartition
-from tiered_storage.remote_log.topic_decision import decide
+from tiered_storage.remote_log.topic_decision import decide, is_wanted
 from tiered_storage.settings import Settings
 
 
@@ -105,7 +105,10 @@ def plan_copy(
     notices = [Finding("", notice) for notice in source.notices]
     for log in source.partitions():
         if isinstance(log, UnreadablePartition):
-            unreadable.append(Finding(log.partition, log.reason))
+            if not log.is_internal and selection.matches(log.topic):
+                # Of a topic that nobody asked to copy it is worth knowing, but no failure.
+                told = unreadable if is_wanted(log.topic, topics, settings) else notices
+                told.append(Finding(log.partition, log.reason))
             continue
         topic = log.topic_id_partition.topic
         if log.is_internal or not selection.matches(topic):
@@ -147,8 +150,8 @@ def _due(
             tuple(entry for entry in log.leader_epochs if entry.start_offset <= end_offset),
         )
         for segment, end_offset in _closed_by(log, selection.window_end)
-        if log_start <= end_offset < log.stable_offset
-        and coverage.holding(max(segment.base_offset, log_start), end_offset) is None
+        if log.log_start_offset <= end_offset < log.stable_offset
+        and coverage.lacks(segment.base_offset, end_offset, log_start)
     ]
     notices = []
     if coverage.end_offset is not None and coverage.end_offset + 1 < log.log_start_offset:

@@ -6,15 +6,14 @@ Between them anything may move the bytes: a Spark job, or this process. Nothing 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tiered_storage.clock import Clock
 from tiered_storage.errors import InvalidTransitionError, LeaseHeldError, LeaseLostError, TieredStorageError
-from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy_messages import CopyOutcome, CopyTask
 from tiered_storage.remote_log.copy_plan import CopyPlan, Finding, PlannedSegment
-from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.coverage import Coverage, on_lineage
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
     Lease,
@@ -24,7 +23,7 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.segment_source import SegmentSource, epochs_within
+from tiered_storage.remote_log.segment_source import PartitionLog, SegmentSource, epochs_within
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +106,12 @@ def _start(
     clock: Clock,
     new_segment_id: Callable[[], str],
 ) -> list[CopyTask]:
-    # Planned before we held the lease: another run may have copied some meanwhile.
+    # Planned before we held the lease: another run may have copied some meanwhile, or let them expire.
     coverage = Coverage.of(metadata.list_remote_log_segments(partition), segments[-1].lineage)
+    log_start = metadata.log_start_offset(partition) or 0
     tasks = []
     for segment in segments:
-        if coverage.holding(segment.base_offset, segment.end_offset) is not None:
+        if not coverage.lacks(segment.base_offset, segment.end_offset, log_start):
             continue
         started = RemoteLogSegmentMetadata(
             segment_id=RemoteLogSegmentId(partition, new_segment_id()),
@@ -137,9 +137,11 @@ def commit_copy(
 ) -> CommitReport:
     """Make finished copies visible, partition by partition, in order, up to the first that failed.
 
-    Checks that no newer lease exists and that the local log still has the segment with the lineage it was copied
-    under. Copies behind a failed one go (a reader must find no gap); the next run plans them anew. Running it again
-    changes nothing. Raises MetadataUnavailableError; what concerns one partition is in the report.
+    Checks that no newer lease exists, that the local log still has the leaders it was copied under, and that it still
+    reaches as far. Copies behind a failed one go (a reader must find no gap); the next run plans them anew. While the
+    local log cannot be looked at, nothing is decided: the same commit may be tried again. What was committed once stays
+    so, whatever holds when it is run again. Raises MetadataUnavailableError; what concerns one partition is in the
+    report.
     """
     by_partition: dict[TopicIdPartition, list[CopyOutcome]] = defaultdict(list)
     for outcome in outcomes:
@@ -172,52 +174,92 @@ def _commit_partition(
     clock: Clock,
 ) -> tuple[list[RemoteLogSegmentMetadata], Finding | None, bool]:
     lease = outcomes[0].task.lease
-    committed: list[RemoteLogSegmentMetadata] = []
-    failure: Finding | None = None
-    retriable = True
+    known = {segment.segment_id: segment for segment in metadata.list_remote_log_segments(partition)}
+    committed = [segment for segment in _segments_of(outcomes, known) if _is_visible(segment)]
+    pending = [outcome for outcome in outcomes if not _was_visible(known.get(outcome.task.metadata.segment_id))]
+    updates, refusal = _committable(pending, _look(partition, source) if pending else "")
     try:
-        lineage = _lineage_now(partition, source)
-        for outcome in outcomes:
-            if failure is not None:
-                _mark_for_deletion(outcome.task.metadata.segment_id, metadata, lease, clock)
-                continue
-            reason, may_retry = _why_not(outcome, lineage)
-            if reason is not None:
-                failure, retriable = Finding(str(partition), reason), may_retry
-                _mark_for_deletion(outcome.task.metadata.segment_id, metadata, lease, clock)
-                continue
-            assert outcome.finished is not None  # noqa: S101 - _why_not gives a reason for every outcome without it
-            committed.append(metadata.update_remote_log_segment_metadata(outcome.finished, lease))
-        leases.release(lease)
+        committed.extend(metadata.update_remote_log_segment_metadata(update, lease) for update in updates)
+        if refusal is None or refusal.is_final:
+            for segment in _segments_of(pending[len(updates) :], known):
+                if segment.state is SegmentState.COPY_SEGMENT_STARTED:
+                    _mark_for_deletion(segment.segment_id, metadata, lease, clock)
+            leases.release(lease)
     except (LeaseLostError, InvalidTransitionError) as error:
         return committed, Finding(str(partition), str(error)), False
-    return committed, failure, retriable
+    if refusal is None:
+        return committed, None, True
+    return committed, Finding(str(partition), refusal.reason), refusal.retriable
 
 
-def _lineage_now(partition: TopicIdPartition, source: SegmentSource) -> tuple[EpochEntry, ...] | str:
-    """Return the local lineage as it is now, or why it cannot be had."""
+def _segments_of(
+    outcomes: Iterable[CopyOutcome], known: Mapping[RemoteLogSegmentId, RemoteLogSegmentMetadata]
+) -> list[RemoteLogSegmentMetadata]:
+    ids = (outcome.task.metadata.segment_id for outcome in outcomes)
+    return [known[segment_id] for segment_id in ids if segment_id in known]
+
+
+def _is_visible(segment: RemoteLogSegmentMetadata) -> bool:
+    return segment.state is SegmentState.COPY_SEGMENT_FINISHED
+
+
+def _was_visible(segment: RemoteLogSegmentMetadata | None) -> bool:
+    """Whether an earlier commit made it visible; it may have expired since. Whatever holds now, it stays committed."""
+    return segment is not None and (_is_visible(segment) or segment.custom_metadata is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """Why a copy is not committed, and whether another try may help; unless `is_final`, of this very commit."""
+
+    reason: str
+    retriable: bool
+    is_final: bool = True
+
+
+def _committable(
+    outcomes: Iterable[CopyOutcome], local: PartitionLog | str
+) -> tuple[list[RemoteLogSegmentMetadataUpdate], _Refusal | None]:
+    """Return the steps that commit `outcomes`, up to the first that cannot be committed, and why not."""
+    updates: list[RemoteLogSegmentMetadataUpdate] = []
+    for outcome in outcomes:
+        if outcome.failure is not None:
+            failed = f"{outcome.failure.error}: {outcome.failure.message}"
+            return updates, _Refusal(failed, outcome.failure.retriable)
+        if outcome.finished is None:
+            return updates, _Refusal("the copy left no result: its worker died", retriable=True)
+        if isinstance(local, str):
+            return updates, _Refusal(local, retriable=True, is_final=False)
+        reason = _why_outdated(outcome.task.metadata, local)
+        if reason is not None:
+            return updates, _Refusal(reason, retriable=True)
+        updates.append(outcome.finished)
+    return updates, None
+
+
+def _look(partition: TopicIdPartition, source: SegmentSource) -> PartitionLog | str:
+    """Return the local log as it is now, or why it cannot be looked at."""
     try:
         log = source.partition(partition)
-    except TieredStorageError as error:
+    except (TieredStorageError, OSError) as error:
         return str(error)
-    return f"{partition} is no longer in the log directories" if log is None else log.leader_epochs
+    return f"{partition} is no longer in the log directories" if log is None else log
 
 
-def _why_not(outcome: CopyOutcome, lineage: tuple[EpochEntry, ...] | str) -> tuple[str | None, bool]:
-    """Return why `outcome` cannot be committed (None: it can), and whether another try may help."""
-    if outcome.failure is not None:
-        return f"{outcome.failure.error}: {outcome.failure.message}", outcome.failure.retriable
-    if outcome.finished is None:
-        return "the copy left no result: its worker died", True
-    if isinstance(lineage, str):
-        return lineage, True
-    copied = outcome.task.metadata
-    if epochs_within(lineage, copied.start_offset, copied.end_offset) != copied.leader_epochs:
+def _why_outdated(copied: RemoteLogSegmentMetadata, local: PartitionLog) -> str | None:
+    """Return why the local log no longer is what was copied; what left it at its start was still copied rightly."""
+    offsets = f"offsets {copied.start_offset} to {copied.end_offset}"
+    if not on_lineage(copied, local.leader_epochs):
         return (
-            f"offsets {copied.start_offset} to {copied.end_offset} were copied under leader epochs that no longer "
-            "hold: the leader changed meanwhile; the next run copies them anew"
-        ), True
-    return None, True
+            f"{offsets} were copied under leader epochs that no longer hold: the leader changed meanwhile; the next "
+            "run copies them anew"
+        )
+    if copied.end_offset >= local.stable_offset:
+        return (
+            f"{offsets} were copied, and the local log is now stable up to {local.stable_offset} only: it was "
+            "truncated meanwhile; the next run copies what there is"
+        )
+    return None
 
 
 def _mark_for_deletion(

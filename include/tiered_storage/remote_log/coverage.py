@@ -58,6 +58,12 @@ class Coverage:
             reached = segment.end_offset + 1
         return wanted if reached > end_offset else None
 
+    def lacks(self, start_offset: int, end_offset: int, log_start_offset: int) -> bool:
+        """Whether an offset of [`start_offset`, `end_offset`] at or above `log_start_offset` is missing."""
+        if end_offset < log_start_offset:
+            return False
+        return self.holding(max(start_offset, log_start_offset), end_offset) is None
+
     def gaps(self) -> list[tuple[int, int]]:
         """Return the ranges of offsets (inclusive) that are missing between the segments."""
         pairs = zip(self.segments, self.segments[1:], strict=False)

@@ -7,11 +7,11 @@ A deletion that fails stays in DELETE_SEGMENT_STARTED and is tried again by the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import LeaseHeldError, TieredStorageError
+from tiered_storage.errors import LeaseHeldError, LeaseLostError, TieredStorageError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.copy_run import abandon_unfinished
@@ -27,6 +27,8 @@ from tiered_storage.remote_log.model import (
 from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.topic_settings import TopicSettings
+
+_UNSETTLED = {SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_STARTED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +93,14 @@ def mark_expired(
         partition = plan.topic_id_partition
         try:
             lease = leases.acquire(partition, owner, lease_duration_ms)
-        except LeaseHeldError as error:
+            metadata.advance_log_start_offset(partition, plan.new_log_start, lease)
+            # Planned before we held the lease: another run may have marked or deleted some meanwhile.
+            for segment in finished(metadata.list_remote_log_segments(partition)):
+                if segment.end_offset < plan.new_log_start:
+                    _step(segment, SegmentState.DELETE_SEGMENT_STARTED, metadata, lease, clock)
+        except (LeaseHeldError, LeaseLostError) as error:
             left.append(Finding(str(partition), str(error)))
             continue
-        metadata.advance_log_start_offset(partition, plan.new_log_start, lease)
-        for segment in plan.segments:
-            _step(segment, SegmentState.DELETE_SEGMENT_STARTED, metadata, lease, clock)
         leases.release(lease)
         done.append(partition)
     return tuple(done), tuple(left)
@@ -112,46 +116,51 @@ def delete_marked(
     lease_duration_ms: int,
     grace_ms: int,
     clock: Clock,
+    may_delete: Callable[[TopicIdPartition], bool],
 ) -> DeletionReport:
     """Delete the objects of every segment in DELETE_SEGMENT_STARTED, also those that an earlier run could not.
 
-    A copy that never finished waits `grace_ms` from when it was marked: its worker may still be writing.
+    A copy that never finished waits `grace_ms` from when it was marked: its worker may still be writing. What readers
+    could see once stays for as long as `may_delete` says no: deletion may have been forbidden since it was marked.
     """
     deleted: list[RemoteLogSegmentMetadata] = []
     failures: list[Finding] = []
     left: list[Finding] = []
     for partition in partitions:
-        if not _has_work(partition, metadata):
+        states = {segment.state for segment in metadata.list_remote_log_segments(partition)}
+        if not states & _UNSETTLED:
             continue
         try:
             lease = leases.acquire(partition, owner, lease_duration_ms)
-        except LeaseHeldError as error:
-            left.append(Finding(str(partition), str(error)))
-            continue
-        abandon_unfinished(partition, metadata, lease, clock)
-        for segment in _due_for_deletion(partition, metadata, clock() - grace_ms):
-            try:
-                storage.delete_log_segment_data(segment)
+            abandon_unfinished(partition, metadata, lease, clock)
+            for segment in _due_for_deletion(partition, metadata, clock() - grace_ms, may_delete(partition)):
+                try:
+                    storage.delete_log_segment_data(segment)
+                except TieredStorageError as error:
+                    failures.append(Finding(str(partition), f"{segment.segment_id}: {error}"))
+                    continue
                 deleted.append(_step(segment, SegmentState.DELETE_SEGMENT_FINISHED, metadata, lease, clock))
-            except TieredStorageError as error:
-                failures.append(Finding(str(partition), f"{segment.segment_id}: {error}"))
+        except (LeaseHeldError, LeaseLostError) as error:
+            # Copies under way have a holder, and nothing of theirs waits for us.
+            if SegmentState.DELETE_SEGMENT_STARTED in states:
+                left.append(Finding(str(partition), str(error)))
+            continue
         leases.release(lease)
     return DeletionReport(tuple(deleted), tuple(failures), tuple(left))
 
 
-def _has_work(partition: TopicIdPartition, metadata: RemoteLogMetadataManager) -> bool:
-    unsettled = (SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_STARTED)
-    return any(segment.state in unsettled for segment in metadata.list_remote_log_segments(partition))
-
-
 def _due_for_deletion(
-    partition: TopicIdPartition, metadata: RemoteLogMetadataManager, unfinished_before: int
+    partition: TopicIdPartition, metadata: RemoteLogMetadataManager, unfinished_before: int, may_delete: bool
 ) -> list[RemoteLogSegmentMetadata]:
-    return [
+    marked = [
         segment
         for segment in metadata.list_remote_log_segments(partition)
         if segment.state is SegmentState.DELETE_SEGMENT_STARTED
-        and (segment.custom_metadata is not None or segment.event_timestamp <= unfinished_before)
+    ]
+    return [
+        segment
+        for segment in marked
+        if (segment.event_timestamp <= unfinished_before if segment.custom_metadata is None else may_delete)
     ]
 
 

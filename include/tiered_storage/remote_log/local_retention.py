@@ -49,7 +49,7 @@ def plan_local_retention(
 ) -> LocalRetentionPlan:
     """Return which closed segments of `log` are past local retention at `now` (ms) and safe to remove.
 
-    `held_back` says why a segment that is past its limit stays.
+    `held_back` says why a segment that is past its limit in bytes stays. How old one is that is not remote is unknown.
     """
     partition = log.topic_id_partition
     coverage = Coverage.of(metadata.list_remote_log_segments(partition), log.leader_epochs)

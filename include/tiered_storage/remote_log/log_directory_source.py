@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tiered_storage.errors import ConfigurationError, InvalidLogDirectoryError, TieredStorageError
-from tiered_storage.kafka_log.batch_header import read_batch_header
+from tiered_storage.kafka_log.batch_header import NO_TIMESTAMP, TimestampType, read_batch_header
 from tiered_storage.kafka_log.directory_lock import ensure_unlocked
 from tiered_storage.kafka_log.kafka_uuid import encode_uuid
 from tiered_storage.kafka_log.leader_epoch_checkpoint import (
@@ -61,28 +61,33 @@ class LogDirectorySource:
         """Look at every partition of every directory."""
         if not self.directories:
             raise ConfigurationError("log.dirs names no directory: set it to the broker's log.dirs")
+        seen: dict[TopicIdPartition, Path] = {}
         for root in self.directories:
-            ensure_unlocked(root)
-            directory = read_log_directory(root)
-            compacted = _compacted(root)
+            directory, compacted = _read_unlocked(root)
             for name, error in directory.damaged.items():
                 yield UnreadablePartition(name, str(error))
             for found in directory.partitions:
+                elsewhere = seen.setdefault(self._identify(directory, found), found.path)
+                if elsewhere != found.path:
+                    reason = f"{found.path} and {elsewhere} are the same partition: name only one of them in log.dirs"
+                    yield UnreadablePartition(found.path.name, reason)
+                    continue
                 try:
                     yield self._look(directory, found, compacted)
                 except (TieredStorageError, OSError) as error:
-                    yield UnreadablePartition(f"{found.topic}-{found.partition}", str(error))
+                    yield UnreadablePartition(found.path.name, str(error))
 
     def partition(self, partition: TopicIdPartition) -> PartitionLog | None:
         """Look at one partition, in whichever directory it is."""
         for root in self.directories:
-            ensure_unlocked(root)
-            directory = read_log_directory(root)
+            directory, compacted = _read_unlocked(root)
+            if str(partition) in directory.damaged:
+                raise directory.damaged[str(partition)]
             for found in directory.partitions:
                 if (found.topic, found.partition) != (partition.topic, partition.partition):
                     continue
                 if self._identify(directory, found) == partition:
-                    return self._look(directory, found, _compacted(root))
+                    return self._look(directory, found, compacted)
         return None
 
     def _identify(self, directory: LogDirectory, found: PartitionDirectory) -> TopicIdPartition:
@@ -127,17 +132,29 @@ def _local_segments(files: Sequence[LogSegment]) -> tuple[LocalSegment, ...]:
     )
 
 
+def _read_unlocked(root: Path) -> tuple[LogDirectory, frozenset[str]]:
+    """Return what is in `root`, which nobody holds, and its compacted topics."""
+    try:
+        ensure_unlocked(root)
+        return read_log_directory(root), _compacted(root)
+    except OSError as error:
+        raise InvalidLogDirectoryError(f"{root} cannot be read: {error}: give this user the right to") from error
+
+
 def _first_timestamp(log_path: Path) -> int | None:
-    """Return the timestamp (ms) in the first batch's header; None where the segment holds no batch yet."""
+    """Return the first record's timestamp (ms) as its batch's header tells it; None where it tells none."""
     with log_path.open("rb") as file:
         header = file.read(_HEADER_BYTES)
     if len(header) < _HEADER_BYTES or not any(header):
         return None
     # A broken or older first batch is named when the segment is copied; for the window of a backfill it says nothing.
     try:
-        return read_batch_header(header, source=str(log_path)).base_timestamp
+        batch = read_batch_header(header, source=str(log_path))
     except TieredStorageError:
         return None
+    by_broker = batch.timestamp_type is TimestampType.LOG_APPEND_TIME
+    timestamp = batch.max_timestamp if by_broker else batch.base_timestamp
+    return None if timestamp == NO_TIMESTAMP else timestamp
 
 
 def _log_end(active: LogSegment) -> int:
@@ -147,8 +164,10 @@ def _log_end(active: LogSegment) -> int:
         return active.base_offset
     end = active.base_offset
     for _, table in iterate_segment(active.log_path, active.base_offset, verify_crc=False):
-        end = int(table.last_offset[-1]) + 1
-        if int(table.position[-1] + table.size[-1]) >= valid:
+        sound = table.position < valid
+        if sound.any():
+            end = int(table.last_offset[sound][-1]) + 1
+        if not sound.all():
             break
     return end
 

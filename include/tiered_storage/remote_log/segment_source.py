@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.topic_partition import INTERNAL_TOPICS
 from tiered_storage.remote_log.model import TopicIdPartition
 
 
@@ -18,7 +19,7 @@ from tiered_storage.remote_log.model import TopicIdPartition
 class LocalSegment:
     """A segment on a broker's disk. `end_offset` is inclusive; an active segment has none yet.
 
-    `first_timestamp` (ms) is that of its first record, None where it holds none.
+    `first_timestamp` (ms) is that of its first record, None where it holds none or the record has no timestamp.
     """
 
     base_offset: int
@@ -67,6 +68,16 @@ class UnreadablePartition:
     partition: str
     reason: str
 
+    @property
+    def topic(self) -> str:
+        """The name of its topic."""
+        return self.partition.rpartition("-")[0]
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether the topic is one of Kafka's own."""
+        return self.topic in INTERNAL_TOPICS
+
 
 class SegmentSource(Protocol):
     """Where local segments come from."""
@@ -77,7 +88,7 @@ class SegmentSource(Protocol):
         ...
 
     def partitions(self) -> Iterator[PartitionLog | UnreadablePartition]:
-        """Look at every partition now, in order of topic and number.
+        """Look at every partition now, each directory in order of topic and number.
 
         Raises InvalidLogDirectoryError, also where a broker holds what it reads (LogDirectoryLockedError).
         """

@@ -49,6 +49,12 @@ def decide(log: PartitionLog, topics: Topics, settings: Settings) -> TopicDecisi
     return TopicDecision(topic, resolved)
 
 
+def is_wanted(topic_name: str, topics: Topics, settings: Settings) -> bool:
+    """Whether any topic of that name is tiered, for a partition of which no more than the name is known."""
+    lives = [topic for topic in topics.list() if topic.name == topic_name]
+    return any(life.remote_storage_enable for life in lives or [seed("", "", topic_name, settings)])
+
+
 def decided_topic(cluster_id: str, topic_id: str, name: str, topics: Topics, settings: Settings) -> Topic:
     """Return the topic's row, or the seed that the settings file has for its name."""
     return topics.get(cluster_id, topic_id) or seed(cluster_id, topic_id, name, settings)

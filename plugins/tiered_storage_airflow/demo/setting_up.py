@@ -47,6 +47,8 @@ class DemoPlaces:
         settings = {
             "log.dirs": [str(self.log_directory)],
             "log.end.is.stable": True,
+            # By size alone: what a broker wrote years ago would all be past any limit of time.
+            "log.retention.ms": -1,
             "state.directory": str(self.state),
             "topics": switched_on | {topic: {"cleanup.policy": "compact"} for topic in compacted},
         }

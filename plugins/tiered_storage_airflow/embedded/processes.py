@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,10 +137,8 @@ def is_running(process: psutil.Process) -> bool:
 def signal_all(processes: Iterable[psutil.Process], signal_number: int) -> None:
     """Send a signal to each process that is still the one it was when it was found."""
     for process in processes:
-        try:
+        with suppress(psutil.NoSuchProcess):
             process.send_signal(signal_number)
-        except psutil.NoSuchProcess:
-            continue
 
 
 def wait_ended(processes: Sequence[psutil.Process], seconds: float) -> bool:

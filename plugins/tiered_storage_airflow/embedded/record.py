@@ -18,7 +18,10 @@ from tiered_storage_airflow.embedded.errors import EmbeddedAirflowError
 from tiered_storage_airflow.embedded.processes import ServiceProcess
 
 API_SERVER = "api-server"
-SERVICE_NAMES = (API_SERVER, "scheduler", "dag-processor", "triggerer")
+SCHEDULER = "scheduler"
+DAG_PROCESSOR = "dag-processor"
+TRIGGERER = "triggerer"
+SERVICE_NAMES = (API_SERVER, SCHEDULER, DAG_PROCESSOR, TRIGGERER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,16 @@ from tiered_storage_airflow.embedded.environment import (
 from tiered_storage_airflow.embedded.errors import EmbeddedAirflowError
 from tiered_storage_airflow.embedded.java import java_home
 from tiered_storage_airflow.embedded.processes import MARK_VARIABLE, start
-from tiered_storage_airflow.embedded.record import RunningAirflow, locked, read_record, write_record
+from tiered_storage_airflow.embedded.record import (
+    API_SERVER,
+    DAG_PROCESSOR,
+    SCHEDULER,
+    TRIGGERER,
+    RunningAirflow,
+    locked,
+    read_record,
+    write_record,
+)
 from tiered_storage_airflow.embedded.settings_file import read_airflow_settings
 from tiered_storage_airflow.embedded.stopping import stop
 from tiered_storage_airflow.embedded.waiting import wait_until
@@ -109,11 +118,11 @@ def _start_all(airflow: EmbeddedAirflow, say: Say, environ: Mapping[str, str]) -
 def _commands(port: int) -> dict[str, list[str]]:
     airflow = str(virtual_environment_bin() / "airflow")
     return {
-        "api-server": [airflow, "api-server", "--host", LOOPBACK, "--port", str(port)],
+        API_SERVER: [airflow, "api-server", "--host", LOOPBACK, "--port", str(port)],
         # Task logs are read from the disk: without their log servers nothing listens beyond loopback.
-        "scheduler": [airflow, "scheduler", "--skip-serve-logs"],
-        "dag-processor": [airflow, "dag-processor"],
-        "triggerer": [airflow, "triggerer", "--skip-serve-logs"],
+        SCHEDULER: [airflow, "scheduler", "--skip-serve-logs"],
+        DAG_PROCESSOR: [airflow, "dag-processor"],
+        TRIGGERER: [airflow, "triggerer", "--skip-serve-logs"],
     }
 
 

@@ -4,7 +4,8 @@
 2  SIGTERM to the supervisors of those tasks, which pass it on: an operator's on_kill ends its Spark job
 3  SIGKILL to tasks that go on all the same: their supervisors report them as failed, so that they are tried again
 4  SIGTERM to the API server, which all of that was reported to
-5  SIGKILL to whatever is left
+5  SIGKILL to whatever is left: with no task running, Airflow's processes have nothing to lose, and now and then the
+   scheduler hangs on a worker that has nothing to do, and the triggerer sleeps on after its triggers have ended
 """
 
 from __future__ import annotations
@@ -12,61 +13,71 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterable
+from contextlib import suppress
 
 import psutil
 
 from tiered_storage_airflow.embedded.errors import EmbeddedAirflowError
-from tiered_storage_airflow.embedded.processes import ServiceProcess, is_running, members, signal_all, wait_ended
-from tiered_storage_airflow.embedded.record import API_SERVER, RunningAirflow, remove_record
+from tiered_storage_airflow.embedded.processes import is_running, members, signal_all, wait_ended
+from tiered_storage_airflow.embedded.record import (
+    API_SERVER,
+    SERVICE_NAMES,
+    RunningAirflow,
+    remove_record,
+)
+from tiered_storage_airflow.embedded.waiting import wait_until
 
-GRACE = 10.0
-# It keeps nothing that could be lost, and its interpreter takes seconds to go.
-API_SERVER_GRACE = 3.0
+TASK_GRACE = 10.0
+_SERVICE_GRACE = 4.0
 
 
-def stop(running: RunningAirflow, grace: float = GRACE) -> None:
-    """End every process of `running` and forget it. Tasks that run get `grace` seconds to end by themselves.
+def stop(running: RunningAirflow, task_grace: float = TASK_GRACE) -> None:
+    """End every process of `running` and forget it. Tasks that run get `task_grace` seconds to end by themselves.
 
     Raises EmbeddedAirflowError where a process survives even SIGKILL.
     """
     everything = members(running.services, running.mark)
-    workers = _processes(service for service in running.services if service.name != API_SERVER)
+    api_server = _processes(running, API_SERVER)
+    workers = _processes(running, *(set(SERVICE_NAMES) - {API_SERVER}))
     signal_all(workers, signal.SIGTERM)
-    if not wait_ended(workers, grace):
-        signal_all([child for worker in workers for child in _children(worker)], signal.SIGTERM)
-    if not wait_ended(workers, grace / 2):
-        signal_all(filter(_is_in_task, members(running.services, running.mark)), signal.SIGKILL)
-    wait_ended(workers, grace / 2)
-    api_servers = _processes(service for service in running.services if service.name == API_SERVER)
-    signal_all(api_servers, signal.SIGTERM)
-    wait_ended(api_servers, API_SERVER_GRACE)
-    _kill([*everything, *members(running.services, running.mark)], grace)
+    if not wait_until(lambda: not _tasks(workers), task_grace):
+        signal_all(_children(workers), signal.SIGTERM)
+    if not wait_until(lambda: not _tasks(workers), task_grace / 2):
+        signal_all(_tasks(workers), signal.SIGKILL)
+    wait_ended(workers, _SERVICE_GRACE)
+    signal_all(api_server, signal.SIGTERM)
+    wait_ended(api_server, _SERVICE_GRACE)
+    _kill([*everything, *members(running.services, running.mark)])
     remove_record(running)
 
 
-def _processes(services: Iterable[ServiceProcess]) -> list[psutil.Process]:
-    return [psutil.Process(service.pid) for service in services if service.is_running()]
+def _processes(running: RunningAirflow, *names: str) -> list[psutil.Process]:
+    return [
+        psutil.Process(service.pid) for service in running.services if service.name in names and service.is_running()
+    ]
 
 
-def _children(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        children: list[psutil.Process] = process.children()
-    except psutil.NoSuchProcess:
-        return []
+def _children(processes: Iterable[psutil.Process], *, recursive: bool = False) -> list[psutil.Process]:
+    children: list[psutil.Process] = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            children += process.children(recursive=recursive)
     return children
 
 
-def _is_in_task(process: psutil.Process) -> bool:
-    """Airflow gives each task a process group of its own, within the session of the scheduler."""
-    try:
-        return os.getpgid(process.pid) != os.getsid(process.pid)
-    except ProcessLookupError:
-        return False
+def _tasks(workers: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """The processes of running tasks: Airflow gives each task a process group of its own in the scheduler's session."""
+    tasks = []
+    for process in _children(workers, recursive=True):
+        with suppress(ProcessLookupError):
+            if os.getpgid(process.pid) != os.getsid(process.pid) and is_running(process):
+                tasks.append(process)
+    return tasks
 
 
-def _kill(processes: Iterable[psutil.Process], seconds: float) -> None:
+def _kill(processes: Iterable[psutil.Process]) -> None:
     left = [process for process in set(processes) if is_running(process)]
     signal_all(left, signal.SIGKILL)
-    if not wait_ended(left, seconds):
+    if not wait_ended(left, _SERVICE_GRACE):
         ids = ", ".join(str(process.pid) for process in left if is_running(process))
         raise EmbeddedAirflowError(f"processes {ids} of the embedded Airflow do not end even by SIGKILL")

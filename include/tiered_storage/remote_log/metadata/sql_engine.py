@@ -31,14 +31,20 @@ class Database(ABC):
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """Open a transaction that sees one state of the database and changes nothing."""
+        self.check_place()
         with self._explained(), self._engine.connect() as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """Open a transaction that is committed at the end, or rolled back where an error leaves it."""
+        self.check_place()
         with self._explained(), self._writer.begin() as connection:
             yield connection
+
+    @abstractmethod
+    def check_place(self) -> None:
+        """Raise MetadataUnavailableError where the database is no longer the one that was opened."""
 
     @abstractmethod
     def check_integrity(self) -> None:

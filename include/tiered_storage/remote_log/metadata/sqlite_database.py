@@ -33,7 +33,8 @@ from tiered_storage.remote_log.metadata.sql_engine import Database
 
 RESTORE = "restore the file from its backup, or move it away and rebuild the metadata from the object store"
 
-HEADER = b"SQLite format 3\0"
+SMALLEST_STORE = 4096
+"""Bytes: even an empty store has more, in its many tables."""
 
 _ADVICE: dict[int, tuple[type[RemoteMetadataError], str]] = {
     sqlite3.SQLITE_BUSY: (
@@ -58,6 +59,8 @@ class SqliteDatabase(Database):
 
     def __init__(self, path: Path, busy_timeout_ms: int) -> None:
         super().__init__(_engine(path, busy_timeout_ms), str(path))
+        self._path = path
+        self._file = _file_number(path)
         self._busy_timeout_ms = busy_timeout_ms
 
     def use_write_ahead_log(self) -> None:
@@ -66,11 +69,22 @@ class SqliteDatabase(Database):
             connection.exec_driver_sql("PRAGMA journal_mode=WAL")
 
     def check_integrity(self) -> None:
-        """Let SQLite check every page; takes about a second for 100,000 segments."""
+        """Let SQLite check every page; takes about half a second for 100,000 segments."""
         with self.reading() as connection:
             findings = connection.exec_driver_sql("PRAGMA integrity_check(3)").scalars().all()
         if findings != ["ok"]:
             raise MetadataCorruptError(f"{self.where}: is damaged ({'; '.join(map(str, findings))}): {RESTORE}")
+
+    def check_place(self) -> None:
+        """Raise MetadataUnavailableError where the path has lost the file that was opened.
+
+        SQLite would go on writing into the old one, and all of it would be lost.
+        """
+        if self._file != _file_number(self._path):
+            raise MetadataUnavailableError(
+                f"{self.where}: was removed or replaced while this process had it open: start the process anew, and "
+                "another time end all processes before"
+            )
 
     def explain(self, error: exc.DBAPIError) -> RemoteMetadataError:
         """Tell SQLite's result codes apart (sqlite.org/rescode.html)."""
@@ -86,7 +100,8 @@ def open_sqlite(path: Path, busy_timeout_ms: int, fill: Callable[[Database], Non
     """Open the file at `path`; where there is none, make one that `fill` has written the tables of.
 
     Missing directories are created. Raises ConfigurationError for a path where no file can be, and MetadataCorruptError
-    for a file that is no database or that went missing beside its write-ahead log.
+    for a file that is too small or that went missing beside its write-ahead log. The file itself is never opened but by
+    SQLite: to close it would give up the locks that SQLite holds on it for this process.
     """
     try:
         _create_if_missing(path, busy_timeout_ms, fill)
@@ -96,10 +111,9 @@ def open_sqlite(path: Path, busy_timeout_ms: int, fill: Callable[[Database], Non
         ) from error
     if not path.is_file():
         raise ConfigurationError(f"{path}: is no file: set the path of a file for the metadata store")
-    with path.open("rb") as file:
-        # SQLite takes a file of less than a page for an empty database, and would write into it.
-        if file.read(len(HEADER)) != HEADER:
-            raise MetadataCorruptError(f"{path}: is no SQLite database: set the path of a metadata store, or {RESTORE}")
+    # SQLite takes a tiny file for an empty database, and would write into it.
+    if path.stat().st_size < SMALLEST_STORE:
+        raise MetadataCorruptError(f"{path}: is too small for a metadata store: {RESTORE}")
     return SqliteDatabase(path, busy_timeout_ms)
 
 
@@ -147,18 +161,11 @@ def _engine(path: Path, busy_timeout_ms: int) -> Engine:
     event.listen(engine, "begin", _begin)
 
     @event.listens_for(engine, "connect")
-    def set_up(connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
+    def set_up(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
         cursor = connection.cursor()
         cursor.execute("PRAGMA synchronous=FULL")
         cursor.execute("PRAGMA cell_size_check=ON")
         cursor.close()
-        entry.info["file"] = _file_number(path)
-
-    @event.listens_for(engine, "checkout")
-    def leave_a_removed_file(_connection: DBAPIConnection, entry: ConnectionPoolEntry, _proxy: object) -> None:
-        # SQLite would go on writing into a file that was removed or replaced, and all of it would be lost.
-        if entry.info["file"] != _file_number(path):
-            raise exc.DisconnectionError(f"{path} is another file now")
 
     _open_engines.add(engine)
     return engine

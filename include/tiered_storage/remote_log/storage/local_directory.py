@@ -24,6 +24,7 @@ from tiered_storage.errors import (
     TieredStorageError,
 )
 from tiered_storage.kafka_log.small_files import sync_directory
+from tiered_storage.remote_log.storage.early_write_out import EarlyWriteOut
 from tiered_storage.remote_log.storage.object_client import CheckedChunks, StoredObject, WrittenObject, extend_crc32c
 from tiered_storage.remote_log.storage.object_names import check_object_name, is_temporary_name, temporary_name
 
@@ -58,7 +59,7 @@ class LocalDirectory:
         """The directory as a file:// URL."""
         return self._root.as_uri()
 
-    def put(self, name: str, size: int, chunks: Iterator[memoryview]) -> WrittenObject:
+    def put(self, name: str, size: int, chunks: Iterator[memoryview], *, more_follows: bool = False) -> WrittenObject:
         """Write an object; see ObjectClient.
 
         Raises RemoteStorageFullError before the first byte where the file system shows less room than `size`.
@@ -66,18 +67,19 @@ class LocalDirectory:
         target = self._path(name)
         checked = CheckedChunks(name, size, chunks)
         with self._temporary(target, size) as temporary:
-            self._write(temporary, checked, size)
+            _write(temporary, target, checked, size)
             with _store_errors("rename to its final name", target, size):
                 temporary.replace(target)
-        with _store_errors("sync the folder of", target, size):
-            sync_directory(target.parent)
+        if not more_follows:
+            with _store_errors("sync the folder of", target, size):
+                sync_directory(target.parent)
         return checked.written()
 
     def create(self, name: str, content: bytes) -> bool:
         """Write a small object unless there is one; see ObjectClient. The file system must have hard links."""
         target = self._path(name)
         with self._temporary(target, len(content)) as temporary:
-            self._write(temporary, CheckedChunks(name, len(content), iter((memoryview(content),))), len(content))
+            _write(temporary, target, CheckedChunks(name, len(content), iter((memoryview(content),))), len(content))
             with _store_errors("link", target, len(content)):
                 try:
                     target.hardlink_to(temporary)
@@ -151,19 +153,22 @@ class LocalDirectory:
             with suppress(OSError):  # what is left is found by its name; the error that led here is the one to tell
                 temporary.unlink(missing_ok=True)
 
-    def _write(self, temporary: Path, checked: CheckedChunks, size: int) -> None:
-        """Write, sync and read back the file `temporary`."""
-        with _store_errors("write", temporary, size):
-            descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        try:
-            for chunk in checked:
-                with _store_errors("write", temporary, size):
-                    _write_all(descriptor, chunk)
-            with _store_errors("sync", temporary, size):
-                os.fsync(descriptor)
-                _read_back(descriptor, temporary, checked.written())
-        finally:
-            os.close(descriptor)
+
+def _write(temporary: Path, target: Path, checked: CheckedChunks, size: int) -> None:
+    """Write, sync and read back the file `temporary`; errors name `target`."""
+    with _store_errors("write", target, size):
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        write_out = EarlyWriteOut(descriptor)
+        for chunk in checked:
+            with _store_errors("write", target, size):
+                _write_all(descriptor, chunk)
+            write_out.grown_to(checked.size)
+        with _store_errors("sync", target, size):
+            os.fsync(descriptor)
+            _read_back(descriptor, target, checked.written())
+    finally:
+        os.close(descriptor)
 
 
 def _write_all(descriptor: int, chunk: memoryview) -> None:
@@ -244,7 +249,7 @@ def _translated(error: OSError, doing: str, path: Path, size: int | None) -> Tie
             "or let expiry do it"
         )
     if error.errno in _REFUSED:
-        return RemoteStorageRefusedError(f"{path}: may not {doing} it ({why}): give user {os.geteuid()} the right to")
+        return RemoteStorageRefusedError(f"{path}: may not {doing} it ({why}): user {os.geteuid()} needs the right to")
     if isinstance(error, FileNotFoundError) and size is None:
         return RemoteObjectNotFoundError(f"{path}: there is no such object")
     return RemoteStorageError(f"{path}: could not {doing} it ({why})")

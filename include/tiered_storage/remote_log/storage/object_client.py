@@ -62,11 +62,12 @@ class ObjectClient(Protocol):
         """Where the objects are, as a URL without secrets."""
         ...
 
-    def put(self, name: str, size: int, chunks: Iterator[memoryview]) -> WrittenObject:
+    def put(self, name: str, size: int, chunks: Iterator[memoryview], *, more_follows: bool = False) -> WrittenObject:
         """Write `chunks`, `size` bytes together, durably and all or nothing, over whatever was there.
 
         A chunk is not used any more when the next one is asked for. What `chunks` raises passes through; then, and
-        after any other failure, nothing is visible under `name`.
+        after any other failure, nothing is visible under `name`. With `more_follows` it may take the next put in the
+        same folder until the name is sure to outlast a crash of the machine.
         """
         ...
 

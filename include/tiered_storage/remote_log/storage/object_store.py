@@ -68,7 +68,14 @@ class ObjectStore:
         """The URL of the bucket and the prefix in it."""
         return self._root
 
-    def put(self, name: str, size: int, chunks: Iterator[memoryview]) -> WrittenObject:
+    def put(
+        self,
+        name: str,
+        size: int,
+        chunks: Iterator[memoryview],
+        *,
+        more_follows: bool = False,  # noqa: ARG002 -- a store is asked for each object alone
+    ) -> WrittenObject:
         """Write an object; see ObjectClient. Each part goes with its SHA-256, the size is asked for afterwards."""
         check_object_name(name)
         checked = CheckedChunks(name, size, chunks)

@@ -69,12 +69,12 @@ class ObjectRemoteStorageManager:
             raise ConfigurationError(
                 f"{metadata.segment_id}: {data.size} bytes of data, {metadata.size} in its metadata"
             )
-        sent = self._client.put(names.data, data.size, data.chunks)
+        sent = self._client.put(names.data, data.size, data.chunks, more_follows=True)
         indexes = dict(data.indexes())
         indexes[IndexKind.MANIFEST] = _manifest(metadata, indexes, sent).to_bytes()
-        bundle = self._put_bytes(names.indexes, build_bundle(indexes))
+        bundle = self._put_bytes(names.indexes, build_bundle(indexes), more_follows=True)
         marker = CommitMarker(metadata.segment_id.id, sent.size, sent.crc32c, bundle.size, bundle.crc32c)
-        self._put_bytes(names.commit_marker, marker.to_bytes())
+        self._put_bytes(names.commit_marker, marker.to_bytes(), more_follows=False)
         return marker.custom_metadata()
 
     def fetch_log_segment(
@@ -180,8 +180,8 @@ class ObjectRemoteStorageManager:
     def _source(self, name: str) -> str:
         return f"{self._client.root}/{name}"
 
-    def _put_bytes(self, name: str, content: bytes) -> WrittenObject:
-        return self._client.put(name, len(content), iter((memoryview(content),)))
+    def _put_bytes(self, name: str, content: bytes, *, more_follows: bool) -> WrittenObject:
+        return self._client.put(name, len(content), iter((memoryview(content),)), more_follows=more_follows)
 
     def _pieces(self, name: str, start: int, end: int) -> Iterator[bytes]:
         for position in range(start, end, FETCH_BYTES):

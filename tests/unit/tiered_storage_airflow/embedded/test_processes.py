@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tiered_storage_airflow.embedded import stopping
 from tiered_storage_airflow.embedded.processes import (
     MARK_VARIABLE,
     ServiceProcess,
@@ -72,7 +73,7 @@ def test_an_id_that_was_given_to_another_process_is_not_ours(home: Path) -> None
     recycled = replace(stranger, started="an earlier start")
     assert not recycled.is_running()
     assert members([recycled], "another mark") == []
-    stop(replace(record(home, recycled), mark="another mark"), grace=0.2)
+    stop(replace(record(home, recycled), mark="another mark"), task_grace=0.2)
     assert stranger.is_running()
 
 
@@ -120,41 +121,53 @@ def test_stopping_ends_everything_and_forgets_it(home: Path) -> None:
         start_shell(home, "READY; sleep 60", name="api-server"),
     ]
     running = record(home, *services)
-    stop(running, grace=2)
+    stop(running)
     assert members(services, MARK) == []
     assert read_record(home) is None
 
 
-def test_stopping_kills_what_does_not_listen(home: Path) -> None:
+def test_stopping_kills_what_does_not_listen(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping, "_SERVICE_GRACE", 0.3)
     stubborn = start_shell(home, "trap '' TERM; READY; while true; do sleep 1; done")
-    stop(record(home, stubborn), grace=0.4)
+    stop(record(home, stubborn))
     assert members([stubborn], MARK) == []
 
 
-def test_a_task_hears_of_the_end_through_its_supervisor(home: Path) -> None:
-    # As the scheduler does: it goes only when its worker has, and that one passes SIGTERM on to its task.
-    supervisor = "trap 'echo passed on > told' TERM; sleep 60 & wait; kill %1"
-    service = start_shell(home, f"trap '' TERM; ( {supervisor} ) & READY; trap : TERM; wait; wait")
-    stop(record(home, service), grace=1)
-    assert (home / "told").read_text() == "passed on\n"
-    assert members([service], MARK) == []
-
-
-SUPERVISOR = """
+# As Airflow's scheduler does: it goes when its task has, which runs in a process group of its own.
+SCHEDULER = """
 import pathlib, signal, subprocess, sys
 
-task = "import signal, time; signal.signal(15, signal.SIG_IGN); open('{ready}', 'w').close(); time.sleep(60)"
 signal.signal(signal.SIGTERM, lambda *_: None)
-code = subprocess.Popen([sys.executable, "-c", task], process_group=0).wait()
-pathlib.Path("told").write_text(f"the task ended with {{code}}")
+code = subprocess.Popen([sys.executable, "task.py"], process_group=0).wait()
+pathlib.Path("told").write_text(f"the task ended with {code}")
+"""
+TASK = """
+import pathlib, signal, sys, time
+
+signal.signal(signal.SIGTERM, ON_SIGTERM)
+pathlib.Path("scheduler.ready").touch()
+time.sleep(SECONDS)
 """
 
 
-def test_a_task_that_goes_on_is_killed_before_its_supervisor_so_that_it_is_reported(home: Path) -> None:
-    (home / "supervisor.py").write_text(SUPERVISOR.format(ready=home / "scheduler.ready"))
-    service = start_shell(home, f"exec {sys.executable} supervisor.py")
-    stop(record(home, service), grace=2)
-    assert (home / "told").read_text() == "the task ended with -9"
+@pytest.mark.parametrize(
+    ("on_sigterm", "seconds", "told"),
+    [
+        ("signal.SIG_IGN", 0.5, "the task ended with 0"),
+        ("lambda *_: sys.exit(7)", 60, "the task ended with 7"),
+        ("signal.SIG_IGN", 60, "the task ended with -9"),
+    ],
+    ids=["it may end by itself", "it hears of the end", "it is killed when it goes on all the same"],
+)
+def test_a_task_ends_before_its_scheduler_which_can_still_report(
+    home: Path, on_sigterm: str, seconds: float, told: str
+) -> None:
+    (home / "scheduler.py").write_text(SCHEDULER)
+    (home / "task.py").write_text(TASK.replace("ON_SIGTERM", on_sigterm).replace("SECONDS", str(seconds)))
+    service = start_shell(home, f"exec {sys.executable} scheduler.py")
+    stop(record(home, service), task_grace=2)
+    assert (home / "told").read_text() == told
+    assert members([service], MARK) == []
 
 
 def test_a_process_that_ended_before_it_is_signalled_is_no_error() -> None:

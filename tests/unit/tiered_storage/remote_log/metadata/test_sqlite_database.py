@@ -27,7 +27,7 @@ from tiered_storage.errors import (
     RemoteMetadataError,
 )
 from tiered_storage.remote_log.metadata.sql_store import open_metadata_store
-from tiered_storage.remote_log.metadata.sqlite_database import HEADER, SqliteDatabase
+from tiered_storage.remote_log.metadata.sqlite_database import SqliteDatabase
 
 
 @pytest.fixture
@@ -52,18 +52,18 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize("content", [b"", b"?", b"not a database\n" * 1_000], ids=["empty", "one byte", "text"])
-def test_a_file_that_is_no_database_is_refused(path: Path, content: bytes) -> None:
+@pytest.mark.parametrize("content", [b"", b"?", b"SQLite format 3\0" * 200], ids=["empty", "one byte", "not a page"])
+def test_a_file_that_is_too_small_is_refused(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
-    with pytest.raises(MetadataCorruptError, match=f"{path}: is no SQLite database: set the path of a"):
+    with pytest.raises(MetadataCorruptError, match=f"{path}: is too small for a metadata store"):
         read_all(path)
 
     assert path.read_bytes() == content
 
 
-def test_a_header_with_nothing_sound_behind_it_is_refused(path: Path) -> None:
-    content = HEADER + b"\xa5" * 4_080
+@pytest.mark.parametrize("content", [b"not a database\n" * 1_000, b"SQLite format 3\0" * 256], ids=["text", "headers"])
+def test_a_file_that_is_no_database_is_refused(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
     with pytest.raises(MetadataCorruptError, match=f"{path}: file is not a database"):
@@ -216,7 +216,9 @@ def test_a_full_disk_is_told_and_loses_nothing(filled: Path) -> None:
         database.check_integrity()
 
 
-@pytest.mark.parametrize(("directory_mode", "file_mode"), [(0o755, 0o444), (0o777, 0o444), (0o755, 0o666)])
+@pytest.mark.parametrize(
+    ("directory_mode", "file_mode"), [(0o755, 0o444), (0o777, 0o444), (0o755, 0o666), (0o755, 0o600)]
+)
 def test_a_store_that_may_not_be_written_is_told(directory_mode: int, file_mode: int, clock: ManualClock) -> None:
     # Not below tmp_path, which only its owner can enter.
     with tempfile.TemporaryDirectory() as name:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.remote_segments import segment_metadata
@@ -18,6 +18,7 @@ METADATA = segment_metadata(1000)
 MARKER = CommitMarker(METADATA.segment_id.id, 1000, 0xE3069283, 77, 5)
 
 
+@settings(deadline=None)
 @given(MARKERS)
 def test_a_marker_comes_back_as_it_was_written(marker: CommitMarker) -> None:
     assert CommitMarker.parse(marker.to_bytes(), "marker") == marker
@@ -52,6 +53,7 @@ def test_a_later_version_is_refused() -> None:
         CommitMarker.parse(later, "marker")
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=100))
 def test_any_bytes_are_a_marker_or_corrupt(raw: bytes) -> None:
     with pytest.raises(RemoteObjectCorruptError, match=r"^marker: "):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError
@@ -28,11 +28,13 @@ def with_head(count: int, rows: list[tuple[int, int, int, int]], body: bytes, ve
     return head + struct.pack(">I", extend_crc32c(0, head)) + body
 
 
+@settings(deadline=None)
 @given(CONTENTS)
 def test_a_bundle_gives_back_what_went_in(contents: dict[IndexKind, bytes]) -> None:
     assert parse_bundle(build_bundle(contents), "bundle") == contents
 
 
+@settings(deadline=None)
 @given(CONTENTS)
 def test_one_section_is_read_with_nothing_but_the_head_and_itself(contents: dict[IndexKind, bytes]) -> None:
     bundle = build_bundle(contents)
@@ -50,6 +52,7 @@ def test_the_layout_is_the_documented_one() -> None:
     assert bundle == with_head(2, rows, b"{}123456789")
 
 
+@settings(deadline=None)
 @given(CONTENTS, st.data())
 def test_every_changed_byte_is_found(contents: dict[IndexKind, bytes], data: st.DataObject) -> None:
     bundle = bytearray(build_bundle(contents))
@@ -58,6 +61,7 @@ def test_every_changed_byte_is_found(contents: dict[IndexKind, bytes], data: st.
         parse_bundle(bytes(bundle), "bundle")
 
 
+@settings(deadline=None)
 @given(CONTENTS, st.data())
 def test_every_cut_is_found(contents: dict[IndexKind, bytes], data: st.DataObject) -> None:
     bundle = build_bundle(contents)
@@ -65,6 +69,7 @@ def test_every_cut_is_found(contents: dict[IndexKind, bytes], data: st.DataObjec
         parse_bundle(bundle[: data.draw(st.integers(0, len(bundle) - 1))], "bundle")
 
 
+@settings(deadline=None)
 @given(st.one_of(st.binary(max_size=200), st.binary(max_size=200).map(lambda raw: b"RLIB\0\x01" + raw)))
 def test_any_bytes_are_a_bundle_or_corrupt(raw: bytes) -> None:
     with pytest.raises(RemoteObjectCorruptError):

@@ -73,7 +73,9 @@ def test_a_full_disk_is_told_and_left_as_it_was(
     directory: LocalDirectory, root: Path, monkeypatch: pytest.MonkeyPatch, error_number: int
 ) -> None:
     monkeypatch.setattr(os, "write", failing(error_number, after=2))
-    with pytest.raises(RemoteStorageFullError, match=f"^{root}/cluster/topic/0: no room .*100000 bytes are needed"):
+    with pytest.raises(
+        RemoteStorageFullError, match=f"^{root}/cluster/topic/0: no room .*100000 bytes are needed for object.log;"
+    ):
         put(directory)
     assert [path for path in root.rglob("*") if path.is_file()] == []
 
@@ -99,7 +101,7 @@ LocalDirectory(Path(sys.argv[1])).put("a/b", 100_000, iter([memoryview(bytes(100
 
 
 def test_a_directory_without_rights_refuses(forbidden: Path) -> None:
-    with pytest.raises(RemoteStorageRefusedError, match=f"^{forbidden}.*user {os.geteuid()} the right"):
+    with pytest.raises(RemoteStorageRefusedError, match=f"^{forbidden}.*user {os.geteuid()} needs the right"):
         put(LocalDirectory(forbidden / "store"))
 
 
@@ -169,6 +171,24 @@ def test_the_file_is_synced_before_its_name_and_the_name_before_the_call_ends(
         f"rename to {root}/cluster/object",
         f"sync {root}/cluster",
     ]
+
+
+def test_one_sync_of_the_folder_makes_all_names_sure(
+    directory: LocalDirectory, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(directory, "folder/before")
+    synced: list[Path] = []
+    real_fsync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        real_fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    directory.put("folder/first", 1, iter([memoryview(b"1")]), more_follows=True)
+    assert root / "folder" not in synced
+    directory.put("folder/second", 1, iter([memoryview(b"2")]))
+    assert synced[-1] == root / "folder"
 
 
 def test_what_a_killed_process_leaves_is_known_by_its_name(root: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.remote_segments import segment_metadata
@@ -45,6 +45,7 @@ def changed(**fields: Any) -> bytes:
     return json.dumps({**json.loads(MANIFEST.to_bytes()), **fields}).encode()
 
 
+@settings(deadline=None)
 @given(MANIFESTS)
 def test_a_manifest_comes_back_as_it_was_written(manifest: Manifest) -> None:
     parsed = Manifest.parse(manifest.to_bytes(), "manifest")
@@ -140,6 +141,7 @@ JSON = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted(json.loads(MANIFEST.to_bytes()))), JSON))
 def test_any_values_make_a_manifest_or_are_corrupt(fields: dict[str, object]) -> None:
     try:

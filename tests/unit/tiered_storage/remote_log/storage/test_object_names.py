@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.remote_segments import TOPIC_ID, partition
@@ -38,6 +38,7 @@ def test_names_begin_with_the_partition_and_the_base_offset() -> None:
     assert names.commit_marker == f"test-cluster/pay-ments-{TOPIC_ID}/3/00000000000000000042-{SEGMENT_ID}.commit"
 
 
+@settings(deadline=None)
 @given(SEGMENT_IDS, st.integers(0, 2**63 - 1), st.sampled_from(ObjectKind), st.booleans())
 def test_a_name_tells_what_it_was_made_of(
     segment_id: RemoteLogSegmentId, base_offset: int, kind: ObjectKind, temporary: bool
@@ -55,6 +56,7 @@ def test_a_name_tells_what_it_was_made_of(
     assert is_temporary_name(name) == temporary
 
 
+@settings(deadline=None)
 @given(st.one_of(st.text(max_size=200), st.from_regex(re.compile(r"[a-z./]+-[A-Za-z0-9_-]{22}/[0-9]+/.*"))))
 def test_any_text_is_a_segments_name_or_foreign(name: str) -> None:
     parsed = parse_object_name(name)

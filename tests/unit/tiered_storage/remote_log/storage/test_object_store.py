@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import MethodType
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -106,7 +107,7 @@ def scripted_server() -> Iterator[ScriptedServer]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    server.handle_error = lambda _request, _address: None  # type: ignore[method-assign]  # aborted uploads hang up
+    server.handle_error = MethodType(lambda *_: None, server)  # type: ignore[method-assign]  # aborted uploads hang up
     script = ScriptedServer(f"http://127.0.0.1:{server.server_port}")
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
@@ -160,7 +161,9 @@ def moto_that_checks_credentials() -> Iterator[S3Endpoint]:
 
 def let_pass(endpoint: S3Endpoint, requests: bytes) -> None:
     """Let moto accept so many requests unchecked from now on."""
-    request = Request(f"{endpoint.url}/moto-api/reset-auth", requests, {"Content-Type": "text/plain"})
+    request = Request(  # noqa: S310 -- http it is, and our own
+        f"{endpoint.url}/moto-api/reset-auth", requests, {"Content-Type": "text/plain"}
+    )
     urlopen(request).close()  # noqa: S310 -- http it is, and our own
 
 
@@ -196,7 +199,7 @@ with localbucket_server(Path(sys.argv[1])) as endpoint:
     time.sleep(600)
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", program, tmp_path]
+    command = [sys.executable, "-c", program, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         endpoint = S3Endpoint(process.stdout.readline().strip())

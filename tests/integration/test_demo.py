@@ -1,0 +1,89 @@
+"""`make demo` itself: on its own sample, and on the directory that a real broker left."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.real_kafka import RealKafka
+from support.varied_records import varied_records
+from tiered_storage_airflow.embedded.services import running_airflow
+
+
+def run_demo(state: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tiered_storage_airflow.demo", "--state", str(state), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+
+
+def fingerprint(directory: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+def ranges(output: str, partition: str) -> tuple[str, str, str]:
+    """What the table says of a partition: its expired, remote and local offsets."""
+    offsets = r"(none|\d+ to \d+)"
+    row = re.search(rf"^\s*{re.escape(partition)}\s+{offsets}\s+{offsets}\s+{offsets}\s", output, re.MULTILINE)
+    assert row is not None, output
+    return row[1], row[2], row[3]
+
+
+@pytest.mark.timeout(600)
+def test_the_demo_verifies_every_record_of_its_sample(tmp_path: Path) -> None:
+    done = run_demo(tmp_path / "demo")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "topic customers has cleanup.policy=compact" in done.stdout
+    for partition in ("orders-0", "orders-1", "orders-2", "payments-0", "payments-1", "clicks-0"):
+        _, remote, local = ranges(done.stdout, partition)
+        assert "none" not in (remote, local)
+        assert int(local.split()[0]) > int(remote.split()[0]), "the oldest offsets are only remote"
+    assert any(ranges(done.stdout, partition)[0] != "none" for partition in ("orders-0", "payments-1", "clicks-0"))
+    assert "All verified" in done.stdout
+    assert "make up CONFIG=" in done.stdout
+    assert running_airflow(tmp_path / "demo") is None
+
+
+@pytest.mark.timeout(600)
+def test_the_demo_verifies_a_private_copy_of_a_brokers_directory(real_kafka: RealKafka, tmp_path: Path) -> None:
+    client = real_kafka.client
+    client.create_topic("demo-of-a-broker", 2, {"internal.segment.bytes": "65536"})
+    for partition in (0, 1):
+        client.produce(
+            "demo-of-a-broker",
+            varied_records(12000, seed=partition),
+            partition=partition,
+            codec="zstd",
+            batch_size=16000,
+        )
+    client.create_topic("demo-compacted", 1, {"cleanup.policy": "compact"})
+    with real_kafka.stopped() as log_dir:
+        before = fingerprint(log_dir)
+        done = run_demo(tmp_path / "demo", "--log-dir", str(log_dir))
+        after = fingerprint(log_dir)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert after == before
+    assert "__cluster_metadata-0 is left out" in done.stdout
+    for partition in ("demo-of-a-broker-0", "demo-of-a-broker-1"):
+        expired, remote, local = ranges(done.stdout, partition)
+        assert "none" not in (expired, remote, local)
+        assert int(expired.split()[2]) + 1 == int(remote.split()[0])
+        assert int(local.split()[0]) > int(remote.split()[0])
+
+
+def test_the_demo_refuses_what_is_no_log_directory(tmp_path: Path) -> None:
+    (tmp_path / "pictures").mkdir()
+
+    done = run_demo(tmp_path / "demo", "--log-dir", str(tmp_path / "pictures"))
+
+    assert done.returncode == 1
+    assert f"{tmp_path / 'pictures'} is no Kafka log directory" in done.stdout

@@ -1,0 +1,270 @@
+"""An Airflow of the tests' own: a home in a temporary directory, its database, and runs of the project's DAGs.
+
+Importing this module names the home by AIRFLOW_HOME, which has to come before Airflow is imported; everything else is
+in the home's airflow.cfg, so that no other test finds it in its environment. Runs take place in this process, by
+`dag.test`, which makes a run of its own: here it is handed the run that Airflow's own models made, be it a manual one,
+one of a backfill, or one that asset events started.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+from uuid import uuid4
+
+if TYPE_CHECKING:
+    from airflow.models.dagrun import DagRun
+    from airflow.sdk import DAG
+    from airflow.sdk.execution_time.supervisor import TaskRunResult
+    from sqlalchemy.orm import Session
+
+PROJECT = Path(__file__).resolve().parents[2]
+CONFIGURATION = f"""\
+[core]
+dags_folder = {PROJECT / "dags"}
+plugins_folder = {PROJECT / "plugins"}
+load_examples = False
+[logging]
+colored_console_log = False
+"""
+
+
+def _name_home() -> Path:
+    if "airflow" in sys.modules:
+        raise RuntimeError("Airflow was imported before its home was named: import support.airflow_home first")
+    home = Path(tempfile.mkdtemp(prefix="remote-log-airflow-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    (home / "airflow.cfg").write_text(CONFIGURATION)
+    os.environ["AIRFLOW_HOME"] = str(home)
+    return home
+
+
+HOME = _name_home()
+"""AIRFLOW_HOME, which goes when the process ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """How a run ended. A mapped task is named `task_id[name of its map index]`; `errors` holds what each try raised."""
+
+    run_id: str
+    state: str
+    tasks: Mapping[str, str]
+    errors: Mapping[str, Sequence[BaseException]]
+
+    @property
+    def messages(self) -> str:
+        """What all failed tries said, a line each."""
+        return "\n".join(str(error) for of_task in self.errors.values() for error in of_task)
+
+
+class AirflowHome:
+    """The Airflow in HOME: its database, made when this is, and the project's DAGs in it."""
+
+    def __init__(self) -> None:
+        from airflow.utils.db import initdb
+
+        initdb()
+        _write_dags()
+
+    def dag(self, dag_id: str) -> DAG:
+        """Return the DAG, anew from its file."""
+        from airflow.dag_processing.dagbag import DagBag
+
+        return DagBag(dag_folder=PROJECT / "dags").dags[dag_id]
+
+    def run(self, dag_id: str, conf: Mapping[str, object] | None = None, run_id: str | None = None) -> FinishedRun:
+        """Run the DAG by hand, to its end."""
+        from airflow.utils.types import DagRunTriggeredByType, DagRunType
+
+        now = datetime.now(UTC)
+        made = _make_run(
+            dag_id,
+            run_id=run_id or f"manual__{now.isoformat()}_{uuid4().hex[:8]}",
+            logical_date=now,
+            data_interval=(now, now),
+            run_after=now,
+            conf=dict(conf or {}),
+            run_type=DagRunType.MANUAL,
+            triggered_by=DagRunTriggeredByType.REST_API,
+        )
+        return self._finish(dag_id, made)
+
+    def run_for_events(
+        self, dag_id: str, extras: Sequence[Mapping[str, object]], conf: Mapping[str, object] | None = None
+    ) -> FinishedRun:
+        """Run the DAG as the scheduler does for several events of REMOTE_LOG, one for each of `extras`."""
+        from airflow.models.asset import AssetEvent, AssetModel
+        from airflow.utils.session import create_session
+        from airflow.utils.types import DagRunTriggeredByType, DagRunType
+        from sqlalchemy import select
+
+        with create_session() as session:
+            asset = session.scalars(select(AssetModel).where(AssetModel.name == "remote_log")).one()
+            events = [AssetEvent(asset_id=asset.id, extra=dict(extra)) for extra in extras]
+            session.add_all(events)
+            session.flush()
+            known = [event.id for event in events]
+        now = datetime.now(UTC)
+        made = _make_run(
+            dag_id,
+            events=known,
+            run_id=DagRunType.ASSET_TRIGGERED.generate_run_id(suffix=f"{now.isoformat()}_{uuid4().hex[:8]}"),
+            logical_date=None,
+            data_interval=None,
+            run_after=now,
+            conf=dict(conf or {}),
+            run_type=DagRunType.ASSET_TRIGGERED,
+            triggered_by=DagRunTriggeredByType.ASSET,
+        )
+        return self._finish(dag_id, made)
+
+    def backfill(self, dag_id: str, first: datetime, last: datetime) -> list[FinishedRun]:
+        """Backfill the logical dates from `first` to `last`, both inclusive, and all again that were there already."""
+        from airflow.models.backfill import Backfill, BackfillDagRun, ReprocessBehavior, _create_backfill
+        from airflow.utils.session import create_session
+        from sqlalchemy import select
+
+        backfill = _create_backfill(
+            dag_id=dag_id,
+            from_date=first,
+            to_date=last,
+            max_active_runs=1,
+            reverse=False,
+            dag_run_conf={},
+            triggering_user_name=None,
+            reprocess_behavior=ReprocessBehavior.COMPLETED,
+        )
+        with create_session() as session:
+            made = session.scalars(
+                select(BackfillDagRun.dag_run_id)
+                .where(BackfillDagRun.backfill_id == backfill.id)
+                .order_by(BackfillDagRun.sort_ordinal)
+            ).all()
+        finished = [self._finish(dag_id, run) for run in made if run is not None]
+        with create_session() as session:
+            session.get_one(Backfill, backfill.id).completed_at = datetime.now(UTC)
+        return finished
+
+    def events_of(self, run: FinishedRun) -> list[dict[str, object]]:
+        """Return what else the asset events of `run` say."""
+        from airflow.models.asset import AssetEvent
+        from airflow.utils.session import create_session
+        from sqlalchemy import select
+
+        with create_session() as session:
+            found = session.scalars(select(AssetEvent).where(AssetEvent.source_run_id == run.run_id))
+            return [dict(event.extra) for event in found]
+
+    def rendered(self, run: FinishedRun) -> str:
+        """Return all that Airflow shows and keeps of the run beside its logs: rendered fields and XComs, as text."""
+        from airflow.models.renderedtifields import RenderedTaskInstanceFields
+        from airflow.models.xcom import XComModel
+        from airflow.utils.session import create_session
+        from sqlalchemy import select
+
+        with create_session() as session:
+            kept = [str(row.rendered_fields) for row in session.scalars(select(RenderedTaskInstanceFields))]
+            kept += [str(row.value) for row in session.scalars(select(XComModel).where(XComModel.run_id == run.run_id))]
+        return "\n".join(kept)
+
+    def _finish(self, dag_id: str, made: int) -> FinishedRun:
+        dag = self.dag(dag_id)
+        for task in dag.tasks:
+            task.retry_delay, task.retry_exponential_backoff = timedelta(0), 0.0
+        errors: dict[str, list[BaseException]] = {}
+        with _handed_over(made), _collected(errors):
+            dag.test()
+        return _finished(made, errors)
+
+
+def _write_dags() -> None:
+    """Write the DAGs into the database, as the DAG processor does."""
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+    from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
+
+    manager = DagBundlesManager()
+    manager.sync_bundles_to_db()
+    [bundle] = manager.get_all_dag_bundles()
+    bundle.initialize()
+    bag = BundleDagBag(dag_folder=bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
+    sync_bag_to_db(bag, bundle.name, bundle.version)
+
+
+def _make_run(dag_id: str, events: Sequence[int] = (), **of_run: Any) -> int:
+    """Make a run of `of_run` that waits to be started, having consumed the asset `events`; return its id."""
+    from airflow.models.asset import AssetEvent
+    from airflow.models.serialized_dag import SerializedDagModel
+    from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState
+    from sqlalchemy import select
+
+    with create_session() as session:
+        dag = SerializedDagModel.get_dag(dag_id)
+        run = dag.create_dagrun(state=DagRunState.QUEUED, session=session, **of_run)
+        run.consumed_asset_events.extend(session.scalars(select(AssetEvent).where(AssetEvent.id.in_(events))))
+        session.flush()
+        return int(run.id)
+
+
+@contextmanager
+def _handed_over(made: int) -> Iterator[None]:
+    """Let `dag.test` start the run `made` instead of making one."""
+
+    def hand_over(*, dag: Any, session: Session, **_: object) -> DagRun:
+        from airflow.models.dagrun import DagRun
+        from airflow.utils.state import DagRunState
+
+        run = session.get_one(DagRun, made)
+        run.dag, run.state = dag, DagRunState.RUNNING
+        session.commit()
+        return run
+
+    with patch("airflow.models.dagrun.get_or_create_dagrun", hand_over):
+        yield
+
+
+@contextmanager
+def _collected(errors: dict[str, list[BaseException]]) -> Iterator[None]:
+    """Collect what the tasks raise, which `dag.test` only logs."""
+    from airflow.sdk.execution_time import supervisor
+
+    run_task = supervisor.run_task_in_process
+
+    def run_and_collect(*arguments: Any, **options: Any) -> TaskRunResult:
+        result = run_task(*arguments, **options)
+        if result.error is not None:
+            errors.setdefault(_name(result.ti.task_id, result.ti.map_index, result.ti.rendered_map_index), []).append(
+                result.error
+            )
+        return result
+
+    with patch.object(supervisor, "run_task_in_process", run_and_collect):
+        yield
+
+
+def _finished(made: int, errors: Mapping[str, Sequence[BaseException]]) -> FinishedRun:
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        run = session.get_one(DagRun, made)
+        tasks = {
+            _name(task.task_id, task.map_index, task.rendered_map_index): str(task.state)
+            for task in run.get_task_instances(session=session)
+        }
+        return FinishedRun(run.run_id, str(run.state), tasks, errors)
+
+
+def _name(task_id: str, map_index: int | None, rendered: str | None) -> str:
+    return task_id if map_index in {None, -1} else f"{task_id}[{rendered or map_index}]"

@@ -1,0 +1,110 @@
+"""A small remote log for tests: a log directory written by LocalLog, settings in a file, and a store of its own.
+
+Every batch is a segment of RECORDS records, so that offsets and timestamps can be told in advance: segment `i` of a
+partition begins at offset i * RECORDS and holds records of FIRST_TIMESTAMP + i hours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from tiered_storage.clock import wall_clock
+from tiered_storage.kafka_log.kafka_uuid import encode_uuid
+from tiered_storage.kafka_log.log_config import LogConfig
+from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.log_segment import list_segments
+from tiered_storage.kafka_log.record import Record
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager, store_options
+from tiered_storage.settings import load_settings
+
+RECORDS = 10
+HOUR_MS = 3_600_000
+FIRST_TIMESTAMP = 1_700_000_000_000 // HOUR_MS * HOUR_MS
+CLUSTER_ID = "tests"
+TIERED: Mapping[str, object] = {"remote.storage.enable": True}
+
+
+@dataclass(frozen=True, slots=True)
+class TieredSite:
+    """A log directory and everything that is tiered from it, below `root`."""
+
+    root: Path
+    topics: dict[str, Mapping[str, object]] = field(default_factory=dict)
+
+    @property
+    def config(self) -> Path:
+        """The settings file."""
+        return self.root / "tiered_storage.yaml"
+
+    @property
+    def logs(self) -> Path:
+        """The log directory."""
+        return self.root / "kafka-logs"
+
+    @property
+    def state(self) -> Path:
+        """Where the store, the work area and the metadata store are."""
+        return self.root / "state"
+
+    def write_logs(self, partitions: Mapping[str, int]) -> None:
+        """Write partitions such as orders-0, each of so many closed segments and an active one."""
+        with LogDirectoryWriter.create(self.logs, CLUSTER_ID) as writer:
+            for name, closed in partitions.items():
+                topic, _, number = name.rpartition("-")
+                log = writer.create_log(topic, int(number), topic_id(topic), LogConfig(segment_bytes=2000))
+                for segment in range(closed + 1):
+                    timestamp = FIRST_TIMESTAMP + segment * HOUR_MS
+                    log.append([Record(0, timestamp, b"key %d" % i, bytes(100)) for i in range(RECORDS)])
+
+    def configure(self, topics: Mapping[str, Mapping[str, object]], **settings: object) -> None:
+        """Write the settings file: properties of topics, and other settings with underscores for dots."""
+        given = {
+            "log.dirs": [str(self.logs)],
+            "state.directory": str(self.state),
+            **{name.replace("_", "."): value for name, value in settings.items()},
+            "topics": {name: dict(properties) for name, properties in topics.items()},
+        }
+        self.config.write_text(yaml.safe_dump(given))
+
+    def open(self) -> RemoteLogManager:
+        """Open the remote log; use it in a `with`."""
+        settings = load_settings(self.config, environ={})
+        return RemoteLogManager.open(settings, wall_clock, store_options(settings))
+
+    def segments(self, name: str, *states: SegmentState) -> list[RemoteLogSegmentMetadata]:
+        """Return the remote segments of a partition, of `states` or of all."""
+        with self.open() as remote_log:
+            found = remote_log.segments.list_remote_log_segments(partition(name))
+            return [segment for segment in found if not states or segment.state in states]
+
+    def finished(self, name: str) -> list[int]:
+        """Return the start offsets of the remote segments of a partition that readers may see."""
+        return [segment.start_offset for segment in self.segments(name, SegmentState.COPY_SEGMENT_FINISHED)]
+
+    def local(self, name: str) -> list[int]:
+        """Return the base offsets of a partition's local segments."""
+        return [segment.base_offset for segment in list_segments(self.logs / name)]
+
+    def corrupt(self, name: str, base_offset: int) -> Path:
+        """Flip a bit of a record in a local segment; return its file."""
+        path = self.logs / name / f"{base_offset:020d}.log"
+        content = bytearray(path.read_bytes())
+        content[-20] ^= 1
+        path.write_bytes(content)
+        return path
+
+
+def topic_id(topic: str) -> str:
+    """Return the id that a topic has here."""
+    return encode_uuid(topic.encode().ljust(16, b"\1")[:16])
+
+
+def partition(name: str) -> TopicIdPartition:
+    """Return the key of a partition such as orders-0."""
+    topic, _, number = name.rpartition("-")
+    return TopicIdPartition(CLUSTER_ID, topic_id(topic), int(number), topic)

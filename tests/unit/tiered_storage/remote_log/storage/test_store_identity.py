@@ -1,0 +1,74 @@
+"""A store and its metadata know one another."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tiered_storage.errors import RemoteObjectCorruptError, StoreMismatchError
+from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.store_identity import StoreIdentity, ensure_store_identity, read_store_identity
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> LocalDirectory:
+    return LocalDirectory(tmp_path / "store")
+
+
+def test_a_store_that_belongs_to_nobody_is_marked_once(client: LocalDirectory) -> None:
+    assert read_store_identity(client) is None
+    uuid = ensure_store_identity(client, "metadata-1", new_uuid=lambda: "store-1")
+    assert uuid == "store-1"
+    assert ensure_store_identity(client, "metadata-1") == "store-1"
+    assert ensure_store_identity(client, "metadata-1", known_store_uuid="store-1") == "store-1"
+    assert read_store_identity(client) == StoreIdentity("store-1", "metadata-1")
+
+
+def test_the_identity_is_json_with_documented_keys(client: LocalDirectory, tmp_path: Path) -> None:
+    ensure_store_identity(client, "metadata-1", new_uuid=lambda: "store-1")
+    assert json.loads((tmp_path / "store" / "store.json").read_bytes()) == {
+        "format_version": 1,
+        "store_uuid": "store-1",
+        "metadata_uuid": "metadata-1",
+    }
+
+
+def test_a_store_of_other_metadata_is_refused(client: LocalDirectory) -> None:
+    ensure_store_identity(client, "metadata-1")
+    with pytest.raises(StoreMismatchError, match="belongs to the metadata metadata-1, not to metadata-2"):
+        ensure_store_identity(client, "metadata-2")
+
+
+def test_another_store_than_the_metadata_know_is_refused(client: LocalDirectory) -> None:
+    ensure_store_identity(client, "metadata-1", new_uuid=lambda: "store-1")
+    with pytest.raises(StoreMismatchError, match=r"this is the store store-1.*know store-2"):
+        ensure_store_identity(client, "metadata-1", known_store_uuid="store-2")
+
+
+def test_an_empty_store_is_not_marked_where_one_is_known(client: LocalDirectory) -> None:
+    with pytest.raises(StoreMismatchError, match="the disk mounted"):
+        ensure_store_identity(client, "metadata-1", known_store_uuid="store-1")
+    assert list(client.list()) == []
+
+
+def test_of_two_at_once_one_gets_the_store(client: LocalDirectory) -> None:
+    def ensure(metadata_uuid: str) -> str | None:
+        try:
+            return ensure_store_identity(client, metadata_uuid)
+        except StoreMismatchError:
+            return None
+
+    with ThreadPoolExecutor(8) as threads:
+        won = [uuid for uuid in threads.map(ensure, [f"metadata-{i}" for i in range(8)]) if uuid]
+    assert len(won) == 1
+
+
+@pytest.mark.parametrize("raw", [b"", b"{}", b'{"format_version":1,"store_uuid":"x"}', b'{"format_version":2}'])
+def test_a_broken_identity_is_neither_taken_nor_replaced(client: LocalDirectory, raw: bytes) -> None:
+    client.create("store.json", raw)
+    with pytest.raises(RemoteObjectCorruptError, match=r"store\.json: "):
+        ensure_store_identity(client, "metadata-1")
+    assert client.get_range("store.json", 0, len(raw)) == raw
