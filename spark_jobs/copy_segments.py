@@ -3,7 +3,8 @@
     spark-submit --py-files tiered_storage-{hash}.zip copy_segments.py --work-url URL --job PATH
 
 Workers take the library from the zip that came with the job, whatever else may be installed where they run. They read
-their tasks from the work area, write results there, and never touch the metadata store.
+their tasks from the work area, write results there, and never touch the metadata store. How the store is reached they
+learn from STORE_VARIABLES, which the driver has in its environment and hands on as theirs.
 """
 
 from __future__ import annotations
@@ -17,6 +18,15 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+STORE_VARIABLES = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_ENDPOINT_URL",
+    "AWS_REGION",
+    "AWS_DEFAULT_REGION",
+)
+
 
 def use_library(archives: list[str]) -> None:
     """Unpack the library once on this machine, into a folder named as its archive, and import it from there."""
@@ -25,7 +35,7 @@ def use_library(archives: list[str]) -> None:
     ]
     cache = Path(tempfile.gettempdir()) / f"remote-log-{os.getuid()}"
     cache.mkdir(mode=0o700, exist_ok=True)
-    if cache.stat().st_uid != os.getuid():
+    if cache.lstat().st_uid != os.getuid():
         raise PermissionError(f"{cache} belongs to somebody else; remove it, or set TMPDIR")
     folder = cache / archive.stem
     if not folder.is_dir():
@@ -39,6 +49,15 @@ def use_library(archives: list[str]) -> None:
             Path(unpacked).mkdir(exist_ok=True)
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
+
+
+def session() -> SparkSession:
+    """Begin a session whose executors, on whatever machine, have this process's STORE_VARIABLES."""
+    builder = SparkSession.builder
+    for name in STORE_VARIABLES:
+        if name in os.environ:
+            builder = builder.config(f"spark.executorEnv.{name}", os.environ[name])
+    return builder.getOrCreate()
 
 
 def main() -> None:
@@ -57,7 +76,7 @@ def main() -> None:
     use_library(sys.path)
     from tiered_storage.remote_log.copy_worker import group_count
 
-    with SparkSession.builder.getOrCreate() as spark:
+    with session() as spark:
         groups = group_count(work_url, job_path)
         copied = spark.sparkContext.parallelize(range(groups), groups).map(run).sum()
         print(f"copied {copied} segments in {groups} groups")  # noqa: T201 - the driver's log is what Airflow shows

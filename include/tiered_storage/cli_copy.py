@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Annotated
@@ -14,12 +15,14 @@ from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.copy_job import CopyJob
 from tiered_storage.remote_log.copy_plan import CopyPlan
-from tiered_storage.remote_log.copy_run import CommitReport
-from tiered_storage.remote_log.copy_worker import run_copy_group
+from tiered_storage.remote_log.copy_run import BegunCopy, CommitReport
+from tiered_storage.remote_log.expiry import ExpiryPlan
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 
 LimitOption = Annotated[int | None, typer.Option("--max-segments", min=1, help="At most so many segments.")]
 WorkersOption = Annotated[int, typer.Option("--workers", min=1, help="Groups of partitions that are copied at once.")]
+
+_EXPIRY_COLUMNS = ("partition", "new log start", "segments", "bytes")
 
 
 def plan(
@@ -49,12 +52,13 @@ def copy(
         if dry_run:
             _show_plan(due, output)
             return
-        report = _copy(remote_log, due, workers, output)
+        begun = remote_log.begin_copy(due, lease_owner("copy"))
+        report = _copy(remote_log, begun, workers)
     rows = [
         (str(segment.topic_id_partition), segment.start_offset, segment.end_offset, segment.size)
         for segment in report.committed
     ]
-    troubles = (*due.refused, *due.unreadable, *report.failures, *report.damages)
+    troubles = (*due.refused, *due.unreadable, *begun.left, *report.failures, *report.damages)
     output.rows(
         "Copied", ("partition", "start offset", "end offset", "bytes"), rows,
         troubles=[asdict(trouble) for trouble in troubles],
@@ -74,7 +78,8 @@ def retain(
         plans, troubles = remote_log.plan_local_retention(topics, wall_clock())
         if not dry_run:
             report = remote_log.enforce_local_retention(plans)
-            plans, troubles = list(report.trimmed), [*troubles, *report.failures]
+            plans = [plan for plan in plans if plan in report.trimmed or not plan.segments]
+            troubles = [*troubles, *report.failures]
     rows = [
         (str(each.topic_id_partition), each.new_local_start, len(each.segments), each.size, each.held_back)
         for each in plans
@@ -97,31 +102,38 @@ def expire(
     owner = lease_owner("expire")
     with opened(config, output) as remote_log:
         plans = remote_log.plan_expiry(topics, wall_clock())
-        rows = [(str(each.topic_id_partition), each.new_log_start, len(each.segments), each.size) for each in plans]
-        title = "Would expire" if dry_run else "Expired"
-        columns = ("partition", "new log start", "segments", "bytes")
         if dry_run:
-            output.rows(title, columns, rows, deleted=0, troubles=[])
+            output.rows("Would expire", _EXPIRY_COLUMNS, _expiry_rows(plans), deleted=0, troubles=[])
             return
-        _, left = remote_log.mark_expired(plans, owner)
-        report = remote_log.delete_marked(owner)
+        done, left = remote_log.mark_expired(plans, owner)
+        report = remote_log.delete_marked(owner, topics)
     troubles = [*left, *report.left, *report.failures]
-    output.rows(title, columns, rows, deleted=len(report.deleted), troubles=[asdict(trouble) for trouble in troubles])
+    output.rows(
+        "Expired", _EXPIRY_COLUMNS, _expiry_rows(plan for plan in plans if plan.topic_id_partition in done),
+        deleted=len(report.deleted), troubles=[asdict(trouble) for trouble in troubles],
+    )  # fmt: skip
     output.findings("error", troubles)
     if troubles:
         raise typer.Exit(1)
 
 
-def _copy(remote_log: RemoteLogManager, due: CopyPlan, workers: int, output: Output) -> CommitReport:
-    begun = remote_log.begin_copy(due, lease_owner("copy"))
-    output.findings("left to its holder", begun.left)
+def _expiry_rows(plans: Iterable[ExpiryPlan]) -> list[tuple[object, ...]]:
+    return [(str(each.topic_id_partition), each.new_log_start, len(each.segments), each.size) for each in plans]
+
+
+def _copy(remote_log: RemoteLogManager, begun: BegunCopy, workers: int) -> CommitReport:
     # The same road as a run from Airflow, with threads of this process in Spark's place.
-    job: CopyJob = remote_log.write_copy_job(f"runs/command-line/{random_uuid()}", begun)
+    job = remote_log.write_copy_job(f"runs/command-line/{random_uuid()}", begun)
+    _, description = CopyJob.read(job.work, job.folder)
+
+    def run_group(number: int) -> int:
+        return job.run_group(number, remote_log.storage, description.sizes, remote_log.clock)
+
     with (
         remote_log.keep_leases(task.lease for task in begun.tasks),
         ThreadPoolExecutor(max_workers=workers) as pool,
     ):
-        list(pool.map(lambda group: run_copy_group(remote_log.work.url, job.folder, group), range(job.groups)))
+        list(pool.map(run_group, range(job.groups)))
     return remote_log.commit_copy(job.outcomes())
 
 

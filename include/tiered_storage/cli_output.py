@@ -11,6 +11,7 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 _UNFOLDED = 100_000
 
@@ -34,7 +35,7 @@ class Output:
                 column, justify="right" if is_number else "left", overflow="fold", no_wrap=not sys.stdout.isatty()
             )
         for row in rows:
-            table.add_row(*(_shown(value) for value in row))
+            table.add_row(*(Text(_shown(value)) for value in row))
         # Into a file or a pipe a row is one line, however long.
         Console(width=None if sys.stdout.isatty() else _UNFOLDED).print(table, crop=False)
 

@@ -104,4 +104,6 @@ def _shown(value: bytes | None) -> str:
     if value is None:
         return "null"
     text = value[:60].decode("utf-8", "backslashreplace")
-    return text if len(value) <= 60 else f"{text}… ({len(value):,} bytes)"
+    # A record may hold anything: a line break would break the table, an escape sequence command the terminal.
+    plain = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+    return plain if len(value) <= 60 else f"{plain}… ({len(value):,} bytes)"

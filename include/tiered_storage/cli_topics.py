@@ -17,7 +17,7 @@ from tiered_storage.errors import ConfigurationError, TieredStorageError, Unsupp
 from tiered_storage.remote_log.metadata import Topic
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.segment_source import PartitionLog
+from tiered_storage.remote_log.segment_source import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.topic_decision import decided_topic
 from tiered_storage.topic_settings import TopicSettings, effective, refuse_compacted
 
@@ -98,9 +98,7 @@ def _change(name: str, change: Callable[[RemoteLogManager, Topic], Topic], confi
     with opened(config, output) as remote_log:
         lives = {(found.cluster_id, found.topic_id): found for found in _partitions(remote_log) if found.topic == name}
         if not lives:
-            raise ConfigurationError(
-                f"topic {name} is neither in log.dirs nor in the remote log; 'tiered-storage topics list' shows what is"
-            )
+            raise ConfigurationError(_why_unknown(remote_log, name))
         for life in lives.values():
             known = decided_topic(life.cluster_id, life.topic_id, name, remote_log.topics, remote_log.settings)
             remote_log.topics.put(change(remote_log, known))
@@ -117,6 +115,14 @@ def _partitions(remote_log: RemoteLogManager) -> list[TopicIdPartition]:
         if isinstance(log, PartitionLog) and not log.is_internal
     ]
     return sorted({*local, *remote_log.segments.list_partitions()})
+
+
+def _why_unknown(remote_log: RemoteLogManager, topic: str) -> str:
+    """Say why a topic has no partition that can be looked at."""
+    for log in remote_log.source.partitions() if remote_log.settings.log_dirs else ():
+        if isinstance(log, UnreadablePartition) and log.topic == topic:
+            return f"topic {topic} cannot be decided on, since its id is unknown: {log.reason}"
+    return f"topic {topic} is neither in log.dirs nor in the remote log; 'tiered-storage topics list' shows what is"
 
 
 def _row(remote_log: RemoteLogManager, one: TopicIdPartition, found: list[TopicIdPartition]) -> tuple[object, ...]:

@@ -6,11 +6,13 @@ Runs that an asset event started, and manual ones, may have no data interval at 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from typing import Any
 
 _BACKFILL = "backfill"  # DagRunType.BACKFILL_JOB, which the task SDK does not export
+_FOLDER_NAME_LENGTH = 180
 
 
 def is_backfill(context: Mapping[str, Any]) -> bool:
@@ -39,5 +41,10 @@ def lease_owner(context: Mapping[str, Any]) -> str:
 
 
 def run_folder(context: Mapping[str, Any]) -> str:
-    """Return the run's folder name in the work area, made of characters that every store takes."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", lease_owner(context))
+    """Return the run's folder name in the work area: of characters and a length that every store takes, its own.
+
+    A run's id may be anything; the hash tells apart those that would look the same.
+    """
+    owner = lease_owner(context)
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "_", owner)[:_FOLDER_NAME_LENGTH]
+    return f"{readable}-{hashlib.sha256(owner.encode()).hexdigest()[:8]}"

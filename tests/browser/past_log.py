@@ -22,7 +22,7 @@ from tiered_storage.kafka_log.record import Record
 
 WINDOW = timedelta(minutes=5)
 _BATCH_EVERY = timedelta(minutes=1)
-_WRITTEN_FOR = timedelta(minutes=35)
+_WRITTEN_FOR = timedelta(minutes=45)
 _RECORDS = 40
 _VALUE_BYTES = 400
 
@@ -77,6 +77,8 @@ def write_settings(path: Path, log_directory: Path, topics: Mapping[str, Mapping
     settings = {
         "log.dirs": [str(log_directory)],
         "log.retention.ms": -1,
+        # A task for each partition, so that each shows under its name.
+        "commit.batch.partitions": 1,
         "state.directory": str(path.parent),
         "topics": dict(topics),
     }

@@ -1,14 +1,17 @@
-"""DAGs run in process, on small remote logs; the groups of a Spark job are done by this process unless a test says."""
+"""DAGs run in this process, on a small remote log of the test's own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from support.airflow_home import AirflowHome
 from support.tiered_site import TieredSite
+
+if TYPE_CHECKING:
+    from support.spark_in_process import SparkInProcess
 
 
 @pytest.fixture(scope="session")
@@ -17,8 +20,19 @@ def airflow() -> AirflowHome:
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TieredSite]:
-    """A remote log that hooks and operators find by TIERED_STORAGE_CONFIG."""
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TieredSite:
+    """A remote log that hooks find by TIERED_STORAGE_CONFIG."""
     site = TieredSite(tmp_path)
     monkeypatch.setenv("TIERED_STORAGE_CONFIG", str(site.config))
-    yield site
+    return site
+
+
+@pytest.fixture
+def spark(monkeypatch: pytest.MonkeyPatch) -> SparkInProcess:
+    """Jobs run in this process and not by Spark, whose start takes longer than all else together."""
+    from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+    from support.spark_in_process import SparkInProcess
+
+    spark = SparkInProcess()
+    monkeypatch.setattr(SparkSubmitOperator, "execute", lambda operator, context: spark.execute(operator, context))
+    return spark

@@ -66,8 +66,12 @@ def test_it_installs_the_locked_requirements_by_hash_and_the_project_itself(clon
     assert done.returncode == 0, done.stderr
     assert "python3.11 -m venv --clear .venv" in calls(clone)
     assert "--require-hashes -r .ci/uv.txt" in calls(clone)
-    assert "uv pip sync --python .venv/bin/python --require-hashes requirements.txt" in calls(clone)
-    assert "--require-build-hashes --editable ." in calls(clone)
+    synced, installed = (line for line in calls(clone).splitlines() if line.startswith("uv "))
+    assert synced.startswith("uv pip sync --python .venv/bin/python")
+    assert synced.endswith("--require-hashes requirements.txt")
+    assert installed.endswith("--no-deps --editable .")
+    assert "--build-constraints .ci/build.txt --require-build-hashes" in synced
+    assert "--build-constraints .ci/build.txt --require-build-hashes" in installed
     assert "4/4 Java for Spark: /a/java" in done.stdout
 
 

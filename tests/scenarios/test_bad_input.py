@@ -208,7 +208,8 @@ def test_a_directory_that_is_not_kafkas_is_refused(deployment: Deployment, comma
 def test_a_directory_that_a_broker_holds_is_left_alone(deployment: Deployment, command: Command) -> None:
     lock = deployment.logs / ".lock"
     # A POSIX record lock on the whole file, as Java's FileChannel.tryLock takes it.
-    hold = "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.lockf(f, fcntl.LOCK_EX); print('held', flush=True); sys.stdin.read()"
+    hold = "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.lockf(f, fcntl.LOCK_EX); "
+    hold += "print('held', flush=True); sys.stdin.read()"
     holder = subprocess.Popen(
         [sys.executable, "-c", hold, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -237,7 +238,7 @@ def test_a_target_without_room_is_named_and_smaller_neighbours_commit(deployment
 
     done = subprocess.run(
         [sys.executable, "-m", "tiered_storage.cli", "copy", "--config", str(deployment.config), "--json"],
-        preexec_fn=leave_little_room,  # noqa: PLW1509 - the kernel itself refuses to write beyond the limit
+        preexec_fn=leave_little_room,  # the kernel itself refuses to write beyond the limit
         capture_output=True,
         text=True,
         check=False,
@@ -308,7 +309,9 @@ def test_of_two_runs_at_once_each_segment_is_copied_by_one(deployment: Deploymen
     runs = [subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     ended = [run.communicate(timeout=120) for run in runs]
 
-    assert [run.returncode for run in runs] == [0, 0], ended
+    # A run that found the other one at work says so; together they did everything once.
+    for run, (_, said) in zip(runs, ended, strict=True):
+        assert run.returncode == 0 or "holds the lease" in said, said
     copied = [(row["partition"], row["start_offset"]) for out, _ in ended for row in json.loads(out)["rows"]]
     closed = sum(len(list_segments(deployment.logs / name)) - 1 for name in (VICTIM, NEIGHBOUR))
     assert len(copied) == len(set(copied)) == closed

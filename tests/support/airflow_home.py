@@ -55,12 +55,16 @@ HOME = _name_home()
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """How a run ended. A mapped task is named `task_id[name of its map index]`; `errors` holds what each try raised."""
+    """How a run ended. A mapped task is named `task_id[name of its map index]`; `errors` holds what each try raised.
+
+    `log` has what the tasks' logs show, with secrets masked as there.
+    """
 
     run_id: str
     state: str
     tasks: Mapping[str, str]
     errors: Mapping[str, Sequence[BaseException]]
+    log: str
 
     @property
     def messages(self) -> str:
@@ -183,9 +187,10 @@ class AirflowHome:
         for task in dag.tasks:
             task.retry_delay, task.retry_exponential_backoff = timedelta(0), 0.0
         errors: dict[str, list[BaseException]] = {}
-        with _handed_over(made), _collected(errors):
+        lines: list[str] = []
+        with _handed_over(made), _collected(errors), _logged(lines):
             dag.test()
-        return _finished(made, errors)
+        return _finished(made, errors, "\n".join(lines))
 
 
 def _write_dags() -> None:
@@ -253,7 +258,24 @@ def _collected(errors: dict[str, list[BaseException]]) -> Iterator[None]:
         yield
 
 
-def _finished(made: int, errors: Mapping[str, Sequence[BaseException]]) -> FinishedRun:
+@contextmanager
+def _logged(lines: list[str]) -> Iterator[None]:
+    """Collect the lines of the log, as they are written."""
+    import structlog
+
+    def keep(_logger: object, _method: str, line: str) -> str:
+        lines.append(str(line))
+        return line
+
+    processors = structlog.get_config()["processors"]
+    processors.append(keep)
+    try:
+        yield
+    finally:
+        processors.remove(keep)
+
+
+def _finished(made: int, errors: Mapping[str, Sequence[BaseException]], log: str) -> FinishedRun:
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
 
@@ -263,7 +285,7 @@ def _finished(made: int, errors: Mapping[str, Sequence[BaseException]]) -> Finis
             _name(task.task_id, task.map_index, task.rendered_map_index): str(task.state)
             for task in run.get_task_instances(session=session)
         }
-        return FinishedRun(run.run_id, str(run.state), tasks, errors)
+        return FinishedRun(run.run_id, str(run.state), tasks, errors, log)
 
 
 def _name(task_id: str, map_index: int | None, rendered: str | None) -> str:

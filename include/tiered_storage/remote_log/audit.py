@@ -80,11 +80,15 @@ def audit_remote_log(
         for segment in finished(segments):
             count += 1
             size += segment.size
-            anomalies.extend(_check_objects(segment, listed, storage, deep=deep))
+            wrong = list(_check_objects(segment, listed, storage, deep=deep))
+            # Asked for once more: it may have been marked and deleted since.
+            if wrong and _is_still_finished(segment, metadata):
+                anomalies.extend(wrong)
         anomalies.extend(_check_offsets(partition, segments, metadata.log_start_offset(partition) or 0))
     unreferenced = [found for found in listed.values() if not _is_referenced(found, referenced)]
     old = [found for found in unreferenced if found.last_modified + grace_ms < clock()]
-    anomalies.extend(_unreferenced(old))
+    # Asked for once more: a deletion may have ended since the listing was made.
+    anomalies.extend(_unreferenced(found for found in old if _is_there(found.name, storage)))
     if len(old) < len(unreferenced):
         notices.append(
             f"{len(unreferenced) - len(old)} unreferenced objects are younger than remote.log.orphan.grace.ms"
@@ -100,6 +104,21 @@ def _selected(found: ListedObject, selection: CopySelection) -> bool:
 
 def _is_referenced(found: ListedObject, referenced: set[str]) -> bool:
     return found.segment is not None and not found.segment.temporary and found.segment.segment_id.id in referenced
+
+
+def _is_still_finished(segment: RemoteLogSegmentMetadata, metadata: RemoteLogMetadataManager) -> bool:
+    return any(
+        now.segment_id == segment.segment_id
+        for now in finished(metadata.list_remote_log_segments(segment.topic_id_partition))
+    )
+
+
+def _is_there(name: str, storage: ObjectRemoteStorageManager) -> bool:
+    try:
+        storage.object_size(name)
+    except RemoteObjectNotFoundError:
+        return False
+    return True
 
 
 def _unreferenced(objects: Iterable[ListedObject]) -> Iterator[Anomaly]:

@@ -167,7 +167,7 @@ def _log_end(active: LogSegment) -> int:
         sound = table.position < valid
         if sound.any():
             end = int(table.last_offset[sound][-1]) + 1
-        if not sound.all():
+        if int(table.position[-1] + table.size[-1]) >= valid:
             break
     return end
 

@@ -11,24 +11,22 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tiered_storage.errors import (
+    CorruptRecordError,
     OffsetOutOfRangeError,
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
 )
 from tiered_storage.kafka_log.batch_header import read_batch_header
-from tiered_storage.kafka_log.batch_read import read_batches
 from tiered_storage.kafka_log.log_segment import LogSegment
-from tiered_storage.kafka_log.offset_index import OffsetIndex
 from tiered_storage.kafka_log.record import Record
 from tiered_storage.kafka_log.record_batch import read_records
 from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.local_read import LocalSegmentReader, below
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.remote_index_lookup import RemoteIndexes
 from tiered_storage.remote_log.segment_source import LocalSegment, PartitionLog, SegmentSource
 from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
-
-LOCAL_READ_BYTES = 1 << 20
 
 
 class Tier(StrEnum):
@@ -89,7 +87,7 @@ class PartitionReader:
     our_log_start: int
     storage: RemoteStorageManager
     _remote_indexes: tuple[str, RemoteIndexes] | None = field(default=None, repr=False)
-    _local_index: OffsetIndex | None = field(default=None, repr=False)
+    _local_reader: LocalSegmentReader = field(default_factory=LocalSegmentReader, repr=False)
 
     @property
     def log_start_offset(self) -> int:
@@ -107,14 +105,15 @@ class PartitionReader:
         return 0 if self.coverage.end_offset is None else self.coverage.end_offset + 1
 
     def fetch(self, offset: int) -> FetchedBatches:
-        """Return some batches, beginning with the one that holds `offset`; none at the end.
+        """Return some batches, beginning with the one that holds `offset`; none at the end, and none from behind it.
 
         About 1 MiB; a batch is never cut. Raises RemoteObjectNotFoundError where the offset should be in the remote
-        tier and no segment has it.
+        tier and no segment has it, CorruptRecordError where a local segment should have it and does not.
         """
-        if not self.log_start_offset <= offset <= self.log_end_offset:
-            raise OffsetOutOfRangeError(str(self.partition), offset, self.log_start_offset, self.log_end_offset)
+        self._check_range(offset)
         segment = self._local_segment(offset)
+        if offset == self.log_end_offset:
+            return FetchedBatches(b"", Tier.REMOTE if segment is None else Tier.LOCAL, str(self.partition), 0)
         return self._fetch_remote_chunk(offset) if segment is None else self._fetch_local(segment, offset)
 
     def records(self, offset: int) -> Iterator[Record]:
@@ -122,12 +121,11 @@ class PartitionReader:
 
         Control records (the markers of transactions) are left out; aborted records are not.
         """
-        if offset == self.log_end_offset:
-            return
+        self._check_range(offset)
         while offset < self.log_end_offset:
             fetched = self.fetch(offset)
             if not fetched.content:
-                return
+                return  # all up to the end was compacted away
             position = 0
             while position < len(fetched.content):
                 at = fetched.source_position + position
@@ -142,6 +140,7 @@ class PartitionReader:
 
     def fetch_remote(self, offset: int) -> Iterator[bytes]:
         """Stream the remote bytes from the batch that holds `offset` to the end of its segment."""
+        self._check_range(offset)
         segment = self._remote_segment(offset)
         chunk = self._indexes(segment).chunk_for_offset(offset)
         if chunk is None:
@@ -152,6 +151,10 @@ class PartitionReader:
         if rest < segment.size:
             yield from self.storage.fetch_log_segment(segment, rest)
 
+    def _check_range(self, offset: int) -> None:
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise OffsetOutOfRangeError(str(self.partition), offset, self.log_start_offset, self.log_end_offset)
+
     def _local_segment(self, offset: int) -> LocalSegment | None:
         if self.local is None or offset < self.local.log_start_offset:
             return None
@@ -159,23 +162,25 @@ class PartitionReader:
         return at_or_below[-1] if at_or_below else None
 
     def _fetch_local(self, segment: LocalSegment, offset: int) -> FetchedBatches:
-        files = LogSegment(segment.base_offset, segment.log_path.parent)
-        position = self._position_before(files, offset)
-        content = read_batches(segment.log_path, position, offset, LOCAL_READ_BYTES)
-        if not content and not segment.is_active and segment.end_offset is not None:
-            # Nothing at or behind the offset: its batches were compacted away; go on with the next segment.
-            following = self._local_segment(segment.end_offset + 1)
-            if following is not None and following != segment and following.base_offset <= self.log_end_offset:
-                return self._fetch_local(following, following.base_offset)
+        try:
+            found = self._local_reader.read(LogSegment(segment.base_offset, segment.log_path.parent), offset)
+        except FileNotFoundError:
+            # Trimmed since the partition was opened: then the remote tier has it.
+            return self._fetch_remote_chunk(offset)
+        if found is None:
+            return self._fetch_behind(segment, offset)
+        content, position = found
+        if segment.end_offset is None or segment.end_offset >= self.log_end_offset:
+            content = below(content, self.log_end_offset)
         return FetchedBatches(content, Tier.LOCAL, str(segment.log_path), position)
 
-    def _position_before(self, files: LogSegment, offset: int) -> int:
-        """Return a position (bytes) at or before the batch of `offset`; the segment's start where it has no index."""
-        if not files.offset_index_path.is_file():
-            return 0
-        if self._local_index is None or self._local_index.base_offset != files.base_offset:
-            self._local_index = OffsetIndex.read(files.offset_index_path, files.base_offset)
-        return self._local_index.lookup(offset).position
+    def _fetch_behind(self, segment: LocalSegment, offset: int) -> FetchedBatches:
+        """Go on behind `segment`, which has nothing at or behind `offset`: only the log cleaner leaves such a gap."""
+        following = None if segment.end_offset is None else self._local_segment(segment.end_offset + 1)
+        if following is None or self.local is None or not self.local.is_compacted:
+            reason = f"the segment ends before offset {offset}, which it should hold: its end is missing"
+            raise CorruptRecordError(segment.log_path, segment.log_path.stat().st_size, reason)
+        return self._fetch_local(following, following.base_offset)
 
     def _fetch_remote_chunk(self, offset: int) -> FetchedBatches:
         segment = self._remote_segment(offset)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -30,7 +30,7 @@ from tiered_storage.remote_log.local_retention import (
 )
 from tiered_storage.remote_log.log_directory_source import LogDirectorySource
 from tiered_storage.remote_log.log_directory_trim import LogDirectoryTrim
-from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager, Topics
+from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager, Topic, Topics
 from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, open_metadata_store
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.reader import TieredReader
@@ -39,7 +39,7 @@ from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 from tiered_storage.remote_log.storage.opening import load_remote_storage_manager, open_object_client
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage.remote_log.topic_decision import decide, decided_topic
+from tiered_storage.remote_log.topic_decision import decide, decided_topic, is_wanted
 from tiered_storage.remote_log.work_area import WorkArea
 from tiered_storage.settings import Settings
 from tiered_storage.topic_settings import effective
@@ -88,13 +88,11 @@ class RemoteLogManager:
     @classmethod
     def open(cls, settings: Settings, clock: Clock, options: ObjectStoreOptions) -> Self:
         """Open all parts; what was opened is closed again where a later one fails."""
-        store = open_metadata(settings, clock)
-        try:
-            storage = open_storage(settings, options)
+        with ExitStack() as opened:
+            store = opened.enter_context(open_metadata(settings, clock))
+            storage = opened.enter_context(closing(open_storage(settings, options)))
             work = open_work_area(settings, options)
-        except BaseException:
-            store.close()
-            raise
+            opened.pop_all()
         source = LogDirectorySource(settings.log_dirs, settings.cluster_id, settings.log_end_is_stable)
         return cls(settings, clock, options, store, storage, work, source)
 
@@ -178,13 +176,14 @@ class RemoteLogManager:
         unreadable: list[Finding] = []
         for log in self.source.partitions():
             if isinstance(log, UnreadablePartition):
-                if partitions is None or log.partition in partitions:
-                    unreadable.append(Finding(log.partition, log.reason))
+                name, topic = log.partition, log.topic
+            else:
+                name, topic = str(log.topic_id_partition), log.topic_id_partition.topic
+            if not selection.matches(topic) or (partitions is not None and name not in partitions):
                 continue
-            name = str(log.topic_id_partition)
-            if not selection.matches(log.topic_id_partition.topic) or (
-                partitions is not None and name not in partitions
-            ):
+            if isinstance(log, UnreadablePartition):
+                if is_wanted(topic, self.topics, self.settings):
+                    unreadable.append(Finding(name, log.reason))
                 continue
             try:
                 decision = decide(log, self.topics, self.settings)
@@ -207,7 +206,7 @@ class RemoteLogManager:
         for partition in self.segments.list_partitions():
             if not selection.matches(partition.topic):
                 continue
-            topic = decided_topic(partition.cluster_id, partition.topic_id, partition.topic, self.topics, self.settings)
+            topic = self._decided_topic(partition)
             if not topic.deletion_allowed:
                 continue
             resolved = effective(topic, self.settings)
@@ -219,10 +218,10 @@ class RemoteLogManager:
     def mark_expired(
         self, plans: Iterable[ExpiryPlan], owner: str
     ) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
-        """Move our log starts and mark what lies below; see mark_expired."""
+        """Move our log starts and mark what lies below, where deletion is still allowed; see mark_expired."""
         self.bind_store()
         return mark_expired(
-            plans,
+            [plan for plan in plans if self._may_delete(plan.topic_id_partition)],
             self.segments,
             self.leases,
             owner=owner,
@@ -230,11 +229,12 @@ class RemoteLogManager:
             clock=self.clock,
         )
 
-    def delete_marked(self, owner: str) -> DeletionReport:
+    def delete_marked(self, owner: str, topics: str = ".*") -> DeletionReport:
         """Delete the objects of every marked segment; see delete_marked."""
+        selection = self.check_topics(topics)
         self.bind_store()
         return delete_marked(
-            self.segments.list_partitions(),
+            [partition for partition in self.segments.list_partitions() if selection.matches(partition.topic)],
             self.segments,
             self.leases,
             self.storage,
@@ -242,6 +242,7 @@ class RemoteLogManager:
             lease_duration_ms=self.settings.lease_duration_ms,
             grace_ms=self.settings.remote_log_orphan_grace_ms,
             clock=self.clock,
+            may_delete=self._may_delete,
         )
 
     def audit(self, topics: str = ".*", *, deep: bool = False) -> AuditReport:
@@ -292,6 +293,12 @@ class RemoteLogManager:
     def fetch(self, topic: str, partition: int, offset: int) -> Iterator[bytes]:
         """Stream the remote bytes from the batch that holds `offset` to the end of its segment."""
         return self.reader.fetch_remote(self.find_partition(topic, partition), offset)
+
+    def _decided_topic(self, partition: TopicIdPartition) -> Topic:
+        return decided_topic(partition.cluster_id, partition.topic_id, partition.topic, self.topics, self.settings)
+
+    def _may_delete(self, partition: TopicIdPartition) -> bool:
+        return self._decided_topic(partition).deletion_allowed
 
     def close(self) -> None:
         """Close all parts."""

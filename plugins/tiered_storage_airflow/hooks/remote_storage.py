@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
@@ -37,7 +39,7 @@ class RemoteStorageHook(BaseHook):
         return store_options(settings, {**os.environ, **self.secrets()})
 
     def secrets(self) -> dict[str, str]:
-        """Return the connection as AWS_* variables: what Spark's workers get as their environment."""
+        """Return the connection as AWS_* variables."""
         try:
             connection = self.get_connection(self.remote_storage_conn_id)
         except AirflowNotFoundException:
@@ -59,3 +61,32 @@ class RemoteStorageHook(BaseHook):
 
         settings = load_settings()
         return open_storage(settings, self.options(settings))
+
+
+@contextmanager
+def store_environment(options: ObjectStoreOptions) -> Iterator[None]:
+    """Have `options` in this process's environment, as AWS_* variables, for the programs that are started meanwhile.
+
+    Nothing else carries secrets: not a program's arguments, which all users of a machine can read, nor a file.
+    """
+    named = {
+        "AWS_ACCESS_KEY_ID": options.access_key_id,
+        "AWS_SECRET_ACCESS_KEY": options.secret_access_key,
+        "AWS_SESSION_TOKEN": options.session_token,
+        "AWS_ENDPOINT_URL": options.endpoint,
+        "AWS_REGION": options.region,
+    }
+    before = {name: os.environ.get(name) for name in named}
+    _set_environment(named)
+    try:
+        yield
+    finally:
+        _set_environment(before)
+
+
+def _set_environment(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value:
+            os.environ[name] = value
+        else:
+            os.environ.pop(name, None)

@@ -12,11 +12,13 @@ from airflow.sdk import BaseOperator, XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from tiered_storage_airflow.hooks.remote_log import RemoteLogHook
-from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
+from tiered_storage_airflow.hooks.remote_storage import store_environment
 from tiered_storage_airflow.run_time import lease_owner, run_folder, run_now
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from tiered_storage.remote_log.copy_job import CopyJob
 
 COPY_JOB = Path(__file__).parents[3] / "spark_jobs" / "copy_segments.py"
 
@@ -26,7 +28,8 @@ class CopySegmentsOperator(SparkSubmitOperator):
 
     Every try takes the leases anew, allocates new segment ids, writes COPY_SEGMENT_STARTED and its own folder of the
     work area, and prolongs the leases while Spark works. Workers never touch the metadata store. Returns the batches
-    to commit, each with a name and the path of its results.
+    to commit, each with a name and the path of its results. Where Spark fails on the way, what has results goes on and
+    the commit names the rest; without any, the try fails.
 
     :param plan: what PlanCopyOperator returned
     :param conn_id: the Spark connection
@@ -59,17 +62,25 @@ class CopySegmentsOperator(SparkSubmitOperator):
             self.application_args = ["--work-url", remote_log.work.url, "--job", folder]
             # A lost worker's segments are planned anew, under new ids: two attempts must never write the same object.
             self.conf = {**(self.conf or {}), "spark.task.maxFailures": "1", "spark.speculation": "false"}
-            self.env_vars = {**(self.env_vars or {}), **RemoteStorageHook().secrets()}
-            with remote_log.keep_leases(task.lease for task in begun.tasks):
-                super().execute(context)
+            # Not by env_vars: on YARN and Kubernetes the hook makes arguments of them.
+            with remote_log.keep_leases(task.lease for task in begun.tasks), store_environment(remote_log.options):
+                self._submit(context, job)
             return job.write_batches(remote_log.settings.commit_batch_partitions)
+
+    def _submit(self, context: Context, job: CopyJob) -> None:
+        try:
+            super().execute(context)
+        except (AirflowException, RuntimeError) as error:  # the latter where the hook only tracks a driver
+            if all(outcome.finished is None and outcome.failure is None for outcome in job.outcomes()):
+                raise
+            self.log.warning("Spark failed; what it left results of is committed all the same: %s", error)
 
 
 class EnforceLocalRetentionOperator(BaseOperator):
     """Remove local segments that are past local retention and safe in the remote tier, where deletion is allowed.
 
     A run that asset events started looks at the partitions that each event names, with that event's now; any other
-    run looks at all, with the wall clock.
+    run, and an event that a person created, looks at all, with the wall clock.
 
     :param topics: a regular expression over whole topic names
     """
@@ -107,10 +118,13 @@ class EnforceLocalRetentionOperator(BaseOperator):
         from tiered_storage.clock import wall_clock
 
         events = [event for events in (context.get("triggering_asset_events") or {}).values() for event in events]
-        named: list[tuple[int, frozenset[str] | None]] = [
-            (event.extra["now"], frozenset(event.extra["partitions"])) for event in events if event.extra
+        announced = [event.extra for event in events if {"now", "partitions"} <= event.extra.keys()]
+        occasions: list[tuple[int, frozenset[str] | None]] = [
+            (extra["now"], frozenset(extra["partitions"])) for extra in announced
         ]
-        return named or [(run_now(context, wall_clock()), None)]
+        if len(announced) < len(events) or not events:
+            occasions.append((run_now(context, wall_clock()), None))
+        return occasions
 
 
 class DeleteSegmentsOperator(BaseOperator):

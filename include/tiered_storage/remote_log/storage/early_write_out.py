@@ -26,6 +26,11 @@ class EarlyWriteOut:
 
     def grown_to(self, size: int) -> None:
         """Begin to write out what the file, now of `size` bytes, has won since the last time, if that is enough."""
-        if _sync_file_range is not None and size - self._begun >= WRITE_OUT_BYTES:
+        if size - self._begun >= WRITE_OUT_BYTES:
+            self.complete_at(size)
+
+    def complete_at(self, size: int) -> None:
+        """Begin to write out all that is left of the file, which will not grow any more."""
+        if _sync_file_range is not None and size > self._begun:
             _sync_file_range(self._descriptor, self._begun, size - self._begun, _SYNC_FILE_RANGE_WRITE)
             self._begun = size

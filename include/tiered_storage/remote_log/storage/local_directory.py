@@ -1,6 +1,6 @@
 """Objects as files below a directory, durable when a call returns: a disk, a RAID, a mounted file system.
 
-An object is written under a temporary name in its own folder, synced, read back against its checksum, renamed, and the
+An object is written under a temporary name in its own folder, read back against its checksum, synced, renamed, and the
 folder synced; so are the folders that had to be made. The reading back finds what the way into the page cache broke;
 what the disk itself breaks afterwards is found by the audit.
 """
@@ -155,7 +155,7 @@ class LocalDirectory:
 
 
 def _write(temporary: Path, target: Path, checked: CheckedChunks, size: int) -> None:
-    """Write, sync and read back the file `temporary`; errors name `target`."""
+    """Write, read back and sync the file `temporary`; errors name `target`."""
     with _store_errors("write", target, size):
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
@@ -164,9 +164,11 @@ def _write(temporary: Path, target: Path, checked: CheckedChunks, size: int) -> 
             with _store_errors("write", target, size):
                 _write_all(descriptor, chunk)
             write_out.grown_to(checked.size)
+        write_out.complete_at(checked.size)
         with _store_errors("sync", target, size):
-            os.fsync(descriptor)
+            # In this order the disk writes while the file is read back; either way that comes out of the page cache.
             _read_back(descriptor, target, checked.written())
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

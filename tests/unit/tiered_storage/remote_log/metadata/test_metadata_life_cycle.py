@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, invariant, multiple, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from support.metadata_stores import (
     DELETED,
@@ -37,8 +37,8 @@ from tiered_storage.remote_log.model import (
 
 PARTITIONS = (ORDERS_0, ORDERS_1)
 DURATION_MS = 100
-OFFSETS = range(12)
-EPOCHS = range(3)
+OFFSETS = range(8)
+EPOCHS = range(2)
 STEPS = {(STARTED, FINISHED), (STARTED, DELETING), (FINISHED, DELETING), (DELETING, DELETED)}
 
 
@@ -53,15 +53,13 @@ def empty_store() -> Path:
 class MetadataStoreMachine(RuleBasedStateMachine):
     """A store, and beside it what we believe to be in it."""
 
-    leases: Bundle[Lease] = Bundle("leases")
-    begun: Bundle[RemoteLogSegmentMetadata] = Bundle("begun")
-
     def __init__(self) -> None:
         super().__init__()
         self.clock = ManualClock()
         self.directory = Path(tempfile.mkdtemp())
         shutil.copy(empty_store(), self.directory)
         self.store = sqlite_store(self.directory, self.clock)
+        self.given: list[Lease] = []
         self.newest: dict[TopicIdPartition, Lease] = {}
         self.given_back: set[Lease] = set()
         self.segments: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
@@ -69,7 +67,6 @@ class MetadataStoreMachine(RuleBasedStateMachine):
         self.log_starts: dict[TopicIdPartition, int] = {}
 
     def teardown(self) -> None:
-        self.every_reader_finds_what_the_model_finds()
         self.store.close()
         shutil.rmtree(self.directory)
 
@@ -79,39 +76,53 @@ class MetadataStoreMachine(RuleBasedStateMachine):
     def refused_unless_newest(self, lease: Lease) -> AbstractContextManager[object]:
         return nullcontext() if self.is_newest(lease) else pytest.raises(LeaseLostError)
 
-    @rule(target=leases, partition=st.sampled_from(PARTITIONS), owner=st.sampled_from(("run-1", "run-2")))
-    def acquire(self, partition: TopicIdPartition, owner: str) -> Lease | MultipleResults[Lease]:
+    def some_lease(self, data: st.DataObject, partition: TopicIdPartition | None = None) -> Lease:
+        """Draw a lease that was given at any time, of `partition` where one is named; as often as not the newest."""
+        given = [lease for lease in self.given if partition in (None, lease.topic_id_partition)]
+        newest = [lease for lease in given if self.newest[lease.topic_id_partition] == lease]
+        return data.draw(st.one_of(st.sampled_from(newest), st.sampled_from(given)))
+
+    def some_segment(self, data: st.DataObject) -> RemoteLogSegmentMetadata:
+        return data.draw(st.sampled_from(list(self.segments.values())))
+
+    @rule(partition=st.sampled_from(PARTITIONS), owner=st.sampled_from(("run-1", "run-2")))
+    def acquire(self, partition: TopicIdPartition, owner: str) -> None:
         holder = self.newest.get(partition)
         if holder and holder.owner != owner and holder.expires_at > self.clock.now and holder not in self.given_back:
             with pytest.raises(LeaseHeldError):
                 self.store.leases.acquire(partition, owner, DURATION_MS)
-            return multiple()
+            return
         lease = self.store.leases.acquire(partition, owner, DURATION_MS)
         number = holder.fencing_number + 1 if holder else 1
         assert lease == Lease(partition, owner, number, self.clock.now + DURATION_MS)
         self.newest[partition] = lease
-        return lease
+        self.given.append(lease)
 
-    @rule(target=leases, lease=leases)
-    def heartbeat(self, lease: Lease) -> Lease | MultipleResults[Lease]:
-        holder = self.newest[lease.topic_id_partition]
-        if not self.is_newest(lease) or holder in self.given_back:
+    @precondition(lambda self: self.given)
+    @rule(data=st.data())
+    def heartbeat(self, data: st.DataObject) -> None:
+        lease = self.some_lease(data)
+        if not self.is_newest(lease) or self.newest[lease.topic_id_partition] in self.given_back:
             with pytest.raises(LeaseLostError):
                 self.store.leases.heartbeat(lease, DURATION_MS)
-            return multiple()
+            return
         prolonged = self.store.leases.heartbeat(lease, DURATION_MS)
         assert prolonged == replace(lease, expires_at=self.clock.now + DURATION_MS)
         self.newest[lease.topic_id_partition] = prolonged
-        return prolonged
+        self.given.append(prolonged)
 
-    @rule(lease=leases)
-    def release(self, lease: Lease) -> None:
+    @precondition(lambda self: self.given)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        lease = self.some_lease(data)
         self.store.leases.release(lease)
         if self.is_newest(lease):
             self.given_back.add(self.newest[lease.topic_id_partition])
 
-    @rule(lease=leases)
-    def check(self, lease: Lease) -> None:
+    @precondition(lambda self: self.given)
+    @rule(data=st.data())
+    def check(self, data: st.DataObject) -> None:
+        lease = self.some_lease(data)
         with self.refused_unless_newest(lease):
             self.store.leases.check(lease)
 
@@ -119,44 +130,44 @@ class MetadataStoreMachine(RuleBasedStateMachine):
     def let_time_pass(self, ms: int) -> None:
         self.clock.now += ms
 
-    @rule(target=begun, lease=leases, start=st.integers(0, 8), length=st.integers(1, 4), data=st.data())
-    def begin(
-        self, lease: Lease, start: int, length: int, data: st.DataObject
-    ) -> RemoteLogSegmentMetadata | MultipleResults[RemoteLogSegmentMetadata]:
-        end = start + length - 1
+    @precondition(lambda self: self.given)
+    @rule(data=st.data(), start=st.integers(0, 7), length=st.integers(1, 8))
+    def begin(self, data: st.DataObject, start: int, length: int) -> None:
+        lease = self.some_lease(data)
+        end = min(start + length, len(OFFSETS)) - 1
         epochs = sorted(data.draw(st.sets(st.sampled_from(EPOCHS))))
         starts = sorted(data.draw(st.lists(st.integers(start, end), min_size=len(epochs), max_size=len(epochs))))
         segment = a_segment(lease, start, end, epochs=tuple(zip(epochs, starts, strict=True)))
         with self.refused_unless_newest(lease):
             self.store.segments.add_remote_log_segment_metadata(segment, lease)
-        if not self.is_newest(lease):
-            return multiple()
-        self.segments[segment.segment_id] = segment
-        return segment
+        if self.is_newest(lease):
+            self.segments[segment.segment_id] = segment
 
-    @rule(lease=leases, segment=begun)
-    def begin_again(self, lease: Lease, segment: RemoteLogSegmentMetadata) -> None:
-        if (lease.topic_id_partition, lease.fencing_number) != (segment.topic_id_partition, segment.fencing_number):
-            return
+    @precondition(lambda self: self.segments)
+    @rule(data=st.data())
+    def begin_again(self, data: st.DataObject) -> None:
+        now = self.some_segment(data)
+        begun = replace(now, state=STARTED, event_timestamp=1_000, custom_metadata=None)
+        lease = next(
+            lease
+            for lease in self.given
+            if (lease.topic_id_partition, lease.fencing_number) == (begun.topic_id_partition, begun.fencing_number)
+        )
         expected = self.refused_unless_newest(lease)
-        if self.is_newest(lease) and self.segments[segment.segment_id] != segment:
+        if self.is_newest(lease) and now.state is not STARTED:
             expected = pytest.raises(InvalidTransitionError)
         with expected:
-            self.store.segments.add_remote_log_segment_metadata(segment, lease)
+            self.store.segments.add_remote_log_segment_metadata(begun, lease)
 
-    @rule(lease=leases, segment=begun, state=st.sampled_from(SegmentState), timestamp=st.integers(1, 99))
-    def step(self, lease: Lease, segment: RemoteLogSegmentMetadata, state: SegmentState, timestamp: int) -> None:
-        if lease.topic_id_partition != segment.topic_id_partition:
-            return
-        before = self.segments[segment.segment_id]
-        update = a_step(segment, state, timestamp, custom_metadata=bytes([timestamp]))
-        refusal: type[Exception] | None = None
-        if not self.is_newest(lease):
-            refusal = LeaseLostError
-        elif before.state is not state and (before.state, state) not in STEPS:
-            refusal = InvalidTransitionError
-        elif (before.state, state) == (STARTED, FINISHED) and lease.fencing_number != segment.fencing_number:
-            refusal = LeaseLostError
+    @precondition(lambda self: self.segments)
+    @rule(data=st.data(), any_state=st.sampled_from(SegmentState), timestamp=st.integers(1, 99), is_sound=st.booleans())
+    def step(self, data: st.DataObject, any_state: SegmentState, timestamp: int, is_sound: bool) -> None:
+        before = self.some_segment(data)
+        lease = self.some_lease(data, before.topic_id_partition)
+        sound_states = sorted(after for state, after in STEPS if state is before.state)
+        state = data.draw(st.sampled_from(sound_states)) if is_sound and sound_states else any_state
+        update = a_step(before, state, timestamp, custom_metadata=bytes([timestamp]))
+        refusal = self.refusal_of_step(before, state, lease)
         if refusal is not None:
             with pytest.raises(refusal):
                 self.store.segments.update_remote_log_segment_metadata(update, lease)
@@ -165,12 +176,25 @@ class MetadataStoreMachine(RuleBasedStateMachine):
         if before.state is not state:
             after = replace(before, state=state, event_timestamp=timestamp, custom_metadata=bytes([timestamp]))
         assert self.store.segments.update_remote_log_segment_metadata(update, lease) == after
-        self.segments[segment.segment_id] = after
+        self.segments[before.segment_id] = after
         if state is FINISHED and before.state is STARTED:
-            self.finished.append(segment.segment_id)
+            self.finished.append(before.segment_id)
 
-    @rule(lease=leases, offset=st.sampled_from(OFFSETS))
-    def advance_log_start(self, lease: Lease, offset: int) -> None:
+    def refusal_of_step(
+        self, before: RemoteLogSegmentMetadata, state: SegmentState, lease: Lease
+    ) -> type[Exception] | None:
+        if not self.is_newest(lease):
+            return LeaseLostError
+        if before.state is not state and (before.state, state) not in STEPS:
+            return InvalidTransitionError
+        if (before.state, state) == (STARTED, FINISHED) and lease.fencing_number != before.fencing_number:
+            return LeaseLostError
+        return None
+
+    @precondition(lambda self: self.given)
+    @rule(data=st.data(), offset=st.sampled_from(OFFSETS))
+    def advance_log_start(self, data: st.DataObject, offset: int) -> None:
+        lease = self.some_lease(data)
         partition = lease.topic_id_partition
         with self.refused_unless_newest(lease):
             self.store.segments.advance_log_start_offset(partition, offset, lease)
@@ -196,9 +220,9 @@ class MetadataStoreMachine(RuleBasedStateMachine):
         had = {segment.topic_id_partition for segment in self.segments.values()}
         assert self.store.segments.list_partitions() == sorted(had)
 
-    @rule()
+    @invariant()
     def every_reader_finds_what_the_model_finds(self) -> None:
-        for partition in PARTITIONS:
+        for partition in self.newest:
             visible = [self.segments[name] for name in self.finished if name.topic_id_partition == partition]
             visible = [segment for segment in visible if segment.state is FINISHED]
             for epoch in (None, *EPOCHS):
@@ -225,5 +249,5 @@ def offsets_at(segment: RemoteLogSegmentMetadata, epoch: int | None) -> list[int
     ]
 
 
-MetadataStoreMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+MetadataStoreMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestAnyOrderOfCalls = MetadataStoreMachine.TestCase

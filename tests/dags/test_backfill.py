@@ -1,0 +1,89 @@
+"""Backfills: what was due by a window's end, once and for all, whatever the wall clock says."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from support.airflow_home import AirflowHome
+from support.tiered_site import FIRST_TIMESTAMP, HOUR_MS, TIERED, TieredSite
+
+if TYPE_CHECKING:
+    from support.spark_in_process import SparkInProcess
+
+FIRST = datetime.fromtimestamp(FIRST_TIMESTAMP / 1000, UTC)
+FIVE_MINUTES = timedelta(minutes=5)
+
+
+def test_a_backfill_copies_what_was_closed_by_its_windows_end_and_twice_changes_nothing(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
+) -> None:
+    site.write_logs({"orders-0": 4, "orders-1": 1})
+    site.configure({"orders": TIERED})
+    # The third segment begins two hours after the first: at the very end of this window.
+    window = FIRST + timedelta(hours=2) - FIVE_MINUTES
+    [run] = airflow.backfill("copy_segments", window, window)
+    assert run.run_id.startswith("backfill__")
+    assert run.state == "success"
+    assert site.finished("orders-0") == [0, 10]
+    assert site.finished("orders-1") == [0]
+    [event] = airflow.events_of(run)
+    assert event == {"partitions": ["orders-0", "orders-1"], "now": FIRST_TIMESTAMP + 2 * HOUR_MS}
+
+    [again] = airflow.backfill("copy_segments", window, window)
+    assert again.state == "success"
+    assert again.tasks["copy"] == "skipped"
+    assert len(spark.submitted) == 1
+    assert len(airflow.events_of(again)) == 1
+    assert [len(site.segments(name)) for name in ("orders-0", "orders-1")] == [2, 1]
+
+
+def test_windows_that_follow_each_other_copy_each_segment_once_and_a_run_by_hand_takes_the_rest(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
+) -> None:
+    site.write_logs({"orders-0": 4})
+    site.configure({"orders": TIERED})
+    last = FIRST + timedelta(hours=3) - FIVE_MINUTES
+    before, after = airflow.backfill("copy_segments", last - FIVE_MINUTES, last)
+    assert [run.state for run in (before, after)] == ["success", "success"]
+    assert [airflow.events_of(run)[0]["now"] for run in (before, after)] == [
+        FIRST_TIMESTAMP + 3 * HOUR_MS - 300_000,
+        FIRST_TIMESTAMP + 3 * HOUR_MS,
+    ]
+    assert site.finished("orders-0") == [0, 10, 20]
+    assert airflow.run("copy_segments").state == "success"
+    assert site.finished("orders-0") == [0, 10, 20, 30]
+    assert len(site.segments("orders-0")) == 4
+
+
+def test_a_backfill_and_a_run_by_hand_at_once_copy_each_segment_once(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
+) -> None:
+    site.write_logs({"orders-0": 3})
+    site.configure({"orders": TIERED})
+    window = FIRST + timedelta(hours=2) - FIVE_MINUTES
+    by_hand = []
+    spark.meanwhile = lambda: by_hand.append(airflow.run("copy_segments"))
+    [backfill] = airflow.backfill("copy_segments", window, window)
+    assert [run.state for run in (backfill, *by_hand)] == ["success", "success"]
+    assert site.finished("orders-0") == [0, 10]
+    assert airflow.events_of(by_hand[0]) == []
+    assert airflow.run("copy_segments").state == "success"
+    assert site.finished("orders-0") == [0, 10, 20]
+    assert len(site.segments("orders-0")) == 3
+
+
+def test_expiry_takes_the_windows_end_as_now(airflow: AirflowHome, site: TieredSite, spark: SparkInProcess) -> None:
+    site.write_logs({"orders-0": 5})
+    site.configure({"orders": {**TIERED, "deletion.allowed": True, "retention.ms": HOUR_MS}})
+    airflow.run("copy_segments")
+    window = FIRST + timedelta(hours=2)
+    [run] = airflow.backfill("expire_remote_segments", window, window)
+    assert run.state == "success"
+    # The window ends three hours after the first records: those of its third hour are just not older than one.
+    assert site.finished("orders-0") == [20, 30, 40]
+    [again] = airflow.backfill("expire_remote_segments", window, window)
+    assert again.state == "success"
+    assert site.finished("orders-0") == [20, 30, 40]
+    assert airflow.run("expire_remote_segments").state == "success"
+    assert site.finished("orders-0") == []

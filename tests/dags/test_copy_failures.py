@@ -1,0 +1,179 @@
+"""copy_segments where Spark fails: what is kept, what is tried again and under which ids, and that no secret leaks."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.airflow_home import AirflowHome
+from support.tiered_site import TIERED, TieredSite
+from tiered_storage.remote_log.model import SegmentState
+
+if TYPE_CHECKING:
+    from support.spark_in_process import SparkInProcess
+
+SECRET = "wJalrXUtnFEMI/K7MDENG"
+SPARK_SUBMIT = """\
+#!{python}
+# Writes down how it was called and does the job's groups, unless it is to fail at its first calls.
+import json, os, sys
+from pathlib import Path
+
+calls = Path({calls!r})
+number = len(list(calls.iterdir()))
+(calls / str(number)).write_text(json.dumps({{"arguments": sys.argv, "environment": dict(os.environ)}}))
+if number < int(os.environ.get("TEST_SPARK_SUBMIT_FAILURES", "0")):
+    sys.exit(3)
+from tiered_storage.remote_log.copy_worker import group_count, run_copy_group
+
+job = sys.argv[-3], sys.argv[-1]
+for group in range(group_count(*job)):
+    run_copy_group(*job, group)
+"""
+
+
+class SparkSubmit:
+    """A program of that name before all others on the PATH."""
+
+    def __init__(self, directory: Path) -> None:
+        self.calls_directory = directory / "calls"
+        self.calls_directory.mkdir(parents=True)
+        program = directory / "spark-submit"
+        program.write_text(SPARK_SUBMIT.format(python=sys.executable, calls=str(self.calls_directory)))
+        program.chmod(0o755)
+
+    def calls(self) -> list[tuple[list[str], dict[str, str]]]:
+        """Return the arguments and the environment of every call."""
+        read = [json.loads(path.read_text()) for path in sorted(self.calls_directory.iterdir())]
+        return [(call["arguments"], call["environment"]) for call in read]
+
+
+@pytest.fixture
+def spark_submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SparkSubmit:
+    directory = tmp_path / "bin"
+    monkeypatch.setenv("PATH", f"{directory}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[*]"}))
+    return SparkSubmit(directory)
+
+
+def test_a_failed_spark_submit_is_tried_again_under_new_ids_and_a_higher_fencing_number(
+    airflow: AirflowHome, site: TieredSite, spark_submit: SparkSubmit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_SPARK_SUBMIT_FAILURES", "1")
+    site.write_logs({"orders-0": 2})
+    site.configure({"orders": TIERED})
+    run = airflow.run("copy_segments")
+    assert run.state == "success"
+    [error] = run.errors["copy"]
+    assert "Error code is: 3" in str(error)
+    jobs = [arguments[-1] for arguments, _ in spark_submit.calls()]
+    assert [job.rpartition("/")[2] for job in jobs] == ["1", "2"]
+    dead = site.segments("orders-0", SegmentState.DELETE_SEGMENT_STARTED)
+    alive = site.segments("orders-0", SegmentState.COPY_SEGMENT_FINISHED)
+    assert [segment.start_offset for segment in dead] == [0, 10]
+    assert [segment.start_offset for segment in alive] == [0, 10]
+    assert {segment.segment_id for segment in dead}.isdisjoint(segment.segment_id for segment in alive)
+    assert max(segment.fencing_number for segment in dead) < min(segment.fencing_number for segment in alive)
+    assert len(site.segments("orders-0")) == 4
+
+
+def test_what_a_dying_spark_job_left_results_of_is_committed_and_the_next_run_copies_the_rest(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
+) -> None:
+    site.write_logs({"orders-0": 2, "orders-1": 2, "payments-0": 1})
+    site.configure({"orders": TIERED, "payments": TIERED}, commit_batch_partitions=1)
+    spark.deaths.append(3)
+    run = airflow.run("copy_segments")
+    assert run.state == "failed"
+    assert run.tasks == {
+        "plan": "success",
+        "copy": "success",
+        "commit_metadata[orders-0]": "success",
+        "commit_metadata[orders-1]": "failed",
+        "commit_metadata[payments-0]": "failed",
+        "announce": "success",
+        "all_committed": "upstream_failed",
+    }
+    assert "Spark failed; what it left results of is committed all the same" in run.log
+    for name in ("orders-1", "payments-0"):
+        assert f"{name}: the copy left no result: its worker died" in str(run.errors[f"commit_metadata[{name}]"][0])
+    assert [site.finished(name) for name in ("orders-0", "orders-1", "payments-0")] == [[0, 10], [0], []]
+    assert airflow.events_of(run)[0]["partitions"] == ["orders-0", "orders-1"]
+
+    following = airflow.run("copy_segments")
+    assert following.state == "success"
+    assert [site.finished(name) for name in ("orders-0", "orders-1", "payments-0")] == [[0, 10], [0, 10], [0]]
+    assert airflow.events_of(following)[0]["partitions"] == ["orders-1", "payments-0"]
+    assert len(site.segments("orders-1", SegmentState.DELETE_SEGMENT_STARTED)) == 1
+
+
+def test_a_spark_job_that_never_leaves_a_result_fails_the_copy_and_its_segments_never_become_visible(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
+) -> None:
+    site.write_logs({"orders-0": 1})
+    site.configure({"orders": TIERED})
+    spark.deaths.extend([0, 0, 0, 0])
+    run = airflow.run("copy_segments")
+    assert run.state == "failed"
+    assert run.tasks == {
+        "plan": "success",
+        "copy": "failed",
+        "commit_metadata": "upstream_failed",
+        "announce": "skipped",
+        "all_committed": "upstream_failed",
+    }
+    assert [job.folder.rpartition("/")[2] for job in spark.submitted] == ["1", "2", "3", "4"]
+    assert airflow.events_of(run) == []
+    # Another run may only take over once the lease has run out; until then the last try could still be at work.
+    held = airflow.run("copy_segments")
+    assert held.state == "success"
+    assert f"copy_segments/{run.run_id} works on it" in held.log
+    with site.open() as remote_log:
+        for segment in site.segments("orders-0", SegmentState.COPY_SEGMENT_STARTED):
+            lease = remote_log.leases.acquire(segment.topic_id_partition, f"copy_segments/{run.run_id}", 60_000)
+            remote_log.leases.release(lease)
+    assert airflow.run("copy_segments").state == "success"
+    assert site.finished("orders-0") == [0]
+    assert len(site.segments("orders-0", SegmentState.DELETE_SEGMENT_STARTED)) == 4
+    assert len(site.segments("orders-0")) == 5
+
+
+@pytest.mark.parametrize("master", ["local[*]", "yarn"])
+def test_the_stores_secret_reaches_spark_by_environment_and_shows_nowhere(
+    airflow: AirflowHome,
+    site: TieredSite,
+    spark_submit: SparkSubmit,
+    monkeypatch: pytest.MonkeyPatch,
+    master: str,
+) -> None:
+    connection = {
+        "conn_type": "aws",
+        "login": "AKIAIOSFODNN7",
+        "password": SECRET,
+        "extra": {"region_name": "eu-north-1", "aws_session_token": f"token-{SECRET}"},
+    }
+    monkeypatch.setenv("AIRFLOW_CONN_REMOTE_STORAGE_DEFAULT", json.dumps(connection))
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": master}))
+    site.write_logs({"orders-0": 1})
+    site.configure({"orders": TIERED})
+    run = airflow.run("copy_segments")
+    assert run.state == "success"
+    [(arguments, environment)] = spark_submit.calls()
+    assert SECRET not in " ".join(arguments)
+    given = {
+        "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7",
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_SESSION_TOKEN": f"token-{SECRET}",
+        "AWS_REGION": "eu-north-1",
+    }
+    assert given.items() <= environment.items()
+    assert "AWS_SECRET_ACCESS_KEY" not in os.environ
+    assert SECRET not in run.log + run.messages + airflow.rendered(run)
+    written = [path for path in site.root.rglob("*") if path.is_file() and "calls" not in path.parts]
+    assert len(written) > 10
+    assert [path for path in written if SECRET.encode() in path.read_bytes()] == []

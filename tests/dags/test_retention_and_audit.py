@@ -1,0 +1,151 @@
+"""Local retention on the events of copies, total retention, and the audit."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.airflow_home import AirflowHome
+from support.tiered_site import FIRST_TIMESTAMP, HOUR_MS, TIERED, TieredSite
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
+
+if TYPE_CHECKING:
+    from support.spark_in_process import SparkInProcess
+
+DELETABLE = {**TIERED, "deletion.allowed": True}
+
+
+def test_local_retention_takes_now_and_partitions_from_each_event(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
+) -> None:
+    site.write_logs({"orders-0": 3, "orders-1": 3, "payments-0": 3})
+    topic = {**DELETABLE, "local.retention.ms": HOUR_MS}
+    site.configure({"orders": topic, "payments": topic})
+    airflow.run("copy_segments")
+    events = [
+        {"partitions": ["orders-0"], "now": FIRST_TIMESTAMP + HOUR_MS + 1},
+        {"partitions": ["orders-1"], "now": FIRST_TIMESTAMP + 2 * HOUR_MS + 1},
+    ]
+    dry = airflow.run_for_events("enforce_local_retention", events, {"dry_run": True})
+    assert dry.state == "success"
+    assert "past local retention: orders-0 before offset 10: 1 segments, 1201 bytes" in dry.log
+    assert site.local("orders-0") == [0, 10, 20, 30]
+    for _ in range(2):  # once more changes nothing
+        assert airflow.run_for_events("enforce_local_retention", events).state == "success"
+        assert site.local("orders-0") == [10, 20, 30]
+        assert site.local("orders-1") == [20, 30]
+        assert site.local("payments-0") == [0, 10, 20, 30]
+
+
+def test_an_event_that_a_person_created_means_all_partitions_and_the_wall_clock_as_a_run_by_hand_does(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
+) -> None:
+    site.write_logs({"orders-0": 2, "payments-0": 2})
+    site.configure({"orders": {**DELETABLE, "local.retention.ms": HOUR_MS}, "payments": DELETABLE})
+    airflow.run("copy_segments")
+    assert airflow.run_for_events("enforce_local_retention", [{"from_rest_api": True}]).state == "success"
+    assert site.local("orders-0") == [20]
+    assert site.local("payments-0") == [20]
+
+
+def test_local_retention_by_hand_looks_at_all_and_takes_nothing_where_deletion_is_not_allowed_or_nothing_is_remote(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
+) -> None:
+    site.write_logs({"allowed-0": 2, "forbidden-0": 2, "late-0": 2})
+    gone = {"local.retention.bytes": 0}
+    site.configure({"allowed": {**DELETABLE, **gone}, "forbidden": {**TIERED, **gone}, "late": {**DELETABLE, **gone}})
+    airflow.run("copy_segments", {"topics": "allowed|forbidden"})
+    run = airflow.run("enforce_local_retention")
+    assert run.state == "success"
+    assert site.local("allowed-0") == [20]
+    assert site.local("forbidden-0") == [0, 10, 20]
+    assert site.local("late-0") == [0, 10, 20]
+    assert "late-0: offsets 0 to 9 are past local retention but not yet remote" in run.log
+
+
+def test_what_a_missing_remote_object_should_hold_stays_local_and_the_run_is_red(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
+) -> None:
+    site.write_logs({"orders-0": 2, "orders-1": 1})
+    site.configure({"orders": {**DELETABLE, "local.retention.bytes": 0}})
+    airflow.run("copy_segments")
+    next(site.state.rglob("orders-*/0/00000000000000000010-*.log")).unlink()
+    run = airflow.run("enforce_local_retention")
+    assert run.state == "failed"
+    assert len(run.errors["trim"]) == 4
+    assert "not trimmed: orders-0: " in run.messages
+    assert site.local("orders-0") == [0, 10, 20]
+    assert site.local("orders-1") == [10]
+
+
+def test_expiry_marks_and_deletes_and_tries_a_failed_deletion_again(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tiered_storage.errors import RemoteStorageError
+    from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+
+    site.write_logs({"orders-0": 2, "forbidden-0": 1})
+    site.configure({"orders": {**DELETABLE, "retention.ms": HOUR_MS}, "forbidden": {**TIERED, "retention.ms": HOUR_MS}})
+    airflow.run("copy_segments")
+
+    dry = airflow.run("expire_remote_segments", {"dry_run": True})
+    assert dry.tasks == {"plan": "success", "mark_deleted": "skipped", "delete": "skipped"}
+    assert "past retention: orders-0 before offset 20: 2 segments, 2402 bytes" in dry.log
+    assert site.finished("orders-0") == [0, 10]
+
+    delete = ObjectRemoteStorageManager.delete_log_segment_data
+    refusals = iter([True, False, False, False])
+
+    def refuse_once(storage: ObjectRemoteStorageManager, segment: RemoteLogSegmentMetadata) -> None:
+        if next(refusals):
+            raise RemoteStorageError("the store is away")
+        delete(storage, segment)
+
+    monkeypatch.setattr(ObjectRemoteStorageManager, "delete_log_segment_data", refuse_once)
+    run = airflow.run("expire_remote_segments")
+    assert run.state == "success"
+    [error] = run.errors["delete"]
+    assert "the store is away" in str(error)
+    assert "deleted 1 segments" in run.log
+    assert site.segments("orders-0") == []
+    assert not list(site.state.rglob("orders-*/0/*.log"))
+    assert site.finished("forbidden-0") == [0]
+    with site.open() as remote_log:
+        assert [
+            remote_log.segments.log_start_offset(found)
+            for found in remote_log.segments.list_partitions()
+            if found.topic == "orders"
+        ] == [20]
+
+
+def test_the_audit_is_green_when_all_is_there_and_names_every_anomaly_without_a_second_try(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
+) -> None:
+    site.write_logs({"orders-0": 3})
+    site.configure({"orders": TIERED})
+    airflow.run("copy_segments")
+    clean = airflow.run("audit_remote_log", {"deep": True})
+    assert clean.state == "success"
+    assert "3 segments, 9 objects" in clean.log
+
+    missing, damaged, _ = sorted(site.state.rglob("orders-*/0/*.log"))
+    missing.unlink()
+    content = bytearray(damaged.read_bytes())
+    content[100] ^= 1
+    damaged.write_bytes(content)
+    stray = damaged.with_name("00000000000000000099-AAAAAAAAAAAAAAAAAAAAAA.log")
+    stray.write_bytes(b"?")
+    os.utime(stray, (0, 0))
+    quick = airflow.run("audit_remote_log")
+    assert quick.state == "failed"
+    assert len(quick.errors["audit"]) == 1
+    assert "2 anomalies" in quick.messages
+    assert "missing object" in quick.messages
+    assert missing.name in quick.messages
+    assert f"unreferenced object {stray.relative_to(site.state / 'remote')}" in quick.messages
+    deep = airflow.run("audit_remote_log", {"deep": True, "topics": "orders"})
+    assert "wrong checksum" in deep.messages
+    assert airflow.run("audit_remote_log", {"topics": "payments"}).state == "success"
+    assert len(site.segments("orders-0", SegmentState.COPY_SEGMENT_FINISHED)) == 3

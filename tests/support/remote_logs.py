@@ -1,0 +1,276 @@
+"""A small remote log for tests: a log directory that LocalLog wrote, settings, a RemoteLogManager, a clock that stands.
+
+Segments have ten offsets, in two batches of five records. Record n has timestamp NOW + n seconds and value "value n".
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from support.metadata_stores import ManualClock
+from tiered_storage.kafka_log.compression import Compression
+from tiered_storage.kafka_log.kafka_uuid import encode_uuid
+from tiered_storage.kafka_log.local_log import LocalLog
+from tiered_storage.kafka_log.log_config import LogConfig
+from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.log_segment import LogSegment, list_segments
+from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.record_batch import encode_batch
+from tiered_storage.remote_log.copier import CopySizes
+from tiered_storage.remote_log.copy_messages import CopyOutcome
+from tiered_storage.remote_log.copy_run import BegunCopy, CommitReport
+from tiered_storage.remote_log.metadata.sql_store import open_metadata_store
+from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager, store_options
+from tiered_storage.remote_log.segment_source import PartitionLog
+from tiered_storage.settings import Settings, load_settings
+
+CLUSTER_ID = "test-cluster"
+NOW = 1_700_000_000_000
+BATCH_RECORDS = 5
+SEGMENT_OFFSETS = 2 * BATCH_RECORDS
+SIZES = CopySizes(window=64 << 10, index_interval=100, remote_index_chunk=400)
+"""Small enough that every segment has several entries in each of its indexes."""
+
+Partitions = dict[tuple[str, int], int]
+"""How many closed segments each (topic, partition) has; the active one has one batch more."""
+
+
+def topic_id(topic: str) -> str:
+    """Return the id that the topic has in every test."""
+    return encode_uuid(hashlib.sha256(topic.encode()).digest()[:16])
+
+
+def partition_of(topic: str = "orders", number: int = 0) -> TopicIdPartition:
+    """Return a partition of the test cluster."""
+    return TopicIdPartition(CLUSTER_ID, topic_id(topic), number, topic)
+
+
+ORDERS_0 = partition_of()
+
+
+def record(offset: int) -> Record:
+    """Return the record that every log here has at `offset`."""
+    return Record(offset, NOW + 1000 * offset, b"key", f"value {offset}".encode().ljust(60, b"."), (("trace", b"1"),))
+
+
+def records(start: int, end: int) -> list[Record]:
+    """Return the records from `start` to `end` (exclusive)."""
+    return [record(offset) for offset in range(start, end)]
+
+
+BATCH_BYTES = len(encode_batch(records(0, BATCH_RECORDS)))
+SEGMENT_BYTES = 2 * BATCH_BYTES
+LOG_CONFIG = LogConfig(segment_bytes=SEGMENT_BYTES, index_interval_bytes=100)
+
+
+def append_batches(log: LocalLog, count: int = 1, compression: Compression = Compression.NONE) -> None:
+    """Append so many batches of the records that belong at the log's end."""
+    for _ in range(count):
+        end = log.log_end_offset
+        log.append(records(end, end + BATCH_RECORDS), compression)
+
+
+@cache
+def _written(partitions: tuple[tuple[tuple[str, int], int], ...]) -> Path:
+    """Write a log directory once; what is synced a hundred times is copied by every test."""
+    root = _temporary_directory() / "logs"
+    with LogDirectoryWriter.create(root, CLUSTER_ID, clock=lambda: NOW) as writer:
+        for (topic, number), closed in partitions:
+            append_batches(writer.create_log(topic, number, topic_id(topic), LOG_CONFIG), 2 * closed + 1)
+    return root
+
+
+@cache
+def _new_metadata_store() -> Path:
+    path = _temporary_directory() / "remote_log_metadata.db"
+    open_metadata_store(f"sqlite:///{path}", lambda: NOW).close()
+    return path
+
+
+def _temporary_directory() -> Path:
+    directory = tempfile.mkdtemp(prefix="remote-log-test-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return Path(directory)
+
+
+@dataclass
+class RemoteLogFiles:
+    """All that a remote log is on the disk, below `root`; `properties` go into its settings file."""
+
+    root: Path
+    clock: ManualClock = field(default_factory=lambda: ManualClock(NOW + 10_000_000))
+    properties: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def log_directory(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def store(self) -> Path:
+        """Where the objects are."""
+        return self.root / "state" / "remote"
+
+    @property
+    def config(self) -> Path:
+        """Write the settings file and return its path."""
+        path = self.root / "settings.yaml"
+        standard = {"log.dirs": [str(self.log_directory)], "state.directory": str(self.root / "state")}
+        path.write_text(yaml.safe_dump({**standard, **self.properties}), "utf-8")
+        return path
+
+    def settings(self) -> Settings:
+        return load_settings(self.config, environ={})
+
+    def open(self) -> RemoteLogManager:
+        """Open it; use it in a `with`."""
+        settings = self.settings()
+        return RemoteLogManager.open(settings, self.clock, store_options(settings, {}))
+
+    def append(self, batches: int = 1, topic: str = "orders", number: int = 0, **options: Any) -> None:
+        """Let a broker start, append so many batches, and stop cleanly."""
+        with LogDirectoryWriter.open(self.log_directory, LOG_CONFIG, clock=lambda: NOW) as writer:
+            append_batches(writer.log(topic, number), batches, **options)
+
+    def partition_directory(self, topic: str = "orders", number: int = 0) -> Path:
+        return self.log_directory / f"{topic}-{number}"
+
+    def local_segments(self, topic: str = "orders", number: int = 0) -> list[LogSegment]:
+        return list_segments(self.partition_directory(topic, number))
+
+    def local_starts(self, topic: str = "orders", number: int = 0) -> list[int]:
+        """Return the base offsets of the local segments."""
+        return [segment.base_offset for segment in self.local_segments(topic, number)]
+
+    def objects(self, suffix: str = "") -> list[Path]:
+        """Return the files of segments in the store whose names end so, in order."""
+        return sorted(path for path in self.store.rglob(f"*{suffix}") if path.is_file() and path.name != "store.json")
+
+
+ENABLED = {"remote.storage.enable": True, "deletion.allowed": True, "retention.ms": -1}
+
+
+def a_remote_log(
+    root: Path, partitions: Partitions | None = None, *, topics: dict[str, Any] | None = None, **properties: Any
+) -> RemoteLogFiles:
+    """Lay a remote log out below `root`: by default orders-0 with three closed segments, enabled, deletable.
+
+    `topics` are the settings of each topic; other `properties` are named with underscores for dots.
+    """
+    partitions = {("orders", 0): 3} if partitions is None else partitions
+    shutil.copytree(_written(tuple(partitions.items())), root / "logs")
+    (root / "state").mkdir()
+    shutil.copy(_new_metadata_store(), root / "state")
+    return RemoteLogFiles(root, properties=_properties(partitions, topics, properties))
+
+
+def a_copied_remote_log(
+    root: Path, partitions: Partitions | None = None, *, topics: dict[str, Any] | None = None, **properties: Any
+) -> RemoteLogFiles:
+    """Lay the same out with every closed segment copied already, at the clock's first time."""
+    partitions = {("orders", 0): 3} if partitions is None else partitions
+    copied = _copied(tuple(partitions.items()))
+    shutil.copytree(copied / "logs", root / "logs")
+    shutil.copytree(copied / "state", root / "state")
+    return RemoteLogFiles(root, properties=_properties(partitions, topics, properties))
+
+
+@cache
+def _copied(partitions: tuple[tuple[tuple[str, int], int], ...]) -> Path:
+    files = a_remote_log(_temporary_directory(), dict(partitions))
+    with files.open() as remote_log:
+        assert copy(remote_log).is_whole
+    shutil.rmtree(files.root / "state" / "work")
+    return files.root
+
+
+def _properties(partitions: Partitions, topics: dict[str, Any] | None, others: dict[str, Any]) -> dict[str, Any]:
+    enabled = {topic: dict(ENABLED) for topic, _ in partitions} if topics is None else topics
+    return {"topics": enabled, **{name.replace("_", "."): value for name, value in others.items()}}
+
+
+def begin(remote_log: RemoteLogManager, owner: str = "copy", **selection: Any) -> BegunCopy:
+    """Plan and begin a copy run."""
+    return remote_log.begin_copy(remote_log.plan_copy(**selection), owner)
+
+
+def carry_out(remote_log: RemoteLogManager, begun: BegunCopy, folder: str = "runs/test/1") -> list[CopyOutcome]:
+    """Do a job's work in this thread and return how every task ended."""
+    job = remote_log.write_copy_job(folder, begun)
+    for number in range(job.groups):
+        job.run_group(number, remote_log.storage, SIZES, remote_log.clock)
+    return list(job.outcomes())
+
+
+def copy(remote_log: RemoteLogManager, owner: str = "copy", **selection: Any) -> CommitReport:
+    """Carry a whole copy run out."""
+    return remote_log.commit_copy(carry_out(remote_log, begin(remote_log, owner, **selection)))
+
+
+def local_log(remote_log: RemoteLogManager, partition: TopicIdPartition = ORDERS_0) -> PartitionLog:
+    """Return the partition's local log, which must be there."""
+    log = remote_log.source.partition(partition)
+    assert log is not None
+    return log
+
+
+def segments_of(remote_log: RemoteLogManager, partition: TopicIdPartition = ORDERS_0) -> list[RemoteLogSegmentMetadata]:
+    """Return the partition's remote segments in every state but the deleted ones."""
+    return list(remote_log.segments.list_remote_log_segments(partition))
+
+
+def ranges(segments: Iterable[RemoteLogSegmentMetadata]) -> list[tuple[int, int]]:
+    """Return first and last offset of each segment."""
+    return [(segment.start_offset, segment.end_offset) for segment in segments]
+
+
+def states_of(remote_log: RemoteLogManager, partition: TopicIdPartition = ORDERS_0) -> list[tuple[int, str]]:
+    """Return start offset and state of the partition's remote segments."""
+    return [(segment.start_offset, segment.state.name) for segment in segments_of(remote_log, partition)]
+
+
+def offsets_read(remote_log: RemoteLogManager, start: int, partition: TopicIdPartition = ORDERS_0) -> list[int]:
+    """Read to the end and return the offsets; each record must be the one that was written."""
+    found = list(remote_log.reader.records(partition, start))
+    assert found == [record(each.offset) for each in found]
+    return [each.offset for each in found]
+
+
+def flip_bit(path: Path, position: int) -> None:
+    """Turn one bit of a file over."""
+    content = bytearray(path.read_bytes())
+    content[position] ^= 0x10
+    path.write_bytes(content)
+
+
+def cut(path: Path, size: int) -> None:
+    """Cut a file to `size` bytes."""
+    with path.open("r+b") as file:
+        file.truncate(size)
+
+
+def held_by(remote_log: RemoteLogManager, owner: str, partition: TopicIdPartition = ORDERS_0) -> Lease:
+    """Let somebody hold the partition's lease."""
+    return remote_log.leases.acquire(partition, owner, remote_log.settings.lease_duration_ms)
+
+
+def rewrite_segment(path: Path, batches: Sequence[bytes]) -> None:
+    """Put other batches in a segment's place."""
+    path.write_bytes(b"".join(batches))
+
+
+def batches_in(path: Path) -> Iterator[bytes]:
+    """Yield the batches of a segment as LocalLog wrote it here: all of one size."""
+    content = path.read_bytes()
+    for position in range(0, len(content), BATCH_BYTES):
+        yield content[position : position + BATCH_BYTES]

@@ -1,0 +1,77 @@
+"""Stands in for Spark: the groups of a copy job, one after the other, in this process; or as far as a worker gets."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from unittest.mock import patch
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk.exceptions import AirflowException
+
+from tiered_storage.remote_log import copy_job
+from tiered_storage.remote_log.copier import copy_segment
+from tiered_storage.remote_log.copy_messages import CopyOutcome
+from tiered_storage.remote_log.copy_worker import group_count, run_copy_group
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What a job was submitted with."""
+
+    name: str
+    conf: Mapping[str, str]
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+
+    @property
+    def folder(self) -> str:
+        """The job's folder in the work area."""
+        return self.arguments[3]
+
+
+@dataclass(slots=True)
+class SparkInProcess:
+    """Runs jobs in place of SparkSubmitOperator.execute.
+
+    `deaths` says of the next jobs after how many segments their worker dies, None for not at all; `meanwhile` is
+    called once, before the next job begins.
+    """
+
+    deaths: deque[int | None] = field(default_factory=deque)
+    meanwhile: Callable[[], None] | None = None
+    submitted: list[Submitted] = field(default_factory=list)
+
+    def execute(self, operator: SparkSubmitOperator, _context: object) -> None:
+        """Run the operator's job. Raises AirflowException, as where spark-submit failed, when its worker dies."""
+        arguments = tuple(operator.application_args or ())
+        job = Submitted(operator.name, dict(operator.conf or {}), arguments, dict(os.environ))
+        self.submitted.append(job)
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        left = self.deaths.popleft() if self.deaths else None
+        try:
+            self._run(job, left)
+        except _WorkerDiedError as error:
+            raise AirflowException("Cannot execute: spark-submit. Error code is: 1.") from error
+
+    def _run(self, job: Submitted, left: int | None) -> None:
+        _, work_url, _, folder = job.arguments
+
+        def copy(*of_segment: object) -> CopyOutcome:
+            nonlocal left
+            if left == 0:
+                raise _WorkerDiedError
+            left = None if left is None else left - 1
+            return copy_segment(*of_segment)  # type: ignore[arg-type]  # as it was called
+
+        with patch.object(copy_job, "copy_segment", copy):
+            for group in range(group_count(work_url, folder)):
+                run_copy_group(work_url, folder, group)
+
+
+class _WorkerDiedError(BaseException):
+    """No error that a worker could handle: it is gone."""
