@@ -1,8 +1,8 @@
 """A log directory whose records were written on the day before, for backfills of copy_segments to look back on.
 
-    orders-0      a segment every five minutes from 09:00 on: each ends exactly with a window of the DAG's schedule
-    orders-1      the same a second later: its successors begin just after a window's end, and wait for the next one
-    payments-0    a segment every ten minutes from 09:00 on
+orders-0      a segment every five minutes from 09:00 on: each ends exactly with a window of the DAG's schedule
+orders-1      the same a second later: its successors begin just after a window's end, and wait for the next one
+payments-0    a segment every ten minutes from 09:00 on
 """
 
 from __future__ import annotations

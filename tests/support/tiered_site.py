@@ -7,7 +7,7 @@ partition begins at offset i * RECORDS and holds records of FIRST_TIMESTAMP + i 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -18,6 +18,7 @@ from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.log_segment import list_segments
 from tiered_storage.kafka_log.record import Record
+from tiered_storage.remote_log.copier import CopySizes, copy_segment
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager, store_options
 from tiered_storage.settings import load_settings
@@ -27,6 +28,7 @@ HOUR_MS = 3_600_000
 FIRST_TIMESTAMP = 1_700_000_000_000 // HOUR_MS * HOUR_MS
 CLUSTER_ID = "tests"
 TIERED: Mapping[str, object] = {"remote.storage.enable": True}
+_ONE_BATCH = LogConfig(segment_bytes=2000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,6 @@ class TieredSite:
     """A log directory and everything that is tiered from it, below `root`."""
 
     root: Path
-    topics: dict[str, Mapping[str, object]] = field(default_factory=dict)
 
     @property
     def config(self) -> Path:
@@ -56,10 +57,16 @@ class TieredSite:
         with LogDirectoryWriter.create(self.logs, CLUSTER_ID) as writer:
             for name, closed in partitions.items():
                 topic, _, number = name.rpartition("-")
-                log = writer.create_log(topic, int(number), topic_id(topic), LogConfig(segment_bytes=2000))
+                log = writer.create_log(topic, int(number), topic_id(topic), _ONE_BATCH)
                 for segment in range(closed + 1):
-                    timestamp = FIRST_TIMESTAMP + segment * HOUR_MS
-                    log.append([Record(0, timestamp, b"key %d" % i, bytes(100)) for i in range(RECORDS)])
+                    log.append(_records(segment))
+
+    def append_segment(self, name: str) -> None:
+        """Close the active segment of a partition by beginning another one."""
+        topic, _, number = name.rpartition("-")
+        with LogDirectoryWriter.open(self.logs, _ONE_BATCH) as writer:
+            log = writer.log(topic, int(number))
+            log.append(_records(len(log.segments)))
 
     def configure(self, topics: Mapping[str, Mapping[str, object]], **settings: object) -> None:
         """Write the settings file: properties of topics, and other settings with underscores for dots."""
@@ -75,6 +82,14 @@ class TieredSite:
         """Open the remote log; use it in a `with`."""
         settings = load_settings(self.config, environ={})
         return RemoteLogManager.open(settings, wall_clock, store_options(settings))
+
+    def copy(self, topics: str = ".*") -> None:
+        """Copy and commit what is due of `topics`, by the library alone."""
+        with self.open() as remote_log:
+            sizes = CopySizes(1 << 20, 4096, 1 << 20)
+            begun = remote_log.begin_copy(remote_log.plan_copy(topics), "site")
+            outcomes = [copy_segment(task, remote_log.storage, sizes, wall_clock) for task in begun.tasks]
+            assert remote_log.commit_copy(outcomes).is_whole
 
     def segments(self, name: str, *states: SegmentState) -> list[RemoteLogSegmentMetadata]:
         """Return the remote segments of a partition, of `states` or of all."""
@@ -108,3 +123,7 @@ def partition(name: str) -> TopicIdPartition:
     """Return the key of a partition such as orders-0."""
     topic, _, number = name.rpartition("-")
     return TopicIdPartition(CLUSTER_ID, topic_id(topic), int(number), topic)
+
+
+def _records(segment: int) -> list[Record]:
+    return [Record(0, FIRST_TIMESTAMP + segment * HOUR_MS, b"key %d" % i, bytes(100)) for i in range(RECORDS)]

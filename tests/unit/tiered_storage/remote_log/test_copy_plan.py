@@ -34,6 +34,7 @@ from tiered_storage.kafka_log.offset_checkpoint import (
 from tiered_storage.kafka_log.record_batch import encode_batch
 from tiered_storage.remote_log.copy_plan import CopyPlan, CopySelection, PlannedSegment, _limit
 from tiered_storage.remote_log.log_directory_source import CLEANER_CHECKPOINT
+from tiered_storage.remote_log.metadata import Topic
 from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 
@@ -237,7 +238,8 @@ def test_internal_topics_stay_out_though_somebody_enabled_them(tmp_path: Path) -
     with files.open() as remote_log:
         plan = remote_log.plan_copy()
 
-    assert plan.segments == plan.refused == plan.unreadable == ()
+    assert plan.segments == ()
+    assert plan.refused == plan.unreadable == ()
 
 
 def test_a_compacted_topic_is_refused_by_name_and_once(tmp_path: Path) -> None:
@@ -277,8 +279,6 @@ def test_settings_that_contradict_each_other_concern_only_their_topic(tmp_path: 
     files = a_remote_log(tmp_path, partitions)
 
     with files.open() as remote_log:
-        from tiered_storage.remote_log.metadata import Topic
-
         clicks = partition_of("clicks")
         remote_log.topics.put(
             Topic(
@@ -329,9 +329,12 @@ def test_switched_off_as_a_whole_nothing_is_due_and_that_is_said(tmp_path: Path)
 def test_a_directory_in_use_is_not_planned(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
 
-    with files.open() as remote_log, DirectoryLock.acquire(files.log_directory):
-        with pytest.raises(LogDirectoryLockedError):
-            remote_log.plan_copy()
+    with (
+        files.open() as remote_log,
+        DirectoryLock.acquire(files.log_directory),
+        pytest.raises(LogDirectoryLockedError),
+    ):
+        remote_log.plan_copy()
 
 
 def test_a_selection_that_is_no_regular_expression_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,193 @@
+"""Airflow's pages in a real browser: what a person clicks, and the pictures of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from urllib.parse import quote
+
+from playwright.sync_api import Locator, Page, expect, sync_playwright
+
+from tiered_storage_airflow.embedded.waiting import wait_until
+
+_ARGUMENTS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+_WIDTH = 1280
+_HEIGHT = 800
+_PATIENCE_MS = 30_000
+_SETTLED_MS = 1_500
+
+
+def find_chromium() -> str:
+    """Return the path of the browser. Raises FileNotFoundError, with the line to paste, where there is none."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        raise FileNotFoundError(
+            "no chromium is on the PATH, which these pages need; paste: "
+            "sudo apt-get update && sudo apt-get install -y chromium"
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class AirflowPages:
+    """Airflow at `url`, with somebody logged in; pictures go into the folder `pictures` as PNG."""
+
+    page: Page
+    url: str
+    pictures: Path
+
+    def picture(self, name: str, *, height: int = _HEIGHT) -> None:
+        """Keep what the browser shows now, in a window `height` pixels high."""
+        self.page.set_viewport_size({"width": _WIDTH, "height": height})
+        self.page.mouse.move(0, 0)
+        self.page.wait_for_timeout(_SETTLED_MS)
+        self.page.screenshot(path=self.pictures / f"{name}.png", animations="disabled")
+
+    def open_dags(self) -> None:
+        """Go to the list of DAGs."""
+        self.page.goto(f"{self.url}/dags")
+        expect(self.page.get_by_role("link", name="copy_segments", exact=True)).to_be_visible()
+
+    def open_runs(self, dag_id: str) -> None:
+        """Go to the runs of a DAG."""
+        self.page.goto(f"{self.url}/dags/{dag_id}/runs")
+        self._show_grid()
+        expect(self.page.get_by_text("Dag Run ID")).to_be_visible()
+
+    def open_run(self, dag_id: str, run_id: str) -> None:
+        """Go to one run of a DAG, the grid of the latest ones beside it."""
+        self.page.goto(self._run_url(dag_id, run_id))
+        self._show_grid()
+        expect(self.page.get_by_text("Task Instances", exact=True).first).to_be_visible()
+
+    def open_graph(self, dag_id: str, run_id: str) -> None:
+        """Go to the graph of one run of a DAG."""
+        self.open_run(dag_id, run_id)
+        self.page.get_by_role("button", name="Show Graph").click()
+        expect(self.page.get_by_test_id("rf__wrapper")).to_be_visible()
+
+    def open_mapped(self, dag_id: str, run_id: str, task_id: str) -> None:
+        """Go to the list of a mapped task's instances."""
+        self.page.goto(f"{self._run_url(dag_id, run_id)}/tasks/{task_id}/mapped")
+        self._show_grid()
+        expect(self.page.get_by_text("Map Index")).to_be_visible()
+
+    def open_log(self, dag_id: str, run_id: str, task_id: str, words: str, map_index: int = -1) -> None:
+        """Go to the log of a task, and wait until it shows `words`."""
+        mapped = "" if map_index < 0 else f"/mapped/{map_index}"
+        self.page.goto(f"{self._run_url(dag_id, run_id)}/tasks/{task_id}{mapped}")
+        self._show_grid()
+        expect(self.page.get_by_text(words).first).to_be_visible()
+
+    def wait_for_backfills(self, dag_id: str, seconds: float) -> None:
+        """Wait until Airflow counts no backfill of a DAG as running: it refuses another one before.
+
+        That comes up to half a minute after the last run has ended. Raises TimeoutError.
+        """
+
+        def none_runs() -> bool:
+            self.page.goto(f"{self.url}/dags/{dag_id}/backfills")
+            expect(self.page.get_by_text("Reprocess Behavior")).to_be_visible()
+            self.page.wait_for_timeout(_SETTLED_MS)
+            return not self.page.get_by_text("Backfill in progress").is_visible()
+
+        if not wait_until(none_runs, seconds, interval=2):
+            raise TimeoutError(f"{dag_id}: a backfill is still in progress after {seconds:.0f} s")
+
+    def fill_trigger_form(self, dag_id: str, *, topics: str | None = None, dry_run: bool = False) -> Locator:
+        """Open the form for a single run and fill it in; return the button that starts the run."""
+        self._open_form(dag_id)
+        self._fill_parameters(topics, dry_run=dry_run)
+        return self.page.get_by_test_id("trigger-dag-submit")
+
+    def fill_backfill_form(self, dag_id: str, first: datetime, last: datetime, behavior: str, runs: int) -> Locator:
+        """Open the form for a backfill from `first` to `last` and fill it in; return the button that starts it.
+
+        `behavior` is one of the form's: Missing Runs, Missing and Errored Runs, All Runs. Waits until the form says
+        that it is going to start so many `runs`.
+        """
+        self._open_form(dag_id)
+        self.page.get_by_text("Run this Dag for a range of dates").click()
+        for number, moment in enumerate((first, last)):
+            self._fill_moment(self.page.get_by_test_id("datetime-input").nth(number), moment)
+        self.page.get_by_text(behavior, exact=True).click()
+        expect(self.page.get_by_text(f"{runs} runs will be triggered")).to_be_visible()
+        return self.page.get_by_role("button", name="Run Backfill")
+
+    def name_run(self, run_id: str) -> None:
+        """Give the run in the open form an id of its own."""
+        self.page.get_by_role("button", name="Advanced Options").click()
+        self.page.locator("input[name=dagRunId]").fill(run_id)
+
+    def submit(self, button: Locator) -> None:
+        """Press a form's button and wait until Airflow has taken the form."""
+        button.click()
+        expect(button).to_be_hidden()
+
+    def _open_form(self, dag_id: str) -> None:
+        self.page.goto(f"{self.url}/dags/{dag_id}")
+        self.page.set_viewport_size({"width": _WIDTH, "height": 1200})
+        self._show_grid()
+        self.page.get_by_role("button", name="Trigger Dag").click()
+        expect(self.page.get_by_text("Trigger a single run of this Dag")).to_be_visible()
+
+    def _fill_parameters(self, topics: str | None, *, dry_run: bool) -> None:
+        if topics is not None:
+            self.page.locator("[name=element_topics]").fill(topics)
+        if dry_run:
+            self.page.locator("[id='switch:element_dry_run']").click()
+
+    def _fill_moment(self, field: Locator, moment: datetime) -> None:
+        field.click()
+        for placeholder, text in (("YYYY/MM/DD", f"{moment:%Y/%m/%d}"), ("HH:mm", f"{moment:%H:%M}")):
+            entry = self.page.locator(f"input[placeholder='{placeholder}']:visible")
+            entry.fill(text)
+            entry.press("Enter")
+        self.page.get_by_text("Date Range").click()
+        expect(field).to_contain_text(f"{moment:%H:%M}")
+
+    def _show_grid(self) -> None:
+        """Airflow remembers whether the graph or the grid was shown last."""
+        grid = self.page.get_by_test_id("grid-view-button")
+        expect(grid).to_be_visible()
+        grid.click()
+
+    def _run_url(self, dag_id: str, run_id: str) -> str:
+        return f"{self.url}/dags/{dag_id}/runs/{quote(run_id, safe='')}"
+
+
+@contextmanager
+def logged_in(url: str, username: str, password: str, pictures: Path) -> Iterator[AirflowPages]:
+    """Open a browser and log in by the form."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=list(_ARGUMENTS))
+        try:
+            context = browser.new_context(
+                viewport={"width": _WIDTH, "height": _HEIGHT},
+                color_scheme="light",
+                locale="en-GB",
+                timezone_id="UTC",
+            )
+            context.set_default_timeout(_PATIENCE_MS)
+            expect.set_options(timeout=_PATIENCE_MS)
+            page = context.new_page()
+            page.goto(url)
+            page.locator("input[name=username]").fill(username)
+            page.locator("input[name=password]").fill(password)
+            page.locator("button[type=submit]").click()
+            page.wait_for_url(f"{url}/")
+            yield AirflowPages(page, url, pictures)
+        finally:
+            browser.close()

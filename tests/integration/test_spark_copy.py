@@ -1,0 +1,135 @@
+"""spark-submit of the copy job where the library is installed nowhere: it can only come from the zip."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from support.tiered_site import TIERED, TieredSite
+from tiered_storage.library_archive import build_library_archive
+from tiered_storage.remote_log.copy_job import CopyJob
+from tiered_storage.remote_log.copy_messages import CopyOutcome
+from tiered_storage_airflow.embedded.java import java_home
+
+PROJECT = Path(__file__).resolve().parents[2]
+# Without `site` no .pth file is read, so that what is installed can be imported, but for what is installed as editable.
+ISOLATED_PYTHON = """\
+#!/bin/sh
+PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}{packages}" exec {python} -S "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSubmit:
+    """Submits the copy job; everything that it leaves on the machine lies in `directory`."""
+
+    directory: Path
+    environment: dict[str, str]
+
+    def __call__(self, site: TieredSite, folder: str) -> tuple[list[CopyOutcome], int]:
+        """Copy all that is due at `site` and commit it; return the outcomes and the peak resident bytes of a worker."""
+        archive = build_library_archive(self.directory)
+        with site.open() as remote_log:
+            begun = remote_log.begin_copy(remote_log.plan_copy(), "test")
+            job = remote_log.write_copy_job(folder, begun)
+            command = ["spark-submit", "--master", "local[2]", "--py-files", str(archive)]
+            command += [str(PROJECT / "spark_jobs" / "copy_segments.py"), "--work-url", remote_log.work.url]
+            with subprocess.Popen(
+                [*command, "--job", folder],
+                env=self.environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            ) as program:
+                watched = _WorkerMemory(program.pid)
+                said, _ = program.communicate()
+            assert program.returncode == 0, said
+            outcomes = list(CopyJob.read(remote_log.work, folder)[0].outcomes())
+            assert f"copied {len(outcomes)} segments in {job.groups} groups" in said
+            assert remote_log.commit_copy(outcomes).is_whole
+        return outcomes, watched.stop()
+
+
+class _WorkerMemory:
+    """Looks at the Python workers below a process until it is stopped."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+        self._stopped = threading.Event()
+        self._peak = 0
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> int:
+        """Return the most bytes that a worker had resident."""
+        self._stopped.set()
+        self._thread.join()
+        return self._peak
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(0.1):
+            try:
+                for process in self._process.children(recursive=True):
+                    if "pyspark.daemon" in process.cmdline():
+                        self._peak = max(self._peak, process.memory_info().rss)
+            except psutil.Error:
+                continue
+
+
+@pytest.fixture
+def spark_submit(state_directory: Path, tmp_path: Path) -> SparkSubmit:
+    python = tmp_path / "isolated-python"
+    python.write_text(ISOLATED_PYTHON.format(packages=sysconfig.get_path("purelib"), python=sys.executable))
+    python.chmod(0o755)
+    assert subprocess.run([python, "-c", "import numba, pyspark"], check=False).returncode == 0
+    alone = subprocess.run([python, "-c", "import tiered_storage"], capture_output=True, text=True, check=False)
+    assert "No module named 'tiered_storage'" in alone.stderr
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return SparkSubmit(
+        tmp_path,
+        {
+            **inherited,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "JAVA_HOME": str(java_home(state_directory, os.environ)),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": str(python),
+            "PYSPARK_DRIVER_PYTHON": str(python),
+            "TMPDIR": str(temporary),
+        },
+    )
+
+
+def test_workers_take_the_library_from_the_zip_alone_unpack_it_once_and_compile_it_once(
+    spark_submit: SparkSubmit, tmp_path: Path, record_property: pytest.RecordProperty
+) -> None:
+    site = TieredSite(tmp_path / "site")
+    site.write_logs({"orders-0": 2})
+    site.configure({"orders": TIERED})
+    first, peak = spark_submit(site, "runs/first/1")
+    [unpacked] = (tmp_path / "tmp").glob(f"remote-log-{os.getuid()}/*")
+    assert unpacked.name == build_library_archive(tmp_path).stem
+    assert {outcome.library for outcome in first} == {str(unpacked / "tiered_storage")}
+    assert site.finished("orders-0") == [0, 10]
+    compiled = {path: path.stat().st_mtime_ns for path in unpacked.rglob("*.nb[ci]")}
+    assert compiled
+    assert peak > 0
+    record_property("peak_resident_mib_of_a_worker", peak >> 20)
+
+    site.append_segment("orders-0")
+    second, _ = spark_submit(site, "runs/second/1")
+    assert [outcome.task.metadata.start_offset for outcome in second] == [20]
+    assert {outcome.library for outcome in second} == {str(unpacked / "tiered_storage")}
+    assert list((tmp_path / "tmp").glob(f"remote-log-{os.getuid()}/*")) == [unpacked]
+    assert {path: path.stat().st_mtime_ns for path in unpacked.rglob("*.nb[ci]")} == compiled
+    record_property("seconds_of_first_and_later_segments", [first[0].seconds, second[0].seconds])
+    print("PEAK", peak>>20, [o.seconds for o in first+second])

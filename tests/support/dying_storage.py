@@ -1,0 +1,28 @@
+"""A user's own RemoteStorageManager, for tests: its process is killed in the middle of one copy, the first time."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.storage import LogSegmentData
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+
+VICTIM = "TEST_DYING_STORAGE_VICTIM"
+"""The variable with the partition whose first copy is never finished; so is the one naming a file that tells."""
+ALREADY_DEAD = "TEST_DYING_STORAGE_ALREADY_DEAD"
+
+
+class DyingStorage(ObjectRemoteStorageManager):
+    """Stores as its base class does, once it has died."""
+
+    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes | None:
+        """Copy, or read one chunk of the segment and be killed."""
+        told = Path(os.environ[ALREADY_DEAD])
+        if str(metadata.topic_id_partition) == os.environ[VICTIM] and not told.exists():
+            next(data.chunks)
+            told.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().copy_log_segment_data(metadata, data)

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from support.metadata_stores import a_segment
+from support.remote_logs import (
+    BATCH_BYTES,
+    SIZES,
+    a_remote_log,
+    begin,
+    flip_bit,
+    partition_of,
+)
+from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
+from tiered_storage.remote_log import copy_job
+from tiered_storage.remote_log.copy_job import CopyJob, grouped
+from tiered_storage.remote_log.copy_messages import CopyOutcome, CopyTask
+from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata
+from tiered_storage.remote_log.storage import LogSegmentData
+from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+
+
+def task(number: int, start: int, size: int) -> CopyTask:
+    lease = Lease(partition_of(number=number), "copy", 1, 0)
+    return CopyTask(a_segment(lease, start, start + 9, size=size), lease, Path("a.log"), ())
+
+
+def starts(groups: list[list[CopyTask]]) -> list[list[tuple[int, int]]]:
+    return [
+        [(one.metadata.topic_id_partition.partition, one.metadata.start_offset) for one in group] for group in groups
+    ]
+
+
+def test_a_partition_is_never_split_and_its_segments_are_in_order() -> None:
+    large = copy_job.GROUP_BYTES
+    tasks = [task(1, 10, large), task(0, 0, 1), task(1, 0, large), task(2, 0, 1), task(3, 0, 1)]
+
+    assert starts(list(grouped(tasks))) == [[(0, 0), (1, 0), (1, 10)], [(2, 0), (3, 0)]]
+
+
+def test_a_group_closes_once_it_is_large_or_has_many_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    half = copy_job.GROUP_BYTES // 2
+    assert starts(list(grouped([task(0, 0, half), task(1, 0, half), task(2, 0, half)]))) == [
+        [(0, 0), (1, 0)],
+        [(2, 0)],
+    ]
+
+    monkeypatch.setattr(copy_job, "GROUP_TASKS", 2)
+    assert starts(list(grouped([task(number, 0, 1) for number in range(3)]))) == [[(0, 0), (1, 0)], [(2, 0)]]
+    assert list(grouped([])) == []
+
+
+def test_a_job_is_found_again_by_its_folder_alone(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, copy_window_bytes=1 << 20, index_interval_bytes=123)
+
+    with files.open() as remote_log:
+        job = remote_log.write_copy_job("runs/test/1", begin(remote_log))
+        found, description = CopyJob.read(remote_log.work, "runs/test/1")
+
+        assert found == job
+        assert description.groups == 1
+        assert description.storage_url == files.store.as_uri()
+        assert description.storage_class == remote_log.settings.remote_log_storage_manager_class_name
+        assert (description.sizes.window, description.sizes.index_interval) == (1 << 20, 123)
+        with pytest.raises(RemoteObjectNotFoundError):
+            CopyJob.read(remote_log.work, "runs/test/2")
+
+
+def test_what_a_job_leaves_in_the_work_area_holds_no_secret(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+
+    with files.open() as opened:
+        options = replace(
+            opened.options, access_key_id="the-key", secret_access_key="the-secret", session_token="the-token"
+        )
+        remote_log = replace(opened, options=options)
+        remote_log.write_copy_job("runs/test/1", begin(remote_log))
+
+    written = b"".join(path.read_bytes() for path in (files.root / "state" / "work").rglob("*") if path.is_file())
+    assert b"AAAA" not in written
+    for secret in (b"the-key", b"the-secret", b'tok"'):
+        assert secret not in written
+
+
+def test_after_a_failure_the_rest_of_that_partition_is_left_out_and_others_go_on(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("clicks", 0): 3, ("orders", 0): 2})
+    flip_bit(files.local_segments("clicks")[1].log_path, BATCH_BYTES - 1)
+
+    with files.open() as remote_log:
+        job = remote_log.write_copy_job("runs/test/1", begin(remote_log))
+        copied = sum(job.run_group(number, remote_log.storage, SIZES, files.clock) for number in range(job.groups))
+        outcomes = sorted(job.outcomes(), key=_partition_and_start)
+
+    assert copied == 3
+    assert [(_partition_and_start(one), one.failure is None) for one in outcomes] == [
+        (("clicks-0", 0), True),
+        (("clicks-0", 10), False),
+        (("clicks-0", 20), False),
+        (("orders-0", 0), True),
+        (("orders-0", 10), True),
+    ]
+    left_out = outcomes[2].failure
+    assert left_out is not None
+    assert "left out because an earlier segment of the partition failed" in left_out.message
+    assert "CRC" in left_out.message
+    assert left_out.error == "CorruptRecordError"
+
+
+def test_what_a_dying_worker_had_done_is_known_and_the_rest_has_no_result(tmp_path: Path) -> None:
+    class Dying(ObjectRemoteStorageManager):
+        def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
+            if metadata.start_offset == 20:
+                raise SystemExit("the machine is gone")
+            return super().copy_log_segment_data(metadata, data)
+
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        job = remote_log.write_copy_job("runs/test/1", begin(remote_log))
+        with pytest.raises(SystemExit):
+            job.run_group(0, Dying(LocalDirectory(files.store)), SIZES, files.clock)
+        outcomes = list(job.outcomes())
+
+    assert [(_partition_and_start(one)[1], one.finished is not None, one.failure) for one in outcomes] == [
+        (0, True, None),
+        (10, True, None),
+        (20, False, None),
+    ]
+
+
+def test_a_group_whose_worker_never_began_has_no_results(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+
+    with files.open() as remote_log:
+        begun = begin(remote_log)
+        job = remote_log.write_copy_job("runs/test/1", begun)
+
+        assert list(job.outcomes()) == [CopyOutcome(one, None) for one in begun.tasks]
+
+
+def test_a_job_of_no_tasks_has_no_groups_and_no_outcomes(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, topics={})
+
+    with files.open() as remote_log:
+        job = remote_log.write_copy_job("runs/test/1", begin(remote_log))
+
+        assert job.groups == 0
+        assert list(job.outcomes()) == []
+        assert job.write_batches(5) == []
+
+
+def test_batches_for_the_commit_hold_whole_partitions_and_are_named_by_them(tmp_path: Path) -> None:
+    partitions = {("clicks", 0): 2, ("orders", 0): 1, ("orders", 1): 2}
+    files = a_remote_log(tmp_path, partitions)
+
+    with files.open() as remote_log:
+        begun = begin(remote_log)
+        job = remote_log.write_copy_job("runs/test/1", begun)
+        batches = job.write_batches(2)
+        outcomes = [remote_log.work.read(batch["path"], CopyOutcome) for batch in batches]
+
+    found = [sorted({str(one.task.metadata.topic_id_partition) for one in batch}) for batch in outcomes]
+    assert sorted(name for names in found for name in names) == ["clicks-0", "orders-0", "orders-1"]
+    assert [len(names) for names in found] == [2, 1]
+    assert sum(len(batch) for batch in outcomes) == len(begun.tasks)
+    assert batches[1]["name"] == found[1][0]
+    assert batches[0]["name"].endswith("(2 partitions)")
+    assert all(batch["path"].startswith("runs/test/1/") for batch in batches)
+
+
+def test_a_broken_file_in_the_work_area_is_named(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+
+    with files.open() as remote_log:
+        job = remote_log.write_copy_job("runs/test/1", begin(remote_log))
+        [path] = (files.root / "state" / "work").rglob("tasks-*.jsonl")
+        path.write_bytes(b"{}\n")
+
+        with pytest.raises(ConfigurationError, match=r"tasks-00000\.jsonl: line 1 is not a CopyTask"):
+            job.run_group(0, remote_log.storage, SIZES, files.clock)
+
+
+def _partition_and_start(outcome: CopyOutcome) -> tuple[str, int]:
+    return str(outcome.task.metadata.topic_id_partition), outcome.task.metadata.start_offset

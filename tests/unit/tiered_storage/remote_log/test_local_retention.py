@@ -1,0 +1,417 @@
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.metadata_stores import a_step
+from support.remote_logs import (
+    BATCH_BYTES,
+    ENABLED,
+    NOW,
+    ORDERS_0,
+    SEGMENT_BYTES,
+    a_copied_remote_log,
+    a_remote_log,
+    copy,
+    cut,
+    flip_bit,
+    held_by,
+    local_log,
+    offsets_read,
+    record,
+    segments_of,
+)
+from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError, StoreMismatchError
+from tiered_storage.kafka_log.directory_lock import DirectoryLock
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, write_leader_epochs
+from tiered_storage.kafka_log.offset_checkpoint import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+from tiered_storage.remote_log.local_retention import LocalRetentionPlan, ensure_present, plan_local_retention
+from tiered_storage.remote_log.model import SegmentState
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.topic_settings import TopicSettings
+
+TOTAL = 3 * SEGMENT_BYTES + BATCH_BYTES
+"""The bytes of a local log of three closed segments and an active one."""
+
+
+def plan_with(remote_log: RemoteLogManager, now: int = NOW, **limits: Any) -> LocalRetentionPlan:
+    """Plan with `limits` (local_retention_ms, local_retention_bytes), where the rest is unlimited."""
+    given = {"retention.ms": -1, **{name.replace("_", "."): value for name, value in limits.items()}}
+    defaults = TopicSettings.parse("defaults", {})
+    settings = TopicSettings.parse("orders", given).over(defaults, "orders")
+    return plan_local_retention(local_log(remote_log), remote_log.segments, settings, now)
+
+
+def bases(plan: LocalRetentionPlan) -> list[int]:
+    return [segment.base_offset for segment in plan.segments]
+
+
+def retain(remote_log: RemoteLogManager, now: int = NOW) -> list[str]:
+    """Enforce local retention on everything and return what failed."""
+    plans, unreadable = remote_log.plan_local_retention(".*", now)
+    report = remote_log.enforce_local_retention(plans)
+    return [finding.message for finding in (*unreadable, *report.failures)]
+
+
+def keeping(size: int) -> dict[str, Any]:
+    """Return the settings of a topic that keeps so many bytes locally."""
+    return {"orders": {**ENABLED, "local.retention.bytes": size}}
+
+
+# ----------------------------------------------------------------------------------------------------------- by size
+
+
+@pytest.mark.parametrize(
+    ("limit", "going"),
+    [
+        (TOTAL, []),
+        (TOTAL - SEGMENT_BYTES + 1, []),
+        (TOTAL - SEGMENT_BYTES, [0]),
+        (TOTAL - 2 * SEGMENT_BYTES + 1, [0]),
+        (TOTAL - 2 * SEGMENT_BYTES, [0, 10]),
+        (0, [0, 10, 20]),
+        (-1, []),
+    ],
+)
+def test_segments_go_oldest_first_while_the_excess_is_at_least_their_size(
+    tmp_path: Path, limit: int, going: list[int]
+) -> None:
+    with a_copied_remote_log(tmp_path).open() as remote_log:
+        plan = plan_with(remote_log, local_retention_bytes=limit)
+
+    assert bases(plan) == going
+    assert plan.size == len(going) * SEGMENT_BYTES
+    assert plan.new_local_start == 10 * len(going)
+    assert [segment.start_offset for segment in plan.held_by] == going
+    assert plan.held_back is None
+
+
+def test_the_active_segment_counts_but_never_goes(tmp_path: Path) -> None:
+    with a_copied_remote_log(tmp_path).open() as remote_log:
+        remote_log.segments.advance_log_start_offset(ORDERS_0, 35, held_by(remote_log, "test"))
+
+        plan = plan_with(remote_log, NOW * 2, local_retention_bytes=0, local_retention_ms=0)
+
+    assert bases(plan) == [0, 10, 20]
+    assert plan.new_local_start == 30
+
+
+# ----------------------------------------------------------------------------------------------------------- by time
+
+
+@pytest.mark.parametrize(
+    ("limit", "age_of_first", "going"),
+    [
+        (60_000, 60_000, []),
+        (60_000, 60_001, [0]),
+        (60_000, 70_000, [0]),
+        (60_000, 70_001, [0, 10]),
+        (0, 0, []),
+        (0, 1, [0]),
+        (60_000, 10**9, [0, 10, 20]),
+        (-1, 10**9, []),
+    ],
+)
+def test_segments_go_once_their_latest_record_is_older_than_the_limit(
+    tmp_path: Path, limit: int, age_of_first: int, going: list[int]
+) -> None:
+    with a_copied_remote_log(tmp_path).open() as remote_log:
+        now = record(9).timestamp + age_of_first
+        assert bases(plan_with(remote_log, now, local_retention_ms=limit)) == going
+
+
+def test_a_segment_goes_by_its_largest_timestamp_whatever_its_file_says(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+
+    for segment in files.local_segments():
+        os.utime(segment.log_path, (0, 0))
+
+    with files.open() as remote_log:
+        assert bases(plan_with(remote_log, record(9).timestamp, local_retention_ms=5)) == []
+
+
+def test_records_without_timestamps_do_not_grow_old(tmp_path: Path) -> None:
+    with a_copied_remote_log(tmp_path).open() as remote_log:
+        _without_timestamps(remote_log)
+
+        assert bases(plan_with(remote_log, NOW * 2, local_retention_ms=0)) == []
+        assert bases(plan_with(remote_log, NOW * 2, local_retention_bytes=0)) == [0, 10, 20]
+
+
+def test_size_and_time_take_turns_from_the_oldest_on(tmp_path: Path) -> None:
+    with a_copied_remote_log(tmp_path).open() as remote_log:
+        by_size = plan_with(remote_log, record(9).timestamp, local_retention_bytes=TOTAL - SEGMENT_BYTES)
+        both = plan_with(
+            remote_log,
+            record(19).timestamp + 2,
+            local_retention_bytes=TOTAL - SEGMENT_BYTES,
+            local_retention_ms=1,
+        )
+
+    assert bases(by_size) == [0]
+    assert bases(both) == [0, 10]
+
+
+# ------------------------------------------------------------------------------------------------------ what is safe
+
+
+def test_what_is_not_remote_stays_with_all_behind_it_and_the_plan_says_why(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        copy(remote_log, max_segments=1)
+
+        plan = plan_with(remote_log, local_retention_bytes=0)
+        assert bases(plan) == [0]
+        assert plan.held_back == "offsets 10 to 19 are past local retention but not yet remote"
+
+        within = plan_with(remote_log, local_retention_bytes=TOTAL - SEGMENT_BYTES)
+        assert bases(within) == [0]
+        assert within.held_back is None
+
+
+@pytest.mark.parametrize("state", [SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED])
+def test_what_is_on_its_way_out_of_the_store_covers_nothing(tmp_path: Path, state: SegmentState) -> None:
+    with a_copied_remote_log(tmp_path).open() as remote_log:
+        lease = held_by(remote_log, "test")
+        [_, second, _] = segments_of(remote_log)
+        for step in (SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED):
+            if step <= state:
+                remote_log.segments.update_remote_log_segment_metadata(a_step(second, step), lease)
+
+        assert bases(plan_with(remote_log, local_retention_bytes=0)) == [0]
+
+
+def test_the_copy_of_another_leader_covers_nothing(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    write_leader_epochs(files.partition_directory() / "leader-epoch-checkpoint", [EpochEntry(0, 0), EpochEntry(1, 15)])
+
+    with files.open() as remote_log:
+        assert bases(plan_with(remote_log, local_retention_bytes=0)) == [0]
+
+
+def test_local_segments_below_our_log_start_go_without_any_remote_copy(tmp_path: Path) -> None:
+    with a_remote_log(tmp_path).open() as remote_log:
+        remote_log.segments.advance_log_start_offset(ORDERS_0, 15, held_by(remote_log, "test"))
+
+        plan = plan_with(remote_log)
+
+    assert bases(plan) == [0]
+    assert plan.held_by == ()
+    assert plan.new_local_start == 10
+
+
+def test_a_segment_that_our_log_start_cuts_must_be_held_from_there_on(tmp_path: Path) -> None:
+    with a_copied_remote_log(tmp_path).open() as remote_log:
+        lease = held_by(remote_log, "test")
+        remote_log.segments.advance_log_start_offset(ORDERS_0, 5, lease)
+        plan = plan_with(remote_log, local_retention_bytes=TOTAL - SEGMENT_BYTES)
+        assert bases(plan) == [0]
+        assert len(plan.held_by) == 1
+
+
+def test_a_moved_log_start_of_the_broker_makes_nothing_safe(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 20})
+
+    with files.open() as remote_log:
+        plan = plan_with(remote_log, local_retention_bytes=0)
+
+    assert bases(plan) == []
+    assert plan.held_back is not None
+
+
+# -------------------------------------------------------------------------------------------------------- enforcing
+
+
+def test_what_went_locally_is_read_from_the_remote_tier(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(SEGMENT_BYTES))
+
+    with files.open() as remote_log:
+        assert retain(remote_log) == []
+        assert files.local_starts() == [20, 30]
+        checkpoint = read_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT)
+        assert checkpoint == {("orders", 0): 20}
+        assert offsets_read(remote_log, 0) == list(range(35))
+        assert retain(remote_log) == []
+        assert files.local_starts() == [20, 30]
+
+
+@pytest.mark.parametrize(
+    "topics",
+    [
+        {},
+        {"orders": {"remote.storage.enable": True, "local.retention.bytes": 0}},
+        {"orders": {"deletion.allowed": True, "local.retention.bytes": 0}},
+        {"clicks": {**ENABLED, "local.retention.bytes": 0}},
+    ],
+    ids=["nothing is set", "deletion is not allowed", "not tiered", "another topic"],
+)
+def test_nothing_goes_that_was_not_switched_on(tmp_path: Path, topics: dict[str, Any]) -> None:
+    files = a_copied_remote_log(tmp_path, topics=topics)
+
+    with files.open() as remote_log:
+        assert remote_log.plan_local_retention(".*", NOW * 2) == ([], [])
+
+    assert files.local_starts() == [0, 10, 20, 30]
+
+
+def test_a_paused_topic_is_still_retained(tmp_path: Path) -> None:
+    topics = {"orders": {**ENABLED, "local.retention.bytes": 0, "remote.log.copy.disable": True}}
+    files = a_copied_remote_log(tmp_path, topics=topics)
+
+    with files.open() as remote_log:
+        assert retain(remote_log) == []
+
+    assert files.local_starts() == [30]
+
+
+def test_only_the_topics_and_partitions_that_were_asked_for(tmp_path: Path) -> None:
+    partitions = {("orders", 0): 1, ("orders", 1): 1}
+    files = a_copied_remote_log(tmp_path, partitions, topics=keeping(0))
+
+    with files.open() as remote_log:
+        assert remote_log.plan_local_retention("clicks", NOW) == ([], [])
+        plans, _ = remote_log.plan_local_retention(".*", NOW, frozenset({"orders-1"}))
+        assert [str(plan.topic_id_partition) for plan in plans] == ["orders-1"]
+
+
+def test_unreadable_partitions_are_told_where_somebody_asked_for_them(tmp_path: Path) -> None:
+    partitions = {("clicks", 0): 1, ("orders", 0): 1, ("orders", 1): 1}
+    files = a_copied_remote_log(tmp_path, partitions, topics=keeping(0))
+    for topic in ("clicks", "orders"):
+        (files.partition_directory(topic) / "leader-epoch-checkpoint").write_text("0\nmany\n")
+
+    with files.open() as remote_log:
+        plans, unreadable = remote_log.plan_local_retention(".*", NOW)
+        assert [finding.partition for finding in unreadable] == ["orders-0"]
+        assert [str(plan.topic_id_partition) for plan in plans] == ["orders-1"]
+        assert remote_log.plan_local_retention(".*", NOW, {"orders-1"})[1] == []
+        assert remote_log.plan_local_retention("clicks", NOW)[1] == []
+
+
+@pytest.mark.parametrize("suffix", [".log", ".indexes"])
+@pytest.mark.parametrize("which", [0, 1])
+def test_where_an_object_is_missing_nothing_local_goes(tmp_path: Path, suffix: str, which: int) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(SEGMENT_BYTES))
+    missing = files.objects(suffix)[which]
+    missing.unlink()
+
+    with files.open() as remote_log:
+        [failure] = retain(remote_log)
+
+    assert missing.name in failure
+    assert files.local_starts() == [0, 10, 20, 30]
+    assert read_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT) == {("orders", 0): 0}
+
+
+def test_where_an_object_is_too_short_nothing_local_goes(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(SEGMENT_BYTES))
+    cut(files.objects(".log")[1], SEGMENT_BYTES - 1)
+
+    with files.open() as remote_log:
+        assert len(retain(remote_log)) == 1
+
+    assert files.local_starts() == [0, 10, 20, 30]
+
+
+def test_a_broken_manifest_is_no_proof(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        [first, *_] = segments_of(remote_log)
+        ensure_present(first, remote_log.storage)
+
+        path = files.objects(".indexes")[0]
+        flip_bit(path, path.read_bytes().index(b"format_version"))
+        with pytest.raises(RemoteObjectCorruptError):
+            ensure_present(first, remote_log.storage)
+        files.objects(".indexes")[0].unlink()
+        with pytest.raises(RemoteObjectNotFoundError):
+            ensure_present(first, remote_log.storage)
+
+
+def test_one_partitions_failure_stops_no_other(tmp_path: Path) -> None:
+    partitions = {("orders", 0): 1, ("orders", 1): 1}
+    files = a_copied_remote_log(tmp_path, partitions, topics=keeping(0))
+    files.objects(".log")[0].unlink()
+
+    with files.open() as remote_log:
+        [failure] = retain(remote_log)
+
+    assert files.objects(".indexes")[0].stem in failure
+    assert (files.local_starts(number=0), files.local_starts(number=1)) == ([0, 10], [10])
+
+
+def test_nothing_goes_while_a_broker_has_the_directory(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(0))
+
+    with files.open() as remote_log:
+        plans, _ = remote_log.plan_local_retention(".*", NOW)
+        with DirectoryLock.acquire(files.log_directory):
+            report = remote_log.enforce_local_retention(plans)
+
+    assert report.trimmed == ()
+    assert "is in use" in report.failures[0].message
+    assert files.local_starts() == [0, 10, 20, 30]
+
+
+def test_nothing_goes_where_store_and_metadata_do_not_belong_together(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(0))
+    (files.store / "store.json").unlink()
+
+    with files.open() as remote_log:
+        plans, _ = remote_log.plan_local_retention(".*", NOW)
+        assert bases(plans[0]) == [0, 10, 20]
+        with pytest.raises(StoreMismatchError):
+            remote_log.enforce_local_retention(plans)
+
+    assert files.local_starts() == [0, 10, 20, 30]
+
+
+def test_a_log_that_changed_since_the_plan_is_left_alone(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(0))
+
+    with files.open() as remote_log:
+        plans, _ = remote_log.plan_local_retention(".*", NOW)
+        changed = [replace(plan, new_local_start=20, segments=plan.segments[1:2]) for plan in plans]
+        report = remote_log.enforce_local_retention(changed)
+
+    assert "changed since the trim was planned" in report.failures[0].message
+    assert files.local_starts() == [0, 10, 20, 30]
+
+
+def test_what_is_covered_may_go_though_the_high_watermark_lags(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(0))
+    write_offset_checkpoint(files.log_directory / HIGH_WATERMARK_CHECKPOINT, {("orders", 0): 31})
+
+    with files.open() as remote_log:
+        assert retain(remote_log) == []
+
+    assert files.local_starts() == [30]
+
+
+def _without_timestamps(remote_log: RemoteLogManager) -> None:
+    """Put copies in the metadata in the place of those that are there, as of records without timestamps."""
+    lease = held_by(remote_log, "test")
+    for segment in segments_of(remote_log):
+        deleting = a_step(segment, SegmentState.DELETE_SEGMENT_STARTED)
+        remote_log.segments.update_remote_log_segment_metadata(deleting, lease)
+        anew = replace(
+            segment,
+            segment_id=replace(segment.segment_id, id=segment.segment_id.id[::-1]),
+            state=SegmentState.COPY_SEGMENT_STARTED,
+            max_timestamp=-1,
+            custom_metadata=None,
+            fencing_number=lease.fencing_number,
+        )
+        remote_log.segments.add_remote_log_segment_metadata(anew, lease)
+        finishing = a_step(anew, SegmentState.COPY_SEGMENT_FINISHED, custom_metadata=b"where it is")
+        remote_log.segments.update_remote_log_segment_metadata(finishing, lease)

@@ -1,0 +1,83 @@
+"""The operators that no DAG of the project uses, and what a DAG run does not show of the others."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from airflow.sdk.exceptions import AirflowSkipException
+
+from support.tiered_site import TIERED, TieredSite
+from tiered_storage.errors import OffsetOutOfRangeError
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage_airflow.operators.remote_log_metadata import (
+    AnnounceCopyOperator,
+    ListSegmentsOperator,
+    committed_path,
+)
+from tiered_storage_airflow.operators.remote_storage import COPY_JOB, CopySegmentsOperator, FetchSegmentOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TieredSite:
+    """A site of which orders-0 is remote."""
+    site = TieredSite(tmp_path)
+    monkeypatch.setenv("TIERED_STORAGE_CONFIG", str(site.config))
+    site.write_logs({"orders-0": 2, "payments-0": 1})
+    site.configure({"orders": TIERED, "payments": TIERED})
+    site.copy("orders")
+    return site
+
+
+def context() -> Context:
+    dag_run = SimpleNamespace(dag_id="trial", run_id="by hand", run_type="manual")
+    return cast("Context", {"dag_run": dag_run, "params": {}, "outlet_events": {}})
+
+
+def test_a_fetched_segment_begins_with_the_batch_that_holds_the_offset(site: TieredSite, tmp_path: Path) -> None:
+    target = tmp_path / "fetched.log"
+    operator = FetchSegmentOperator(task_id="fetch", topic="orders", partition=0, offset=13, path=str(target))
+    assert operator.execute(context()) == str(target)
+    assert target.read_bytes() == (site.logs / "orders-0" / "00000000000000000010.log").read_bytes()
+    assert list(tmp_path.glob("*.part")) == []
+
+
+def test_a_fetch_that_fails_leaves_no_file_under_the_name(site: TieredSite, tmp_path: Path) -> None:
+    target = tmp_path / "fetched.log"
+    operator = FetchSegmentOperator(task_id="fetch", topic="orders", partition=0, offset=999, path=str(target))
+    with pytest.raises(OffsetOutOfRangeError):
+        operator.execute(context())
+    assert list(tmp_path.glob("fetched*")) == []
+
+
+def test_the_segments_of_a_topic_are_listed_in_the_work_area(site: TieredSite) -> None:
+    path = ListSegmentsOperator(task_id="list", topic="orders").execute(context())
+    with site.open() as remote_log:
+        listed = remote_log.work.read(path, RemoteLogSegmentMetadata)
+    assert listed == site.segments("orders-0")
+    assert len(listed) == 2
+
+
+def test_nothing_committed_is_nothing_to_announce(site: TieredSite) -> None:
+    operator = AnnounceCopyOperator(task_id="announce", results=[{"name": "a batch", "path": "runs/none/1/commit.jsonl"}])
+    with pytest.raises(AirflowSkipException, match="nothing was committed"):
+        operator.execute(context())
+    with pytest.raises(AirflowSkipException):
+        AnnounceCopyOperator(task_id="after", results=None).execute(context())
+
+
+def test_what_a_batch_committed_is_kept_beside_its_outcomes() -> None:
+    assert committed_path("runs/a/1/commit-00000.jsonl") == "runs/a/1/commit-00000.committed.jsonl"
+
+
+def test_the_job_is_a_file_of_the_project_and_a_retry_never_joins_an_earlier_job() -> None:
+    assert COPY_JOB.is_file()
+    operator: Any = CopySegmentsOperator(task_id="copy", plan="runs/a/plan.jsonl")
+    assert operator.durable is False
+    assert copy.copy(operator).conf is None
