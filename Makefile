@@ -15,7 +15,7 @@ UV_VERSION := 0.13.9
 LOCK := $(PYTHON_BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command 'make lock'
 
-.PHONY: help setup setup-test demo up down status test test-unit check format nightly bench lock clean
+.PHONY: help setup setup-test demo up down status airflow test test-unit check format nightly bench lock clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -37,6 +37,9 @@ down: ## Stop Airflow and all that it started; CONFIG=… as for up
 
 status: setup ## Say what runs, and where; CONFIG=… as for up
 	@$(EMBEDDED) status $(OPTIONS)
+
+airflow: setup ## Run a command of Airflow's own in the Airflow that is up: ARGS='dags list'; CONFIG=… as for up
+	@$(PYTHON_BIN)/python -m tiered_storage_airflow.embedded.airflow_command $(OPTIONS) $(ARGS)
 
 test: setup-test ## Run all tests but the nightly ones
 	@$(PYTHON_BIN)/python -m pytest

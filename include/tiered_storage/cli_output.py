@@ -28,7 +28,7 @@ class Output:
             keys = [column.replace(" ", "_") for column in columns]
             self.document({"rows": [dict(zip(keys, row, strict=True)) for row in rows], **extra})
             return
-        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for column in columns:
             is_number = bool(rows) and all(isinstance(row[columns.index(column)], int) for row in rows)
             table.add_column(
@@ -36,8 +36,10 @@ class Output:
             )
         for row in rows:
             table.add_row(*(Text(_shown(value)) for value in row))
-        # Into a file or a pipe a row is one line, however long.
-        Console(width=None if sys.stdout.isatty() else _UNFOLDED).print(table, crop=False)
+        # Into a file or a pipe a row is one line, however long. A table's own title would be as narrow as the table.
+        console = Console(width=None if sys.stdout.isatty() else _UNFOLDED)
+        console.print(Text(title), soft_wrap=True)
+        console.print(table, crop=False)
 
     def document(self, value: Any) -> None:
         """Write one JSON document."""

@@ -91,6 +91,11 @@ class AirflowPages:
         self._show_grid()
         expect(self.page.get_by_text(words).first).to_be_visible()
 
+    def fold_error(self, words: str) -> None:
+        """Wrap the lines of the log that is shown, and close the traceback below the message with `words`."""
+        self.page.keyboard.press("w")
+        self.page.get_by_text(words).first.click()
+
     def wait_for_backfills(self, dag_id: str, seconds: float) -> None:
         """Wait until Airflow counts no backfill of a DAG as running: it refuses another one before.
 
@@ -151,11 +156,13 @@ class AirflowPages:
 
     def _fill_moment(self, field: Locator, moment: datetime) -> None:
         field.click()
-        for placeholder, text in (("YYYY/MM/DD", f"{moment:%Y/%m/%d}"), ("HH:mm", f"{moment:%H:%M}")):
-            entry = self.page.locator(f"input[placeholder='{placeholder}']:visible")
-            entry.fill(text)
-            entry.press("Enter")
+        date, time = (self.page.locator(f"input[placeholder='{each}']:visible") for each in ("YYYY/MM/DD", "HH:mm"))
+        date.fill(f"{moment:%Y/%m/%d}")
+        date.press("Enter")
+        time.fill(f"{moment:%H:%M}")
+        time.press("Enter")
         self.page.get_by_text("Date Range").click()
+        expect(date).to_have_count(0)
         expect(field).to_contain_text(f"{moment:%H:%M}")
 
     def _show_grid(self) -> None:

@@ -104,8 +104,6 @@ class Stage:
         by_command_line = self.backfill_by_command_line()
         dry_run = self.dry_run()
         red_run = self.red_run()
-        self.pages.open_dags()
-        self.pages.picture("dags", height=840)
         return Seen(
             self.start,
             by_browser,
@@ -138,6 +136,8 @@ class Stage:
     def show_copied(self, window: int) -> None:
         """Take the pictures of a backfill that has ended, and of one run of it."""
         run_id = _run_id(self.window_end(window))
+        self.pages.open_dags()
+        self.pages.picture("dags", height=840)
         self.pages.open_runs(DAG)
         self.pages.picture("backfill-runs", height=760)
         self.pages.open_graph(DAG, run_id)
@@ -186,7 +186,8 @@ class Stage:
         _expect_state(run, "failed")
         [failed] = [task for task in self.api.task_instances(run) if task.state == "failed"]
         self.pages.open_log(DAG, run.run_id, failed.task_id, "CorruptRecordError", failed.map_index)
-        self.pages.picture("red-run", height=720)
+        self.pages.fold_error("CorruptRecordError")
+        self.pages.picture("red-run", height=640)
         return run
 
     def run_by_form(self, button: Locator, run_id: str) -> DagRun:

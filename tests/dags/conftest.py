@@ -31,8 +31,13 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TieredSite:
 def spark(monkeypatch: pytest.MonkeyPatch) -> SparkInProcess:
     """Jobs run in this process and not by Spark, whose start takes longer than all else together."""
     from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+
     from support.spark_in_process import SparkInProcess
 
     spark = SparkInProcess()
-    monkeypatch.setattr(SparkSubmitOperator, "execute", lambda operator, context: spark.execute(operator, context))
+
+    def execute(operator: SparkSubmitOperator, context: object) -> None:
+        spark.execute(operator, context)
+
+    monkeypatch.setattr(SparkSubmitOperator, "execute", execute)
     return spark

@@ -12,7 +12,10 @@ import pytest
 
 from support.airflow_home import AirflowHome
 from support.tiered_site import TIERED, TieredSite
-from tiered_storage.remote_log.model import SegmentState
+from tiered_storage.errors import LogDirectoryLockedError
+from tiered_storage.remote_log.log_directory_source import LogDirectorySource
+from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
+from tiered_storage.remote_log.segment_source import PartitionLog
 
 if TYPE_CHECKING:
     from support.spark_in_process import SparkInProcess
@@ -101,7 +104,8 @@ def test_what_a_dying_spark_job_left_results_of_is_committed_and_the_next_run_co
     }
     assert "Spark failed; what it left results of is committed all the same" in run.log
     for name in ("orders-1", "payments-0"):
-        assert f"{name}: the copy left no result: its worker died" in str(run.errors[f"commit_metadata[{name}]"][0])
+        [error] = run.errors[f"commit_metadata[{name}]"]  # once: no second try could find a result
+        assert f"{name}: the copy left no result: its worker died" in str(error)
     assert [site.finished(name) for name in ("orders-0", "orders-1", "payments-0")] == [[0, 10], [0], []]
     assert airflow.events_of(run)[0]["partitions"] == ["orders-0", "orders-1"]
 
@@ -110,6 +114,27 @@ def test_what_a_dying_spark_job_left_results_of_is_committed_and_the_next_run_co
     assert [site.finished(name) for name in ("orders-0", "orders-1", "payments-0")] == [[0, 10], [0, 10], [0]]
     assert airflow.events_of(following)[0]["partitions"] == ["orders-1", "payments-0"]
     assert len(site.segments("orders-1", SegmentState.DELETE_SEGMENT_STARTED)) == 1
+
+
+def test_a_commit_is_tried_again_while_the_local_log_cannot_be_looked_at(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.write_logs({"orders-0": 2, "orders-1": 1})
+    site.configure({"orders": TIERED})
+    look, refusals = LogDirectorySource.partition, iter([True])
+
+    def look_later(source: LogDirectorySource, partition: TopicIdPartition) -> PartitionLog | None:
+        if next(refusals, False):
+            raise LogDirectoryLockedError("a broker has it")
+        return look(source, partition)
+
+    monkeypatch.setattr(LogDirectorySource, "partition", look_later)
+    run = airflow.run("copy_segments")
+    assert run.state == "success"
+    [error] = run.errors["commit_metadata[orders-0 to orders-1 (2 partitions)]"]
+    assert str(error) == "1 segments committed, but: orders-0: a broker has it"
+    assert [site.finished(name) for name in ("orders-0", "orders-1")] == [[0, 10], [0]]
+    assert airflow.events_of(run)[0]["partitions"] == ["orders-0", "orders-1"]
 
 
 def test_a_spark_job_that_never_leaves_a_result_fails_the_copy_and_its_segments_never_become_visible(

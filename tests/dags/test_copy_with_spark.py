@@ -13,7 +13,7 @@ from support.airflow_home import PROJECT, AirflowHome
 from support.dying_storage import ALREADY_DEAD, VICTIM
 from support.s3_server import localbucket_server
 from support.tiered_site import TIERED, TieredSite
-from tiered_storage.remote_log.copy_messages import CopyOutcome
+from tiered_storage.remote_log.copy_messages import CopyOutcome, from_lines
 from tiered_storage.remote_log.model import SegmentState
 from tiered_storage_airflow.embedded.java import java_home
 
@@ -92,7 +92,10 @@ def test_a_bucket_over_http_is_reached_with_what_the_airflow_connection_says(
     [job] = bucket.rglob("work/runs/*/1/job.json")
     [results] = bucket.rglob("work/runs/*/1/result-00000.jsonl")
     assert json.loads(job.read_text())["endpoint"] == endpoint.url
-    assert results.read_text().count('"COPY_SEGMENT_FINISHED"') + results.read_text().count('"state":1') == 2
+    outcomes = from_lines(results.read_bytes(), CopyOutcome, str(results))
+    assert [outcome.record_count for outcome in outcomes] == [10, 10]
+    # Though the library is installed here, workers take it from the job's zip.
+    assert all("/remote-log-" in outcome.library for outcome in outcomes)
     written = [path for path in site.root.rglob("*") if path.is_file()]
     assert [path for path in written if endpoint.secret_key.encode() in path.read_bytes()] == []
     assert endpoint.secret_key not in run.log + airflow.rendered(run)

@@ -73,8 +73,8 @@ def test_the_demo_verifies_a_private_copy_of_a_brokers_directory(real_kafka: Rea
     assert done.returncode == 0, done.stdout + done.stderr
     assert after == before
     assert "__cluster_metadata-0 is left out" in done.stdout
-    for partition in ("demo-of-a-broker-0", "demo-of-a-broker-1"):
-        expired, remote, local = ranges(done.stdout, partition)
+    for name in ("demo-of-a-broker-0", "demo-of-a-broker-1"):
+        expired, remote, local = ranges(done.stdout, name)
         assert "none" not in (expired, remote, local)
         assert int(expired.split()[2]) + 1 == int(remote.split()[0])
         assert int(local.split()[0]) > int(remote.split()[0])

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import sysconfig
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,12 +78,17 @@ class _WorkerMemory:
 
     def _watch(self) -> None:
         while not self._stopped.wait(0.1):
-            try:
+            with suppress(psutil.NoSuchProcess):
                 for process in self._process.children(recursive=True):
-                    if "pyspark.daemon" in process.cmdline():
-                        self._peak = max(self._peak, process.memory_info().rss)
-            except psutil.Error:
-                continue
+                    self._peak = max(self._peak, _resident(process))
+
+
+def _resident(process: psutil.Process) -> int:
+    """Return the resident bytes of a Python worker; 0 for other processes and for one that has ended."""
+    try:
+        return int(process.memory_info().rss) if "pyspark.daemon" in process.cmdline() else 0
+    except psutil.Error:
+        return 0
 
 
 @pytest.fixture
@@ -110,7 +117,7 @@ def spark_submit(state_directory: Path, tmp_path: Path) -> SparkSubmit:
 
 
 def test_workers_take_the_library_from_the_zip_alone_unpack_it_once_and_compile_it_once(
-    spark_submit: SparkSubmit, tmp_path: Path, record_property: pytest.RecordProperty
+    spark_submit: SparkSubmit, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     site = TieredSite(tmp_path / "site")
     site.write_logs({"orders-0": 2})
@@ -132,4 +139,3 @@ def test_workers_take_the_library_from_the_zip_alone_unpack_it_once_and_compile_
     assert list((tmp_path / "tmp").glob(f"remote-log-{os.getuid()}/*")) == [unpacked]
     assert {path: path.stat().st_mtime_ns for path in unpacked.rglob("*.nb[ci]")} == compiled
     record_property("seconds_of_first_and_later_segments", [first[0].seconds, second[0].seconds])
-    print("PEAK", peak>>20, [o.seconds for o in first+second])

@@ -198,7 +198,7 @@ def _write_dags() -> None:
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
 
-    manager = DagBundlesManager()
+    manager = DagBundlesManager()  # type: ignore[no-untyped-call]  # Airflow's
     manager.sync_bundles_to_db()
     [bundle] = manager.get_all_dag_bundles()
     bundle.initialize()
@@ -216,6 +216,7 @@ def _make_run(dag_id: str, events: Sequence[int] = (), **of_run: Any) -> int:
 
     with create_session() as session:
         dag = SerializedDagModel.get_dag(dag_id)
+        assert dag is not None
         run = dag.create_dagrun(state=DagRunState.QUEUED, session=session, **of_run)
         run.consumed_asset_events.extend(session.scalars(select(AssetEvent).where(AssetEvent.id.in_(events))))
         session.flush()

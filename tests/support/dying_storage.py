@@ -18,7 +18,7 @@ ALREADY_DEAD = "TEST_DYING_STORAGE_ALREADY_DEAD"
 class DyingStorage(ObjectRemoteStorageManager):
     """Stores as its base class does, once it has died."""
 
-    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes | None:
+    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
         """Copy, or read one chunk of the segment and be killed."""
         told = Path(os.environ[ALREADY_DEAD])
         if str(metadata.topic_id_partition) == os.environ[VICTIM] and not told.exists():

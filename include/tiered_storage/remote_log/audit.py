@@ -138,21 +138,25 @@ def _check_objects(
     *,
     deep: bool,
 ) -> Iterator[Anomaly]:
-    expected = storage.expected_objects(segment)
-    seen_wrong = any(name not in listed or listed[name].size != size for name, size in expected.items())
-    if not (seen_wrong or deep):
+    try:
+        expected = storage.expected_objects(segment)
+    except RemoteObjectCorruptError as error:
+        yield Anomaly(AnomalyKind.WRONG_CHECKSUM, str(segment.segment_id), str(error))
         return
+    seen_wrong = [name for name, size in expected.items() if name not in listed or listed[name].size != size]
+    is_whole = True
     # Asked for once more, singly: the copy may have ended after the listing was made.
-    for name, size in expected.items():
+    for name in expected if deep else seen_wrong:
         try:
             found = storage.object_size(name)
         except RemoteObjectNotFoundError as error:
+            is_whole = False
             yield Anomaly(AnomalyKind.MISSING_OBJECT, name, str(error))
-            return
-        if found != size:
-            yield Anomaly(AnomalyKind.WRONG_SIZE, name, f"has {found} bytes, {size} were sent")
-            return
-    if deep:
+            continue
+        if found != expected[name]:
+            is_whole = False
+            yield Anomaly(AnomalyKind.WRONG_SIZE, name, f"has {found} bytes, {expected[name]} were sent")
+    if deep and is_whole:
         try:
             storage.verify(segment)
         except RemoteObjectNotFoundError as error:

@@ -99,10 +99,10 @@ class PartitionReader:
 
     @property
     def log_end_offset(self) -> int:
-        """The offset after the last one that is stable."""
-        if self.local is not None:
-            return self.local.stable_offset
-        return 0 if self.coverage.end_offset is None else self.coverage.end_offset + 1
+        """The offset after the last one that is stable; what is remote is, though a restored local log may lag."""
+        remote_end = 0 if self.coverage.end_offset is None else self.coverage.end_offset + 1
+        local_end = 0 if self.local is None else self.local.stable_offset
+        return max(self.our_log_start, remote_end, local_end)
 
     def fetch(self, offset: int) -> FetchedBatches:
         """Return some batches, beginning with the one that holds `offset`; none at the end, and none from behind it.
@@ -111,9 +111,9 @@ class PartitionReader:
         tier and no segment has it, CorruptRecordError where a local segment should have it and does not.
         """
         self._check_range(offset)
-        segment = self._local_segment(offset)
         if offset == self.log_end_offset:
-            return FetchedBatches(b"", Tier.REMOTE if segment is None else Tier.LOCAL, str(self.partition), 0)
+            return FetchedBatches(b"", Tier.REMOTE if self.local is None else Tier.LOCAL, str(self.partition), 0)
+        segment = self._local_segment(offset)
         return self._fetch_remote_chunk(offset) if segment is None else self._fetch_local(segment, offset)
 
     def records(self, offset: int) -> Iterator[Record]:
@@ -128,11 +128,11 @@ class PartitionReader:
                 return  # all up to the end was compacted away
             position = 0
             while position < len(fetched.content):
-                at = fetched.source_position + position
-                header = read_batch_header(fetched.content, position, source=fetched.source, source_position=at)
+                source, begin = fetched.source, fetched.source_position
+                header = read_batch_header(fetched.content, position, source=source, source_position=begin)
                 batch = fetched.content[position : position + header.size]
                 if not header.is_control:
-                    for record in read_records(batch, source=fetched.source, source_position=at):
+                    for record in read_records(batch, source=source, source_position=begin + position):
                         if offset <= record.offset < self.log_end_offset:
                             yield record
                 position += header.size
@@ -156,7 +156,7 @@ class PartitionReader:
             raise OffsetOutOfRangeError(str(self.partition), offset, self.log_start_offset, self.log_end_offset)
 
     def _local_segment(self, offset: int) -> LocalSegment | None:
-        if self.local is None or offset < self.local.log_start_offset:
+        if self.local is None or not self.local.log_start_offset <= offset < self.local.stable_offset:
             return None
         at_or_below = [segment for segment in self.local.segments if segment.base_offset <= offset]
         return at_or_below[-1] if at_or_below else None
@@ -170,8 +170,8 @@ class PartitionReader:
         if found is None:
             return self._fetch_behind(segment, offset)
         content, position = found
-        if segment.end_offset is None or segment.end_offset >= self.log_end_offset:
-            content = below(content, self.log_end_offset)
+        if self.local is not None and (segment.end_offset is None or segment.end_offset >= self.local.stable_offset):
+            content = below(content, self.local.stable_offset)
         return FetchedBatches(content, Tier.LOCAL, str(segment.log_path), position)
 
     def _fetch_behind(self, segment: LocalSegment, offset: int) -> FetchedBatches:
@@ -213,7 +213,7 @@ class PartitionReader:
     def _missing(self, offset: int) -> RemoteObjectNotFoundError:
         return RemoteObjectNotFoundError(
             f"{self.partition}: no finished remote segment on the lineage holds offset {offset}, and it is not local; "
-            "'tiered-storage audit' shows the gap"
+            "'tiered-storage audit' and 'tiered-storage plan' tell of gaps"
         )
 
 
@@ -221,7 +221,7 @@ def _batch_holding(content: bytes, offset: int, source: str, source_position: in
     """Return where in `content` the first batch begins that ends at or behind `offset`."""
     position = 0
     while position < len(content):
-        header = read_batch_header(content, position, source=source, source_position=source_position + position)
+        header = read_batch_header(content, position, source=source, source_position=source_position)
         if header.last_offset >= offset:
             return position
         position += header.size

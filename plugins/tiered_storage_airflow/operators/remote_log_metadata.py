@@ -17,7 +17,9 @@ from tiered_storage_airflow.run_time import lease_owner, run_folder, run_now, wi
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from tiered_storage.remote_log.copy_messages import CopyOutcome
     from tiered_storage.remote_log.copy_plan import Finding
+    from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 
 
 class PlanCopyOperator(BaseOperator, SkipMixin):
@@ -72,7 +74,9 @@ class PlanCopyOperator(BaseOperator, SkipMixin):
 class CommitMetadataOperator(BaseOperator):
     """Make the copies of one batch of partitions visible to readers, and name those that failed.
 
-    Healthy partitions are committed though others fail; then the task is red. Returns the path of what was committed.
+    Healthy partitions are committed though others fail; then the task is red. It is tried again only where the local
+    log could not be looked at: a copy that failed stays one, and the next run plans it anew. Returns the path of what
+    was committed.
 
     :param results: one element of what CopySegmentsOperator returned: the batch's name and its path
     """
@@ -94,6 +98,7 @@ class CommitMetadataOperator(BaseOperator):
             report = remote_log.commit_copy(outcomes)
             path = committed_path(self.results["path"])
             remote_log.work.write(path, report.committed, RemoteLogSegmentMetadata)
+            undecided = _has_undecided(remote_log, outcomes)
         for segment in report.committed:
             self.log.info(
                 "committed: %s offsets %d to %d", segment.topic_id_partition, segment.start_offset, segment.end_offset
@@ -103,7 +108,7 @@ class CommitMetadataOperator(BaseOperator):
         if report.is_whole:
             return path
         message = _sentence([*report.failures, *report.damages], f"{len(report.committed)} segments committed, but")
-        raise AirflowException(message) if report.failures and report.retriable else AirflowFailException(message)
+        raise AirflowException(message) if undecided else AirflowFailException(message)
 
 
 class AnnounceCopyOperator(BaseOperator):
@@ -253,12 +258,22 @@ def committed_path(results_path: str) -> str:
     return results_path.removesuffix(".jsonl") + ".committed.jsonl"
 
 
+def _has_undecided(remote_log: RemoteLogManager, outcomes: Sequence[CopyOutcome]) -> bool:
+    """Whether a commit left copies as they were; what was neither committed nor marked for deletion may still be."""
+    from tiered_storage.remote_log.model import SegmentState
+
+    ids = {outcome.task.metadata.segment_id for outcome in outcomes}
+    return any(
+        segment.segment_id in ids and segment.state is SegmentState.COPY_SEGMENT_STARTED
+        for partition in {segment_id.topic_id_partition for segment_id in ids}
+        for segment in remote_log.segments.list_remote_log_segments(partition)
+    )
+
+
 def _fail_for(findings: Sequence[Finding], introduction: str) -> None:
     if findings:
-        raise AirflowFailException(_sentence(findings, introduction))
+        raise AirflowFailException(_sentence(findings, f"{introduction} {len(findings)} need a person"))
 
 
 def _sentence(findings: Sequence[Finding], introduction: str) -> str:
-    return f"{introduction} {len(findings)} need a person: " + "; ".join(
-        f"{finding.partition}: {finding.message}" for finding in findings
-    )
+    return f"{introduction}: " + "; ".join(f"{finding.partition}: {finding.message}" for finding in findings)

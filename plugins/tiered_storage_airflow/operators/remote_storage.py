@@ -165,10 +165,13 @@ class FetchSegmentOperator(BaseOperator):
         """Write the bytes under a temporary name, then rename; returns the path."""
         target = Path(self.path)
         temporary = target.with_name(target.name + ".part")
-        with RemoteLogHook().get_conn() as remote_log, temporary.open("wb") as out:
-            for chunk in remote_log.fetch(self.topic, int(self.partition), int(self.offset)):
-                out.write(chunk)
-        temporary.rename(target)
+        try:
+            with RemoteLogHook().get_conn() as remote_log, temporary.open("wb") as out:
+                for chunk in remote_log.fetch(self.topic, int(self.partition), int(self.offset)):
+                    out.write(chunk)
+            temporary.rename(target)
+        finally:
+            temporary.unlink(missing_ok=True)
         return str(target)
 
 

@@ -31,6 +31,9 @@ from tiered_storage.remote_log.storage.object_names import check_object_name, is
 READ_BACK_BYTES = 1 << 20
 """One piece of the reading back: it stays in the CPU's cache between the copy and the checksum."""
 
+WRITE_BYTES = 1 << 20
+"""What one call writes: from 2 MiB on, Linux takes huge pages for the page cache, and finding them costs far more."""
+
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
@@ -175,7 +178,7 @@ def _write(temporary: Path, target: Path, checked: CheckedChunks, size: int) -> 
 
 def _write_all(descriptor: int, chunk: memoryview) -> None:
     while chunk:
-        chunk = chunk[os.write(descriptor, chunk) :]
+        chunk = chunk[os.write(descriptor, chunk[:WRITE_BYTES]) :]
 
 
 def _read_back(descriptor: int, path: Path, written: WrittenObject) -> None:

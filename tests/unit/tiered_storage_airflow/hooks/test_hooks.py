@@ -57,7 +57,9 @@ def test_what_the_connection_leaves_out_comes_from_the_environment(
 
 
 def test_the_settings_endpoint_goes_before_the_connections(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    settings = Settings.model_validate({"state.directory": tmp_path, "rsm.config.endpoint": "https://other.example.com"})
+    settings = Settings.model_validate(
+        {"state.directory": tmp_path, "rsm.config.endpoint": "https://other.example.com"}
+    )
     assert define(monkeypatch, **SECRET).options(settings).endpoint == "https://other.example.com"
 
 

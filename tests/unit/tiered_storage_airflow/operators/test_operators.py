@@ -65,7 +65,9 @@ def test_the_segments_of_a_topic_are_listed_in_the_work_area(site: TieredSite) -
 
 
 def test_nothing_committed_is_nothing_to_announce(site: TieredSite) -> None:
-    operator = AnnounceCopyOperator(task_id="announce", results=[{"name": "a batch", "path": "runs/none/1/commit.jsonl"}])
+    operator = AnnounceCopyOperator(
+        task_id="announce", results=[{"name": "a batch", "path": "runs/none/1/commit.jsonl"}]
+    )
     with pytest.raises(AirflowSkipException, match="nothing was committed"):
         operator.execute(context())
     with pytest.raises(AirflowSkipException):

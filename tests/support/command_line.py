@@ -1,0 +1,53 @@
+"""Runs `tiered-storage` in this process, as a shell would."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from support.remote_logs import RemoteLogFiles
+from tiered_storage import cli
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """How a command ended, and what it wrote to its two outputs."""
+
+    exit_code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """The one JSON document on its standard output."""
+        return json.loads(self.out)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of that document."""
+        rows: list[dict[str, Any]] = self.document["rows"]
+        return rows
+
+
+def run(*arguments: object) -> CommandResult:
+    """Run `tiered-storage` with these arguments."""
+    out, err = io.StringIO(), io.StringIO()
+    argv = ["tiered-storage", *map(str, arguments)]
+    with mock.patch.object(sys, "argv", argv), redirect_stdout(out), redirect_stderr(err):
+        try:
+            cli.main()
+        except SystemExit as ended:
+            code = ended.code
+        else:
+            code = 0
+    return CommandResult(code if isinstance(code, int) else int(code is not None), out.getvalue(), err.getvalue())
+
+
+def run_on(files: RemoteLogFiles, *arguments: object) -> CommandResult:
+    """Run it with the settings of `files`."""
+    return run(*arguments, "--config", files.config)

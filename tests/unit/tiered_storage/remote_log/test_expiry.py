@@ -1,0 +1,502 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.metadata_stores import a_step
+from support.remote_logs import (
+    BATCH_BYTES,
+    ENABLED,
+    NOW,
+    ORDERS_0,
+    SEGMENT_BYTES,
+    a_copied_remote_log,
+    a_remote_log,
+    begin,
+    carry_out,
+    copy,
+    held_by,
+    local_log,
+    offsets_read,
+    partition_of,
+    record,
+    segments_of,
+    states_of,
+)
+from tiered_storage.errors import OffsetOutOfRangeError, RemoteStorageError, StoreMismatchError
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, write_leader_epochs
+from tiered_storage.kafka_log.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
+from tiered_storage.remote_log.expiry import DeletionReport, ExpiryPlan, plan_expiry
+from tiered_storage.remote_log.metadata import Topic
+from tiered_storage.remote_log.model import (
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.topic_settings import TopicSettings
+
+STARTED, FINISHED, DELETING, _ = (state.name for state in SegmentState)
+TOTAL = 3 * SEGMENT_BYTES + BATCH_BYTES
+"""The bytes of three remote segments and of the local batch that is not remote yet."""
+
+
+def plan_with(
+    remote_log: RemoteLogManager, now: int = NOW, *, with_local: bool = True, **limits: int
+) -> ExpiryPlan | None:
+    """Plan with `limits` (retention_ms, retention_bytes), where the other is unlimited."""
+    given = {name.replace("_", "."): value for name, value in {"retention_ms": -1, **limits}.items()}
+    settings = TopicSettings.parse("orders", given).over(TopicSettings.parse("defaults", {}), "orders")
+    local = local_log(remote_log) if with_local else None
+    return plan_expiry(ORDERS_0, remote_log.segments, settings, now, local)
+
+
+def going(plan: ExpiryPlan | None) -> list[int]:
+    return [] if plan is None else [segment.start_offset for segment in plan.segments]
+
+
+def expire(remote_log: RemoteLogManager, now: int = NOW, owner: str = "expire") -> DeletionReport:
+    """Plan, mark and delete everything."""
+    remote_log.mark_expired(remote_log.plan_expiry(".*", now), owner)
+    return remote_log.delete_marked(owner)
+
+
+def keeping(size: int) -> dict[str, Any]:
+    """Return the settings of a topic that keeps so many bytes in both tiers."""
+    return {"orders": {**ENABLED, "retention.bytes": size}}
+
+
+def advance(remote_log: RemoteLogManager, offset: int) -> None:
+    lease = held_by(remote_log, "test")
+    remote_log.segments.advance_log_start_offset(ORDERS_0, offset, lease)
+    remote_log.leases.release(lease)
+
+
+class FailingStore(ObjectRemoteStorageManager):
+    """A store that deletes nothing of the segments that begin at these offsets."""
+
+    def __init__(self, root: Path, offsets: Sequence[int]) -> None:
+        super().__init__(LocalDirectory(root))
+        self.offsets = offsets
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        if metadata.start_offset in self.offsets:
+            raise RemoteStorageError("the store is away")
+        super().delete_log_segment_data(metadata)
+
+
+# ---------------------------------------------------------------------------------------------------------- planning
+
+
+@pytest.mark.parametrize(
+    ("limit", "bases"),
+    [
+        (TOTAL, []),
+        (TOTAL - SEGMENT_BYTES + 1, []),
+        (TOTAL - SEGMENT_BYTES, [0]),
+        (TOTAL - 2 * SEGMENT_BYTES + 1, [0]),
+        (TOTAL - 2 * SEGMENT_BYTES, [0, 10]),
+        (1, [0, 10, 20]),
+        (-1, []),
+    ],
+)
+def test_segments_end_oldest_first_while_the_excess_is_at_least_their_size(
+    tmp_path: Path, limit: int, bases: list[int]
+) -> None:
+    with a_copied_remote_log(tmp_path).open() as remote_log:
+        plan = plan_with(remote_log, retention_bytes=limit)
+
+    assert going(plan) == bases
+    if plan is not None:
+        assert plan.topic_id_partition == ORDERS_0
+        assert plan.new_log_start == 10 * len(bases)
+        assert plan.size == len(bases) * SEGMENT_BYTES
+
+
+@pytest.mark.parametrize(
+    ("limit", "age_of_first", "bases"),
+    [
+        (60_000, 60_000, []),
+        (60_000, 60_001, [0]),
+        (60_000, 70_001, [0, 10]),
+        (60_000, 10**9, [0, 10, 20]),
+        (-1, 10**9, []),
+    ],
+)
+def test_segments_end_once_their_latest_record_is_older_than_the_limit(
+    tmp_path: Path, limit: int, age_of_first: int, bases: list[int]
+) -> None:
+    with a_copied_remote_log(tmp_path).open() as remote_log:
+        assert going(plan_with(remote_log, record(9).timestamp + age_of_first, retention_ms=limit)) == bases
+
+
+def test_what_is_in_both_tiers_counts_once_and_what_is_only_local_counts_too(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        assert going(plan_with(remote_log, retention_bytes=TOTAL - SEGMENT_BYTES)) == [0]
+        assert going(plan_with(remote_log, with_local=False, retention_bytes=TOTAL - SEGMENT_BYTES)) == []
+
+    files.append(6)
+    with files.open() as remote_log:
+        assert going(plan_with(remote_log, retention_bytes=TOTAL)) == [0, 10, 20]
+
+
+def test_copies_that_never_finished_do_not_count(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    files.append(4)
+    with files.open() as remote_log:
+        begin(remote_log)
+        total = TOTAL + 4 * BATCH_BYTES
+        assert going(plan_with(remote_log, retention_bytes=total)) == []
+        assert going(plan_with(remote_log, retention_bytes=total - SEGMENT_BYTES)) == [0]
+        assert going(plan_with(remote_log, NOW * 2, retention_ms=1)) == [0, 10, 20]
+
+
+def test_a_copy_of_another_leader_does_not_count_but_goes_with_its_offsets(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    lineage = [EpochEntry(0, 0), EpochEntry(1, 15)]
+    write_leader_epochs(files.partition_directory() / "leader-epoch-checkpoint", lineage)
+
+    with files.open() as remote_log:
+        lease = held_by(remote_log, "test")
+        [_, second, _] = segments_of(remote_log)
+        heir = replace(
+            second,
+            segment_id=replace(second.segment_id, id=second.segment_id.id[::-1]),
+            state=SegmentState.COPY_SEGMENT_STARTED,
+            leader_epochs=(EpochEntry(0, 10), EpochEntry(1, 15)),
+            custom_metadata=None,
+            fencing_number=lease.fencing_number,
+        )
+        remote_log.segments.add_remote_log_segment_metadata(heir, lease)
+        finishing = a_step(heir, SegmentState.COPY_SEGMENT_FINISHED, custom_metadata=b"where it is")
+        remote_log.segments.update_remote_log_segment_metadata(finishing, lease)
+        remote_log.leases.release(lease)
+
+        # Remote on the lineage: 0 to 19; only local: the segments from 20 on.
+        assert going(plan_with(remote_log, retention_bytes=TOTAL)) == []
+        assert going(plan_with(remote_log, retention_bytes=TOTAL - 2 * SEGMENT_BYTES)) == [0, 10, 10]
+
+
+def test_a_segment_without_timestamps_does_not_grow_old(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        outcomes = [
+            replace(one, finished=replace(one.finished, max_timestamp=-1)) if one.finished else one
+            for one in carry_out(remote_log, begin(remote_log))
+        ]
+        remote_log.commit_copy(outcomes)
+
+        assert plan_with(remote_log, NOW * 2, retention_ms=1) is None
+        assert going(plan_with(remote_log, retention_bytes=1)) == [0, 10, 20]
+
+
+def test_a_log_start_that_the_broker_moved_ends_nothing_remote(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 30})
+
+    with files.open() as remote_log:
+        assert plan_with(remote_log) is None
+        assert remote_log.plan_expiry(".*", NOW) == []
+        assert offsets_read(remote_log, 0) == list(range(35))
+
+
+def test_what_lies_below_our_log_start_still_goes(tmp_path: Path) -> None:
+    with a_copied_remote_log(tmp_path).open() as remote_log:
+        advance(remote_log, 15)
+        plan = plan_with(remote_log)
+
+        assert plan is not None
+        assert going(plan) == [0]
+        assert plan.new_log_start == 15, "it never falls"
+
+
+def test_where_nothing_is_past_its_retention_there_is_no_plan(tmp_path: Path) -> None:
+    with a_copied_remote_log(tmp_path).open() as remote_log:
+        assert plan_with(remote_log) is None
+        advance(remote_log, 5)
+        assert plan_with(remote_log) is None
+
+
+@pytest.mark.parametrize(
+    "topics",
+    [{}, {"orders": {"remote.storage.enable": True, "retention.ms": 1}}, {"clicks": {**ENABLED, "retention.ms": 1}}],
+    ids=["nothing is set", "deletion is not allowed", "another topic"],
+)
+def test_nothing_expires_that_was_not_switched_on(tmp_path: Path, topics: dict[str, Any]) -> None:
+    with a_copied_remote_log(tmp_path, topics=topics).open() as remote_log:
+        assert remote_log.plan_expiry(".*", NOW * 2) == []
+
+
+def test_only_the_topics_that_were_asked_for(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, {("clicks", 0): 1, ("orders", 0): 1})
+    with files.open() as remote_log:
+        for topic in ("clicks", "orders"):
+            lease = held_by(remote_log, "test", partition_of(topic))
+            remote_log.segments.advance_log_start_offset(partition_of(topic), 10, lease)
+            remote_log.leases.release(lease)
+
+        assert [str(plan.topic_id_partition) for plan in remote_log.plan_expiry("orders", NOW)] == ["orders-0"]
+        remote_log.mark_expired(remote_log.plan_expiry(".*", NOW), "expire")
+        deleted = remote_log.delete_marked("expire", "orders").deleted
+
+        assert [str(segment.topic_id_partition) for segment in deleted] == ["orders-0"]
+        assert states_of(remote_log, partition_of("clicks")) == [(0, DELETING)]
+
+
+def test_a_topic_whose_local_log_is_out_of_reach_expires_by_what_is_remote(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(2 * SEGMENT_BYTES))
+    (files.partition_directory() / "leader-epoch-checkpoint").write_text("0\nmany\n")
+
+    with files.open() as remote_log:
+        [plan] = remote_log.plan_expiry(".*", NOW)
+
+    assert going(plan) == [0]
+
+
+# ----------------------------------------------------------------------------------------------- marking and deleting
+
+
+def test_what_expired_is_gone_from_readers_metadata_and_store(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(TOTAL - 2 * SEGMENT_BYTES))
+
+    with files.open() as remote_log:
+        report = expire(remote_log)
+
+        assert [segment.start_offset for segment in report.deleted] == [0, 10]
+        assert {segment.state for segment in report.deleted} == {SegmentState.DELETE_SEGMENT_FINISHED}
+        assert report.failures == report.left == ()
+        assert states_of(remote_log) == [(20, FINISHED)]
+        assert remote_log.segments.log_start_offset(ORDERS_0) == 20
+        assert len(files.objects()) == 3
+        assert offsets_read(remote_log, 20) == list(range(20, 35))
+        with pytest.raises(OffsetOutOfRangeError, match="offset 19 is out of range; it has offsets 20 to 34"):
+            offsets_read(remote_log, 19)
+        held_by(remote_log, "anybody")
+        assert expire(remote_log).deleted == ()
+
+
+def test_our_log_start_moves_before_anything_is_marked_and_that_before_anything_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(TOTAL - SEGMENT_BYTES))
+    with files.open() as remote_log:
+        kind = type(remote_log.segments)
+        update = kind.update_remote_log_segment_metadata
+        seen: list[tuple[str, int | None, int]] = []
+
+        def watched(self: Any, step: Any, lease: Any) -> RemoteLogSegmentMetadata:
+            seen.append((step.state.name, self.log_start_offset(ORDERS_0), len(files.objects(".log"))))
+            return update(self, step, lease)
+
+        monkeypatch.setattr(kind, "update_remote_log_segment_metadata", watched)
+        expire(remote_log)
+
+    assert seen == [(DELETING, 10, 3), ("DELETE_SEGMENT_FINISHED", 10, 2)]
+
+
+def test_a_crash_after_our_log_start_moved_is_made_good_by_the_next_run(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        advance(remote_log, 20)
+        assert states_of(remote_log) == [(0, FINISHED), (10, FINISHED), (20, FINISHED)]
+
+        assert [segment.start_offset for segment in expire(remote_log).deleted] == [0, 10]
+
+
+def test_local_segments_below_our_log_start_are_read_no_more_and_go(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(TOTAL - 2 * SEGMENT_BYTES))
+    with files.open() as remote_log:
+        expire(remote_log)
+        plans, _ = remote_log.plan_local_retention(".*", NOW)
+        assert remote_log.enforce_local_retention(plans).failures == ()
+
+    assert files.local_starts() == [20, 30]
+
+
+def test_a_deletion_that_fails_stays_marked_and_is_tried_again(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(TOTAL - 2 * SEGMENT_BYTES))
+    with files.open() as opened:
+        report = expire(replace(opened, storage=FailingStore(files.store, [0])))
+
+        assert [segment.start_offset for segment in report.deleted] == [10]
+        [failure] = report.failures
+        assert failure.partition == "orders-0"
+        assert "the store is away" in failure.message
+        assert states_of(opened) == [(0, DELETING), (20, FINISHED)]
+
+        assert [segment.start_offset for segment in expire(opened, owner="next run").deleted] == [0]
+        assert states_of(opened) == [(20, FINISHED)]
+
+
+def test_a_partition_that_somebody_holds_is_left_and_told(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, {("clicks", 0): 1, ("orders", 0): 1})
+    files.properties["topics"] = {topic: {**ENABLED, "retention.bytes": 1} for topic in ("clicks", "orders")}
+    with files.open() as remote_log:
+        plans = remote_log.plan_expiry(".*", NOW)
+        lease = held_by(remote_log, "a copy run")
+        done, left = remote_log.mark_expired(plans, "expire")
+
+        assert [str(partition) for partition in done] == ["clicks-0"]
+        assert [finding.partition for finding in left] == ["orders-0"]
+        assert remote_log.segments.log_start_offset(ORDERS_0) is None
+        assert states_of(remote_log) == [(0, FINISHED)]
+
+        remote_log.leases.release(lease)
+        remote_log.mark_expired(plans, "expire")
+        held_by(remote_log, "a copy run")
+        report = remote_log.delete_marked("expire")
+        assert [str(segment.topic_id_partition) for segment in report.deleted] == ["clicks-0"]
+        assert [finding.partition for finding in report.left] == ["orders-0"]
+
+
+def test_two_runs_at_once_do_the_work_once(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(TOTAL - 2 * SEGMENT_BYTES))
+    with files.open() as remote_log:
+        both = [remote_log.plan_expiry(".*", NOW) for _ in range(2)]
+        remote_log.mark_expired(both[0], "first run")
+        first = remote_log.delete_marked("first run")
+
+        done, left = remote_log.mark_expired(both[1], "second run")
+        second = remote_log.delete_marked("second run")
+
+        assert len(first.deleted) == 2
+        assert (done, left) == ((ORDERS_0,), ())
+        assert second == DeletionReport((), (), ())
+        held_by(remote_log, "anybody")
+
+
+def test_a_lease_that_is_lost_in_the_middle_stops_this_attempt_and_no_other_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = a_copied_remote_log(tmp_path, {("clicks", 0): 1, ("orders", 0): 1})
+    files.properties["topics"] = {topic: {**ENABLED, "retention.bytes": 1} for topic in ("clicks", "orders")}
+    with files.open() as remote_log:
+        plans = sorted(remote_log.plan_expiry(".*", NOW), key=lambda plan: str(plan.topic_id_partition))
+        kind = type(remote_log.segments)
+        advance_to = kind.advance_log_start_offset
+
+        def overtaken(self: Any, partition: TopicIdPartition, offset: int, lease: Any) -> None:
+            if partition.topic == "clicks":
+                remote_log.leases.acquire(partition, "expire", 1000)
+            advance_to(self, partition, offset, lease)
+
+        monkeypatch.setattr(kind, "advance_log_start_offset", overtaken)
+        done, left = remote_log.mark_expired(plans, "expire")
+
+        assert [str(partition) for partition in done] == ["orders-0"]
+        assert [finding.partition for finding in left] == ["clicks-0"]
+        assert states_of(remote_log, partition_of("clicks")) == [(0, FINISHED)]
+
+
+def test_deletion_that_was_forbidden_since_the_plan_marks_nothing(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(1))
+    with files.open() as remote_log:
+        plans = remote_log.plan_expiry(".*", NOW)
+        remote_log.topics.put(Topic(ORDERS_0.cluster_id, ORDERS_0.topic_id, "orders", remote_storage_enable=True))
+
+        assert remote_log.mark_expired(plans, "expire") == ((), ())
+        assert remote_log.segments.log_start_offset(ORDERS_0) is None
+
+
+def test_deletion_that_was_forbidden_since_the_mark_deletes_nothing(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(1))
+    with files.open() as remote_log:
+        remote_log.mark_expired(remote_log.plan_expiry(".*", NOW), "expire")
+        forbidden = Topic(ORDERS_0.cluster_id, ORDERS_0.topic_id, "orders", remote_storage_enable=True)
+        remote_log.topics.put(forbidden)
+
+        assert remote_log.delete_marked("expire").deleted == ()
+        assert len(files.objects()) == 9
+
+        remote_log.topics.put(replace(forbidden, deletion_allowed=True))
+        assert len(remote_log.delete_marked("expire").deleted) == 3
+        assert files.objects() == []
+
+
+def test_nothing_goes_where_store_and_metadata_do_not_belong_together(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(1))
+    with files.open() as remote_log:
+        plans = remote_log.plan_expiry(".*", NOW)
+        remote_log.mark_expired(plans, "expire")
+        identity = files.store / "store.json"
+        identity.write_text(json.dumps({**json.loads(identity.read_text()), "metadata_uuid": "another"}))
+        before = files.objects()
+
+        with pytest.raises(StoreMismatchError):
+            remote_log.mark_expired(plans, "expire")
+        with pytest.raises(StoreMismatchError):
+            remote_log.delete_marked("expire")
+
+        identity.unlink()
+        with pytest.raises(StoreMismatchError):
+            remote_log.delete_marked("expire")
+        assert files.objects() == before
+
+
+# -------------------------------------------------------------------------------------------------- unfinished copies
+
+
+def test_what_a_dead_copy_left_goes_after_a_grace_time_in_which_its_worker_may_still_write(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, topics={"orders": {"remote.storage.enable": True}})
+    with files.open() as remote_log:
+        carry_out(remote_log, begin(remote_log, "dead run"))
+        assert len(files.objects()) == 9
+        files.clock.now += remote_log.settings.lease_duration_ms + 1
+
+        assert remote_log.delete_marked("expire").deleted == ()
+        assert states_of(remote_log) == [(0, DELETING), (10, DELETING), (20, DELETING)]
+        files.clock.now += remote_log.settings.remote_log_orphan_grace_ms - 1
+        assert remote_log.delete_marked("expire").deleted == ()
+        files.clock.now += 1
+        report = remote_log.delete_marked("expire")
+
+        assert len(report.deleted) == 3, "which nobody ever saw: no right to delete is asked for"
+        assert files.objects() == []
+        assert states_of(remote_log) == []
+
+
+def test_copies_under_way_are_left_alone_and_that_is_no_trouble(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        outcomes = carry_out(remote_log, begin(remote_log))
+
+        assert remote_log.delete_marked("expire") == DeletionReport((), (), ())
+        assert remote_log.commit_copy(outcomes).is_whole
+
+
+def test_marked_copies_of_a_partition_that_is_held_are_told_as_left(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        begin(remote_log, "run")
+        begin(remote_log, "run")
+
+        assert [finding.partition for finding in remote_log.delete_marked("expire").left] == ["orders-0"]
+
+
+def test_a_partition_with_nothing_to_delete_is_not_even_leased(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        lease = held_by(remote_log, "somebody")
+        assert remote_log.delete_marked("expire") == DeletionReport((), (), ())
+        remote_log.leases.check(lease)
+
+
+def test_copying_goes_on_behind_what_expired(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(SEGMENT_BYTES))
+    with files.open() as remote_log:
+        expire(remote_log)
+        assert states_of(remote_log) == [(20, FINISHED)]
+        assert remote_log.plan_copy().segments == ()
+    files.append(3)
+
+    with files.open() as remote_log:
+        assert [segment.start_offset for segment in copy(remote_log).committed] == [30]
+        assert offsets_read(remote_log, 20) == list(range(20, 50))

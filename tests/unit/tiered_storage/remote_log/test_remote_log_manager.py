@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from support.remote_logs import (
+    NOW,
+    ORDERS_0,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    a_remote_log,
+    begin,
+    copy,
+    offsets_read,
+    partition_of,
+    segments_of,
+)
+from tiered_storage.errors import ConfigurationError, StoreMismatchError, TieredStorageError
+from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore
+from tiered_storage.remote_log.remote_log_manager import store_options
+from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.settings import load_settings
+
+
+def test_all_parts_are_opened_and_closed_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    monkeypatch.setattr(ObjectRemoteStorageManager, "close", lambda _: closed.append("storage"))
+    files = a_remote_log(tmp_path)
+
+    with files.open() as remote_log:
+        assert remote_log.segments is remote_log.store.segments
+        assert remote_log.leases is remote_log.store.leases
+        assert remote_log.topics is remote_log.store.topics
+        assert remote_log.work.url == (tmp_path / "state" / "work").as_uri()
+        assert closed == []
+
+    assert closed == ["storage"]
+
+
+def test_what_was_opened_is_closed_again_where_a_later_part_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str] = []
+    monkeypatch.setattr(SqlMetadataStore, "close", lambda _: closed.append("metadata"))
+    monkeypatch.setattr(ObjectRemoteStorageManager, "close", lambda _: closed.append("storage"))
+    (tmp_path / "log").mkdir()
+    files = a_remote_log(tmp_path, work_url=(tmp_path / "occupied").as_uri())
+    (tmp_path / "occupied").write_text("no directory")
+
+    with pytest.raises(TieredStorageError):
+        files.open()
+
+    assert closed == ["storage", "metadata"]
+
+
+def test_the_way_to_the_store_is_that_of_the_settings_and_else_of_the_environment(tmp_path: Path) -> None:
+    environ = {"AWS_ACCESS_KEY_ID": "key", "AWS_ENDPOINT_URL": "https://theirs", "AWS_REGION": "us-east-1"}
+    settings = load_settings(a_remote_log(tmp_path).config, environ={})
+
+    assert store_options(settings, environ) == ObjectStoreOptions("https://theirs", "us-east-1", "key")
+    ours = load_settings(
+        tmp_path / "settings.yaml",
+        environ={},
+        overrides={
+            "rsm.config.endpoint": "http://ours",
+            "rsm.config.region": "eu-central-1",
+            "rsm.config.allow.http": True,
+        },
+    )
+    assert store_options(ours, environ) == ObjectStoreOptions(
+        "http://ours", "eu-central-1", "key", None, None, allow_http=True
+    )
+
+
+# -------------------------------------------------------------------------------- which store belongs to which metadata
+
+
+def test_the_first_copy_marks_the_store_as_that_of_the_metadata(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        assert remote_log.store.identity.bound_store_uuid() is None
+        begin(remote_log)
+        bound = remote_log.store.identity.bound_store_uuid()
+        remote_log.bind_store()
+
+        assert bound is not None
+        assert remote_log.store.identity.bound_store_uuid() == bound
+        assert bound in (files.store / "store.json").read_text()
+
+
+def test_another_metadata_store_may_not_use_the_store(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    files.properties["rlmm.config.url"] = f"sqlite:///{tmp_path}/other.db"
+
+    with files.open() as remote_log:
+        plan = remote_log.plan_copy()
+        assert len(plan.segments) == 3
+        with pytest.raises(StoreMismatchError, match="the store belongs to the metadata"):
+            remote_log.begin_copy(plan, "copy")
+        assert segments_of(remote_log) == []
+
+
+def test_an_empty_store_in_the_place_of_ours_is_noticed(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    files.append(2)
+    shutil.rmtree(files.store)
+
+    with files.open() as remote_log, pytest.raises(StoreMismatchError, match="is the URL right, and the disk mounted"):
+        begin(remote_log)
+
+
+def test_a_store_of_somebody_elses_making_answers_for_itself(tmp_path: Path) -> None:
+    class Other:
+        """Not one of ours."""
+
+    with a_remote_log(tmp_path).open() as opened:
+        remote_log = replace(opened, storage=Other())  # type: ignore[arg-type]  # no method of it is called
+        remote_log.bind_store()
+
+    assert not (tmp_path / "state" / "remote").exists()
+
+
+# --------------------------------------------------------------------------------------------------- finding partitions
+
+
+def test_a_partition_is_found_by_its_name_where_it_is_local_or_else_remote(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        assert remote_log.find_partition("orders", 0) == ORDERS_0
+        for topic, number in [("orders", 1), ("clicks", 0)]:
+            with pytest.raises(ConfigurationError, match=f"{topic}-{number} is neither in log.dirs nor in the remote"):
+                remote_log.find_partition(topic, number)
+
+    files.properties["log.dirs"] = []
+    with files.open() as remote_log:
+        assert remote_log.find_partition("orders", 0) == ORDERS_0
+
+
+def test_a_topic_that_was_made_anew_is_another_one(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    _remake_topic(files, "BBBBBBBBBBBBBBBBBBBBBA")
+    remade = replace(ORDERS_0, topic_id="BBBBBBBBBBBBBBBBBBBBBA")
+    with files.open() as remote_log:
+        assert remote_log.find_partition("orders", 0) == remade
+        assert {segment.topic_id_partition for segment in copy(remote_log).committed} == {remade}
+        assert len(segments_of(remote_log, ORDERS_0)) == 3
+        assert offsets_read(remote_log, 0, remade) == list(range(35))
+
+    files.properties["log.dirs"] = []
+    with files.open() as remote_log, pytest.raises(ConfigurationError, match=r"orders-0 had several lives.*BBBBBB"):
+        remote_log.find_partition("orders", 0)
+
+
+def test_a_local_log_is_none_where_it_cannot_be_looked_at(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        assert remote_log.local_log(ORDERS_0) is not None
+        assert remote_log.local_log(partition_of("orders", 1)) is None
+        shutil.rmtree(files.log_directory)
+        assert remote_log.local_log(ORDERS_0) is None
+
+    files.properties["log.dirs"] = []
+    with files.open() as remote_log:
+        assert remote_log.local_log(ORDERS_0) is None
+
+
+def test_topics_that_are_no_regular_expression_are_refused_before_anything_is_done(tmp_path: Path) -> None:
+    with a_copied_remote_log(tmp_path).open() as remote_log:
+        for ask in (
+            lambda: remote_log.plan_local_retention("(", NOW),
+            lambda: remote_log.plan_expiry("(", NOW),
+            lambda: remote_log.delete_marked("owner", "("),
+            lambda: remote_log.audit("("),
+            lambda: remote_log.check_topics("("),
+        ):
+            with pytest.raises(ConfigurationError, match="not a regular expression"):
+                ask()
+
+
+def test_leases_are_kept_while_somebody_else_works(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        tasks = begin(remote_log).tasks
+        with remote_log.keep_leases(task.lease for task in tasks):
+            files.clock.now += remote_log.settings.lease_duration_ms - 1
+        files.clock.now += remote_log.settings.lease_duration_ms - 1
+
+        assert [finding.partition for finding in begin(remote_log, "another run").left] == ["orders-0"]
+
+
+def _remake_topic(files: RemoteLogFiles, topic_id: str) -> None:
+    (files.partition_directory() / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}\n")

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from support.command_line import run_on
+from support.remote_logs import (
+    NOW,
+    SEGMENT_BYTES,
+    a_copied_remote_log,
+    a_remote_log,
+    begin,
+    record,
+    rewrite_segment,
+)
+from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.record_batch import encode_batch
+
+ODD_VALUES = [
+    b"[bold]brackets[/] [/nothing]",
+    b"two\nlines\tand a \x1b[31mcommand to the terminal",
+    b"\xff\xfe is no UTF-8",
+    "größe — ✓".encode(),
+    b"",
+    b"x" * 61,
+]
+
+
+# ---------------------------------------------------------------------------------------------------------- segments
+
+
+def test_segments_are_shown_in_every_state(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    files.append(2)
+    with files.open() as remote_log:
+        begin(remote_log)
+
+    told, shown = run_on(files, "segments", "--json"), run_on(files, "segments")
+
+    assert told.exit_code == shown.exit_code == 0
+    assert [(row["start_offset"], row["end_offset"], row["state"]) for row in told.rows] == [
+        (0, 9, "COPY_SEGMENT_FINISHED"),
+        (10, 19, "COPY_SEGMENT_FINISHED"),
+        (20, 29, "COPY_SEGMENT_FINISHED"),
+        (30, 39, "COPY_SEGMENT_STARTED"),
+    ]
+    first = told.rows[0]
+    assert (first["partition"], first["bytes"], first["max_timestamp"]) == ("orders-0", SEGMENT_BYTES, NOW + 9000)
+    assert len(first["segment_id"]) == 22
+    assert f"{NOW + 9000:,}" in shown.out
+
+
+def test_only_the_segments_of_the_topics_that_were_asked_for(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, {("clicks", 0): 1, ("orders", 0): 1})
+
+    result = run_on(files, "segments", "--topics", "clicks", "--json")
+
+    assert [row["partition"] for row in result.rows] == ["clicks-0"]
+
+
+# -------------------------------------------------------------------------------------------------------------- read
+
+
+def test_records_are_read_from_the_log_start_on(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+
+    result = run_on(files, "read", "orders", 0)
+
+    assert result.exit_code == 0
+    lines = [line.split() for line in result.out.splitlines() if "value" in line and "key" in line]
+    assert [line[0] for line in lines[1:]] == [str(offset) for offset in range(10)]
+    assert f"{NOW + 3000:,}" in result.out
+
+
+def test_as_json_each_record_is_a_line_of_its_own(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+
+    result = run_on(files, "read", "orders", 0, "--offset", 28, "--max-records", 3, "--json")
+
+    found = [json.loads(line) for line in result.out.splitlines()]
+    assert [one["offset"] for one in found] == [28, 29, 30]
+    written = record(28)
+    assert found[0] == {
+        "offset": 28,
+        "timestamp": written.timestamp,
+        "key": base64.b64encode(b"key").decode(),
+        "value": base64.b64encode(written.value or b"").decode(),
+        "headers": [["trace", base64.b64encode(b"1").decode()]],
+    }
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+def test_any_bytes_can_be_shown_on_one_line_and_without_effect(tmp_path: Path, is_json: bool) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 0})
+    batch = encode_batch(
+        [Record(offset, NOW, None if offset else b"[/]", value) for offset, value in enumerate(ODD_VALUES[:5])]
+    )
+    rewrite_segment(files.local_segments()[0].log_path, [batch])
+
+    result = run_on(files, "read", "orders", 0, *(["--json"] if is_json else []))
+
+    assert result.exit_code == 0
+    if is_json:
+        found = [json.loads(line) for line in result.out.splitlines()]
+        assert [base64.b64decode(one["value"]) for one in found] == ODD_VALUES[:5]
+        assert [one["key"] for one in found[1:]] == [None] * 4
+        return
+    assert "\x1b" not in result.out
+    assert len([line for line in result.out.splitlines() if f"{NOW:,}" in line]) == 5
+    for shown in (
+        "[bold]brackets[/] [/nothing]",
+        r"two\nlines\tand a \x1b[31m",
+        r"\xff\xfe is no",
+        "größe — ✓",
+        "null",
+    ):
+        assert shown in result.out
+
+
+def test_a_long_value_is_cut_and_says_how_long_it_is(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 0})
+    values = [b"x" * 60, b"y" * 5000]
+    batch = encode_batch([Record(offset, NOW, None, values[offset % 2]) for offset in range(5)])
+    rewrite_segment(files.local_segments()[0].log_path, [batch])
+
+    out = run_on(files, "read", "orders", 0).out
+
+    assert f"{'x' * 60} " in out
+    assert f"{'y' * 60}… (5,000 bytes)" in out
+    assert "y" * 61 not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("orders", 0, "--offset", 35), 0, ""),
+        (("orders", 0, "--offset", 36), 1, "offset 36 is out of range; it has offsets 0 to 34"),
+        (("orders", 7), 1, "orders-7 is neither in log.dirs nor in the remote log"),
+        (("clicks", 0), 1, "clicks-0 is neither in log.dirs nor in the remote log"),
+        (("orders", "one"), 2, "one"),
+        (("orders", 0, "--max-records", 0), 2, "max-records"),
+    ],
+)
+def test_what_cannot_be_read_is_an_error(tmp_path: Path, arguments: tuple[object, ...], code: int, told: str) -> None:
+    result = run_on(a_copied_remote_log(tmp_path), "read", *arguments)
+
+    assert result.exit_code == code
+    assert told in result.err
+
+
+def test_as_json_an_error_comes_behind_the_records_that_could_be_read(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    files.objects(".log")[1].unlink()
+    files.properties["log.dirs"] = []
+
+    result = run_on(files, "read", "orders", 0, "--max-records", 100, "--json")
+
+    assert result.exit_code == 1
+    lines = [json.loads(line) for line in result.out.splitlines()]
+    assert [line["offset"] for line in lines[:-1]] == list(range(10))
+    assert lines[-1]["error"] == "RemoteObjectNotFoundError"
+    assert result.err.startswith("error: ")
+
+
+# ------------------------------------------------------------------------------------------------------------- audit
+
+
+def test_an_audit_of_a_whole_remote_log_succeeds(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+
+    shown, told = run_on(files, "audit", "--deep"), run_on(files, "audit", "--json")
+
+    assert shown.exit_code == told.exit_code == 0
+    assert f"3 segments, 9 objects, {3 * SEGMENT_BYTES:,} bytes: 0 anomalies" in shown.out
+    assert told.document == {"rows": [], "segments": 3, "objects": 9, "bytes": 3 * SEGMENT_BYTES, "notices": []}
+
+
+def test_an_audit_names_what_is_wrong_and_fails(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    lost = files.objects(".log")[1]
+    lost.unlink()
+    (files.store / "holiday.jpg").write_bytes(b"")
+
+    shown, told = run_on(files, "audit"), run_on(files, "audit", "--json")
+
+    assert shown.exit_code == told.exit_code == 1
+    assert f"3 segments, 9 objects, {3 * SEGMENT_BYTES:,} bytes: 1 anomalies" in shown.out
+    assert lost.name in shown.out
+    [row] = told.rows
+    assert row["kind"] == "missing object"
+    assert "younger than" in told.document["notices"][0]
+    assert "note: 1 unreferenced objects are younger" in shown.err
+
+
+def test_only_a_deep_audit_reads_every_byte(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    path = files.objects(".log")[0]
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+    assert run_on(files, "audit").exit_code == 0
+    assert run_on(files, "audit", "--deep", "--json").rows[0]["kind"] == "wrong checksum"

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.command_line import CommandResult, run_on
+from support.remote_logs import ENABLED, ORDERS_0, RemoteLogFiles, a_copied_remote_log, a_remote_log, topic_id
+from tiered_storage.kafka_log.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT, write_offset_checkpoint
+from tiered_storage.remote_log.log_directory_source import CLEANER_CHECKPOINT
+
+
+def topics(files: RemoteLogFiles, *arguments: object) -> CommandResult:
+    return run_on(files, "topics", *arguments, "--json")
+
+
+def row_of(result: CommandResult) -> dict[str, Any]:
+    assert result.exit_code == 0, result.err
+    [row] = result.rows
+    return row
+
+
+def test_every_topic_is_listed_with_what_holds_for_it(tmp_path: Path) -> None:
+    files = a_remote_log(
+        tmp_path,
+        {("__consumer_offsets", 0): 0, ("clicks", 0): 0, ("orders", 0): 0, ("orders", 1): 0},
+        topics={"orders": {**ENABLED, "local.retention.ms": 5}, "clicks": {"retention.bytes": 7}},
+        log_retention_ms=1000,
+    )
+
+    result = topics(files, "list")
+
+    assert result.rows == [
+        {
+            "topic": "clicks", "topic_id": topic_id("clicks"), "partitions": 1, "remote.storage.enable": False,
+            "deletion_allowed": False, "retention.ms": 1000, "retention.bytes": 7, "local.retention.ms": 1000,
+            "local.retention.bytes": 7, "problem": None,
+        },
+        {
+            "topic": "orders", "topic_id": topic_id("orders"), "partitions": 2, "remote.storage.enable": True,
+            "deletion_allowed": True, "retention.ms": -1, "retention.bytes": -1, "local.retention.ms": 5,
+            "local.retention.bytes": -1, "problem": None,
+        },
+    ]  # fmt: skip
+    shown = run_on(files, "topics", "list")
+    assert [word for word in ("clicks", "orders", "yes", "no") if word not in shown.out] == []
+
+
+def test_topics_that_are_only_remote_are_listed_too(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    files.properties["log.dirs"] = []
+
+    assert row_of(topics(files, "list"))["topic"] == "orders"
+    assert row_of(topics(files, "forbid-deletion", "orders"))["deletion_allowed"] is False
+
+
+def test_a_topic_is_switched_on_and_off(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, topics={})
+
+    assert row_of(topics(files, "list"))["remote.storage.enable"] is False
+    assert run_on(files, "plan", "--json").rows == []
+
+    assert row_of(topics(files, "enable", "orders"))["remote.storage.enable"] is True
+    assert row_of(topics(files, "list"))["remote.storage.enable"] is True
+    assert len(run_on(files, "plan", "--json").rows) == 3
+
+    assert row_of(topics(files, "disable", "orders"))["remote.storage.enable"] is False
+    assert run_on(files, "plan", "--json").rows == []
+
+
+def test_deletion_is_allowed_and_forbidden_by_topic(tmp_path: Path) -> None:
+    limits = {"remote.storage.enable": True, "local.retention.bytes": 0}
+    files = a_copied_remote_log(tmp_path, topics={"orders": limits})
+
+    assert run_on(files, "retain", "--dry-run", "--json").rows == []
+    assert row_of(topics(files, "allow-deletion", "orders"))["deletion_allowed"] is True
+    assert run_on(files, "retain", "--dry-run", "--json").rows[0]["segments"] == 3
+    assert row_of(topics(files, "forbid-deletion", "orders"))["deletion_allowed"] is False
+    assert run_on(files, "retain", "--dry-run", "--json").rows == []
+
+
+def test_switching_one_thing_keeps_the_others(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, topics={"orders": {"remote.storage.enable": True, "retention.ms": 7}})
+
+    row = row_of(topics(files, "allow-deletion", "orders"))
+
+    assert (row["remote.storage.enable"], row["deletion_allowed"], row["retention.ms"]) == (True, True, 7)
+
+
+def test_properties_are_set_and_taken_back(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, topics={})
+
+    row = row_of(topics(files, "set", "orders", "retention.ms=5000", "local.retention.ms = 100"))
+    assert (row["retention.ms"], row["local.retention.ms"]) == (5000, 100)
+
+    row = row_of(topics(files, "set", "orders", "local.retention.ms=", "retention.bytes=9"))
+    assert (row["retention.ms"], row["local.retention.ms"], row["retention.bytes"]) == (5000, 5000, 9)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("retention.ms", "'retention.ms' is no setting: write it as name=value"),
+        ("retension.ms=5", "retention.ms"),
+        ("retention.ms=soon", "soon"),
+        ("local.retention.ms=9999999999999", "more than retention.ms"),
+        ("cleanup.policy=compact", "topic orders has cleanup.policy=compact"),
+    ],
+)
+def test_properties_that_cannot_be_meant_are_refused_and_change_nothing(tmp_path: Path, given: str, told: str) -> None:
+    files = a_remote_log(tmp_path)
+    before = row_of(topics(files, "list"))
+
+    result = topics(files, "set", "orders", "retention.ms=6", given)
+
+    assert result.exit_code == 1
+    assert told in result.err
+    assert row_of(topics(files, "list")) == before
+
+
+def test_a_compacted_topic_is_refused_by_name(tmp_path: Path) -> None:
+    files = a_remote_log(
+        tmp_path, {("clicks", 0): 0, ("orders", 0): 0, ("views", 0): 0},
+        topics={"clicks": {"cleanup.policy": "compact,delete"}},
+    )  # fmt: skip
+    write_offset_checkpoint(files.log_directory / CLEANER_CHECKPOINT, {("views", 0): 3})
+
+    clicks, views = topics(files, "enable", "clicks"), topics(files, "enable", "views")
+
+    assert clicks.exit_code == views.exit_code == 1
+    assert clicks.document["error"] == views.document["error"] == "UnsupportedTopicError"
+    assert "topic clicks has cleanup.policy=compact,delete" in clicks.err
+    assert "topic views: the log cleaner has compacted views-0" in views.err
+    assert {row["topic"]: row["remote.storage.enable"] for row in topics(files, "list").rows} == {
+        "clicks": False,
+        "orders": False,
+        "views": False,
+    }
+
+
+def test_a_topic_that_was_enabled_and_is_compacted_now_shows_its_problem_and_can_be_disabled(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, topics={"orders": {**ENABLED, "cleanup.policy": "compact"}})
+
+    row = row_of(topics(files, "list"))
+    assert "cleanup.policy=compact" in row["problem"]
+    assert row["retention.ms"] is None
+    assert row_of(topics(files, "disable", "orders"))["problem"] is None
+
+
+@pytest.mark.parametrize("command", ["enable", "disable", "allow-deletion", "forbid-deletion", "set"])
+def test_a_topic_that_is_nowhere_is_refused_by_name(tmp_path: Path, command: str) -> None:
+    files = a_remote_log(tmp_path)
+
+    result = topics(files, command, "clicks", *(["retention.ms=5"] if command == "set" else []))
+
+    assert result.exit_code == 1
+    assert "topic clicks is neither in log.dirs nor in the remote log" in result.err
+
+
+def test_a_topic_whose_partitions_cannot_be_looked_at_is_refused_with_the_reason(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    write_offset_checkpoint(files.log_directory / HIGH_WATERMARK_CHECKPOINT, {})
+
+    result = topics(files, "enable", "orders")
+
+    assert result.exit_code == 1
+    assert "topic orders cannot be decided on" in result.err
+    assert "log.end.is.stable" in result.err
+
+
+def test_every_life_of_a_topic_is_decided_on(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    (files.partition_directory() / "partition.metadata").write_text("version: 0\ntopic_id: BBBBBBBBBBBBBBBBBBBBBA\n")
+
+    result = topics(files, "forbid-deletion", "orders")
+
+    assert {(row["topic_id"], row["deletion_allowed"]) for row in result.rows} == {
+        ("BBBBBBBBBBBBBBBBBBBBBA", False),
+        (ORDERS_0.topic_id, False),
+    }
