@@ -33,7 +33,7 @@ class Timings:
 
 
 def print_machine(directory: Path) -> None:
-    """Print the machine, the file system that holds `directory`, and how busy both cores are with other work."""
+    """Print the machine, the file system that holds `directory`, and whether others keep the machine busy."""
     device, file_system = _file_system_of(directory)
     cores = len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / (1 << 30)
@@ -43,7 +43,7 @@ def print_machine(directory: Path) -> None:
         f"Linux {platform.release()}, Python {platform.python_version()}; load {load:.1f}"
     )
     if load > cores / 2:
-        print("         it is busy with other work: the figures are lower than they could be, and the ratio shakier")
+        print("         it is busy with other work: times are longer than they could be, and their ratios shaky")
 
 
 def print_comparison(ours: Sequence[Timings], peer: Timings) -> None:
@@ -63,7 +63,9 @@ def print_goal(what: str, *, met: bool) -> int:
 
 def _processor() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown processor")
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown processor"
+    )
 
 
 def _file_system_of(directory: Path) -> tuple[str, str]:

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import yaml
 
@@ -83,9 +86,9 @@ def append_batches(log: LocalLog, count: int = 1, compression: Compression = Com
 
 @cache
 def _written(partitions: tuple[tuple[tuple[str, int], int], ...]) -> Path:
-    """Write a log directory once; what is synced a hundred times is copied by every test."""
+    """Write a log directory once; every test copies it."""
     root = _temporary_directory() / "logs"
-    with LogDirectoryWriter.create(root, CLUSTER_ID, clock=lambda: NOW) as writer:
+    with unsynced(), LogDirectoryWriter.create(root, CLUSTER_ID, clock=lambda: NOW) as writer:
         for (topic, number), closed in partitions:
             append_batches(writer.create_log(topic, number, topic_id(topic), LOG_CONFIG), 2 * closed + 1)
     return root
@@ -96,6 +99,13 @@ def _new_metadata_store() -> Path:
     path = _temporary_directory() / "remote_log_metadata.db"
     open_metadata_store(f"sqlite:///{path}", lambda: NOW).close()
     return path
+
+
+@contextmanager
+def unsynced() -> Iterator[None]:
+    """Sync no file: it only matters when a machine crashes, and is nearly all of the time that a small log takes."""
+    with mock.patch.object(os, "fsync"):
+        yield
 
 
 def _temporary_directory() -> Path:
@@ -139,7 +149,7 @@ class RemoteLogFiles:
 
     def append(self, batches: int = 1, topic: str = "orders", number: int = 0, **options: Any) -> None:
         """Let a broker start, append so many batches, and stop cleanly."""
-        with LogDirectoryWriter.open(self.log_directory, LOG_CONFIG, clock=lambda: NOW) as writer:
+        with unsynced(), LogDirectoryWriter.open(self.log_directory, LOG_CONFIG, clock=lambda: NOW) as writer:
             append_batches(writer.log(topic, number), batches, **options)
 
     def partition_directory(self, topic: str = "orders", number: int = 0) -> Path:
@@ -188,7 +198,7 @@ def a_copied_remote_log(
 @cache
 def _copied(partitions: tuple[tuple[tuple[str, int], int], ...]) -> Path:
     files = a_remote_log(_temporary_directory(), dict(partitions))
-    with files.open() as remote_log:
+    with unsynced(), files.open() as remote_log:
         assert copy(remote_log).is_whole
     shutil.rmtree(files.root / "state" / "work")
     return files.root

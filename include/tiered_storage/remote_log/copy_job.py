@@ -4,7 +4,7 @@ In the work area, under a folder of its own for every try of a run:
 
     job.json              CopyJobDescription: which store, how to cut, how many groups; no secrets
     tasks-{group}.jsonl   CopyTask lines; all segments of a partition are in one group, in order
-    result-{group}.jsonl  CopyOutcome lines, written anew after each segment
+    result-{group}.jsonl  CopyOutcome lines, written anew now and then while the group is copied
     commit-{batch}.jsonl  the outcomes of a batch of partitions, for one commit
 
 Large partitions are groups of their own, small ones share a group: a task of a worker has its price.
@@ -12,6 +12,7 @@ Large partitions are groups of their own, small ones share a group: a task of a 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -28,6 +29,7 @@ from tiered_storage.settings import Settings
 DESCRIPTION = "job.json"
 GROUP_BYTES = 64 << 20
 GROUP_TASKS = 1000
+RESULT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ class CopyJob:
         """
         outcomes: list[CopyOutcome] = []
         failed: dict[TopicIdPartition, CopyFailure] = {}
+        written, written_at = 0, time.monotonic()
         for task in self.work.read(self._path("tasks", number), CopyTask):
             partition = task.metadata.topic_id_partition
             if partition in failed:
@@ -104,7 +107,11 @@ class CopyJob:
             if outcome.failure is not None:
                 failed[partition] = outcome.failure
             outcomes.append(outcome)
-            self.work.write(self._path("result", number), outcomes, CopyOutcome)
+            # Each writing is of all so far. By doubling and by time, many small segments do not cost their square, and
+            # a worker that dies takes little finished work with it.
+            if len(outcomes) >= 2 * written or time.monotonic() - written_at >= RESULT_SECONDS:
+                self.work.write(self._path("result", number), outcomes, CopyOutcome)
+                written, written_at = len(outcomes), time.monotonic()
         self.work.write(self._path("result", number), outcomes, CopyOutcome)
         return sum(outcome.failure is None for outcome in outcomes)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -17,6 +17,8 @@ from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 
 Message = TypeVar("Message")
+
+_ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +67,13 @@ class CopyOutcome:
 
 def to_lines(messages: Iterable[Message], kind: type[Message]) -> bytes:
     """Return `messages` as JSON lines."""
-    adapter = TypeAdapter(kind)
+    adapter = _adapter(kind)
     return b"".join(adapter.dump_json(message) + b"\n" for message in messages)
 
 
 def from_lines(raw: bytes, kind: type[Message], source: str) -> list[Message]:
     """Read what `to_lines` wrote. Raises ConfigurationError naming `source` and the line that is broken."""
-    adapter = TypeAdapter(kind)
+    adapter = _adapter(kind)
     messages = []
     for number, line in enumerate(raw.splitlines(), start=1):
         try:
@@ -79,3 +81,10 @@ def from_lines(raw: bytes, kind: type[Message], source: str) -> list[Message]:
         except ValidationError as error:
             raise ConfigurationError(f"{source}: line {number} is not a {kind.__name__}: {error}") from error
     return messages
+
+
+def _adapter(kind: type[Message]) -> TypeAdapter[Message]:
+    """Return what reads and writes messages of `kind`; making one takes longer than many messages do."""
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]

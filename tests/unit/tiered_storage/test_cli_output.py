@@ -15,12 +15,8 @@ from tiered_storage.remote_log.copy_plan import Finding
 
 
 def test_rows_are_a_table_for_people_of_which_each_row_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    Output(as_json=False).rows(
-        "A title that is longer than the table",
-        ("first column", "size"),
-        [("[red]a[/]" + "b" * 300, 1234567), (None, 5), (True, 0)],
-        ignored="x",
-    )
+    rows = [("[red]a[/]" + "b" * 300, 1234567), (None, 5), (True, 0)]
+    Output(as_json=False).rows("A title that is longer than the table", ("first column", "size"), rows, ignored="x")
 
     lines = [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip()]
     assert lines[0] == "A title that is longer than the table"

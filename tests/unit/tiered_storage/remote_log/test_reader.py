@@ -79,13 +79,13 @@ def first_offset(fetched: FetchedBatches) -> int:
 
 
 @pytest.mark.parametrize("local_start", [0, 10, 20, 30])
-@pytest.mark.parametrize("start", [0, 1, 4, 5, 9, 10, 19, 20, 29, 30, 34])
-def test_from_any_offset_every_record_is_read_once_wherever_it_is(tmp_path: Path, local_start: int, start: int) -> None:
+def test_from_any_offset_every_record_is_read_once_wherever_it_is(tmp_path: Path, local_start: int) -> None:
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
         trim(remote_log, local_start)
 
-        assert offsets_read(remote_log, start) == list(range(start, 35))
+        for start in range(36):
+            assert offsets_read(remote_log, start) == list(range(start, 35))
 
 
 def test_each_fetch_says_which_tier_it_came_from_and_where(tmp_path: Path) -> None:

@@ -1,0 +1,134 @@
+"""How much memory a Spark worker needs to copy a segment of 1 GiB: its peak resident size, VmHWM as Linux counts it.
+
+The job is submitted as Airflow does it, to local[1]: the library travels as a zip, the worker unpacks and imports it,
+and its first run on a machine compiles the kernels. That run is measured, and one that finds them compiled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+from measuring import STATE, print_goal, print_machine
+from sample_site import SampleLog, SampleSite
+
+from tiered_storage.library_archive import build_library_archive
+from tiered_storage.remote_log.copy_job import CopyJob
+from tiered_storage_airflow.embedded.environment import FOREIGN_VARIABLES, LOOPBACK, PROJECT_ROOT
+from tiered_storage_airflow.embedded.java import java_home
+
+GOAL_MIB = 450
+SEGMENT = SampleLog(partitions=1, segments=1, segment_bytes=1 << 30, batch_records=15)
+WORKER, DRIVER, JVM = "worker (Python)", "driver (Python)", "driver and executor (JVM)"
+LOOK_SECONDS = 0.02
+
+
+@dataclass(slots=True)
+class PeakMemory:
+    """The largest VmHWM (bytes) that was seen in the processes below `root`, by what they do."""
+
+    root: psutil.Process
+    peaks: dict[str, int] = field(default_factory=lambda: dict.fromkeys((WORKER, DRIVER, JVM), 0))
+
+    def look(self) -> None:
+        """Take the peaks of all processes that run now; a peak never falls, so the last look before an end counts."""
+        with suppress(psutil.Error):
+            for process in (self.root, *self.root.children(recursive=True)):
+                with suppress(psutil.Error, OSError):
+                    role = _role(process)
+                    if role is not None:
+                        self.peaks[role] = max(self.peaks[role], _peak_resident(process.pid))
+
+
+def submit(site: SampleSite, directory: Path) -> dict[str, int]:
+    """Let Spark copy what is due at `site`, with its temporary files in `directory`; return the peaks by role."""
+    archive = build_library_archive(directory)
+    with site.open() as remote_log:
+        job = site.begin_copy(remote_log)
+        command = [
+            "spark-submit", "--master", "local[1]", "--conf", "spark.task.maxFailures=1", "--py-files", str(archive),
+            str(PROJECT_ROOT / "spark_jobs" / "copy_segments.py"), "--work-url", job.work.url, "--job", job.folder,
+        ]  # fmt: skip
+        with (
+            (directory / "spark-submit.log").open("w") as log,
+            subprocess.Popen(command, env=_environment(directory), stdout=log, stderr=subprocess.STDOUT) as program,
+        ):
+            memory = PeakMemory(psutil.Process(program.pid))
+            while program.poll() is None:
+                memory.look()
+                with suppress(subprocess.TimeoutExpired):
+                    program.wait(LOOK_SECONDS)
+        if program.returncode:
+            raise SystemExit(
+                f"spark-submit failed, nothing was measured:\n{(directory / 'spark-submit.log').read_text()}"
+            )
+        _check_outcomes(job)
+    site.forget_copies()
+    return memory.peaks
+
+
+def _environment(directory: Path) -> dict[str, str]:
+    """Return what Airflow gives its tasks, with the worker's unpacked library in `directory`."""
+    inherited = {name: value for name, value in os.environ.items() if name not in FOREIGN_VARIABLES}
+    return inherited | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '/usr/bin:/bin')}",
+        "JAVA_HOME": str(java_home(STATE.parent, os.environ)),
+        "SPARK_LOCAL_IP": LOOPBACK,
+        "TMPDIR": str(directory),
+    }
+
+
+def _check_outcomes(job: CopyJob) -> None:
+    outcomes = list(job.outcomes())
+    if [outcome.failure for outcome in outcomes] != [None] or outcomes[0].finished is None:
+        raise SystemExit(f"the copy went wrong, nothing was measured: {outcomes}")
+
+
+def _role(process: psutil.Process) -> str | None:
+    command = process.cmdline()
+    if not command:
+        return None
+    if Path(command[0]).name == "java":
+        return JVM
+    if "pyspark.daemon" in command:
+        return WORKER
+    return DRIVER if any(argument.endswith("copy_segments.py") for argument in command) else None
+
+
+def _peak_resident(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:")), 0)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--directory", type=Path, default=STATE, help="where source and copy go (3 GB; %(default)s)")
+    directory = parser.parse_args().directory.resolve()
+    directory.mkdir(parents=True, exist_ok=True)
+    print("Peak resident memory (VmHWM, MiB) of a Spark worker that copies a segment of 1 GiB to a local store")
+    print_machine(directory)
+    peaks: list[dict[str, int]] = []
+    with tempfile.TemporaryDirectory(dir=directory, prefix="spark-") as root:
+        site = SampleSite(Path(root))
+        site.write(SEGMENT)
+        temporary = site.root / "tmp"
+        temporary.mkdir()
+        peaks.extend(submit(site, temporary) for _ in range(2))
+    print(f"  {'':28} first run, compiles   later run")
+    for role in (WORKER, DRIVER, JVM):
+        first, later = (run[role] / (1 << 20) for run in peaks)
+        print(f"  {role:28} {first:19.0f} {later:11.0f}")
+    worker = max(run[WORKER] for run in peaks) / (1 << 20)
+    what = f"a worker's peak of {worker:.0f} MiB, to stay under {GOAL_MIB}: {worker / GOAL_MIB:.2f} of it"
+    return print_goal(what, met=0 < worker < GOAL_MIB)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""The documentation: its links lead somewhere, and the commands that it names exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from tiered_storage import cli
+from tiered_storage.remote_log.storage import IndexKind
+from tiered_storage.remote_log.storage.index_bundle import build_bundle
+from tiered_storage.settings import Settings
+
+PROJECT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")])
+PICTURES = sorted((PROJECT / "docs" / "pictures").iterdir())
+MOST_BYTES_OF_A_PICTURE = 200_000
+
+LINK = re.compile(r"!?\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
+HEADING = re.compile(r"^#+ +(?P<title>.+)$", re.MULTILINE)
+MAKE = re.compile(r"(?:`|^\s*)make (?P<target>[a-z-]+)", re.MULTILINE)
+TIERED_STORAGE = re.compile(r"(?:`|^\s*\$ |bin/)tiered-storage (?P<words>[a-z-]+(?: [a-z-]+)?)", re.MULTILINE)
+FORBIDDEN = (
+    re.compile(r"\.\./shared"),
+    re.compile(r"(?<![\w.])/(work|home|root|tmp|Users)/"),
+    re.compile(r"\bTODO\b|\bFIXME\b"),
+    re.compile(r"\b(AI|LLM|chatbot|assistant)\b"),
+)
+
+every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+
+
+def anchors(document: Path) -> set[str]:
+    """The anchors that a page of headings has where it is shown."""
+    titles = [found["title"].lower() for found in HEADING.finditer(document.read_text())]
+    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
+
+
+@every_document
+def test_links_lead_to_files_and_headings_that_exist(document: Path) -> None:
+    for link in LINK.finditer(document.read_text()):
+        if link["target"].startswith("https://"):
+            continue
+        path, _, anchor = unquote(link["target"]).partition("#")
+        target = (document.parent / path).resolve() if path else document
+        assert target.is_relative_to(PROJECT), link[0]
+        assert target.exists(), link[0]
+        assert not anchor or anchor in anchors(target), link[0]
+
+
+@every_document
+def test_pictures_say_in_words_what_they_show(document: Path) -> None:
+    for link in LINK.finditer(document.read_text()):
+        if link[0].startswith("!"):
+            assert len(link["text"].split()) > 5, link[0]
+
+
+@every_document
+def test_make_targets_exist(document: Path) -> None:
+    makefile = (PROJECT / "Makefile").read_text()
+    for found in MAKE.finditer(document.read_text()):
+        assert re.search(rf"^{found['target']}:", makefile, re.MULTILINE), found[0]
+
+
+def commands() -> dict[str, set[str]]:
+    """The commands of tiered-storage, each with those that it has in turn."""
+    group = get_command(cli.app)
+    assert isinstance(group, TyperGroup)
+    return {
+        name: set(command.commands) if isinstance(command, TyperGroup) else set()
+        for name, command in group.commands.items()
+    }
+
+
+@every_document
+def test_commands_of_tiered_storage_exist(document: Path) -> None:
+    known = commands()
+    for found in TIERED_STORAGE.finditer(document.read_text()):
+        name, _, inner = found["words"].partition(" ")
+        assert name in known, found[0]
+        assert not known[name] or not inner or inner in known[name], found[0]
+
+
+def test_each_command_has_its_place_in_the_documentation() -> None:
+    text = (PROJECT / "docs" / "command-line.md").read_text()
+    for name, inner in commands().items():
+        assert re.search(rf"^## {name}\b", text, re.MULTILINE), name
+        assert all(f"tiered-storage {name} {each}" in text for each in inner), name
+
+
+def test_settings_that_are_named_exist() -> None:
+    known = {*Settings.known_names(), "remote.log.copy.disable", "local.retention.ms", "local.retention.bytes"}
+    prefix = r"(?:rsm|rlmm)\.config\.|remote\.log\.|log\.|copy\.|commit\.|lease\.|work\.|state\."
+    for document in DOCUMENTS:
+        if document.name != "configuration.md":
+            for found in re.finditer(
+                rf"(?:`|^\s*)(?P<name>(?:{prefix})[a-z.]+)[`:]", document.read_text(), re.MULTILINE
+            ):
+                assert found["name"].rstrip(".") in known, f"{document.name}: {found['name']}"
+
+
+@every_document
+def test_no_word_is_there_that_means_nothing_to_a_reader(document: Path) -> None:
+    for forbidden in FORBIDDEN:
+        assert not forbidden.search(document.read_text()), forbidden.pattern
+
+
+def test_every_picture_is_shown_and_small() -> None:
+    shown = {link["target"].rpartition("/")[2] for page in DOCUMENTS for link in LINK.finditer(page.read_text())}
+    for picture in PICTURES:
+        assert picture.name in shown
+        assert picture.stat().st_size < MOST_BYTES_OF_A_PICTURE
+
+
+def test_the_script_for_bundles_splits_one(tmp_path: Path) -> None:
+    [script] = re.findall(
+        r"^```python\n(.*?)^```", (PROJECT / "docs" / "on-the-store.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    contents = {kind: kind.name.encode() for kind in IndexKind}
+    bundle = tmp_path / "00000000000000000000-cxfmXdFdRF2-6WITmvYjdA.indexes"
+    bundle.write_bytes(build_bundle(contents))
+    subprocess.run([sys.executable, "-c", script, str(bundle)], check=True)
+    pieces = sorted(path.read_bytes() for path in tmp_path.iterdir() if path != bundle)
+    assert pieces == sorted(contents.values())
