@@ -41,11 +41,11 @@ status: setup ## Say what runs, and where; CONFIG=… as for up
 airflow: setup ## Run a command of Airflow's own in the Airflow that is up: ARGS='dags list'; CONFIG=… as for up
 	@$(PYTHON_BIN)/python -m tiered_storage_airflow.embedded.airflow_command $(OPTIONS) $(ARGS)
 
-test: setup-test ## Run all tests but the nightly ones
-	@$(PYTHON_BIN)/python -m pytest
+test: setup-test test-unit ## Run all tests but the nightly ones
+	@$(PYTHON_BIN)/python -m pytest --ignore=tests/unit
 
-test-unit: setup-test ## Run the unit tests only
-	@$(PYTHON_BIN)/python -m pytest tests/unit
+test-unit: setup-test ## Run the unit tests only, a file on each core
+	@$(PYTHON_BIN)/python -m pytest tests/unit --numprocesses=auto --dist=loadfile
 
 check: setup-test ## Lint, formatting, types, and whether the generated documents are up to date
 	@$(PYTHON_BIN)/ruff check $(CODE)
@@ -61,7 +61,9 @@ nightly: test ## Run all tests, also those that take minutes
 	@$(PYTHON_BIN)/python -m pytest -m nightly
 
 bench: setup-test ## Measure against the peers, a benchmark after the other
-	@for bench in benchmarks/bench_*.py; do echo "== $$bench"; $(PYTHON_BIN)/python "$$bench"; done
+	@missed=0; for bench in benchmarks/bench_*.py; do \
+		echo "== $$bench"; $(PYTHON_BIN)/python "$$bench" || missed=1; \
+	done; exit $$missed
 
 lock: setup-test ## Write the requirements anew from pyproject.toml, with exact versions and hashes; UPGRADE=1 for newer ones
 	@$(LOCK) $(if $(UPGRADE),--upgrade) pyproject.toml -o requirements.txt

@@ -216,9 +216,10 @@ def begin(remote_log: RemoteLogManager, owner: str = "copy", **selection: Any) -
 
 def carry_out(remote_log: RemoteLogManager, begun: BegunCopy, folder: str = "runs/test/1") -> list[CopyOutcome]:
     """Do a job's work in this thread and return how every task ended."""
-    job = remote_log.write_copy_job(folder, begun)
-    for number in range(job.groups):
-        job.run_group(number, remote_log.storage, SIZES, remote_log.clock)
+    with unsynced():
+        job = remote_log.write_copy_job(folder, begun)
+        for number in range(job.groups):
+            job.run_group(number, remote_log.storage, SIZES, remote_log.clock)
     return list(job.outcomes())
 
 

@@ -2,7 +2,8 @@
 
 Two segments may hold the same offset: after an unclean election the loser's bytes are still in the store. An offset
 counts as covered only by a segment that holds it at the epoch which the lineage gives it (KIP-405, KIP-101). A broker
-forgets the epochs below its log start: where the lineage says nothing, it contradicts nothing.
+forgets the epochs below its log start, which trimming moves; the remote segments themselves remember them. Where nobody
+knows anything, nothing is contradicted.
 """
 
 from __future__ import annotations
@@ -30,6 +31,31 @@ def on_lineage(segment: RemoteLogSegmentMetadata, lineage: Sequence[EpochEntry])
     return theirs == epochs_within(lineage, known_from, segment.end_offset)
 
 
+def whole_lineage(
+    segments: Iterable[RemoteLogSegmentMetadata], local_lineage: Sequence[EpochEntry]
+) -> tuple[EpochEntry, ...]:
+    """Return `local_lineage`, and below where it begins what the finished ones of `segments` tell of leaders.
+
+    A leader cut off what earlier ones had written from its own first offset on (KIP-101).
+    """
+    starts: dict[int, int] = {}
+    for segment in finished(segments):
+        for entry in segment.leader_epochs:
+            starts[entry.epoch] = min(entry.start_offset, starts.get(entry.epoch, entry.start_offset))
+    if local_lineage:
+        first = local_lineage[0]
+        starts = {
+            epoch: start for epoch, start in starts.items() if start < first.start_offset and epoch <= first.epoch
+        }
+    remembered: list[EpochEntry] = []
+    for epoch, start in sorted(starts.items()):
+        while remembered and remembered[-1].start_offset >= start:
+            remembered.pop()
+        remembered.append(EpochEntry(epoch, start))
+    is_same_leader = bool(remembered and local_lineage and remembered[-1].epoch == local_lineage[0].epoch)
+    return (*remembered, *local_lineage[int(is_same_leader) :])
+
+
 @dataclass(frozen=True, slots=True)
 class Coverage:
     """The finished segments on the lineage that together hold most, each beginning past the one before it."""
@@ -38,11 +64,16 @@ class Coverage:
 
     @classmethod
     def of(cls, segments: Iterable[RemoteLogSegmentMetadata], lineage: Sequence[EpochEntry]) -> Coverage:
-        """Leave out what is not finished, not on `lineage`, or wholly held by an earlier segment."""
+        """Leave out what is not finished, not on the lineage, or wholly held by an earlier segment.
+
+        `lineage` is the local log's, empty where that is out of reach; the segments themselves complete it.
+        """
+        known = finished(segments)
+        whole = whole_lineage(known, lineage)
         chosen: list[RemoteLogSegmentMetadata] = []
         reached = -1
-        for segment in finished(segments):
-            if segment.end_offset >= reached and on_lineage(segment, lineage):
+        for segment in known:
+            if segment.end_offset >= reached and on_lineage(segment, whole):
                 chosen.append(segment)
                 reached = segment.end_offset + 1
         return cls(tuple(chosen))

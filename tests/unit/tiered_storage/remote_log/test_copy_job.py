@@ -131,6 +131,29 @@ def test_what_a_dying_worker_had_done_is_known_and_the_rest_has_no_result(tmp_pa
     ]
 
 
+def test_results_of_many_segments_are_not_written_anew_for_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 9})
+    written: list[int] = []
+    with files.open() as remote_log:
+        job = remote_log.write_copy_job("runs/test/1", begin(remote_log))
+        write = type(remote_log.work).write
+
+        def watched(self: object, path: str, messages: list[CopyOutcome], kind: type[CopyOutcome]) -> None:
+            written.append(len(messages))
+            write(self, path, messages, kind)  # type: ignore[arg-type]  # the very ones it was called with
+
+        monkeypatch.setattr(type(remote_log.work), "write", watched)
+        monkeypatch.setattr(copy_job, "RESULT_SECONDS", 1e9)
+        assert job.run_group(0, remote_log.storage, SIZES, files.clock) == 9
+        assert written == [1, 2, 4, 8, 9]
+
+        monkeypatch.setattr(copy_job, "RESULT_SECONDS", 0)
+        job.run_group(0, remote_log.storage, SIZES, files.clock)
+        assert written[5:14] == list(range(1, 10))
+
+
 def test_a_group_whose_worker_never_began_has_no_results(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from support.metadata_stores import ORDERS_0, a_segment
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.coverage import Coverage, finished, on_lineage
+from tiered_storage.remote_log.coverage import Coverage, finished, on_lineage, whole_lineage
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, SegmentState
 
 LEASE = Lease(ORDERS_0, "test", 1, 0)
@@ -126,3 +126,50 @@ def test_any_segments_hold_exactly_their_union(drawn: list[tuple[int, int]], sta
         assert reached > start + length
     missing = {offset for first, last in coverage.gaps() for offset in range(first, last + 1)}
     assert missing == set(range(min(union, default=0), max(union, default=-1) + 1)) - union
+
+
+@pytest.mark.parametrize(
+    "local",
+    [(), ((1, 30),), ((1, 20), (2, 25)), ((0, 12), (1, 15))],
+    ids=["out of reach", "trimmed", "trimmed in another epoch", "trimmed a little"],
+)
+def test_what_the_local_log_has_forgotten_of_its_leaders_the_remote_segments_still_know(
+    local: tuple[tuple[int, int], ...],
+) -> None:
+    deposed, heir = segment(10, 19, (0, 10)), segment(10, 19, (0, 10), (1, 15))
+    longer = segment(10, 24, (0, 10))
+    after = segment(20, 29, (1, 20)) if (2, 25) not in local else segment(20, 29, (1, 20), (2, 25))
+
+    for others in ([deposed], [longer], [longer, deposed]):
+        for segments in ([segment(0, 9), heir, after, *others], [*others, after, heir, segment(0, 9)]):
+            coverage = Coverage.of(segments, [EpochEntry(*entry) for entry in local])
+            assert list(coverage.segments)[-2:] == [heir, after]
+            assert ranges(list(coverage.segments)) == [(0, 9), (10, 19), (20, 29)]
+
+
+@pytest.mark.parametrize(
+    ("segments", "local", "expected"),
+    [
+        ([(0, 9, (0, 0))], (), [(0, 0)]),
+        ([(0, 9, (0, 0)), (10, 19, (0, 10), (1, 15)), (20, 29, (1, 20))], (), [(0, 0), (1, 15)]),
+        # Epoch 2 began before all that epoch 1 wrote: none of it is left.
+        ([(0, 19, (0, 0), (1, 12)), (0, 19, (0, 0), (2, 11))], (), [(0, 0), (2, 11)]),
+        ([(0, 19, (0, 0), (1, 12)), (0, 19, (0, 0), (2, 12))], (), [(0, 0), (2, 12)]),
+        # The local log decides from where its own lineage begins, and an epoch never follows a later one.
+        ([(0, 9, (0, 0)), (10, 19, (3, 10))], ((1, 15),), [(0, 0), (1, 15)]),
+        ([(0, 9, (0, 0)), (10, 19, (1, 10))], ((1, 15), (2, 17)), [(0, 0), (1, 10), (2, 17)]),
+        ([(0, 9, (5, 0))], ((0, 0),), [(0, 0)]),
+        ([], ((1, 15),), [(1, 15)]),
+        ([], (), []),
+    ],
+)
+def test_the_lineage_goes_back_as_far_as_anybody_knows(
+    segments: list[tuple[int, int, tuple[int, int]]],
+    local: tuple[tuple[int, int], ...],
+    expected: list[tuple[int, int]],
+) -> None:
+    known = [segment(start, end, *epochs) for start, end, *epochs in segments]
+
+    found = whole_lineage(known, [EpochEntry(*entry) for entry in local])
+
+    assert found == tuple(EpochEntry(*entry) for entry in expected)
