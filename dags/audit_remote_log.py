@@ -22,6 +22,7 @@ from tiered_storage_airflow.operators.remote_storage import VerifySegmentsOperat
     params={
         "topics": Param(".*", type="string", title="Topics", description="A regular expression over topic names."),
         "deep": Param(False, type="boolean", title="Read every byte back and check every checksum"),
+        "settings": Param({}, type="object", title="Settings", description="Properties by name, for this run only."),
     },
     doc_md=__doc__,
 )

@@ -30,6 +30,7 @@ from tiered_storage_airflow.operators.remote_storage import CopySegmentsOperator
     params={
         "topics": Param(".*", type="string", title="Topics", description="A regular expression over topic names."),
         "dry_run": Param(False, type="boolean", title="Only show the plan"),
+        "settings": Param({}, type="object", title="Settings", description="Properties by name, for this run only."),
     },
     doc_md=__doc__,
 )
@@ -37,10 +38,7 @@ def copy_segments() -> None:
     # Reads params.dry_run, typed, when it runs; a dry run or an empty plan skips the rest: no Spark, no event.
     plan = PlanCopyOperator(task_id="plan", topics="{{ params.topics }}")
     copied = CopySegmentsOperator(
-        task_id="copy",
-        plan=plan.output,
-        pool="remote_log_copier",
-        execution_timeout=timedelta(hours=1),
+        task_id="copy", plan=plan.output, pool="remote_log_copier", execution_timeout=timedelta(hours=1)
     )
     committed = CommitMetadataOperator.partial(
         task_id="commit_metadata",
@@ -50,8 +48,10 @@ def copy_segments() -> None:
     announced = AnnounceCopyOperator(
         task_id="announce", results=copied.output, outlets=[REMOTE_LOG], trigger_rule="all_done"
     )
-    # ... and this leaf keeps the run red when they did, or when the plan had to leave something out.
-    concluded = ConcludeCopyOperator(task_id="all_committed", plan=plan.output, trigger_rule="none_failed")
+    # ... and this leaf keeps the run red when they did, or when something that was asked for was left out.
+    concluded = ConcludeCopyOperator(
+        task_id="all_committed", plan=plan.output, topics="{{ params.topics }}", trigger_rule="none_failed"
+    )
     committed >> [announced, concluded]
 
 

@@ -23,6 +23,7 @@ from tiered_storage_airflow.operators.remote_storage import EnforceLocalRetentio
     params={
         "topics": Param(".*", type="string", title="Topics", description="A regular expression over topic names."),
         "dry_run": Param(False, type="boolean", title="Only show what would go"),
+        "settings": Param({}, type="object", title="Settings", description="Properties by name, for this run only."),
     },
     doc_md=__doc__,
 )

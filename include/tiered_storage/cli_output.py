@@ -53,7 +53,7 @@ class Output:
     def findings(self, heading: str, findings: Sequence[Any]) -> None:
         """Tell a person about partitions that need looking at."""
         for finding in findings:
-            self.say(f"{heading}: {finding.partition} {finding.message}")
+            self.say(" ".join(filter(None, (f"{heading}:", finding.partition, finding.message))))
 
 
 def _shown(value: object) -> str:

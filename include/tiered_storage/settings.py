@@ -81,7 +81,8 @@ class Settings(PropertyModel):
         Source.KAFKA,
         allowed="folders, each once: a list, or one text with commas between them",
     )
-    """Kafka's log directories: those of a stopped broker, of a running one, or one written by this library."""
+    """Kafka's log directories: those of a stopped broker, copies of them, or one written by this library. One that a
+    broker holds is refused."""
 
     cluster_id: OptionalText = setting(
         "cluster.id",
@@ -167,7 +168,7 @@ class Settings(PropertyModel):
         lambda given: f"sqlite:///{given['state_directory'] / 'remote_log_metadata.db'}",
         METADATA,
         Source.OURS_BY_PREFIX,
-        allowed="a URL as SQLAlchemy has them, such as sqlite:///folder/file.db",
+        allowed="the URL of an SQLite file, such as sqlite:///folder/file.db",
         default_text="sqlite:///{state.directory}/remote_log_metadata.db",
     )
     """The metadata store. A password in it is never shown, nor handed to Spark."""
@@ -233,8 +234,8 @@ class Settings(PropertyModel):
     remote_log_orphan_grace_ms: Whole = setting(
         "remote.log.orphan.grace.ms", 3_600_000, RETENTION, Source.OURS, unit="ms", at_least=0
     )
-    """How old an object that nothing refers to must be before it is deleted; not less than lease.duration.ms, so that
-    no copy that is still under way is touched."""
+    """How long a copy that never finished stays before its objects are deleted, and an object that nothing refers to
+    before the audit names it; not less than lease.duration.ms, so that no copy under way is touched."""
 
     topics: Mapping[TopicName, TopicSettings] = setting(
         "topics", {}, TOPICS, Source.OURS, allowed="a mapping from topic names to their properties"

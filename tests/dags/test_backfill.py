@@ -73,6 +73,39 @@ def test_a_backfill_and_a_run_by_hand_at_once_copy_each_segment_once(
     assert len(site.segments("orders-0")) == 3
 
 
+def test_a_window_that_another_run_holds_back_is_no_success(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
+) -> None:
+    site.write_logs({"orders-0": 4})
+    site.configure({"orders": TIERED})
+    earlier, later = FIRST + timedelta(hours=1) - FIVE_MINUTES, FIRST + timedelta(hours=3) - FIVE_MINUTES
+    others = []
+    spark.meanwhile = lambda: others.extend(airflow.backfill("copy_segments", later, later))
+    [run] = airflow.backfill("copy_segments", earlier, earlier)
+    [other] = others
+    assert run.state == "success"
+    assert site.finished("orders-0") == [0]
+    # Its window reaches further than that of the run which held the leases: nobody would ever have taken the rest.
+    assert other.state == "failed"
+    assert "3 segments of this window are not committed, of orders-0" in other.log
+    assert airflow.run("copy_segments").state == "success"
+    assert site.finished("orders-0") == [0, 10, 20, 30]
+
+
+def test_settings_of_a_run_go_over_those_of_the_file(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
+) -> None:
+    site.write_logs({"orders-0": 2})
+    site.configure({"orders": TIERED})
+    run = airflow.run("copy_segments", {"settings": {"remote.log.storage.system.enable": False}})
+    assert (run.state, run.tasks["copy"]) == ("success", "skipped")
+    assert site.finished("orders-0") == []
+    wrong = airflow.run("copy_segments", {"settings": {"remote.log.storage.system.enabled": True}})
+    assert wrong.state == "failed"
+    [error] = wrong.errors["plan"]  # once: no second try could mend it
+    assert "remote.log.storage.system.enable" in str(error)
+
+
 def test_expiry_takes_the_windows_end_as_now(airflow: AirflowHome, site: TieredSite, spark: SparkInProcess) -> None:
     site.write_logs({"orders-0": 5})
     site.configure({"orders": {**TIERED, "deletion.allowed": True, "retention.ms": HOUR_MS}})

@@ -107,9 +107,9 @@ class CopyJob:
             if outcome.failure is not None:
                 failed[partition] = outcome.failure
             outcomes.append(outcome)
-            # Each writing is of all so far. By doubling and by time, many small segments do not cost their square, and
-            # a worker that dies takes little finished work with it.
-            if len(outcomes) >= 2 * written or time.monotonic() - written_at >= RESULT_SECONDS:
+            # Each writing is of all so far: after an eighth more, many small segments do not cost their square, and a
+            # worker that dies takes little finished work with it.
+            if 8 * len(outcomes) >= 9 * written or time.monotonic() - written_at >= RESULT_SECONDS:
                 self.work.write(self._path("result", number), outcomes, CopyOutcome)
                 written, written_at = len(outcomes), time.monotonic()
         self.work.write(self._path("result", number), outcomes, CopyOutcome)

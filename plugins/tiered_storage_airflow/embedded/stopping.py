@@ -29,6 +29,7 @@ from tiered_storage_airflow.embedded.waiting import wait_until
 
 TASK_GRACE = 10.0
 _SERVICE_GRACE = 4.0
+_LAST_LOOKS = 3
 
 
 def stop(running: RunningAirflow, task_grace: float = TASK_GRACE) -> None:
@@ -47,7 +48,10 @@ def stop(running: RunningAirflow, task_grace: float = TASK_GRACE) -> None:
     wait_ended(workers, _SERVICE_GRACE)
     signal_all(api_server, signal.SIGTERM)
     wait_ended(api_server, _SERVICE_GRACE)
-    _kill([*everything, *members(running.services, running.mark)])
+    _kill(everything)
+    # What was being killed may have started something at its last moment.
+    for _ in range(_LAST_LOOKS):
+        _kill(members(running.services, running.mark))
     remove_record(running)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
@@ -16,13 +17,20 @@ class RemoteLogHook(BaseHook):
     """Opens a RemoteLogManager as the settings say: TIERED_STORAGE_CONFIG, or include/tiered_storage.yaml.
 
     :param remote_storage_conn_id: where the store's endpoint and secrets are
+    :param overrides: properties by name that go over the file and the environment
     """
 
     hook_name = "Remote log"
 
-    def __init__(self, remote_storage_conn_id: str = RemoteStorageHook.default_conn_name, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        remote_storage_conn_id: str = RemoteStorageHook.default_conn_name,
+        overrides: Mapping[str, object] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.remote_storage_conn_id = remote_storage_conn_id
+        self.overrides = overrides
 
     def get_conn(self) -> RemoteLogManager:
         """Open it; use it in a `with`."""
@@ -30,6 +38,6 @@ class RemoteLogHook(BaseHook):
         from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
         from tiered_storage.settings import load_settings
 
-        settings = load_settings()
+        settings = load_settings(overrides=self.overrides)
         options = RemoteStorageHook(self.remote_storage_conn_id).options(settings)
         return RemoteLogManager.open(settings, wall_clock, options)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, BaseOperator, SkipMixin, XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from tiered_storage_airflow.hooks.remote_log import RemoteLogHook
+from tiered_storage_airflow.run_scope import remote_log_of
 from tiered_storage_airflow.run_time import lease_owner, run_folder, run_now, window_end
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class PlanCopyOperator(BaseOperator, SkipMixin):
         """Discover, plan, write the plan down."""
         from tiered_storage.remote_log.copy_plan import CopyPlan
 
-        with RemoteLogHook().get_conn() as remote_log:
+        with remote_log_of(context) as remote_log:
             plan = remote_log.plan_copy(self.topics, window_end(context), self.max_segments)
             path = f"runs/{run_folder(context)}/plan.jsonl"
             remote_log.work.write(path, [plan], CopyPlan)
@@ -93,7 +93,7 @@ class CommitMetadataOperator(BaseOperator):
         from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 
         context["batch_name"] = self.results["name"]  # type: ignore[typeddict-unknown-key]  # for map_index_template
-        with RemoteLogHook().get_conn() as remote_log:
+        with remote_log_of(context) as remote_log:
             outcomes = remote_log.work.read(self.results["path"], CopyOutcome)
             report = remote_log.commit_copy(outcomes)
             path = committed_path(self.results["path"])
@@ -130,7 +130,7 @@ class AnnounceCopyOperator(BaseOperator):
         from tiered_storage.clock import wall_clock
         from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 
-        with RemoteLogHook().get_conn() as remote_log:
+        with remote_log_of(context) as remote_log:
             committed = [
                 segment
                 for batch in self.results or []
@@ -147,24 +147,37 @@ class AnnounceCopyOperator(BaseOperator):
 
 
 class ConcludeCopyOperator(BaseOperator):
-    """Keep a run red whose plan had to leave something out that somebody asked for.
+    """Keep a run red whose plan had to leave something out that somebody asked for, or whose window is not all copied.
+
+    Only a backfill promises a whole window. What it left to another run, which held the leases, may never be taken by
+    that one: its window may end earlier. Retries see whether somebody has committed it meanwhile.
 
     :param plan: what PlanCopyOperator returned
+    :param topics: the regular expression that was planned for
     """
 
-    template_fields: Sequence[str] = ("plan",)
+    template_fields: Sequence[str] = ("plan", "topics")
 
-    def __init__(self, *, plan: str | XComArg, **kwargs: Any) -> None:
+    def __init__(self, *, plan: str | XComArg, topics: str = ".*", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
+        self.topics = topics
 
     def execute(self, context: Context) -> None:
-        """Fail, without a retry, for every refused topic and unreadable partition."""
+        """Fail for every refused topic and unreadable partition, and for what a backfill's window still lacks."""
         from tiered_storage.remote_log.copy_plan import CopyPlan
 
-        with RemoteLogHook().get_conn() as remote_log:
+        end = window_end(context)
+        with remote_log_of(context) as remote_log:
             [plan] = remote_log.work.read(self.plan, CopyPlan)
+            lacking = () if end is None else remote_log.plan_copy(self.topics, end).segments
         _fail_for([*plan.refused, *plan.unreadable], "all that could be copied is committed, but")
+        if lacking:
+            names = ", ".join(sorted({str(segment.topic_id_partition) for segment in lacking}))
+            raise AirflowException(
+                f"{len(lacking)} segments of this window are not committed, of {names}: another run held their leases; "
+                "where that one does not take them, run the backfill again over failed runs"
+            )
 
 
 class PlanExpiryOperator(BaseOperator, SkipMixin):
@@ -187,7 +200,7 @@ class PlanExpiryOperator(BaseOperator, SkipMixin):
         from tiered_storage.clock import wall_clock
         from tiered_storage.remote_log.expiry import ExpiryPlan
 
-        with RemoteLogHook().get_conn() as remote_log:
+        with remote_log_of(context) as remote_log:
             plans = remote_log.plan_expiry(self.topics, run_now(context, wall_clock()))
             path = f"runs/{run_folder(context)}/expiry.jsonl"
             remote_log.work.write(path, plans, ExpiryPlan)
@@ -217,7 +230,7 @@ class MarkDeletedOperator(BaseOperator):
         """Mark; a partition that somebody else works on is left to the next run."""
         from tiered_storage.remote_log.expiry import ExpiryPlan
 
-        with RemoteLogHook().get_conn() as remote_log:
+        with remote_log_of(context) as remote_log:
             plans = remote_log.work.read(self.plan, ExpiryPlan)
             done, left = remote_log.mark_expired(plans, lease_owner(context))
         for finding in left:
@@ -241,7 +254,7 @@ class ListSegmentsOperator(BaseOperator):
         """Write the list to the work area and return its path."""
         from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 
-        with RemoteLogHook().get_conn() as remote_log:
+        with remote_log_of(context) as remote_log:
             segments = [
                 segment
                 for partition in remote_log.segments.list_partitions()

@@ -11,8 +11,8 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import BaseOperator, XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from tiered_storage_airflow.hooks.remote_log import RemoteLogHook
 from tiered_storage_airflow.hooks.remote_storage import store_environment
+from tiered_storage_airflow.run_scope import remote_log_of
 from tiered_storage_airflow.run_time import lease_owner, run_folder, run_now
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class CopySegmentsOperator(SparkSubmitOperator):
         from tiered_storage.remote_log.copy_plan import CopyPlan
 
         folder = f"runs/{run_folder(context)}/{context['ti'].try_number}"
-        with RemoteLogHook().get_conn() as remote_log, TemporaryDirectory(prefix="remote-log-submit-") as submitted:
+        with remote_log_of(context) as remote_log, TemporaryDirectory(prefix="remote-log-submit-") as submitted:
             [plan] = remote_log.work.read(self.plan, CopyPlan)
             begun = remote_log.begin_copy(plan, lease_owner(context))
             for finding in begun.left:
@@ -95,7 +95,7 @@ class EnforceLocalRetentionOperator(BaseOperator):
         """Plan and trim, event by event; fail at the end for what could not be trimmed."""
         failures: list[str] = []
         dry_run = bool(context["params"].get("dry_run"))
-        with RemoteLogHook().get_conn() as remote_log:
+        with remote_log_of(context) as remote_log:
             for now, partitions in self._occasions(context):
                 plans, unreadable = remote_log.plan_local_retention(self.topics, now, partitions)
                 for plan in plans:
@@ -132,7 +132,7 @@ class DeleteSegmentsOperator(BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Delete; fail at the end for what the store would not delete, so that a retry takes it up."""
-        with RemoteLogHook().get_conn() as remote_log:
+        with remote_log_of(context) as remote_log:
             report = remote_log.delete_marked(lease_owner(context))
         for finding in report.left:
             self.log.warning("%s is left to the next run: %s", finding.partition, finding.message)
@@ -166,7 +166,7 @@ class FetchSegmentOperator(BaseOperator):
         target = Path(self.path)
         temporary = target.with_name(target.name + ".part")
         try:
-            with RemoteLogHook().get_conn() as remote_log, temporary.open("wb") as out:
+            with remote_log_of(context) as remote_log, temporary.open("wb") as out:
                 for chunk in remote_log.fetch(self.topic, int(self.partition), int(self.offset)):
                     out.write(chunk)
             temporary.rename(target)
@@ -193,7 +193,7 @@ class VerifySegmentsOperator(BaseOperator):
         """Audit; returns the report's path and fails, without a retry, for every anomaly."""
         from tiered_storage.remote_log.audit import AuditReport
 
-        with RemoteLogHook().get_conn() as remote_log:
+        with remote_log_of(context) as remote_log:
             report = remote_log.audit(self.topics, deep=str(self.deep).lower() == "true")
             path = f"runs/{run_folder(context)}/audit.jsonl"
             remote_log.work.write(path, [report], AuditReport)

@@ -61,5 +61,5 @@ def segment_of(row: Row[Any], where: str) -> RemoteLogSegmentMetadata:
     except (ValueError, TypeError) as error:
         raise MetadataCorruptError(
             f"{where}: the row of segment {row.segment_id} is damaged ({error}): restore the metadata store from its "
-            "backup, or rebuild it from the object store"
+            "backup"
         ) from error

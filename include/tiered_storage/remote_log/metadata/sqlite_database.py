@@ -31,7 +31,7 @@ from tiered_storage.errors import (
 )
 from tiered_storage.remote_log.metadata.sql_engine import Database
 
-RESTORE = "restore the file from its backup, or move it away and rebuild the metadata from the object store"
+RESTORE = "restore the file from its backup; what it knew is in the object store too (manifests), so keep that as it is"
 
 SMALLEST_STORE = 4096
 """Bytes: even an empty store has more, in its many tables."""

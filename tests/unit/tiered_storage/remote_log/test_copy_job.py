@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from support.remote_logs import (
     begin,
     flip_bit,
     partition_of,
+    unsynced,
 )
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
 from tiered_storage.remote_log import copy_job
@@ -131,13 +133,17 @@ def test_what_a_dying_worker_had_done_is_known_and_the_rest_has_no_result(tmp_pa
     ]
 
 
-def test_results_of_many_segments_are_not_written_anew_for_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("seconds", [1e9, 0.0])
+def test_results_of_many_segments_do_not_cost_their_square_and_few_are_at_risk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
-    files = a_remote_log(tmp_path, {("orders", 0): 9})
+    files = a_remote_log(tmp_path)
     written: list[int] = []
-    with files.open() as remote_log:
-        job = remote_log.write_copy_job("runs/test/1", begin(remote_log))
+    monkeypatch.setattr(copy_job, "RESULT_SECONDS", seconds)
+    monkeypatch.setattr(copy_job, "copy_segment", lambda task, *_: CopyOutcome(task, None))
+    with unsynced(), files.open() as remote_log:
+        tasks = [task(0, start, 1) for start in range(0, 3000, 10)]
+        job = CopyJob.write(remote_log.work, "runs/test/1", tasks, remote_log.settings, remote_log.options)
         write = type(remote_log.work).write
 
         def watched(self: object, path: str, messages: list[CopyOutcome], kind: type[CopyOutcome]) -> None:
@@ -145,13 +151,15 @@ def test_results_of_many_segments_are_not_written_anew_for_each(
             write(self, path, messages, kind)  # type: ignore[arg-type]  # the very ones it was called with
 
         monkeypatch.setattr(type(remote_log.work), "write", watched)
-        monkeypatch.setattr(copy_job, "RESULT_SECONDS", 1e9)
-        assert job.run_group(0, remote_log.storage, SIZES, files.clock) == 9
-        assert written == [1, 2, 4, 8, 9]
-
-        monkeypatch.setattr(copy_job, "RESULT_SECONDS", 0)
         job.run_group(0, remote_log.storage, SIZES, files.clock)
-        assert written[5:14] == list(range(1, 10))
+        assert len(list(job.outcomes())) == 300
+
+    assert written[-1] == 300
+    if seconds == 0:
+        assert written[:300] == list(range(1, 301)), "whatever takes long is written at once"
+        return
+    assert sum(written) < 300 * 300 / 10
+    assert all(later - earlier <= max(1, earlier) for earlier, later in pairwise(written))
 
 
 def test_a_group_whose_worker_never_began_has_no_results(tmp_path: Path) -> None:

@@ -8,10 +8,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from support.tiered_site import TIERED, TieredSite
-from tiered_storage.errors import OffsetOutOfRangeError
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage_airflow.operators.remote_log_metadata import (
     AnnounceCopyOperator,
@@ -51,7 +50,7 @@ def test_a_fetched_segment_begins_with_the_batch_that_holds_the_offset(site: Tie
 def test_a_fetch_that_fails_leaves_no_file_under_the_name(site: TieredSite, tmp_path: Path) -> None:
     target = tmp_path / "fetched.log"
     operator = FetchSegmentOperator(task_id="fetch", topic="orders", partition=0, offset=999, path=str(target))
-    with pytest.raises(OffsetOutOfRangeError):
+    with pytest.raises(AirflowFailException, match="OffsetOutOfRangeError: orders-0: offset 999 is out of range"):
         operator.execute(context())
     assert list(tmp_path.glob("fetched*")) == []
 
