@@ -1,21 +1,24 @@
-"""Trim local logs after each copy: segments past local retention that the remote tier holds.
+"""Trim local logs: segments past local retention that the remote tier holds.
 
-Runs on the event of a committed copy, for the partitions that it names. Deletes only where deletion was allowed for
-the topic, oldest first, and only while no broker has the directory. A manual run looks at all partitions.
+Runs on the event of a committed copy, for the partitions that it names, and every hour for all: segments grow old also
+where nothing new is copied. Deletes only where deletion was allowed for the topic, oldest first, and only while no
+broker has the directory. A manual run looks at all partitions.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import Param, dag
+import pendulum
+from airflow.sdk import AssetOrTimeSchedule, CronTriggerTimetable, Param, dag
 
 from tiered_storage_airflow.assets import REMOTE_LOG
 from tiered_storage_airflow.operators.remote_storage import EnforceLocalRetentionOperator
 
 
 @dag(
-    schedule=[REMOTE_LOG],
+    schedule=AssetOrTimeSchedule(timetable=CronTriggerTimetable("20 * * * *", timezone="UTC"), assets=[REMOTE_LOG]),
+    start_date=pendulum.datetime(2020, 1, 1, tz="UTC"),
     catchup=False,
     max_active_runs=1,
     tags=["tiered-storage", "retention"],

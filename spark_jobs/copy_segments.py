@@ -47,8 +47,18 @@ def use_library(archives: list[str]) -> None:
                 if not folder.is_dir():  # otherwise another worker was first
                     raise
             Path(unpacked).mkdir(exist_ok=True)
+    _mend(folder, archive)
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
+
+
+def _mend(folder: Path, archive: Path) -> None:
+    """Put back what a cleaner of temporary files took away: it takes single files, not the folder."""
+    with zipfile.ZipFile(archive) as packed:
+        for entry in packed.infolist():
+            path = folder / entry.filename
+            if not path.is_file() or path.stat().st_size != entry.file_size:
+                packed.extract(entry, folder)
 
 
 def session() -> SparkSession:

@@ -64,7 +64,11 @@ def disable(topic: NameArgument, config: ConfigOption = None, as_json: JsonOptio
 
 @app.command("allow-deletion")
 def allow_deletion(topic: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Let retention delete from the topic: local segments that are remote, and what is past total retention."""
+    """Let retention delete from the topic: local segments that are remote, and what is past total retention.
+
+    Both at once, by the limits that the table shows (log.retention.* where the topic has none of its own). Offsets that
+    are trimmed from a broker's directory are gone for its own readers once it starts: read them through this library.
+    """
     _change(topic, lambda _, known: replace(known, deletion_allowed=True), config, as_json)
 
 

@@ -202,3 +202,31 @@ def test_the_stores_secret_reaches_spark_by_environment_and_shows_nowhere(
     written = [path for path in site.root.rglob("*") if path.is_file() and "calls" not in path.parts]
     assert len(written) > 10
     assert [path for path in written if SECRET.encode() in path.read_bytes()] == []
+
+
+def test_what_is_finished_when_the_time_is_up_is_committed_and_the_next_run_goes_on(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+    from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
+
+    site.write_logs({"orders-0": 3})
+    site.configure({"orders": TIERED})
+    spark.deaths.append(2)
+    in_time = SparkSubmitOperator.execute
+
+    def out_of_time(operator: SparkSubmitOperator, context: object) -> None:
+        try:
+            in_time(operator, context)  # type: ignore[arg-type]  # as it was called
+        except AirflowException as error:
+            raise AirflowTaskTimeout("Timeout, PID: 1") from error
+
+    killed: list[str] = []
+    monkeypatch.setattr(SparkSubmitOperator, "execute", out_of_time)
+    monkeypatch.setattr(SparkSubmitOperator, "on_kill", lambda operator: killed.append(operator.task_id))
+    run = airflow.run("copy_segments")
+    assert run.state == "failed"
+    assert killed == ["copy"]
+    assert site.finished("orders-0") == [0, 10]
+    assert airflow.run("copy_segments").state == "success"
+    assert site.finished("orders-0") == [0, 10, 20]

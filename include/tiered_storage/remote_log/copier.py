@@ -47,8 +47,8 @@ class CopySizes:
 def copy_segment(task: CopyTask, storage: RemoteStorageManager, sizes: CopySizes, clock: Clock) -> CopyOutcome:
     """Copy what `task` names and tell how it ended; never raises for what concerns this segment alone."""
     begun = time.monotonic()
-    source = _SegmentStream(task, sizes)
     try:
+        source = _SegmentStream(task, sizes)
         data = LogSegmentData(task.metadata.size, source.chunks(), source.indexes)
         custom_metadata = storage.copy_log_segment_data(task.metadata, data)
     except (TieredStorageError, OSError) as error:

@@ -33,10 +33,11 @@ _UNSETTLED = {SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_STA
 
 @dataclass(frozen=True, slots=True)
 class ExpiryPlan:
-    """Where our log start of a partition moves to, and the remote segments that then lie below it."""
+    """Where our log start of a partition moves to at `now` (ms), and the remote segments that then lie below it."""
 
     topic_id_partition: TopicIdPartition
     new_log_start: int
+    now: int
     segments: tuple[RemoteLogSegmentMetadata, ...]
 
     @property
@@ -74,7 +75,7 @@ def plan_expiry(
     going = tuple(segment for segment in finished(segments) if segment.end_offset < new_log_start)
     if not going and new_log_start <= log_start:
         return None
-    return ExpiryPlan(partition, new_log_start, going)
+    return ExpiryPlan(partition, new_log_start, now, going)
 
 
 def mark_expired(

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from tiered_storage.errors import RemoteObjectCorruptError, TieredStorageError
+from tiered_storage.errors import InvalidLogDirectoryError, RemoteObjectCorruptError, TieredStorageError
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.segment_source import LocalSegment, LocalTrim, PartitionLog
 from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
+from tiered_storage.remote_log.storage.manifest import Manifest
+from tiered_storage.remote_log.storage.object_client import extend_crc32c
 from tiered_storage.topic_settings import TopicSettings
+
+READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,12 @@ def plan_local_retention(
     for segment in log.closed_segments:
         end_offset = segment.base_offset if segment.end_offset is None else segment.end_offset
         if end_offset < log_start:
+            if log.topic_id_is_derived:
+                held_back = (
+                    f"offsets {segment.base_offset} to {end_offset} lie below our log start, but without "
+                    "partition.metadata nobody knows that they are of the same topic"
+                )
+                break
             going.append(segment)
             excess -= segment.size
             continue
@@ -94,6 +105,8 @@ def enforce_local_retention(
         try:
             for segment in plan.held_by:
                 ensure_present(segment, storage)
+            for local in plan.segments:
+                ensure_same_bytes(local, plan.held_by, storage)
             trim.trim(plan.topic_id_partition, plan.segments, plan.new_local_start)
         except (TieredStorageError, OSError) as error:
             failures.append(Finding(str(plan.topic_id_partition), str(error)))
@@ -111,6 +124,34 @@ def ensure_present(segment: RemoteLogSegmentMetadata, storage: RemoteStorageMana
     last = segment.size - 1
     if sum(len(chunk) for chunk in storage.fetch_log_segment(segment, last, last)) != 1:
         raise RemoteObjectCorruptError(f"{segment.segment_id}: the store shows fewer than its {segment.size} bytes")
+
+
+def ensure_same_bytes(
+    local: LocalSegment, held_by: Sequence[RemoteLogSegmentMetadata], storage: RemoteStorageManager
+) -> None:
+    """Raise InvalidLogDirectoryError where a remote segment of the very offsets of `local` was not made from its bytes.
+
+    Then the two are of different lives of a topic, or the local one was written anew, and offsets prove nothing. Reads
+    the local segment once, in pieces. Remote segments with other boundaries cannot be compared like this.
+    """
+    for holder in held_by:
+        if (holder.start_offset, holder.end_offset) != (local.base_offset, local.end_offset):
+            continue
+        manifest = Manifest.parse(storage.fetch_index(holder, IndexKind.MANIFEST), str(holder.segment_id))
+        if (local.size, _file_crc32c(local.log_path)) != (manifest.size, manifest.data_crc32c):
+            raise InvalidLogDirectoryError(
+                f"{local.log_path} is not what {holder.segment_id} was copied from, though both hold offsets "
+                f"{local.base_offset} to {local.end_offset}: nothing of the partition is removed; find out whether the "
+                "topic was created anew"
+            )
+
+
+def _file_crc32c(path: Path) -> int:
+    crc32c = 0
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(READ_BYTES):
+            crc32c = extend_crc32c(crc32c, piece)
+    return crc32c
 
 
 def _excess(log: PartitionLog, limit: int) -> int:

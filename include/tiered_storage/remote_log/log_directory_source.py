@@ -108,6 +108,7 @@ class LogDirectorySource:
             stable_offset=self._stable_offset(directory, found, files[-1]),
             leader_epochs=_lineage(found.path, files),
             is_internal=found.is_internal,
+            topic_id_is_derived=found.topic_id is None,
             is_compacted=found.topic in compacted,
         )
 

@@ -45,7 +45,9 @@ def _still_there(directory: Path, segments: Sequence[LocalSegment], new_local_st
     present = list_segments(directory)
     going = [segment for segment in present if segment.base_offset in wanted]
     staying = [segment for segment in present if segment.base_offset not in wanted]
-    if not staying or staying[0].base_offset != new_local_start or going != present[: len(going)]:
+    planned = {segment.base_offset: segment.size for segment in segments}
+    rewritten = any(segment.size() != planned[segment.base_offset] for segment in going)
+    if rewritten or not staying or staying[0].base_offset != new_local_start or going != present[: len(going)]:
         raise InvalidLogDirectoryError(
             f"{directory} changed since the trim was planned: it was to begin at offset {new_local_start}; nothing was "
             "removed, the next run plans it anew"

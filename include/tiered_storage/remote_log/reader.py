@@ -25,6 +25,7 @@ from tiered_storage.remote_log.local_read import LocalSegmentReader, below
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.remote_index_lookup import RemoteIndexes
+from tiered_storage.remote_log.remote_log_index import RemoteLogIndexEntry
 from tiered_storage.remote_log.segment_source import LocalSegment, PartitionLog, SegmentSource
 from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
 
@@ -189,6 +190,7 @@ class PartitionReader:
             raise self._missing(offset)
         end = chunk.position + chunk.length
         content = b"".join(self.storage.fetch_log_segment(segment, chunk.position, end - 1))
+        _check_chunk(content, chunk)
         begin = _batch_holding(content, offset, chunk.object_name, chunk.position)
         return FetchedBatches(content[begin:], Tier.REMOTE, chunk.object_name, chunk.position + begin)
 
@@ -214,6 +216,22 @@ class PartitionReader:
         return RemoteObjectNotFoundError(
             f"{self.partition}: no finished remote segment on the lineage holds offset {offset}, and it is not local; "
             "'tiered-storage audit' and 'tiered-storage plan' tell of gaps"
+        )
+
+
+def _check_chunk(content: bytes, chunk: RemoteLogIndexEntry) -> None:
+    """Hold the offsets that a chunk's batches claim against its index: no checksum of a batch covers them."""
+    position, next_offset = 0, chunk.first_offset
+    while position < len(content):
+        header = read_batch_header(content, position, source=chunk.object_name, source_position=chunk.position)
+        if header.base_offset < next_offset or (position == 0 and header.base_offset != chunk.first_offset):
+            break
+        position += header.size
+        next_offset = header.next_offset
+    if position != len(content) or next_offset != chunk.last_offset + 1:
+        raise RemoteObjectCorruptError(
+            f"{chunk.object_name}: the batches from byte {chunk.position} on do not hold offsets {chunk.first_offset} "
+            f"to {chunk.last_offset}, as their index says"
         )
 
 

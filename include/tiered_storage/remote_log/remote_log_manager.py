@@ -206,22 +206,37 @@ class RemoteLogManager:
         for partition in self.segments.list_partitions():
             if not selection.matches(partition.topic):
                 continue
-            topic = self._decided_topic(partition)
-            if not topic.deletion_allowed:
-                continue
-            resolved = effective(topic, self.settings)
-            plan = plan_expiry(partition, self.segments, resolved, now, self.local_log(partition))
+            plan = self._plan_expiry_of(partition, now)
             if plan is not None:
                 plans.append(plan)
         return plans
 
+    def _plan_expiry_of(self, partition: TopicIdPartition, now: int) -> ExpiryPlan | None:
+        topic = self._decided_topic(partition)
+        if not topic.deletion_allowed:
+            return None
+        resolved = effective(topic, self.settings)
+        return plan_expiry(partition, self.segments, resolved, now, self.local_log(partition))
+
+    def _still_due(self, plan: ExpiryPlan) -> ExpiryPlan | None:
+        """Return `plan` as far as the decisions and settings of this moment still want it."""
+        if not self._may_delete(plan.topic_id_partition):
+            return None
+        if (self.segments.log_start_offset(plan.topic_id_partition) or 0) >= plan.new_log_start:
+            return plan
+        current = self._plan_expiry_of(plan.topic_id_partition, plan.now)
+        return plan if current is not None and current.new_log_start >= plan.new_log_start else current
+
     def mark_expired(
         self, plans: Iterable[ExpiryPlan], owner: str
     ) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
-        """Move our log starts and mark what lies below, where deletion is still allowed; see mark_expired."""
+        """Move our log starts and mark what lies below; see mark_expired.
+
+        A plan may be old: nothing goes that the decisions and settings of this moment would keep.
+        """
         self.bind_store()
         return mark_expired(
-            [plan for plan in plans if self._may_delete(plan.topic_id_partition)],
+            [still_due for plan in plans if (still_due := self._still_due(plan)) is not None],
             self.segments,
             self.leases,
             owner=owner,

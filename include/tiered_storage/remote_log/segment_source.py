@@ -50,6 +50,8 @@ class PartitionLog:
     leader_epochs: tuple[EpochEntry, ...]
     is_internal: bool = False
     is_compacted: bool = False
+    topic_id_is_derived: bool = False
+    """Nobody knows the topic's real id: a topic that was deleted and created again looks like the same one."""
 
     @property
     def closed_segments(self) -> Sequence[LocalSegment]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
     from tiered_storage.settings import Settings
 
+_IDENTITY = frozenset({"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"})
+
 
 class RemoteStorageHook(BaseHook):
     """Opens the object store that the settings name, with the connection's endpoint and secrets.
@@ -36,7 +38,11 @@ class RemoteStorageHook(BaseHook):
         """Return how to reach the store: the settings, then what the connection says."""
         from tiered_storage.remote_log.remote_log_manager import store_options
 
-        return store_options(settings, {**os.environ, **self.secrets()})
+        secrets = self.secrets()
+        # One identity or the other: a session token of the environment spoils the connection's key.
+        foreign = _IDENTITY if "AWS_ACCESS_KEY_ID" in secrets else frozenset()
+        inherited = {name: value for name, value in os.environ.items() if name not in foreign}
+        return store_options(settings, {**inherited, **secrets})
 
     def secrets(self) -> dict[str, str]:
         """Return the connection as AWS_* variables."""

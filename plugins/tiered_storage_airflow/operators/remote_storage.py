@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseOperator, XComArg
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTimeout
 
 from tiered_storage_airflow.hooks.remote_storage import store_environment
 from tiered_storage_airflow.run_scope import remote_log_of
@@ -70,6 +70,12 @@ class CopySegmentsOperator(SparkSubmitOperator):
     def _submit(self, context: Context, job: CopyJob) -> None:
         try:
             super().execute(context)
+        except AirflowTaskTimeout:
+            # The next run goes on from what is finished; without this a backlog of hours would never get smaller.
+            self.on_kill()
+            if all(outcome.finished is None and outcome.failure is None for outcome in job.outcomes()):
+                raise
+            self.log.warning("the time is up; what Spark has finished is committed all the same")
         except (AirflowException, RuntimeError) as error:  # the latter where the hook only tracks a driver
             if all(outcome.finished is None and outcome.failure is None for outcome in job.outcomes()):
                 raise
@@ -119,11 +125,13 @@ class EnforceLocalRetentionOperator(BaseOperator):
 
         events = [event for events in (context.get("triggering_asset_events") or {}).values() for event in events]
         announced = [event.extra for event in events if {"now", "partitions"} <= event.extra.keys()]
+        now = run_now(context, wall_clock())
+        # Whoever may create an event must not be able to make anything older than it is.
         occasions: list[tuple[int, frozenset[str] | None]] = [
-            (extra["now"], frozenset(extra["partitions"])) for extra in announced
+            (min(int(extra["now"]), now), frozenset(extra["partitions"])) for extra in announced
         ]
         if len(announced) < len(events) or not events:
-            occasions.append((run_now(context, wall_clock()), None))
+            occasions.append((now, None))
         return occasions
 
 

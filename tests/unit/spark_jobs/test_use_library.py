@@ -73,3 +73,14 @@ def test_a_link_that_somebody_else_put_there_is_not_followed(
     with pytest.raises(PermissionError, match="belongs to somebody else"):
         job.use_library(["tiered_storage-0.zip"])
     assert list((machine / "elsewhere").iterdir()) == []
+
+
+def test_what_a_cleaner_of_temporary_files_took_away_is_put_back(
+    job: ModuleType, machine: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    archive = build_library_archive(tmp_path_factory.mktemp("submitted"))
+    job.use_library([str(archive)])
+    taken = machine / f"remote-log-{os.getuid()}" / archive.stem / "tiered_storage" / "remote_log" / "copy_worker.py"
+    taken.unlink()
+    job.use_library([str(archive)])
+    assert taken.is_file()

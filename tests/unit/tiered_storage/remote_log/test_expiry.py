@@ -500,3 +500,20 @@ def test_copying_goes_on_behind_what_expired(tmp_path: Path) -> None:
     with files.open() as remote_log:
         assert [segment.start_offset for segment in copy(remote_log).committed] == [30]
         assert offsets_read(remote_log, 20) == list(range(20, 50))
+
+
+def test_an_old_plan_takes_nothing_that_settings_would_keep_by_now(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(TOTAL - 2 * SEGMENT_BYTES))
+    with files.open() as remote_log:
+        [plan] = remote_log.plan_expiry(".*", NOW)
+    assert len(plan.segments) == 2
+
+    files.properties["topics"] = keeping(TOTAL - SEGMENT_BYTES)
+    with files.open() as remote_log:
+        remote_log.mark_expired([plan], "expire")
+        assert remote_log.segments.log_start_offset(ORDERS_0) == 10
+
+    files.properties["topics"] = keeping(-1)
+    with files.open() as remote_log:
+        remote_log.mark_expired([plan], "expire")
+        assert remote_log.segments.log_start_offset(ORDERS_0) == 10

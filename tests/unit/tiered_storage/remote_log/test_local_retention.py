@@ -415,3 +415,34 @@ def _without_timestamps(remote_log: RemoteLogManager) -> None:
         remote_log.segments.add_remote_log_segment_metadata(anew, lease)
         finishing = a_step(anew, SegmentState.COPY_SEGMENT_FINISHED, custom_metadata=b"where it is")
         remote_log.segments.update_remote_log_segment_metadata(finishing, lease)
+
+
+# ------------------------------------------------------------------------------------------- another life of a topic
+
+
+def test_a_segment_that_is_not_what_was_copied_stays_with_all_of_its_partition(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(BATCH_BYTES))
+    # As after a topic of the same id was created anew: the same offsets and sizes, other records.
+    written_anew = files.local_segments()[1].log_path
+    flip_bit(written_anew, SEGMENT_BYTES - 1)
+    with files.open() as remote_log:
+        [failure] = retain(remote_log)
+
+    assert str(written_anew) in failure
+    assert "is not what" in failure
+    assert files.local_starts() == [0, 10, 20, 30]
+
+
+def test_what_lies_below_our_log_start_stays_where_nobody_knows_the_topics_id(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        remote_log.segments.advance_log_start_offset(ORDERS_0, 20, held_by(remote_log, "expire"))
+        log = local_log(remote_log)
+        settings = TopicSettings.parse("orders", {}).over(TopicSettings.parse("defaults", {}), "orders")
+        known = plan_local_retention(log, remote_log.segments, settings, NOW)
+        derived = plan_local_retention(replace(log, topic_id_is_derived=True), remote_log.segments, settings, NOW)
+
+    assert bases(known)[:2] == [0, 10]
+    assert bases(derived) == []
+    assert derived.held_back is not None
+    assert "partition.metadata" in derived.held_back

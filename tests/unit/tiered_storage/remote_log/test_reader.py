@@ -410,7 +410,7 @@ def test_a_chunk_that_holds_nothing_of_what_its_index_says_is_noticed(tmp_path: 
         first, second = batches_in(stored)
         rewrite_segment(stored, [struct.pack(">q", 3) + first[8:], struct.pack(">q", 4) + second[8:]])
 
-        with pytest.raises(RemoteObjectCorruptError, match="holds nothing at or behind offset 12"):
+        with pytest.raises(RemoteObjectCorruptError, match="do not hold offsets 10 to 14, as their index says"):
             reader_of(remote_log).fetch(12)
 
 
@@ -517,3 +517,14 @@ def _write_segments(files: RemoteLogFiles, ranges: Sequence[tuple[int, int]], hi
         rewrite_segment(files.partition_directory() / f"{start:020}.log", batches)
     write_offset_checkpoint(files.log_directory / HIGH_WATERMARK_CHECKPOINT, {("orders", 0): high_watermark})
     write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 0})
+
+
+def test_a_base_offset_that_changed_in_the_store_is_noticed(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        trim(remote_log, 30)
+        # The lowest bit of the first batch's base offset, which no checksum of the batch covers.
+        flip_bit(files.objects(".log")[0], 7)
+
+        with pytest.raises(RemoteObjectCorruptError, match="do not hold offsets 0 to"):
+            list(reader_of(remote_log).records(0))

@@ -128,3 +128,12 @@ def test_the_metadata_hook_opens_the_metadata_store_that_the_settings_name(
     with RemoteLogMetadataHook().get_conn() as store:
         assert store.segments.list_partitions() == []
     assert (tmp_path / "remote_log_metadata.db").is_file()
+
+
+def test_a_session_token_of_the_environment_is_not_mixed_with_the_connections_key(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.setenv(name, "of the machine")
+    options = define(monkeypatch, conn_type="aws", login="an id", password="a secret").options(settings)
+    assert (options.access_key_id, options.secret_access_key, options.session_token) == ("an id", "a secret", None)
