@@ -72,5 +72,9 @@ lock: setup-test ## Write the requirements anew from pyproject.toml, with exact 
 	@{ sed -n 's/^requires = \["\(.*\)"\]$$/\1/p' pyproject.toml; printf '%s\n' 'editables~=0.3' setuptools wheel; } | $(LOCK) --no-annotate - -o .ci/build.txt
 
 clean: ## Stop Airflow and remove all state (.state): its database, the embedded store, fetched jars; .venv stays
+	@if [ -z '$(FORCE)' ] && [ -n "$$(find .state/remote -name '*.commit' -print -quit 2>/dev/null)" ]; then \
+		echo '.state/remote holds remote segments, maybe the only copies of what was trimmed: make clean FORCE=1 removes them'; \
+		exit 1; \
+	fi
 	@$(MAKE) down
 	@rm -rf .state
