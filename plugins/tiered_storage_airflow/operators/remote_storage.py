@@ -70,13 +70,11 @@ class CopySegmentsOperator(SparkSubmitOperator):
     def _submit(self, context: Context, job: CopyJob) -> None:
         try:
             super().execute(context)
-        except AirflowTaskTimeout:
-            # The next run goes on from what is finished; without this a backlog of hours would never get smaller.
-            self.on_kill()
-            if all(outcome.finished is None and outcome.failure is None for outcome in job.outcomes()):
-                raise
-            self.log.warning("the time is up; what Spark has finished is committed all the same")
-        except (AirflowException, RuntimeError) as error:  # the latter where the hook only tracks a driver
+        # RuntimeError where the hook only tracks a driver. A time-out, too, keeps what is finished: the next run goes on
+        # from there, and a backlog of hours gets smaller.
+        except (AirflowException, RuntimeError, AirflowTaskTimeout) as error:
+            if isinstance(error, AirflowTaskTimeout):
+                self.on_kill()
             if all(outcome.finished is None and outcome.failure is None for outcome in job.outcomes()):
                 raise
             self.log.warning("Spark failed; what it left results of is committed all the same: %s", error)
