@@ -70,8 +70,8 @@ class CopySegmentsOperator(SparkSubmitOperator):
     def _submit(self, context: Context, job: CopyJob) -> None:
         try:
             super().execute(context)
-        # RuntimeError where the hook only tracks a driver. A time-out, too, keeps what is finished: the next run goes on
-        # from there, and a backlog of hours gets smaller.
+        # RuntimeError where the hook only tracks a driver. A time-out, too, keeps what is finished: the next run goes
+        # on from there, and a backlog of hours gets smaller.
         except (AirflowException, RuntimeError, AirflowTaskTimeout) as error:
             if isinstance(error, AirflowTaskTimeout):
                 self.on_kill()
