@@ -53,8 +53,9 @@ class Stores:
         return self._servers[kind]
 
     def _uploads_in_localbucket(self) -> list[str]:
-        # It lists no uploads, and keeps their parts beside its buckets.
-        return [str(path) for path in (self._buckets / ".localbucket-uploads").glob("*")]
+        # It lists no uploads, and keeps them beside its buckets: a folder is one as long as this file is in it. A part
+        # that was still on its way when its upload was aborted can leave a folder without it, which no request reaches.
+        return [str(path.parent) for path in (self._buckets / ".localbucket-uploads").glob("*/upload.json")]
 
 
 @contextmanager
