@@ -84,7 +84,7 @@ def audit_remote_log(
             # Asked for once more: it may have been marked and deleted since.
             if wrong and _is_still_finished(segment, metadata):
                 anomalies.extend(wrong)
-        anomalies.extend(_check_offsets(partition, segments, metadata.log_start_offset(partition) or 0))
+        anomalies.extend(_check_offsets(partition, segments, metadata.log_start_offset(partition)))
     unreferenced = [found for found in listed.values() if not _is_referenced(found, referenced)]
     old = [found for found in unreferenced if found.last_modified + grace_ms < clock()]
     # Asked for once more: a deletion may have ended since the listing was made.
@@ -166,15 +166,16 @@ def _check_objects(
 
 
 def _check_offsets(
-    partition: TopicIdPartition, segments: list[RemoteLogSegmentMetadata], log_start: int
+    partition: TopicIdPartition, segments: list[RemoteLogSegmentMetadata], our_log_start: int | None
 ) -> Iterator[Anomaly]:
     coverage = Coverage.of(segments, lineage=())
+    log_start = our_log_start or 0
     for start, end in coverage.gaps():
         if end >= log_start:
             message = f"offsets {max(start, log_start)} to {end} are in no segment"
             yield Anomaly(AnomalyKind.GAP, str(partition), message)
-    if coverage.segments and coverage.segments[0].start_offset > log_start > 0:
-        message = f"offsets {log_start} to {coverage.segments[0].start_offset - 1} are in no segment"
+    if our_log_start is not None and coverage.ranges and coverage.ranges[0].start_offset > our_log_start:
+        message = f"offsets {log_start} to {coverage.ranges[0].start_offset - 1} are in no segment"
         yield Anomaly(AnomalyKind.GAP, str(partition), message)
     for one, other in _overlapping(finished(segments)):
         start, end = other.start_offset, min(one.end_offset, other.end_offset)

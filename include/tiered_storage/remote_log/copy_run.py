@@ -177,8 +177,12 @@ def _commit_partition(
     known = {segment.segment_id: segment for segment in metadata.list_remote_log_segments(partition)}
     committed = [segment for segment in _segments_of(outcomes, known) if _is_visible(segment)]
     pending = [outcome for outcome in outcomes if not _was_visible(known.get(outcome.task.metadata.segment_id))]
-    updates, refusal = _committable(pending, _look(partition, source) if pending else "")
+    local = _look(partition, source) if pending else ""
+    updates, refusal = _committable(pending, local)
     try:
+        if updates and isinstance(local, PartitionLog) and metadata.log_start_offset(partition) is None:
+            # From now on our log start is ours; what is missing above it was lost.
+            metadata.advance_log_start_offset(partition, local.log_start_offset, lease)
         committed.extend(metadata.update_remote_log_segment_metadata(update, lease) for update in updates)
         if refusal is None or refusal.is_final:
             for segment in _segments_of(pending[len(updates) :], known):

@@ -1,9 +1,10 @@
 """Which offsets the remote tier already has, along the lineage of leaders.
 
 Two segments may hold the same offset: after an unclean election the loser's bytes are still in the store. An offset
-counts as covered only by a segment that holds it at the epoch which the lineage gives it (KIP-405, KIP-101). A broker
-forgets the epochs below its log start, which trimming moves; the remote segments themselves remember them. Where nobody
-knows anything, nothing is contradicted.
+counts as covered only by a segment that holds it at the epoch which the lineage gives it (KIP-405, KIP-101); of a
+segment that a later leader contradicts, what lies before that leader's first offset is still true. A broker forgets the
+epochs below its log start, which trimming moves; the remote segments themselves remember them. Where nobody knows
+anything, nothing is contradicted.
 """
 
 from __future__ import annotations
@@ -23,12 +24,29 @@ def finished(segments: Iterable[RemoteLogSegmentMetadata]) -> list[RemoteLogSegm
 
 
 def on_lineage(segment: RemoteLogSegmentMetadata, lineage: Sequence[EpochEntry]) -> bool:
-    """Whether the leaders that `lineage` names wrote `segment`, as far as it reaches back."""
+    """Whether the leaders that `lineage` names wrote all of `segment`, as far as it reaches back."""
+    return valid_end(segment, lineage) == segment.end_offset
+
+
+def valid_end(segment: RemoteLogSegmentMetadata, lineage: Sequence[EpochEntry]) -> int:
+    """Return the last offset (inclusive) of `segment` up to which its leaders are those of `lineage`.
+
+    One below its start where not even that holds. Logs that agree on an offset's leader agree on all below it
+    (KIP-101); what lies below the lineage nobody contradicts.
+    """
     if not lineage or segment.end_offset < lineage[0].start_offset:
-        return True
+        return segment.end_offset
     known_from = max(segment.start_offset, lineage[0].start_offset)
     theirs = epochs_within(segment.leader_epochs, known_from, segment.end_offset)
-    return theirs == epochs_within(lineage, known_from, segment.end_offset)
+    ours = epochs_within(lineage, known_from, segment.end_offset)
+    if theirs == ours:
+        return segment.end_offset
+    changes = sorted({known_from, *(entry.start_offset for entry in (*theirs, *ours))})
+    return next(at for at in changes if _epoch_at(theirs, at) != _epoch_at(ours, at)) - 1
+
+
+def _epoch_at(lineage: Sequence[EpochEntry], offset: int) -> int | None:
+    return next((entry.epoch for entry in reversed(lineage) if entry.start_offset <= offset), None)
 
 
 def whole_lineage(
@@ -57,10 +75,26 @@ def whole_lineage(
 
 
 @dataclass(frozen=True, slots=True)
-class Coverage:
-    """The finished segments on the lineage that together hold most, each beginning past the one before it."""
+class CoveredRange:
+    """The offsets `start_offset` to `end_offset` (inclusive) that readers may take from `segment`.
 
-    segments: tuple[RemoteLogSegmentMetadata, ...]
+    They end before the segment does where a later leader cut off the rest and wrote its own.
+    """
+
+    segment: RemoteLogSegmentMetadata
+    end_offset: int
+
+    @property
+    def start_offset(self) -> int:
+        """The segment's first offset."""
+        return self.segment.start_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """The finished segments on the lineage that together hold most, each reaching past the one before it."""
+
+    ranges: tuple[CoveredRange, ...]
 
     @classmethod
     def of(cls, segments: Iterable[RemoteLogSegmentMetadata], lineage: Sequence[EpochEntry]) -> Coverage:
@@ -70,23 +104,24 @@ class Coverage:
         """
         known = finished(segments)
         whole = whole_lineage(known, lineage)
-        chosen: list[RemoteLogSegmentMetadata] = []
+        valid = [CoveredRange(segment, valid_end(segment, whole)) for segment in known]
+        chosen: list[CoveredRange] = []
         reached = -1
-        for segment in known:
-            if segment.end_offset >= reached and on_lineage(segment, whole):
-                chosen.append(segment)
-                reached = segment.end_offset + 1
+        for covered in sorted(valid, key=lambda covered: (covered.start_offset, -covered.end_offset)):
+            if covered.end_offset >= max(reached, covered.start_offset):
+                chosen.append(covered)
+                reached = covered.end_offset + 1
         return cls(tuple(chosen))
 
-    def holding(self, start_offset: int, end_offset: int) -> list[RemoteLogSegmentMetadata] | None:
-        """Return segments that together hold [`start_offset`, `end_offset`], or None where an offset is missing."""
+    def holding(self, start_offset: int, end_offset: int) -> list[CoveredRange] | None:
+        """Return ranges that together hold [`start_offset`, `end_offset`], or None where an offset is missing."""
         wanted = []
         reached = start_offset
-        for segment in self.segments[self._first_ending_at_or_after(start_offset) :]:
-            if reached > end_offset or segment.start_offset > reached:
+        for covered in self.ranges[self._first_ending_at_or_after(start_offset) :]:
+            if reached > end_offset or covered.start_offset > reached:
                 break
-            wanted.append(segment)
-            reached = segment.end_offset + 1
+            wanted.append(covered)
+            reached = covered.end_offset + 1
         return wanted if reached > end_offset else None
 
     def lacks(self, start_offset: int, end_offset: int, log_start_offset: int) -> bool:
@@ -96,20 +131,20 @@ class Coverage:
         return self.holding(max(start_offset, log_start_offset), end_offset) is None
 
     def gaps(self) -> list[tuple[int, int]]:
-        """Return the ranges of offsets (inclusive) that are missing between the segments."""
-        pairs = zip(self.segments, self.segments[1:], strict=False)
+        """Return the ranges of offsets (inclusive) that are missing between the ranges."""
+        pairs = zip(self.ranges, self.ranges[1:], strict=False)
         return [(a.end_offset + 1, b.start_offset - 1) for a, b in pairs if b.start_offset > a.end_offset + 1]
 
     @property
     def end_offset(self) -> int | None:
         """The last offset held (inclusive)."""
-        return self.segments[-1].end_offset if self.segments else None
+        return self.ranges[-1].end_offset if self.ranges else None
 
     def _first_ending_at_or_after(self, offset: int) -> int:
-        low, high = 0, len(self.segments)
+        low, high = 0, len(self.ranges)
         while low < high:
             middle = (low + high) // 2
-            if self.segments[middle].end_offset < offset:
+            if self.ranges[middle].end_offset < offset:
                 low = middle + 1
             else:
                 high = middle

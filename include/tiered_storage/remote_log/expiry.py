@@ -168,17 +168,18 @@ def _due_for_deletion(
 def _start_after_retention(coverage: Coverage, settings: TopicSettings, now: int, local: PartitionLog | None) -> int:
     excess = _total_size(coverage, local) - settings.retention_bytes if settings.retention_bytes >= 0 else 0
     start = 0
-    for segment in coverage.segments:
+    for covered in coverage.ranges:
+        segment = covered.segment
         over_size = excess >= segment.size > 0
         if not over_size and not _past(segment, settings.retention_ms, now):
             break
         excess -= segment.size
-        start = segment.end_offset + 1
+        start = covered.end_offset + 1
     return start
 
 
 def _total_size(coverage: Coverage, local: PartitionLog | None) -> int:
-    remote = sum(segment.size for segment in coverage.segments)
+    remote = sum(covered.segment.size for covered in coverage.ranges)
     if local is None:
         return remote
     remote_end = -1 if coverage.end_offset is None else coverage.end_offset

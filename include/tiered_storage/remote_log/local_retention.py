@@ -75,7 +75,8 @@ def plan_local_retention(
             going.append(segment)
             excess -= segment.size
             continue
-        holders = coverage.holding(max(segment.base_offset, log_start), end_offset)
+        held = coverage.holding(max(segment.base_offset, log_start), end_offset)
+        holders = None if held is None else [covered.segment for covered in held]
         over_size = excess >= segment.size > 0
         if holders is None:
             if over_size:

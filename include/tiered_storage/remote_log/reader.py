@@ -20,7 +20,7 @@ from tiered_storage.kafka_log.batch_header import read_batch_header
 from tiered_storage.kafka_log.log_segment import LogSegment
 from tiered_storage.kafka_log.record import Record
 from tiered_storage.kafka_log.record_batch import read_records
-from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.coverage import Coverage, CoveredRange
 from tiered_storage.remote_log.local_read import LocalSegmentReader, below
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
@@ -93,7 +93,7 @@ class PartitionReader:
     @property
     def log_start_offset(self) -> int:
         """The first offset that can be read, in either tier."""
-        starts = [segment.start_offset for segment in self.coverage.segments[:1]]
+        starts = [covered.start_offset for covered in self.coverage.ranges[:1]]
         if self.local is not None:
             starts.append(self.local.log_start_offset)
         return max(self.our_log_start, min(starts, default=0))
@@ -140,17 +140,15 @@ class PartitionReader:
                 offset = max(offset, header.next_offset)
 
     def fetch_remote(self, offset: int) -> Iterator[bytes]:
-        """Stream the remote bytes from the batch that holds `offset` to the end of its segment."""
+        """Stream the remote bytes from the batch that holds `offset` to the end of its segment, chunk by chunk.
+
+        The end is where a later leader cut the segment off, if one did.
+        """
         self._check_range(offset)
-        segment = self._remote_segment(offset)
-        chunk = self._indexes(segment).chunk_for_offset(offset)
-        if chunk is None:
-            raise self._missing(offset)
-        first = self._fetch_remote_chunk(offset)
-        yield first.content
-        rest = chunk.position + chunk.length
-        if rest < segment.size:
-            yield from self.storage.fetch_log_segment(segment, rest)
+        covered = self._remote_range(offset)
+        while offset <= covered.end_offset:
+            fetched, offset = self._fetch_chunk(covered, offset)
+            yield fetched.content
 
     def _check_range(self, offset: int) -> None:
         if not self.log_start_offset <= offset <= self.log_end_offset:
@@ -184,7 +182,11 @@ class PartitionReader:
         return self._fetch_local(following, following.base_offset)
 
     def _fetch_remote_chunk(self, offset: int) -> FetchedBatches:
-        segment = self._remote_segment(offset)
+        return self._fetch_chunk(self._remote_range(offset), offset)[0]
+
+    def _fetch_chunk(self, covered: CoveredRange, offset: int) -> tuple[FetchedBatches, int]:
+        """Return the batches of a chunk from the one that holds `offset` on, and the offset behind them."""
+        segment = covered.segment
         chunk = self._indexes(segment).chunk_for_offset(offset)
         if chunk is None:
             raise self._missing(offset)
@@ -192,9 +194,13 @@ class PartitionReader:
         content = b"".join(self.storage.fetch_log_segment(segment, chunk.position, end - 1))
         _check_chunk(content, chunk)
         begin = _batch_holding(content, offset, chunk.object_name, chunk.position)
-        return FetchedBatches(content[begin:], Tier.REMOTE, chunk.object_name, chunk.position + begin)
+        content = content[begin:]
+        if covered.end_offset < chunk.last_offset:
+            content = below(content, covered.end_offset + 1)
+        fetched = FetchedBatches(content, Tier.REMOTE, chunk.object_name, chunk.position + begin)
+        return fetched, min(chunk.last_offset, covered.end_offset) + 1
 
-    def _remote_segment(self, offset: int) -> RemoteLogSegmentMetadata:
+    def _remote_range(self, offset: int) -> CoveredRange:
         found = self.coverage.holding(offset, offset)
         if not found:
             raise self._missing(offset)

@@ -24,11 +24,13 @@ from support.remote_logs import (
     cut,
     flip_bit,
     held_by,
+    local_log,
     segments_of,
 )
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.audit import Anomaly, AnomalyKind, AuditReport
+from tiered_storage.remote_log.log_directory_trim import LogDirectoryTrim
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.storage import RemoteStorageManager
@@ -185,6 +187,7 @@ def test_a_flipped_bit_is_found_by_a_deep_audit(files: RemoteLogFiles, suffix: s
 def test_objects_that_nothing_refers_to_are_named(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         [first, _, last] = segments_of(remote_log)
+        remote_log.segments.advance_log_start_offset(ORDERS_0, 10, held_by(remote_log, "test"))
         for segment in (first, last):
             step(remote_log, segment, SegmentState.DELETE_SEGMENT_STARTED)
             step(remote_log, segment, SegmentState.DELETE_SEGMENT_FINISHED)
@@ -250,10 +253,16 @@ def test_a_gap_right_behind_our_log_start_is_named(files: RemoteLogFiles) -> Non
         assert the_anomaly(remote_log.audit()).message == "offsets 15 to 19 are in no segment"
 
 
-def test_a_remote_log_may_begin_above_zero_and_end_where_copying_is(files: RemoteLogFiles) -> None:
+def test_a_log_that_began_above_zero_lacks_nothing_but_what_was_lost_since_its_first_commit(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
     with files.open() as remote_log:
-        step(remote_log, segments_of(remote_log)[0], SegmentState.DELETE_SEGMENT_STARTED)
+        LogDirectoryTrim().trim(ORDERS_0, local_log(remote_log).segments[:1], 10)
+        assert copy(remote_log).failures == ()
+        assert remote_log.segments.log_start_offset(ORDERS_0) == 10
         assert remote_log.audit().anomalies == ()
+
+        step(remote_log, segments_of(remote_log)[0], SegmentState.DELETE_SEGMENT_STARTED)
+        assert the_anomaly(remote_log.audit()).message == "offsets 10 to 19 are in no segment"
 
 
 def test_the_same_offsets_twice_are_named(files: RemoteLogFiles) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
@@ -8,8 +9,9 @@ from hypothesis import strategies as st
 
 from support.metadata_stores import ORDERS_0, a_segment
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.coverage import Coverage, finished, on_lineage, whole_lineage
+from tiered_storage.remote_log.coverage import Coverage, CoveredRange, finished, on_lineage, whole_lineage
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, SegmentState
+from tiered_storage.remote_log.segment_source import epochs_within
 
 LEASE = Lease(ORDERS_0, "test", 1, 0)
 ONE_LEADER = (EpochEntry(0, 0),)
@@ -21,8 +23,8 @@ def segment(
     return replace(a_segment(LEASE, start, end, epochs=epochs or None), state=state)
 
 
-def ranges(segments: list[RemoteLogSegmentMetadata] | None) -> list[tuple[int, int]] | None:
-    return None if segments is None else [(each.start_offset, each.end_offset) for each in segments]
+def ranges(covered: Iterable[CoveredRange] | None) -> list[tuple[int, int]] | None:
+    return None if covered is None else [(each.start_offset, each.end_offset) for each in covered]
 
 
 def test_only_finished_segments_cover_anything() -> None:
@@ -56,7 +58,7 @@ def test_nothing_at_all_covers_nothing() -> None:
 def test_of_copies_of_the_same_offsets_one_counts_and_the_longest_wins() -> None:
     coverage = Coverage.of([segment(0, 4), segment(0, 9), segment(2, 7), segment(5, 14), segment(8, 14)], ONE_LEADER)
 
-    assert ranges(list(coverage.segments)) == [(0, 9), (5, 14)]
+    assert ranges(coverage.ranges) == [(0, 9), (5, 14)]
     assert ranges(coverage.holding(9, 14)) == [(0, 9), (5, 14)]
     assert ranges(coverage.holding(10, 14)) == [(5, 14)]
 
@@ -99,14 +101,71 @@ def test_a_segment_is_on_the_lineage_where_the_same_leaders_wrote_the_same_offse
     assert on_lineage(segment(10, 19, *epochs), entries) is is_on_it
 
 
-def test_the_copy_of_a_deposed_leader_covers_nothing() -> None:
+def test_the_copy_of_a_deposed_leader_covers_nothing_from_its_heirs_first_offset_on() -> None:
     lineage = (EpochEntry(0, 0), EpochEntry(2, 15))
     deposed, heir = segment(10, 29, (0, 10), (1, 15)), segment(10, 19, (0, 10), (2, 15))
 
     coverage = Coverage.of([deposed, heir], lineage)
 
-    assert ranges(list(coverage.segments)) == [(10, 19)]
+    assert ranges(coverage.ranges) == [(10, 19)]
     assert coverage.holding(10, 29) is None
+
+
+@pytest.mark.parametrize("local", [((0, 0), (1, 15)), ((1, 15),), ((1, 17),)])
+def test_what_lies_before_the_new_leaders_first_offset_is_still_covered(local: tuple[tuple[int, int], ...]) -> None:
+    """The heir's own copy is not there yet, or holds only what it wrote itself."""
+    lineage = [EpochEntry(*entry) for entry in local]
+    longer, heir = segment(10, 29, (0, 10)), segment(15, 34, (1, 15))
+
+    assert ranges(Coverage.of([segment(0, 9), longer], lineage).ranges) == [(0, 9), (10, local[-1][1] - 1)]
+    assert ranges(Coverage.of([longer, heir], lineage).ranges) == [(10, 14), (15, 34)]
+    assert Coverage.of([longer], lineage).lacks(10, 29, 0)
+
+
+@dataclass
+class Life:
+    """A partition over time: its lineage and length at the end, and the copies that were made meanwhile."""
+
+    lineage: tuple[EpochEntry, ...] = ()
+    length: int = 0
+    copies: list[RemoteLogSegmentMetadata] = field(default_factory=list)
+
+
+@st.composite
+def lives(draw: st.DrawFn) -> Life:
+    """Each leader cuts the log where it likes, appends something or nothing, and copies some of what there is."""
+    life = Life()
+    for epoch in range(draw(st.integers(1, 5))):
+        begun = draw(st.integers(0, life.length))
+        before = (entry for entry in life.lineage if entry.start_offset < begun)
+        life.lineage = (*before, EpochEntry(epoch, begun))
+        life.length = begun + draw(st.integers(0, 12))
+        for _ in range(draw(st.integers(0, 3)) if life.length else 0):
+            start = draw(st.integers(0, life.length - 1))
+            end = draw(st.integers(start, life.length - 1))
+            epochs = epochs_within(life.lineage, start, end)
+            life.copies.append(segment(start, end, *((entry.epoch, entry.start_offset) for entry in epochs)))
+    return life
+
+
+@given(lives())
+def test_after_any_leaders_just_what_was_copied_of_the_present_log_is_covered(life: Life) -> None:
+    def writer(epochs: Iterable[EpochEntry], offset: int) -> int:
+        return [entry.epoch for entry in epochs if entry.start_offset <= offset][-1]
+
+    coverage = Coverage.of(life.copies, life.lineage)
+
+    assert coverage.end_offset is None or coverage.end_offset < life.length
+    for offset in range(life.length):
+        true = [
+            copy
+            for copy in life.copies
+            if copy.start_offset <= offset <= copy.end_offset
+            and writer(copy.leader_epochs, offset) == writer(life.lineage, offset)
+        ]
+        held = coverage.holding(offset, offset)
+        assert (held is not None) == bool(true)
+        assert held is None or held[0].segment in true
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 8)), max_size=12), st.integers(0, 50), st.integers(0, 10))
@@ -143,8 +202,8 @@ def test_what_the_local_log_has_forgotten_of_its_leaders_the_remote_segments_sti
     for others in ([deposed], [longer], [longer, deposed]):
         for segments in ([segment(0, 9), heir, after, *others], [*others, after, heir, segment(0, 9)]):
             coverage = Coverage.of(segments, [EpochEntry(*entry) for entry in local])
-            assert list(coverage.segments)[-2:] == [heir, after]
-            assert ranges(list(coverage.segments)) == [(0, 9), (10, 19), (20, 29)]
+            assert [covered.segment for covered in coverage.ranges][-2:] == [heir, after]
+            assert ranges(coverage.ranges) == [(0, 9), (10, 19), (20, 29)]
 
 
 @pytest.mark.parametrize(

@@ -346,7 +346,7 @@ def test_a_partition_that_somebody_holds_is_left_and_told(tmp_path: Path) -> Non
 
         assert [str(partition) for partition in done] == ["clicks-0"]
         assert [finding.partition for finding in left] == ["orders-0"]
-        assert remote_log.segments.log_start_offset(ORDERS_0) is None
+        assert remote_log.segments.log_start_offset(ORDERS_0) == 0
         assert states_of(remote_log) == [(0, FINISHED)]
 
         remote_log.leases.release(lease)
@@ -403,7 +403,7 @@ def test_deletion_that_was_forbidden_since_the_plan_marks_nothing(tmp_path: Path
         remote_log.topics.put(Topic(ORDERS_0.cluster_id, ORDERS_0.topic_id, "orders", remote_storage_enable=True))
 
         assert remote_log.mark_expired(plans, "expire") == ((), ())
-        assert remote_log.segments.log_start_offset(ORDERS_0) is None
+        assert remote_log.segments.log_start_offset(ORDERS_0) == 0
 
 
 def test_deletion_that_was_forbidden_since_the_mark_deletes_nothing(tmp_path: Path) -> None:

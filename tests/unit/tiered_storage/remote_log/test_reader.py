@@ -3,6 +3,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,24 @@ def test_an_offset_inside_a_batch_is_found_whatever_its_codec(
             trim(remote_log, 30)
 
         assert offsets_read(remote_log, 13) == list(range(13, 35))
+
+
+def test_of_a_segment_that_a_new_leader_cut_off_what_lies_before_is_read(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    written = [segment.log_path.read_bytes() for segment in files.local_segments()]
+    with files.open() as remote_log:
+        trim(remote_log, 20)
+        write_leader_epochs(
+            files.partition_directory() / "leader-epoch-checkpoint", [EpochEntry(0, 0), EpochEntry(1, 15)]
+        )
+        reader = reader_of(remote_log)
+
+        assert b"".join(reader.fetch_remote(10)) == reader.fetch(10).content == written[1][:BATCH_BYTES]
+        assert [one.offset for one in islice(reader.records(7), 8)] == list(range(7, 15))
+        for offset in (15, 19):
+            with pytest.raises(RemoteObjectNotFoundError, match=f"holds offset {offset}"):
+                reader.fetch(offset)
+        assert [one.offset for one in reader.records(20)] == list(range(20, 35))
 
 
 def test_what_is_remote_is_read_without_any_local_log(tmp_path: Path) -> None:
