@@ -12,7 +12,6 @@ from urllib.parse import quote
 
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 
-from tiered_storage_airflow.embedded.waiting import wait_until
 
 _ARGUMENTS = (
     "--no-sandbox",
@@ -95,21 +94,6 @@ class AirflowPages:
         """Wrap the lines of the log that is shown, and close the traceback below the message with `words`."""
         self.page.keyboard.press("w")
         self.page.get_by_text(words).first.click()
-
-    def wait_for_backfills(self, dag_id: str, seconds: float) -> None:
-        """Wait until Airflow counts no backfill of a DAG as running: it refuses another one before.
-
-        That comes up to half a minute after the last run has ended. Raises TimeoutError.
-        """
-
-        def none_runs() -> bool:
-            self.page.goto(f"{self.url}/dags/{dag_id}/backfills")
-            expect(self.page.get_by_text("Reprocess Behavior")).to_be_visible()
-            self.page.wait_for_timeout(_SETTLED_MS)
-            return not self.page.get_by_text("Backfill in progress").is_visible()
-
-        if not wait_until(none_runs, seconds, interval=2):
-            raise TimeoutError(f"{dag_id}: a backfill is still in progress after {seconds:.0f} s")
 
     def fill_trigger_form(self, dag_id: str, *, topics: str | None = None, dry_run: bool = False) -> Locator:
         """Open the form for a single run and fill it in; return the button that starts the run."""

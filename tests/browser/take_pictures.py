@@ -163,7 +163,9 @@ class Stage:
         command += ["--config", str(self.config), "backfill", "create", "--dag-id", DAG]
         command += ["--from-date", first.isoformat(), "--to-date", last.isoformat()]
         command += ["--max-active-runs", "1", *options]
-        subprocess.run(command, check=True, capture_output=True, timeout=_RUN_WITHIN)
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_RUN_WITHIN)
+        if done.returncode:
+            raise AssertionError(f"airflow backfill create failed:\n{done.stdout}\n{done.stderr}")
 
     def dry_run(self) -> Committed:
         """Ask for a dry run in the form; return what it committed, which should be nothing."""
@@ -210,7 +212,8 @@ class Stage:
             run = self.api.run(DAG, _run_id(end))
             _expect_state(run, "success")
             committed[end] = self.committed(run)
-        self.pages.wait_for_backfills(DAG, _RUN_WITHIN)
+        if not wait_until(lambda: not self.api.running_backfills(DAG), _RUN_WITHIN, interval=1):
+            raise TimeoutError(f"{DAG}: a backfill is still in progress {_RUN_WITHIN:.0f} s after its last run")
         return committed
 
     def committed(self, run: DagRun) -> Committed:

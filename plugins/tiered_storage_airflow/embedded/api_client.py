@@ -139,6 +139,14 @@ class AirflowApi:
         query = {"run_type": "asset_triggered", "run_after_gte": since.isoformat(), "order_by": "run_after"}
         return [_dag_run(row) for row in self._rows(f"/api/v2/dags/{dag_id}/dagRuns", "dag_runs", query)]
 
+    def running_backfills(self, dag_id: str) -> int:
+        """Return how many backfills of a DAG have not ended; while there is one Airflow refuses another.
+
+        It ends up to half a minute after the last of its runs.
+        """
+        rows = self._rows("/api/v2/backfills", "backfills", {"dag_id": dag_id})
+        return sum(row["completed_at"] is None for row in rows)
+
     def wait_for_run(
         self, run: DagRun, seconds: float, on_progress: Callable[[DagRun, list[TaskInstance]], None] | None = None
     ) -> DagRun:

@@ -131,6 +131,18 @@ def test_runs_by_asset_events_are_asked_for_from_a_moment_on() -> None:
         assert api.wait_for_asset_triggered_run("enforce_local_retention", MOMENT, 60).state == "running"
 
 
+def test_backfills_that_have_not_ended_are_counted() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        assert (request.url.path, request.url.params["dag_id"]) == ("/api/v2/backfills", "copy_segments")
+        ended = [None, MOMENT.isoformat(), None]
+        return httpx.Response(
+            200, json={"backfills": [{"id": number, "completed_at": at} for number, at in enumerate(ended)]}
+        )
+
+    with airflow(answer) as api:
+        assert api.running_backfills("copy_segments") == 2
+
+
 def test_an_asset_event_that_never_comes_is_an_error_that_says_where_to_look() -> None:
     with (
         airflow(lambda _: httpx.Response(200, json={"dag_runs": []})) as api,
