@@ -12,7 +12,6 @@ from urllib.parse import quote
 
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 
-
 _ARGUMENTS = (
     "--no-sandbox",
     "--disable-gpu",
