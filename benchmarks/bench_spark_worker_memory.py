@@ -1,4 +1,4 @@
-"""How much memory a Spark worker needs to copy segments of 1 GiB, two at once: its peak resident size, VmHWM as Linux counts it.
+"""How much memory a Spark worker needs to copy segments of 1 GiB, two at once: its peak, VmHWM as Linux counts it.
 
 The job is submitted as Airflow does it, to local[1]: the library travels as a zip, the worker unpacks and imports it,
 and its first run on a machine compiles the kernels. That run is measured, and one that finds them compiled.
