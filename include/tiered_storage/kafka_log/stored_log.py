@@ -203,6 +203,9 @@ class StoredLog:
             self._start_offset = min(self._start_offset, end_offset)
             self._recover(recovery_point=None)
             self._after_truncation()
+            if self.log_end_offset < self._start_offset:
+                # The log started within the batch that went.
+                self.truncate_fully_and_start_at(self._start_offset)
         self._epochs.truncate_from_end(self.log_end_offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
