@@ -227,7 +227,8 @@ class LogAgainstBatches(RuleBasedStateMachine):
         self.log.abandon()
         active = self.log.segments[-1]
         content = active.log_path.read_bytes()
-        durable, ends = 0, []
+        durable = 0
+        ends: list[tuple[int, int]] = []
         for header, _ in split(content):
             ends.append(((ends[-1][0] if ends else 0) + header.size, header.next_offset))
             if header.last_offset < self.flushed:

@@ -177,13 +177,12 @@ def test_what_compaction_leaves_of_a_batch_is_its_header() -> None:
 
 
 def test_a_broker_stamps_a_batch_and_leaves_the_producers_times_in_its_deltas() -> None:
-    batch = bytearray(
-        encode_batch(some_records(0, 3), Compression.LZ4, producer_id=7, producer_epoch=0, base_sequence=0)
-    )
-    before = bytes(batch)
+    before = encode_batch(some_records(0, 3), Compression.LZ4, producer_id=7, producer_epoch=0, base_sequence=0)
+    stamped = bytearray(before)
 
-    restamp_batch(batch, 1_800_000_000_000)
+    restamp_batch(stamped, 1_800_000_000_000)
 
+    batch = bytes(stamped)
     assert (batch[:17], batch[23:35], batch[43:]) == (before[:17], before[23:35], before[43:])
     assert read_batch_header(batch).timestamp_type is TimestampType.LOG_APPEND_TIME
     assert {record.timestamp for record in read_records(batch)} == {1_800_000_000_000}
