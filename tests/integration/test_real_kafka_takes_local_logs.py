@@ -70,7 +70,7 @@ def served(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFacto
         topic_id = kafka.client.create_topic(TOPIC, len(CODECS), {"internal.segment.bytes": "16384"})
         _write_logs(written, topic_id)
         with kafka.stopped() as log_dir:
-            for directory in written.iterdir():
+            for directory in written.glob(f"{TOPIC}-*"):
                 shutil.rmtree(log_dir / directory.name)
                 shutil.copytree(directory, log_dir / directory.name)
         yield ServedByBroker(kafka, written)

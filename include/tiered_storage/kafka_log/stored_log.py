@@ -284,7 +284,7 @@ class StoredLog:
         )
         self._segments = LogSegments(log.segments, log.active, self._deletion, self._config, self._clock)
         self._producers = log.producers
-        self._snapshot_offset = max(list_snapshots(self.directory), default=self.log_start_offset)
+        self._snapshot_offset = max(list_snapshots(self.directory), default=self.segments[0].base_offset)
         self._epochs.truncate_from_end(self.log_end_offset)
         self._epochs.add_later(log.epochs)
         self._producers.on_high_watermark(self.high_watermark)
