@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tiered_storage.errors import ConfigurationError, CorruptRecordError, UnexpectedAppendOffsetError
 from tiered_storage.kafka_log.batch_header import (
@@ -44,7 +44,13 @@ class PlacedBatch:
 def place_records(records: Sequence[Record], base_offset: int, append_time: int | None) -> list[Record]:
     """Return `records` with offsets from `base_offset` on, and stamped with `append_time` (ms) if it is given."""
     return [
-        replace(record, offset=offset, timestamp=record.timestamp if append_time is None else append_time)
+        Record(
+            offset,
+            record.timestamp if append_time is None else append_time,
+            record.key,
+            record.value,
+            record.headers,
+        )
         for offset, record in enumerate(records, base_offset)
     ]
 
