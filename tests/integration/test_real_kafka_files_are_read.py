@@ -145,7 +145,12 @@ def _produce_transactions_over_borders(client: RealKafkaClient) -> None:
     """Five producers at once: their transactions begin and end in different segments, some are aborted."""
     client.create_topic("borders", 1, SMALL_SEGMENTS)
     producers = [
-        client.producer(transactional_id=f"borders-{number}", enable_idempotence="true", batch_num_messages=10)
+        client.producer(
+            transactional_id=f"borders-{number}",
+            enable_idempotence="true",
+            batch_num_messages=10,
+            transaction_timeout_ms=600_000,
+        )
         for number in range(5)
     ]
     for producer in producers:
@@ -162,6 +167,9 @@ def _produce_transactions_over_borders(client: RealKafkaClient) -> None:
         send(producer, "borders", 0, varied_records(60, seed=100 + turn))
     for number in (3, 0, 2):
         producers[number].abort_transaction()
+        # A coordinator writes its marker later on, but before it lets the producer begin anew.
+        producers[number].begin_transaction()
+        send(producers[number], "borders", 0, varied_records(1, seed=number))
 
 
 def _batches(partition: Path) -> Iterator[tuple[RecordBatch, list[Record]]]:
