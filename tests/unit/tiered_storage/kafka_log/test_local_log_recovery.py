@@ -6,14 +6,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from support.local_logs import NOW, TOPIC_ID, create, read_all, records
-from support.transactions import ABORT, data
-from tiered_storage.errors import InvalidLogDirectoryError, LogDirectoryLockedError, UnsupportedMagicError
+from support.transactions import ABORT, data, split
+from tiered_storage.errors import (
+    InvalidLogDirectoryError,
+    LogDirectoryLockedError,
+    TieredStorageError,
+    UnsupportedMagicError,
+)
 from tiered_storage.kafka_log.directory_lock import DirectoryLock, ensure_unlocked
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, read_leader_epochs
 from tiered_storage.kafka_log.local_log import LocalLog
 from tiered_storage.kafka_log.log_config import LogConfig
+from tiered_storage.kafka_log.log_read import Isolation
 from tiered_storage.kafka_log.offset_index import OffsetIndex
 from tiered_storage.kafka_log.segment_scan import scan_segment
 from tiered_storage.kafka_log.transaction_index import TransactionIndex
@@ -307,3 +315,34 @@ def test_the_log_directory_is_locked_for_as_long_as_a_log_in_it_is_open(tmp_path
         LocalLog.open(log.directory, lock=lock).close()
         with pytest.raises(LogDirectoryLockedError):
             ensure_unlocked(tmp_path)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_whatever_became_of_a_file_a_log_opens_or_says_what_is_wrong(
+    tmp_path_factory: pytest.TempPathFactory, draw: st.DataObject
+) -> None:
+    log = many_segments(tmp_path_factory.mktemp("logs"))
+    path = draw.draw(st.sampled_from(sorted(log.directory.iterdir())), label="file")
+    content = bytearray(path.read_bytes())
+    kind = draw.draw(st.sampled_from(["cut", "changed", "replaced", "gone"]))
+    if kind == "cut":
+        del content[draw.draw(st.integers(0, len(content))) :]
+    elif kind == "changed" and content:
+        content[draw.draw(st.integers(0, len(content) - 1))] ^= 1 << draw.draw(st.integers(0, 7))
+    elif kind == "replaced":
+        content[:] = draw.draw(st.binary(max_size=200))
+    path.write_bytes(content)
+    if kind == "gone":
+        path.unlink()
+    recovery_point = draw.draw(st.none() | st.integers(0, 12))
+
+    try:
+        with LocalLog.open(log.directory, SEGMENT, clock=lambda: NOW, recovery_point=recovery_point) as reopened:
+            offset = reopened.log_start_offset
+            while batches := reopened.fetch(offset, 100, Isolation.READ_COMMITTED).batches:
+                offset = split(batches)[-1][0].next_offset
+            reopened.append(records())
+            assert reopened.log_end_offset <= 12
+    except TieredStorageError as error:
+        assert str(log.directory.name) in str(error)
