@@ -59,6 +59,15 @@ def split(batches: bytes) -> list[tuple[RecordBatch, list[Record]]]:
     return found
 
 
+def next_offset(batches: bytes) -> int:
+    """The offset behind the last of `batches`, by their headers alone."""
+    position = 0
+    while position < len(batches):
+        header = read_batch_header(batches, position)
+        position += header.size
+    return header.next_offset
+
+
 def committed_offsets(batches: bytes, aborted: tuple[AbortedTransaction, ...], start_offset: int) -> list[int]:
     """The offsets that a read_committed consumer makes of a fetch from `start_offset`: Kafka's clients do it so."""
     waiting = sorted(aborted, key=lambda transaction: transaction.first_offset)

@@ -102,12 +102,13 @@ def _read(
 ) -> RecoveredLog:
     """Recover the segments from the one at `first` on, as far as they follow one another."""
     directory = segments[0].directory
+    snapshots = set(list_snapshots(directory))
     truncated_bytes = 0
     epochs: list[EpochEntry] = []
     for i in range(first, len(segments)):
         segment, later = segments[i], segments[i + 1 :]
         producers.end_offset = segment.base_offset
-        if i > 0 and segment.base_offset not in list_snapshots(directory):
+        if i > 0 and segment.base_offset not in snapshots:
             take_snapshot(directory, producers)
         recovered = recover_segment(segment, config.index_interval_bytes, producers)
         truncated_bytes += recovered.truncated_bytes

@@ -139,7 +139,9 @@ class ProducerState:
         return self._producers.get(producer_id) or ProducerEntry(producer_id)
 
     def _entry(self, producer_id: int) -> ProducerEntry:
-        return self._producers.setdefault(producer_id, ProducerEntry(producer_id))
+        if producer_id not in self._producers:
+            self._producers[producer_id] = ProducerEntry(producer_id)
+        return self._producers[producer_id]
 
     def _begin(self, producer_id: int, first_offset: int) -> None:
         entry = self._entry(producer_id)

@@ -307,6 +307,6 @@ class LogAgainstBatches(RuleBasedStateMachine):
 
 
 LogAgainstBatches.TestCase.settings = settings(
-    max_examples=15, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
 test_any_course_of_producers_crashes_and_retention = LogAgainstBatches.TestCase

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.local_logs import NOW, TOPIC_ID, create, read_all, records
-from support.transactions import ABORT, data, split
+from support.transactions import ABORT, data, next_offset
 from tiered_storage.errors import (
     InvalidLogDirectoryError,
     LogDirectoryLockedError,
@@ -341,8 +341,8 @@ def test_whatever_became_of_a_file_a_log_opens_or_says_what_is_wrong(
         with LocalLog.open(log.directory, SEGMENT, clock=lambda: NOW, recovery_point=recovery_point) as reopened:
             offset = reopened.log_start_offset
             while batches := reopened.fetch(offset, 100, Isolation.READ_COMMITTED).batches:
-                offset = split(batches)[-1][0].next_offset
-            reopened.append(records())
-            assert reopened.log_end_offset <= 12
+                offset = next_offset(batches)
+            assert offset == reopened.last_stable_offset
+            assert reopened.append(records()) == reopened.log_end_offset - 1
     except TieredStorageError as error:
         assert str(log.directory.name) in str(error)
