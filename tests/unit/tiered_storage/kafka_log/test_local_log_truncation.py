@@ -12,6 +12,7 @@ from tiered_storage.kafka_log.local_log import LocalLog
 from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_read import Isolation
 from tiered_storage.kafka_log.offset_index import OffsetIndex
+from tiered_storage.kafka_log.producer_snapshot_files import list_snapshots
 from tiered_storage.kafka_log.transaction_index import AbortedTransaction
 
 SIZE = len(data(0, 1, 0))
@@ -131,3 +132,20 @@ def test_the_index_of_a_cut_segment_is_that_of_what_is_left(tmp_path: Path) -> N
         log.truncate_to(5)
     segment = log.segments[-1]
     assert OffsetIndex.read(segment.offset_index_path, segment.base_offset).offsets.tolist() == [4]
+
+
+def test_a_snapshot_of_what_was_cut_off_is_not_begun_from(tmp_path: Path) -> None:
+    log = written(tmp_path)
+    log.close()
+    with LocalLog.open(log.directory, CONFIG, clock=lambda: NOW) as reopened:
+        reopened.truncate_to(5)
+        assert list_snapshots(log.directory) == [3]
+        for sequence in range(5):
+            reopened.append_encoded_batch(data(0, 2, sequence))
+        known = reopened.producers
+        reopened.flush()
+        reopened.abandon()
+
+    with LocalLog.open(log.directory, CONFIG, clock=lambda: NOW) as reopened:
+        assert reopened.log_end_offset == 10
+        assert reopened.producers == known
