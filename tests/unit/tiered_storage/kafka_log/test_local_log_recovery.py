@@ -317,7 +317,7 @@ def test_the_log_directory_is_locked_for_as_long_as_a_log_in_it_is_open(tmp_path
             ensure_unlocked(tmp_path)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_whatever_became_of_a_file_a_log_opens_or_says_what_is_wrong(
     tmp_path_factory: pytest.TempPathFactory, draw: st.DataObject
