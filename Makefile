@@ -44,8 +44,8 @@ airflow: setup ## Run a command of Airflow's own in the Airflow that is up: ARGS
 test: setup-test test-unit ## Run all tests but the nightly ones
 	@$(PYTHON_BIN)/python -m pytest --ignore=tests/unit
 
-test-unit: setup-test ## Run the unit tests only, a file on each core
-	@$(PYTHON_BIN)/python -m pytest tests/unit --numprocesses=auto --dist=loadfile
+test-unit: setup-test ## Run the unit tests only, on all cores
+	@$(PYTHON_BIN)/python -m pytest tests/unit --numprocesses=auto --dist=worksteal
 
 check: setup-test ## Lint, formatting, types, and whether the generated documents are up to date
 	@$(PYTHON_BIN)/ruff check $(CODE)

@@ -48,25 +48,25 @@ class Contest:
         return sum((self.site.logs / path).stat().st_size for path in self.site.closed_segments())
 
     def run(self, rounds: int) -> tuple[list[Timings], Timings]:
-        """Let the ways take turns; return the timings of ours, one thread first, and of the peer."""
-        self._one_thread()  # compiles what is not compiled yet
+        """Let the ways take turns; return the timings of ours, one worker first, and of the peer."""
+        self._one_worker()  # compiles what is not compiled yet
         self._read_sources()
         ways: dict[str, Callable[[], float]] = {
-            "ours, one thread of one process": self._one_thread,
-            f"ours, {COMMAND_LINE_WORKERS} threads, as the command line": self._threads,
+            "ours, one worker: a task of Spark": self._one_worker,
+            f"ours, {COMMAND_LINE_WORKERS} workers, as the command line": self._workers,
             "peer: cp FILES && sync FILES": self._peer,
         }
         for number in range(rounds):
             order = list(ways) if number % 2 else list(reversed(ways))
             for name in order:
                 self.seconds.setdefault(name, []).append(ways[name]())
-        one_thread, threads, peer = (Timings(name, self.size, self.seconds[name]) for name in ways)
-        return [one_thread, threads], peer
+        one_worker, workers, peer = (Timings(name, self.size, self.seconds[name]) for name in ways)
+        return [one_worker, workers], peer
 
-    def _one_thread(self) -> float:
+    def _one_worker(self) -> float:
         return self._ours(workers=1)
 
-    def _threads(self) -> float:
+    def _workers(self) -> float:
         return self._ours(COMMAND_LINE_WORKERS)
 
     def _ours(self, workers: int) -> float:
@@ -102,7 +102,7 @@ class Contest:
 
 
 def measure(title: str, sample: SampleLog, directory: Path, rounds: int) -> tuple[Timings, Timings]:
-    """Print the contest over `sample` and return the timings of one thread of ours, and of the peer."""
+    """Print the contest over `sample` and return the timings of one worker of ours, and of the peer."""
     with tempfile.TemporaryDirectory(dir=directory, prefix="copy-") as root:
         site = SampleSite(Path(root))
         site.write(sample)
@@ -128,7 +128,7 @@ def main() -> int:
     measure("batches of one record of 1 KiB", SINGLE_RECORDS, directory, arguments.rounds)
     print_machine(directory)
     ratio = ours.median / peer.median
-    what = f"one thread, batches of 16 KiB, median to median: {ratio:.2f} of cp and sync, to be at least {GOAL}"
+    what = f"one worker, batches of 16 KiB, median to median: {ratio:.2f} of cp and sync, to be at least {GOAL}"
     return print_goal(what, met=ratio >= GOAL)
 
 

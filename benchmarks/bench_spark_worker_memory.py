@@ -1,4 +1,4 @@
-"""How much memory a Spark worker needs to copy a segment of 1 GiB: its peak resident size, VmHWM as Linux counts it.
+"""How much memory a Spark worker needs to copy segments of 1 GiB, two at once: its peak, VmHWM as Linux counts it.
 
 The job is submitted as Airflow does it, to local[1]: the library travels as a zip, the worker unpacks and imports it,
 and its first run on a machine compiles the kernels. That run is measured, and one that finds them compiled.
@@ -25,7 +25,8 @@ from tiered_storage_airflow.embedded.environment import FOREIGN_VARIABLES, LOOPB
 from tiered_storage_airflow.embedded.java import java_home
 
 GOAL_MIB = 450
-SEGMENT = SampleLog(partitions=1, segments=1, segment_bytes=1 << 30, batch_records=15)
+SEGMENTS = SampleLog(partitions=1, segments=2, segment_bytes=1 << 30, batch_records=15)
+"""A worker copies two segments at once."""
 WORKER, DRIVER, JVM = "worker (Python)", "driver (Python)", "driver and executor (JVM)"
 LOOK_SECONDS = 0.02
 
@@ -87,7 +88,7 @@ def _environment(directory: Path) -> dict[str, str]:
 
 def _check_outcomes(job: CopyJob) -> None:
     outcomes = list(job.outcomes())
-    if [outcome.failure for outcome in outcomes] != [None] or outcomes[0].finished is None:
+    if len(outcomes) != SEGMENTS.segments or any(outcome.finished is None for outcome in outcomes):
         raise SystemExit(f"the copy went wrong, nothing was measured: {outcomes}")
 
 
@@ -109,15 +110,15 @@ def _peak_resident(pid: int) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", type=Path, default=STATE, help="where source and copy go (3 GB; %(default)s)")
+    parser.add_argument("--directory", type=Path, default=STATE, help="where source and copy go (6 GB; %(default)s)")
     directory = parser.parse_args().directory.resolve()
     directory.mkdir(parents=True, exist_ok=True)
-    print("Peak resident memory (VmHWM, MiB) of a Spark worker that copies a segment of 1 GiB to a local store")
+    print("Peak resident memory (VmHWM, MiB) of a Spark worker that copies two segments of 1 GiB at once, local store")
     print_machine(directory)
     peaks: list[dict[str, int]] = []
     with tempfile.TemporaryDirectory(dir=directory, prefix="spark-") as root:
         site = SampleSite(Path(root))
-        site.write(SEGMENT)
+        site.write(SEGMENTS)
         temporary = site.root / "tmp"
         temporary.mkdir()
         peaks.extend(submit(site, temporary) for _ in range(2))

@@ -11,6 +11,7 @@ import pendulum
 from airflow.sdk import CronDataIntervalTimetable, Param, dag
 
 from tiered_storage_airflow.operators.remote_storage import VerifySegmentsOperator
+from tiered_storage_airflow.topic_choice import TOPICS, topics_param
 
 
 @dag(
@@ -20,7 +21,7 @@ from tiered_storage_airflow.operators.remote_storage import VerifySegmentsOperat
     max_active_runs=1,
     tags=["tiered-storage", "audit"],
     params={
-        "topics": Param(".*", type="string", title="Topics", description="A regular expression over topic names."),
+        "topics": topics_param(),
         "deep": Param(False, type="boolean", title="Read every byte back and check every checksum"),
         "settings": Param({}, type="object", title="Settings", description="Properties by name, for this run only."),
     },
@@ -28,7 +29,7 @@ from tiered_storage_airflow.operators.remote_storage import VerifySegmentsOperat
 )
 def audit_remote_log() -> None:
     VerifySegmentsOperator(
-        task_id="audit", topics="{{ params.topics }}", deep="{{ params.deep }}", execution_timeout=timedelta(hours=6)
+        task_id="audit", topics=TOPICS, deep="{{ params.deep }}", execution_timeout=timedelta(hours=6)
     )
 
 

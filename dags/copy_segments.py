@@ -18,6 +18,7 @@ from tiered_storage_airflow.operators.remote_log_metadata import (
     PlanCopyOperator,
 )
 from tiered_storage_airflow.operators.remote_storage import CopySegmentsOperator
+from tiered_storage_airflow.topic_choice import TOPICS, topics_param
 
 
 @dag(
@@ -28,7 +29,7 @@ from tiered_storage_airflow.operators.remote_storage import CopySegmentsOperator
     tags=["tiered-storage", "copy"],
     default_args={"retries": 3, "retry_delay": timedelta(seconds=30), "retry_exponential_backoff": 2.0},
     params={
-        "topics": Param(".*", type="string", title="Topics", description="A regular expression over topic names."),
+        "topics": topics_param(),
         "dry_run": Param(False, type="boolean", title="Only show the plan"),
         "settings": Param({}, type="object", title="Settings", description="Properties by name, for this run only."),
     },
@@ -36,7 +37,7 @@ from tiered_storage_airflow.operators.remote_storage import CopySegmentsOperator
 )
 def copy_segments() -> None:
     # Reads params.dry_run, typed, when it runs; a dry run or an empty plan skips the rest: no Spark, no event.
-    plan = PlanCopyOperator(task_id="plan", topics="{{ params.topics }}")
+    plan = PlanCopyOperator(task_id="plan", topics=TOPICS)
     copied = CopySegmentsOperator(
         task_id="copy", plan=plan.output, pool="remote_log_copier", execution_timeout=timedelta(hours=1)
     )
@@ -50,7 +51,7 @@ def copy_segments() -> None:
     )
     # ... and this leaf keeps the run red when they did, or when something that was asked for was left out.
     concluded = ConcludeCopyOperator(
-        task_id="all_committed", plan=plan.output, topics="{{ params.topics }}", trigger_rule="none_failed"
+        task_id="all_committed", plan=plan.output, topics=TOPICS, trigger_rule="none_failed"
     )
     committed >> [announced, concluded]
 

@@ -14,6 +14,7 @@ from airflow.sdk import AssetOrTimeSchedule, CronTriggerTimetable, Param, dag
 
 from tiered_storage_airflow.assets import REMOTE_LOG
 from tiered_storage_airflow.operators.remote_storage import EnforceLocalRetentionOperator
+from tiered_storage_airflow.topic_choice import TOPICS, topics_param
 
 
 @dag(
@@ -24,14 +25,14 @@ from tiered_storage_airflow.operators.remote_storage import EnforceLocalRetentio
     tags=["tiered-storage", "retention"],
     default_args={"retries": 3, "retry_delay": timedelta(seconds=30), "retry_exponential_backoff": 2.0},
     params={
-        "topics": Param(".*", type="string", title="Topics", description="A regular expression over topic names."),
+        "topics": topics_param(),
         "dry_run": Param(False, type="boolean", title="Only show what would go"),
         "settings": Param({}, type="object", title="Settings", description="Properties by name, for this run only."),
     },
     doc_md=__doc__,
 )
 def enforce_local_retention() -> None:
-    EnforceLocalRetentionOperator(task_id="trim", topics="{{ params.topics }}", execution_timeout=timedelta(hours=1))
+    EnforceLocalRetentionOperator(task_id="trim", topics=TOPICS, execution_timeout=timedelta(hours=1))
 
 
 enforce_local_retention()

@@ -13,6 +13,7 @@ from airflow.sdk import CronDataIntervalTimetable, Param, dag
 
 from tiered_storage_airflow.operators.remote_log_metadata import MarkDeletedOperator, PlanExpiryOperator
 from tiered_storage_airflow.operators.remote_storage import DeleteSegmentsOperator
+from tiered_storage_airflow.topic_choice import TOPICS, topics_param
 
 
 @dag(
@@ -23,14 +24,14 @@ from tiered_storage_airflow.operators.remote_storage import DeleteSegmentsOperat
     tags=["tiered-storage", "retention"],
     default_args={"retries": 3, "retry_delay": timedelta(seconds=30), "retry_exponential_backoff": 2.0},
     params={
-        "topics": Param(".*", type="string", title="Topics", description="A regular expression over topic names."),
+        "topics": topics_param(),
         "dry_run": Param(False, type="boolean", title="Only show the plan"),
         "settings": Param({}, type="object", title="Settings", description="Properties by name, for this run only."),
     },
     doc_md=__doc__,
 )
 def expire_remote_segments() -> None:
-    plan = PlanExpiryOperator(task_id="plan", topics="{{ params.topics }}")
+    plan = PlanExpiryOperator(task_id="plan", topics=TOPICS)
     marked = MarkDeletedOperator(task_id="mark_deleted", plan=plan.output)
     deleted = DeleteSegmentsOperator(task_id="delete", pool="remote_log_deleter", execution_timeout=timedelta(hours=1))
     marked >> deleted

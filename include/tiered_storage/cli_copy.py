@@ -101,16 +101,17 @@ def expire(
     output = Output(as_json)
     owner = lease_owner("expire")
     with opened(config, output) as remote_log:
-        plans = remote_log.plan_expiry(topics, wall_clock())
-        if dry_run:
-            output.rows("Would expire", _EXPIRY_COLUMNS, _expiry_rows(plans), deleted=0, troubles=[])
-            return
-        done, left = remote_log.mark_expired(plans, owner)
-        report = remote_log.delete_marked(owner, topics)
-    troubles = [*left, *report.left, *report.failures]
+        plans, troubles = remote_log.plan_expiry(topics, wall_clock())
+        deleted = 0
+        if not dry_run:
+            done, left = remote_log.mark_expired(plans, owner)
+            report = remote_log.delete_marked(owner, topics)
+            plans = [plan for plan in plans if plan.topic_id_partition in done]
+            troubles = [*troubles, *left, *report.left, *report.failures]
+            deleted = len(report.deleted)
     output.rows(
-        "Expired", _EXPIRY_COLUMNS, _expiry_rows(plan for plan in plans if plan.topic_id_partition in done),
-        deleted=len(report.deleted), troubles=[asdict(trouble) for trouble in troubles],
+        "Would expire" if dry_run else "Expired", _EXPIRY_COLUMNS, _expiry_rows(plans),
+        deleted=deleted, troubles=[asdict(trouble) for trouble in troubles],
     )  # fmt: skip
     output.findings("error", troubles)
     if troubles:

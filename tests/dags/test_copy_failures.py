@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import sys
+from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +15,12 @@ import pytest
 
 from support.airflow_home import AirflowHome
 from support.tiered_site import TIERED, TieredSite
-from tiered_storage.errors import LogDirectoryLockedError
+from tiered_storage.errors import LogDirectoryLockedError, MetadataUnavailableError
+from tiered_storage.remote_log.copy_messages import CopyOutcome
+from tiered_storage.remote_log.copy_run import CommitReport
 from tiered_storage.remote_log.log_directory_source import LogDirectorySource
 from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.segment_source import PartitionLog
 
 if TYPE_CHECKING:
@@ -230,3 +236,30 @@ def test_what_is_finished_when_the_time_is_up_is_committed_and_the_next_run_goes
     assert site.finished("orders-0") == [0, 10]
     assert airflow.run("copy_segments").state == "success"
     assert site.finished("orders-0") == [0, 10, 20]
+
+
+def test_a_commit_that_meets_a_locked_metadata_store_is_tried_again_and_commits_all(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.write_logs({"orders-0": 2, "payments-0": 2})
+    site.configure({"orders": TIERED, "payments": TIERED}, metadata_busy_timeout_ms=100)
+    commit, locked = RemoteLogManager.commit_copy, [True]
+
+    def commit_while_locked(remote_log: RemoteLogManager, outcomes: Iterable[CopyOutcome]) -> CommitReport:
+        if not locked:
+            return commit(remote_log, outcomes)
+        locked.clear()
+        with closing(sqlite3.connect(site.state / "remote_log_metadata.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            return commit(remote_log, outcomes)
+
+    monkeypatch.setattr(RemoteLogManager, "commit_copy", commit_while_locked)
+    run = airflow.run("copy_segments")
+
+    assert run.state == "success"
+    [errors] = run.errors.values()
+    [error] = errors
+    assert isinstance(error, MetadataUnavailableError)
+    assert str(site.state / "remote_log_metadata.db") in str(error)
+    assert (site.finished("orders-0"), site.finished("payments-0")) == ([0, 10], [0, 10])
+    assert len(spark.submitted) == 1

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from support.airflow_home import CONFIGURATION, PROJECT, AirflowHome
+from tiered_storage_airflow.embedded.settings_file import VariableSettings, read_airflow_settings
+from tiered_storage_airflow.topic_choice import TOPICS, TOPICS_VARIABLE
 
 FILES = sorted((PROJECT / "dags").glob("*.py"))
 SCREEN = 60
@@ -108,3 +110,18 @@ def test_moving_bytes_takes_a_slot_of_a_pool_of_its_own(airflow: AirflowHome) ->
     settings = (PROJECT / "airflow_settings.yaml").read_text()
     assert "pool_name: remote_log_copier" in settings
     assert "pool_name: remote_log_deleter" in settings
+
+
+@pytest.mark.parametrize("dag_id", [path.stem for path in FILES])
+def test_topics_left_empty_are_those_of_the_variable(airflow: AirflowHome, dag_id: str) -> None:
+    dag = airflow.dag(dag_id)
+    choosing = [task for task in dag.tasks if "topics" in task.template_fields]
+    assert choosing
+    assert {vars(task)["topics"] for task in choosing} == {TOPICS}
+    assert dag.params.get_param("topics").schema["type"] == ["null", "string"]
+    assert dag.params.get_param("topics").value is None
+
+
+def test_the_variable_is_among_the_settings_and_means_all_topics_at_first() -> None:
+    settings = read_airflow_settings(PROJECT / "airflow_settings.yaml")
+    assert VariableSettings(variable_name=TOPICS_VARIABLE, variable_value=".*") in settings.variables

@@ -6,11 +6,13 @@ import hashlib
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from support.real_kafka import RealKafka
+from support.real_kafka_client import send
 from support.varied_records import varied_records
 from tiered_storage_airflow.embedded.services import running_airflow
 
@@ -53,8 +55,12 @@ def test_the_demo_verifies_every_record_of_its_sample(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_the_demo_verifies_a_private_copy_of_a_brokers_directory(real_kafka: RealKafka, tmp_path: Path) -> None:
-    client = real_kafka.client
+def test_the_demo_verifies_a_private_copy_of_the_directory_of_a_broker_that_was_killed(
+    start_kafka: Callable[[Path], RealKafka], tmp_path: Path
+) -> None:
+    log_dir = tmp_path / "log-dir"
+    broker = start_kafka(log_dir)
+    client = broker.client
     client.create_topic("demo-of-a-broker", 2, {"internal.segment.bytes": "65536"})
     for partition in (0, 1):
         client.produce(
@@ -65,19 +71,25 @@ def test_the_demo_verifies_a_private_copy_of_a_brokers_directory(real_kafka: Rea
             batch_size=16000,
         )
     client.create_topic("demo-compacted", 1, {"cleanup.policy": "compact"})
-    with real_kafka.stopped() as log_dir:
-        before = fingerprint(log_dir)
-        done = run_demo(tmp_path / "demo", "--log-dir", str(log_dir))
-        after = fingerprint(log_dir)
+    producer = client.producer(transactional_id="demo", enable_idempotence="true", transaction_timeout_ms=600_000)
+    producer.init_transactions()
+    producer.begin_transaction()
+    send(producer, "demo-of-a-broker", 1, varied_records(50, seed=2))
+    broker.kill()
+
+    before = fingerprint(log_dir)
+    done = run_demo(tmp_path / "demo", "--log-dir", str(log_dir))
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert after == before
+    assert fingerprint(log_dir) == before
     assert "__cluster_metadata-0 is left out" in done.stdout
+    assert "demo-of-a-broker-1: a transaction is open since offset 12000: offsets 12000 to 12049 are" in done.stdout
     for name in ("demo-of-a-broker-0", "demo-of-a-broker-1"):
         expired, remote, local = ranges(done.stdout, name)
         assert "none" not in (expired, remote, local)
         assert int(expired.split()[2]) + 1 == int(remote.split()[0])
         assert int(local.split()[0]) > int(remote.split()[0])
+        assert local.endswith(" to 11999")
 
 
 def test_the_demo_refuses_what_is_no_log_directory(tmp_path: Path) -> None:

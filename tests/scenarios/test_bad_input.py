@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import resource
 import sqlite3
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from support.refusing_proxy import refusing_proxy
 from support.s3_server import S3Endpoint
 from tiered_storage.cli import main
 from tiered_storage.kafka_log.compression import Compression
@@ -28,10 +31,14 @@ from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.log_segment import list_segments
 from tiered_storage.kafka_log.record import Record
+from tiered_storage.remote_log.copy_messages import CopyOutcome
+from tiered_storage.remote_log.copy_run import CommitReport
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 
 SEGMENT_BYTES = 4096
 VICTIM = "victim-0"
 NEIGHBOUR = "neighbour-0"
+LEASE_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,19 +260,28 @@ def test_a_target_without_room_is_named_and_smaller_neighbours_commit(deployment
     assert not list((deployment.root / "state" / "remote").rglob("*.tmp"))
 
 
-def test_a_store_that_refuses_is_named_and_nothing_is_lost(
-    deployment: Deployment, command: Command, s3_endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deployment.write_settings(
-        **{
-            "rsm.config.url": "s3://no-such-bucket/prefix",
-            "rsm.config.endpoint": s3_endpoint.url,
-            "rsm.config.region": s3_endpoint.region,
-            "rsm.config.allow.http": True,
-        }
-    )
+def settings_for(endpoint: S3Endpoint, url: str) -> dict[str, object]:
+    """The settings of a store at `url` behind `endpoint`."""
+    return {
+        "rsm.config.url": url,
+        "rsm.config.endpoint": endpoint.url,
+        "rsm.config.region": endpoint.region,
+        "rsm.config.allow.http": True,
+    }
+
+
+@pytest.fixture
+def s3(s3_endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch) -> S3Endpoint:
+    """An S3 server that the environment has the keys of."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_endpoint.access_key)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_endpoint.secret_key)
+    return s3_endpoint
+
+
+def test_a_store_that_is_not_there_is_named_and_nothing_is_lost(
+    deployment: Deployment, command: Command, s3: S3Endpoint
+) -> None:
+    deployment.write_settings(**settings_for(s3, "s3://no-such-bucket/prefix"))
     before = fingerprint(deployment.logs)
 
     refused = command("copy")
@@ -274,6 +290,36 @@ def test_a_store_that_refuses_is_named_and_nothing_is_lost(
     assert "no-such-bucket" in refused.said
     assert fingerprint(deployment.logs) == before
     assert command("segments").document["rows"] == []
+
+
+def test_a_store_that_refuses_one_partition_is_named_and_its_neighbour_commits(
+    deployment: Deployment, command: Command, s3: S3Endpoint
+) -> None:
+    url = f"s3://{s3.bucket}/{random_uuid()}"
+    closed = {name: len(list_segments(deployment.logs / name)) - 1 for name in (VICTIM, NEIGHBOUR)}
+    before = fingerprint(deployment.logs)
+    with refusing_proxy(s3, "/victim-") as refusing:
+        deployment.write_settings(**settings_for(refusing, url))
+
+        copied = command("copy")
+
+        assert copied.code == 1
+        assert VICTIM in copied.said
+        assert "RemoteStorageRefusedError" in copied.said
+        assert re.search(rf"{url}/\S+/victim-\S+/0/\d{{20}}-\S+\.log", copied.said), copied.said
+        assert "check credentials and rights" in copied.said
+        assert copied.committed(NEIGHBOUR) == closed[NEIGHBOUR]
+        assert copied.committed(VICTIM) == 0
+        assert command("retain").code == 0
+        kept = {name for name in fingerprint(deployment.logs) if name.startswith(VICTIM)}
+        assert kept == {name for name in before if name.startswith(VICTIM)}
+    deployment.write_settings(**settings_for(s3, url))
+
+    allowed = command("copy")
+
+    assert allowed.code == 0
+    assert allowed.committed(VICTIM) == closed[VICTIM]
+    assert command("audit", "--deep").code == 0
 
 
 def test_a_locked_metadata_store_is_named_and_worth_another_try(deployment: Deployment, command: Command) -> None:
@@ -287,6 +333,41 @@ def test_a_locked_metadata_store_is_named_and_worth_another_try(deployment: Depl
         assert refused.document["retriable"] is True
         assert str(deployment.metadata) in refused.said
     assert command("topics", "disable", "victim").code == 0
+
+
+def test_a_commit_that_meets_a_locked_metadata_store_is_named_and_the_next_run_commits_all(
+    deployment: Deployment, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployment.write_settings(**{"metadata.busy.timeout.ms": 100, "lease.duration.ms": LEASE_MS})
+    closed = {name: len(list_segments(deployment.logs / name)) - 1 for name in (VICTIM, NEIGHBOUR)}
+    before = fingerprint(deployment.logs)
+    commit = RemoteLogManager.commit_copy
+
+    def commit_while_locked(remote_log: RemoteLogManager, outcomes: Iterable[CopyOutcome]) -> CommitReport:
+        with closing(sqlite3.connect(deployment.metadata, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            return commit(remote_log, outcomes)
+
+    with monkeypatch.context() as locked:
+        locked.setattr(RemoteLogManager, "commit_copy", commit_while_locked)
+        refused = command("copy")
+
+    assert refused.code == 1
+    assert refused.document["error"] == "MetadataUnavailableError"
+    assert refused.document["retriable"] is True
+    assert str(deployment.metadata) in refused.said
+    rows = command("segments").document["rows"]
+    assert isinstance(rows, list)
+    assert {row["state"] for row in rows} == {"COPY_SEGMENT_STARTED"}
+    assert command("retain").code == 0
+    assert fingerprint(deployment.logs) == before
+
+    time.sleep(1.5 * LEASE_MS / 1000)  # the run that failed could not give its leases back
+    copied = command("copy")
+
+    assert copied.code == 0
+    assert {name: copied.committed(name) for name in closed} == closed
+    assert command("audit", "--deep").code == 0
 
 
 def test_a_corrupt_metadata_store_is_named_and_left_as_it_is(deployment: Deployment, command: Command) -> None:

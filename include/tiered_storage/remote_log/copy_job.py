@@ -13,7 +13,9 @@ Large partitions are groups of their own, small ones share a group: a task of a 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -30,6 +32,8 @@ DESCRIPTION = "job.json"
 GROUP_BYTES = 64 << 20
 GROUP_TASKS = 1000
 RESULT_SECONDS = 5.0
+COPIES_AT_ONCE = 2
+"""Copies that a worker makes at once: while one waits for the disk or the store, the other is read and checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +100,9 @@ class CopyJob:
         After a failure the rest of that partition is left out: readers must never find a gap.
         """
         outcomes: list[CopyOutcome] = []
-        failed: dict[TopicIdPartition, CopyFailure] = {}
         written, written_at = 0, time.monotonic()
-        for task in self.work.read(self._path("tasks", number), CopyTask):
-            partition = task.metadata.topic_id_partition
-            if partition in failed:
-                outcomes.append(CopyOutcome(task, None, _left_out(failed[partition])))
-                continue
-            outcome = copy_segment(task, storage, sizes, clock)
-            if outcome.failure is not None:
-                failed[partition] = outcome.failure
+        tasks = self.work.read(self._path("tasks", number), CopyTask)
+        for outcome in _copied(tasks, lambda task: copy_segment(task, storage, sizes, clock)):
             outcomes.append(outcome)
             # Each writing is of all so far: after an eighth more, many small segments do not cost their square, and a
             # worker that dies takes little finished work with it.
@@ -152,6 +149,33 @@ def grouped(tasks: Iterable[CopyTask]) -> Iterator[list[CopyTask]]:
             group = []
     if group:
         yield group
+
+
+def _copied(tasks: Iterable[CopyTask], copy: Callable[[CopyTask], CopyOutcome]) -> Iterator[CopyOutcome]:
+    """Yield how each of `tasks` ended, in order, with COPIES_AT_ONCE under way."""
+    failed: dict[TopicIdPartition, CopyFailure] = {}
+    under_way: deque[tuple[CopyTask, Future[CopyOutcome] | None]] = deque()
+    with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
+        for task in tasks:
+            if len(under_way) == COPIES_AT_ONCE:
+                yield _ended(*under_way.popleft(), failed)
+            is_left_out = task.metadata.topic_id_partition in failed
+            under_way.append((task, None if is_left_out else pool.submit(copy, task)))
+        while under_way:
+            yield _ended(*under_way.popleft(), failed)
+
+
+def _ended(
+    task: CopyTask, copying: Future[CopyOutcome] | None, failed: dict[TopicIdPartition, CopyFailure]
+) -> CopyOutcome:
+    """Wait for a copy; one behind a failure of its partition, even if it was made, is left out."""
+    outcome = None if copying is None else copying.result()
+    partition = task.metadata.topic_id_partition
+    if outcome is None or partition in failed:
+        return CopyOutcome(task, None, _left_out(failed[partition]))
+    if outcome.failure is not None:
+        failed[partition] = outcome.failure
+    return outcome
 
 
 def _left_out(failure: CopyFailure) -> CopyFailure:

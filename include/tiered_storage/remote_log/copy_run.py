@@ -181,8 +181,9 @@ def _commit_partition(
     updates, refusal = _committable(pending, local)
     try:
         if updates and isinstance(local, PartitionLog) and metadata.log_start_offset(partition) is None:
-            # From now on our log start is ours; what is missing above it was lost.
-            metadata.advance_log_start_offset(partition, local.log_start_offset, lease)
+            visible = [segment for segment in known.values() if _is_visible(segment)]
+            first = min((*visible, *_segments_of(pending[: len(updates)], known)), key=lambda one: one.start_offset)
+            metadata.advance_log_start_offset(partition, _first_log_start(local, first), lease)
         committed.extend(metadata.update_remote_log_segment_metadata(update, lease) for update in updates)
         if refusal is None or refusal.is_final:
             for segment in _segments_of(pending[len(updates) :], known):
@@ -194,6 +195,14 @@ def _commit_partition(
     if refusal is None:
         return committed, None, True
     return committed, Finding(str(partition), refusal.reason), refusal.retriable
+
+
+def _first_log_start(local: PartitionLog, first: RemoteLogSegmentMetadata) -> int:
+    """Return where our log begins: from the first commit on it is ours, and what is missing above it was lost.
+
+    The local log may have lost its start since the copy began: what was copied of it stays.
+    """
+    return local.log_start_offset if local.log_start_offset <= first.end_offset else first.start_offset
 
 
 def _segments_of(

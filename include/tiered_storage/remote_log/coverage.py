@@ -32,17 +32,20 @@ def valid_end(segment: RemoteLogSegmentMetadata, lineage: Sequence[EpochEntry]) 
     """Return the last offset (inclusive) of `segment` up to which its leaders are those of `lineage`.
 
     One below its start where not even that holds. Logs that agree on an offset's leader agree on all below it
-    (KIP-101); what lies below the lineage nobody contradicts.
+    (KIP-101). What lies below the lineage nobody contradicts, nor what lies below the segment's own first epoch: it
+    was copied from a log that began inside of it.
     """
+    own_start = segment.leader_epochs[0].start_offset if segment.leader_epochs else segment.start_offset
     if not lineage or segment.end_offset < lineage[0].start_offset:
         return segment.end_offset
-    known_from = max(segment.start_offset, lineage[0].start_offset)
+    known_from = max(own_start, lineage[0].start_offset)
     theirs = epochs_within(segment.leader_epochs, known_from, segment.end_offset)
     ours = epochs_within(lineage, known_from, segment.end_offset)
-    if theirs == ours:
-        return segment.end_offset
     changes = sorted({known_from, *(entry.start_offset for entry in (*theirs, *ours))})
-    return next(at for at in changes if _epoch_at(theirs, at) != _epoch_at(ours, at)) - 1
+    contradicted = next((at for at in changes if _epoch_at(theirs, at) != _epoch_at(ours, at)), None)
+    if contradicted is None:
+        return segment.end_offset
+    return segment.start_offset - 1 if contradicted <= own_start else contradicted - 1
 
 
 def _epoch_at(lineage: Sequence[EpochEntry], offset: int) -> int | None:
@@ -88,6 +91,12 @@ class CoveredRange:
     def start_offset(self) -> int:
         """The segment's first offset."""
         return self.segment.start_offset
+
+    @property
+    def size(self) -> int:
+        """The bytes of the segment that count; of one that is cut its share, rounded down."""
+        whole = self.segment.end_offset - self.start_offset + 1
+        return self.segment.size * (self.end_offset - self.start_offset + 1) // whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,17 +169,16 @@ def _start_after_retention(coverage: Coverage, settings: TopicSettings, now: int
     excess = _total_size(coverage, local) - settings.retention_bytes if settings.retention_bytes >= 0 else 0
     start = 0
     for covered in coverage.ranges:
-        segment = covered.segment
-        over_size = excess >= segment.size > 0
-        if not over_size and not _past(segment, settings.retention_ms, now):
+        over_size = excess >= covered.size > 0
+        if not over_size and not _past(covered.segment, settings.retention_ms, now):
             break
-        excess -= segment.size
+        excess -= covered.size
         start = covered.end_offset + 1
     return start
 
 
 def _total_size(coverage: Coverage, local: PartitionLog | None) -> int:
-    remote = sum(covered.segment.size for covered in coverage.ranges)
+    remote = sum(covered.size for covered in coverage.ranges)
     if local is None:
         return remote
     remote_end = -1 if coverage.end_offset is None else coverage.end_offset

@@ -23,6 +23,7 @@ from tiered_storage.remote_log.storage.object_client import extend_crc32c
 from tiered_storage.topic_settings import TopicSettings
 
 READ_BYTES = 1 << 20
+_SAME_TOPIC_UNKNOWN = {True: "lie below our log start", False: "are remote in segments with other boundaries"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,24 +66,20 @@ def plan_local_retention(
     held_back = None
     for segment in log.closed_segments:
         end_offset = segment.base_offset if segment.end_offset is None else segment.end_offset
-        if end_offset < log_start:
-            if log.topic_id_is_derived:
-                held_back = (
-                    f"offsets {segment.base_offset} to {end_offset} lie below our log start, but without "
-                    "partition.metadata nobody knows that they are of the same topic"
-                )
-                break
-            going.append(segment)
-            excess -= segment.size
-            continue
-        held = coverage.holding(max(segment.base_offset, log_start), end_offset)
-        holders = None if held is None else [covered.segment for covered in held]
         over_size = excess >= segment.size > 0
+        is_expired = end_offset < log_start
+        holders = [] if is_expired else _holders(coverage, max(segment.base_offset, log_start), end_offset)
         if holders is None:
             if over_size:
                 held_back = f"offsets {segment.base_offset} to {end_offset} are past local retention but not yet remote"
             break
-        if not over_size and not _past(holders, settings.local_retention_ms, now):
+        if not is_expired and not over_size and not _past(holders, settings.local_retention_ms, now):
+            break
+        if log.topic_id_is_derived and not any(_of_same_offsets(holder, segment) for holder in holders):
+            held_back = (
+                f"offsets {segment.base_offset} to {end_offset} {_SAME_TOPIC_UNKNOWN[is_expired]}, and without "
+                "partition.metadata nobody knows that they are of the same topic"
+            )
             break
         going.append(segment)
         excess -= segment.size
@@ -136,7 +133,7 @@ def ensure_same_bytes(
     the local segment once, in pieces. Remote segments with other boundaries cannot be compared like this.
     """
     for holder in held_by:
-        if (holder.start_offset, holder.end_offset) != (local.base_offset, local.end_offset):
+        if not _of_same_offsets(holder, local):
             continue
         manifest = Manifest.parse(storage.fetch_index(holder, IndexKind.MANIFEST), str(holder.segment_id))
         if (local.size, _file_crc32c(local.log_path)) != (manifest.size, manifest.data_crc32c):
@@ -145,6 +142,15 @@ def ensure_same_bytes(
                 f"{local.base_offset} to {local.end_offset}: nothing of the partition is removed; find out whether the "
                 "topic was created anew"
             )
+
+
+def _holders(coverage: Coverage, start_offset: int, end_offset: int) -> list[RemoteLogSegmentMetadata] | None:
+    held = coverage.holding(start_offset, end_offset)
+    return None if held is None else [covered.segment for covered in held]
+
+
+def _of_same_offsets(holder: RemoteLogSegmentMetadata, local: LocalSegment) -> bool:
+    return (holder.start_offset, holder.end_offset) == (local.base_offset, local.end_offset)
 
 
 def _file_crc32c(path: Path) -> int:

@@ -39,12 +39,16 @@ class Tier(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FetchedBatches:
-    """Whole batches as Kafka wrote them; the first one may begin below the offset asked for."""
+    """Whole batches as Kafka wrote them; the first one may begin below the offset asked for.
+
+    Records from `end_offset` on, if it is not None, are not to be read from here: a later leader wrote its own.
+    """
 
     content: bytes
     tier: Tier
     source: str
     source_position: int
+    end_offset: int | None = None
 
 
 class TieredReader:
@@ -127,6 +131,7 @@ class PartitionReader:
             fetched = self.fetch(offset)
             if not fetched.content:
                 return  # all up to the end was compacted away
+            end_offset = self.log_end_offset if fetched.end_offset is None else fetched.end_offset
             position = 0
             while position < len(fetched.content):
                 source, begin = fetched.source, fetched.source_position
@@ -134,10 +139,10 @@ class PartitionReader:
                 batch = fetched.content[position : position + header.size]
                 if not header.is_control:
                     for record in read_records(batch, source=source, source_position=begin + position):
-                        if offset <= record.offset < self.log_end_offset:
+                        if offset <= record.offset < end_offset:
                             yield record
                 position += header.size
-                offset = max(offset, header.next_offset)
+                offset = max(offset, min(header.next_offset, end_offset))
 
     def fetch_remote(self, offset: int) -> Iterator[bytes]:
         """Stream the remote bytes from the batch that holds `offset` to the end of its segment, chunk by chunk.
@@ -194,11 +199,12 @@ class PartitionReader:
         content = b"".join(self.storage.fetch_log_segment(segment, chunk.position, end - 1))
         _check_chunk(content, chunk)
         begin = _batch_holding(content, offset, chunk.object_name, chunk.position)
-        content = content[begin:]
+        content, end_offset = content[begin:], None
         if covered.end_offset < chunk.last_offset:
-            content = below(content, covered.end_offset + 1)
-        fetched = FetchedBatches(content, Tier.REMOTE, chunk.object_name, chunk.position + begin)
-        return fetched, min(chunk.last_offset, covered.end_offset) + 1
+            end_offset = covered.end_offset + 1
+            content = below(content, end_offset)
+        fetched = FetchedBatches(content, Tier.REMOTE, chunk.object_name, chunk.position + begin, end_offset)
+        return fetched, chunk.last_offset + 1 if end_offset is None else end_offset
 
     def _remote_range(self, offset: int) -> CoveredRange:
         found = self.coverage.holding(offset, offset)

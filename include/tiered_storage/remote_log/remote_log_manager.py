@@ -199,24 +199,34 @@ class RemoteLogManager:
         self.bind_store()
         return enforce_local_retention(plans, LogDirectoryTrim(), self.storage)
 
-    def plan_expiry(self, topics: str, now: int) -> list[ExpiryPlan]:
-        """Return what total retention would end at `now` (ms), in topics where deletion is allowed."""
+    def plan_expiry(self, topics: str, now: int) -> tuple[list[ExpiryPlan], list[Finding]]:
+        """Return what total retention would end at `now` (ms), and the partitions that nothing can be said of.
+
+        Only topics where deletion is allowed. A partition whose local log is there and cannot be read is left alone:
+        it may hold what a later leader wrote.
+        """
         selection = self.check_topics(topics)
-        plans = []
+        plans: list[ExpiryPlan] = []
+        unreadable: list[Finding] = []
         for partition in self.segments.list_partitions():
             if not selection.matches(partition.topic):
                 continue
-            plan = self._plan_expiry_of(partition, now)
+            try:
+                plan = self._plan_expiry_of(partition, now)
+            except TieredStorageError as error:
+                unreadable.append(Finding(str(partition), str(error)))
+                continue
             if plan is not None:
                 plans.append(plan)
-        return plans
+        return plans, unreadable
 
     def _plan_expiry_of(self, partition: TopicIdPartition, now: int) -> ExpiryPlan | None:
         topic = self._decided_topic(partition)
         if not topic.deletion_allowed:
             return None
         resolved = effective(topic, self.settings)
-        return plan_expiry(partition, self.segments, resolved, now, self.local_log(partition))
+        local = self.source.partition(partition) if self.settings.log_dirs else None
+        return plan_expiry(partition, self.segments, resolved, now, local)
 
     def _still_due(self, plan: ExpiryPlan) -> ExpiryPlan | None:
         """Return `plan` as far as the decisions and settings of this moment still want it."""
@@ -235,14 +245,25 @@ class RemoteLogManager:
         A plan may be old: nothing goes that the decisions and settings of this moment would keep.
         """
         self.bind_store()
-        return mark_expired(
-            [still_due for plan in plans if (still_due := self._still_due(plan)) is not None],
+        still_due: list[ExpiryPlan] = []
+        unreadable: list[Finding] = []
+        for plan in plans:
+            try:
+                current = self._still_due(plan)
+            except TieredStorageError as error:
+                unreadable.append(Finding(str(plan.topic_id_partition), str(error)))
+                continue
+            if current is not None:
+                still_due.append(current)
+        done, left = mark_expired(
+            still_due,
             self.segments,
             self.leases,
             owner=owner,
             lease_duration_ms=self.settings.lease_duration_ms,
             clock=self.clock,
         )
+        return done, (*unreadable, *left)
 
     def delete_marked(self, owner: str, topics: str = ".*") -> DeletionReport:
         """Delete the objects of every marked segment; see delete_marked."""
@@ -276,15 +297,6 @@ class RemoteLogManager:
             grace_ms=self.settings.remote_log_orphan_grace_ms,
             deep=deep,
         )
-
-    def local_log(self, partition: TopicIdPartition) -> PartitionLog | None:
-        """Return the partition's local log, None where it is not in reach (then only what is remote is known)."""
-        if not self.settings.log_dirs:
-            return None
-        try:
-            return self.source.partition(partition)
-        except TieredStorageError:
-            return None
 
     def find_partition(self, topic: str, partition: int) -> TopicIdPartition:
         """Return the partition of that name: the local one, or else the remote one.

@@ -8,6 +8,7 @@ from itertools import dropwhile
 
 from tiered_storage.errors import OffsetOutOfRangeError
 from tiered_storage.kafka_log.record import Record
+from tiered_storage.remote_log.reader import PartitionReader
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage_airflow.demo.errors import DemoError
 from tiered_storage_airflow.demo.expectation import ExpectedPartition
@@ -21,23 +22,30 @@ class Compared:
     records: int
 
 
-def compare(remote_log: RemoteLogManager, expected: ExpectedPartition) -> Compared:
-    """Read `expected` from its log start to its end and compare every record; nothing may be missing or too much.
+def compare(remote_log: RemoteLogManager, expected: ExpectedPartition, start_offset: int) -> Compared:
+    """Read `expected` from `start_offset`, where it must begin, to its end and compare every record.
 
-    Also asks for the offset before the log start, which must be refused. Raises DemoError at the first difference.
+    Nothing may be missing or too much. Also asks for the offset before, which must be refused. Raises DemoError at the
+    first difference.
     """
     partition = remote_log.find_partition(expected.topic, expected.partition)
-    start = remote_log.reader.log_start_offset(partition)
-    wanted = dropwhile(lambda record: record.offset < start, expected.records())
-    found = remote_log.reader.records(partition, start)
+    reader = remote_log.reader.open(partition)
+    if reader.log_start_offset != start_offset:
+        raise DemoError(f"{expected}: its log begins at offset {reader.log_start_offset}, not at {start_offset}")
+    wanted = dropwhile(lambda record: record.offset < start_offset, expected.records())
+    found = reader.records(start_offset)
     count = sum(_same(expected, one, other) for one, other in _pairs(wanted, found))
-    if start > 0:
-        try:
-            next(iter(remote_log.reader.records(partition, start - 1)), None)
-        except OffsetOutOfRangeError:
-            return Compared(start, count)
-        raise DemoError(f"{expected}: offset {start - 1} lies below the log start and was served all the same")
-    return Compared(start, count)
+    if start_offset > 0:
+        _expect_refusal(reader, start_offset - 1)
+    return Compared(start_offset, count)
+
+
+def _expect_refusal(reader: PartitionReader, offset: int) -> None:
+    try:
+        next(reader.records(offset), None)
+    except OffsetOutOfRangeError:
+        return
+    raise DemoError(f"{reader.partition}: offset {offset} lies below the log start and was served all the same")
 
 
 def _pairs(wanted: Iterator[Record], found: Iterator[Record]) -> Iterator[tuple[Record | None, Record | None]]:

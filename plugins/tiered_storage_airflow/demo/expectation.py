@@ -4,40 +4,90 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
 
 from tiered_storage.kafka_log.batch_header import CONTROL_BIT
-from tiered_storage.kafka_log.log_segment import list_segments
+from tiered_storage.kafka_log.batch_table import BatchTable
+from tiered_storage.kafka_log.log_directory import LogDirectory, PartitionDirectory
+from tiered_storage.kafka_log.log_segment import LogSegment, list_segments
 from tiered_storage.kafka_log.record import Record
 from tiered_storage.kafka_log.record_batch import read_records
 from tiered_storage.kafka_log.segment_scan import iterate_segment, recover_valid_length
+from tiered_storage.kafka_log.transaction_state import last_stable_offset
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedPartition:
-    """A partition with all its records, offset by offset, made anew at each call of `records`."""
+    """A partition with all its records, offset by offset, made anew at each call of `records`.
+
+    Readers must find it to begin at `log_start_offset` (inclusive) as long as nothing has expired; `records` may tell
+    of some below.
+    """
 
     topic: str
     partition: int
+    log_start_offset: int
     records: Callable[[], Iterator[Record]]
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
 
 
+def expect_directory(directory: LogDirectory, found: PartitionDirectory) -> tuple[ExpectedPartition, str | None]:
+    """Return what the untouched partition `found` of `directory` must give back, and what a person should know of it.
+
+    It ends before the first transaction that is open at the log's end: nobody knows what becomes of that.
+    """
+    log_start = list_segments(found.path)[0].base_offset
+    if directory.log_start_offsets is not None:
+        log_start = max(log_start, directory.log_start_offsets.get((found.topic, found.partition), 0))
+    end = log_end_offset(found.path)
+    stable = last_stable_offset(found.path, end)
+    notice = None
+    if stable < end:
+        notice = (
+            f"{found.path.name}: a transaction is open since offset {stable}: offsets {stable} to {end - 1} are "
+            "neither copied nor compared"
+        )
+    records = partial(_records_below, found.path, stable)
+    return ExpectedPartition(found.topic, found.partition, log_start, records), notice
+
+
+def log_end_offset(partition_directory: Path) -> int:
+    """Return the offset after the last whole batch of a partition's local files."""
+    active = list_segments(partition_directory)[-1]
+    ends = [int(table.last_offset[row]) + 1 for _, table, row in _whole_batches(active)]
+    return ends[-1] if ends else active.base_offset
+
+
 def records_in(partition_directory: Path) -> Iterator[Record]:
     """Yield every record of a partition's local files, in order; control records are none."""
     for segment in list_segments(partition_directory):
-        valid = recover_valid_length(segment.log_path, segment.base_offset)
-        for window, table in iterate_segment(segment.log_path, segment.base_offset):
-            for position, size, attributes in zip(
-                table.position.tolist(), table.size.tolist(), table.attributes.tolist(), strict=True
-            ):
-                if position + size > valid:
-                    return
-                if attributes & CONTROL_BIT:
-                    continue
-                begin = position - int(table.position[0])
-                yield from read_records(
-                    window[begin : begin + size], source=str(segment.log_path), source_position=position
-                )
+        for window, table, row in _whole_batches(segment):
+            if table.attributes[row] & CONTROL_BIT:
+                continue
+            position, size = int(table.position[row]), int(table.size[row])
+            begin = position - int(table.position[0])
+            yield from read_records(
+                window[begin : begin + size], source=str(segment.log_path), source_position=position
+            )
+
+
+def _whole_batches(segment: LogSegment) -> Iterator[tuple[memoryview, BatchTable, int]]:
+    """Yield each batch as its row in the table of a window, up to where a crash cut the segment off, if one did."""
+    valid = recover_valid_length(segment.log_path, segment.base_offset)
+    if not valid:
+        return
+    for window, table in iterate_segment(segment.log_path, segment.base_offset, verify_crc=False):
+        for row, end in enumerate((table.position + table.size).tolist()):
+            if end > valid:
+                return
+            yield window, table, row
+            if end == valid:
+                return
+
+
+def _records_below(partition_directory: Path, end_offset: int) -> Iterator[Record]:
+    return takewhile(lambda record: record.offset < end_offset, records_in(partition_directory))

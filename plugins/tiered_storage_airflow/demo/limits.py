@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from tiered_storage.kafka_log.log_directory import read_log_directory
@@ -23,14 +24,37 @@ class TopicLimits:
 
 
 def choose_limits(log_directory: Path, topics: Collection[str]) -> list[TopicLimits]:
-    """Return limits for `topics` in `log_directory`, from the size of each one's largest partition."""
-    largest: dict[str, int] = {}
+    """Return limits for `topics` in `log_directory`, from the segments of each one's largest partition."""
+    largest: dict[str, list[int]] = {}
     for partition in read_log_directory(log_directory).partitions:
         if partition.topic not in topics:
             continue
-        size = sum(segment.size() for segment in list_segments(partition.path))
-        largest[partition.topic] = max(size, largest.get(partition.topic, 0))
-    return [
-        TopicLimits(topic, max(1, int(size * _LOCAL_SHARE)), max(1, int(size * _TOTAL_SHARE)))
-        for topic, size in sorted(largest.items())
-    ]
+        sizes = [segment.size() for segment in list_segments(partition.path)]
+        if sum(sizes) >= sum(largest.get(partition.topic, [])):
+            largest[partition.topic] = sizes
+    return [limits_of(topic, sizes) for topic, sizes in sorted(largest.items())]
+
+
+def limits_of(topic: str, sizes: Sequence[int]) -> TopicLimits:
+    """Return limits for a partition of segments of those `sizes` (bytes), the last one being the active one.
+
+    Of two closed segments the first expires and the second is trimmed; of more, about the shares above. A single one
+    is trimmed only.
+    """
+    closed, total = len(sizes) - 1, sum(sizes)
+    ends = list(accumulate(sizes[:-1]))
+    expired = min(max(1, _within(ends, total * (1 - _TOTAL_SHARE))), max(0, closed - 1))
+    trimmed = min(max(expired + 1, _within(ends, total * (1 - _LOCAL_SHARE))), closed)
+    return TopicLimits(topic, _limit(sizes, trimmed, _LOCAL_SHARE), _limit(sizes, expired, _TOTAL_SHARE))
+
+
+def _within(ends: Sequence[int], size: float) -> int:
+    """Return how many segments, which end at `ends`, fit in `size` bytes."""
+    return sum(end <= size for end in ends)
+
+
+def _limit(sizes: Sequence[int], going: int, share: float) -> int:
+    """Return the limit next to that `share` of all bytes which ends the first `going` segments, and not the next."""
+    most = sum(sizes[going:])
+    least = most - sizes[going] + 1
+    return max(1, least, min(most, int(sum(sizes) * share)))

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import shutil
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 
 from tiered_storage.kafka_log.directory_lock import LOCK_FILE, ensure_unlocked
-from tiered_storage.kafka_log.log_directory import LogDirectory, read_log_directory
+from tiered_storage.kafka_log.log_directory import read_log_directory
+from tiered_storage.kafka_log.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT
 from tiered_storage_airflow.demo.errors import DemoError
-from tiered_storage_airflow.demo.expectation import ExpectedPartition, records_in
+from tiered_storage_airflow.demo.expectation import ExpectedPartition, expect_directory
 
 
-def copy_log_directory(original: Path, copy: Path) -> tuple[LogDirectory, list[ExpectedPartition]]:
-    """Copy what can be tiered of `original` to `copy`; return the original as it is and what must be read back.
+@dataclass(frozen=True, slots=True)
+class PrivateCopy:
+    """What must be read back of a copy, and what a person should know of it."""
 
-    Kafka's own topics, the controllers' log and directories on their way in or out are left out. Raises
+    expected: tuple[ExpectedPartition, ...]
+    notices: tuple[str, ...]
+
+
+def copy_log_directory(original: Path, copy: Path) -> PrivateCopy:
+    """Copy what can be tiered of `original` to `copy`.
+
+    Kafka's own topics, the controllers' log and directories on their way in or out are left out; so are the high
+    watermarks: they lag behind where the broker was killed, and no replica is going to truncate a copy. Raises
     InvalidLogDirectoryError where `original` is no log directory, LogDirectoryLockedError where a broker has it, and
     DemoError where it has nothing to copy or the disk has no room for it.
     """
@@ -33,12 +43,14 @@ def copy_log_directory(original: Path, copy: Path) -> tuple[LogDirectory, list[E
     if free < 2.2 * wanted:
         raise DemoError(f"{copy} needs {2.2 * wanted:,.0f} bytes for a private copy and its store; {free:,} are free")
     for path in sorted(original.iterdir()):
-        if path.is_file() and path.name != LOCK_FILE:
+        if path.is_file() and path.name not in {LOCK_FILE, HIGH_WATERMARK_CHECKPOINT}:
             shutil.copy2(path, copy / path.name)
     for partition in chosen:
         shutil.copytree(partition.path, copy / partition.path.name)
-    expected = [
-        ExpectedPartition(partition.topic, partition.partition, partial(records_in, partition.path))
-        for partition in chosen
+    told = [expect_directory(found, partition) for partition in chosen]
+    notices = [
+        *found.warnings,
+        *(f"{name} is left out: {why}" for name, why in found.skipped.items()),
+        *(notice for _, notice in told if notice is not None),
     ]
-    return found, expected
+    return PrivateCopy(tuple(expected for expected, _ in told), tuple(notices))

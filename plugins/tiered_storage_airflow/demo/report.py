@@ -9,20 +9,38 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tiered_storage.remote_log.model import SegmentState
+from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.storage.object_names import partition_folder
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage_airflow.demo.comparison import Compared
+from tiered_storage_airflow.demo.errors import DemoError
 from tiered_storage_airflow.demo.expectation import ExpectedPartition
 
 
 @dataclass(frozen=True, slots=True)
+class Offsets:
+    """Offsets from `first` to `last`, both inclusive."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.first} to {self.last}"
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionRow:
-    """One partition at the end: its ranges (inclusive), bytes, objects, and the records that were compared equal."""
+    """One partition at the end: its ranges, bytes, objects, and the records that were compared equal.
+
+    `start_offset` is where its log began at first.
+    """
 
     name: str
-    expired: str
-    remote: str
-    local: str
+    start_offset: int
+    expired: Offsets | None
+    remote: Offsets | None
+    local: Offsets | None
     remote_bytes: int
     local_bytes: int
     objects: int
@@ -40,6 +58,22 @@ def rows(
     return [_row(remote_log, expected, before[str(expected)], after[str(expected)]) for expected in partitions]
 
 
+def ensure_all_was_shown(table_rows: Sequence[PartitionRow]) -> None:
+    """Raise DemoError unless something was trimmed, something expired, and something is remote only."""
+    seen = {
+        "was trimmed": any(row.local is None or row.local.first > row.start_offset for row in table_rows),
+        "has expired": any(row.expired for row in table_rows),
+        "is remote only": any(
+            row.remote and (row.local is None or row.remote.first < row.local.first) for row in table_rows
+        ),
+    }
+    for what, is_there in seen.items():
+        if not is_there:
+            raise DemoError(
+                f"of no partition anything {what}: the demo needs a partition with two closed segments or more"
+            )
+
+
 def print_report(table_rows: Sequence[PartitionRow], seconds: Mapping[str, float], say_console: Console) -> None:
     """Print the partitions as one table, the steps as another."""
     table = Table(title="Every record compared", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
@@ -50,8 +84,9 @@ def print_report(table_rows: Sequence[PartitionRow], seconds: Mapping[str, float
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
     for row in table_rows:
         table.add_row(
-            row.name, row.expired, row.remote, row.local, f"{row.remote_bytes:,}", f"{row.local_bytes:,}",
-            str(row.objects), f"{row.compared_before:,}", f"{row.compared_after:,}",
+            row.name, _shown(row.expired), _shown(row.remote), _shown(row.local),
+            f"{row.remote_bytes:,}", f"{row.local_bytes:,}", str(row.objects),
+            f"{row.compared_before:,}", f"{row.compared_after:,}",
         )  # fmt: skip
     say_console.print(table)
     steps = Table(title="Steps", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
@@ -72,15 +107,27 @@ def _row(remote_log: RemoteLogManager, expected: ExpectedPartition, before: Comp
     ]
     local = remote_log.source.partition(partition)
     segments = local.segments if local else ()
-    log_start = remote_log.segments.log_start_offset(partition) or 0
+    expired = Offsets(before.start_offset, after.start_offset - 1)
     return PartitionRow(
         name=str(expected),
-        expired=f"0 to {log_start - 1}" if log_start else "none",
-        remote=f"{finished[0].start_offset} to {finished[-1].end_offset}" if finished else "none",
-        local=f"{local.log_start_offset} to {local.stable_offset - 1}" if local else "none",
+        start_offset=before.start_offset,
+        expired=expired if expired.last >= expired.first else None,
+        remote=Offsets(finished[0].start_offset, finished[-1].end_offset) if finished else None,
+        local=Offsets(local.log_start_offset, local.stable_offset - 1) if local else None,
         remote_bytes=sum(segment.size for segment in finished),
         local_bytes=sum(segment.size for segment in segments),
-        objects=3 * len(finished),
+        objects=_count_objects(remote_log, partition),
         compared_before=before.records,
         compared_after=after.records,
     )
+
+
+def _count_objects(remote_log: RemoteLogManager, partition: TopicIdPartition) -> int:
+    """Return how many objects the store itself shows of `partition`."""
+    if not isinstance(remote_log.storage, ObjectRemoteStorageManager):
+        raise DemoError(f"{type(remote_log.storage).__name__} does not list what it holds")
+    return sum(1 for _ in remote_log.storage.list_objects(partition_folder(partition)))
+
+
+def _shown(offsets: Offsets | None) -> str:
+    return "none" if offsets is None else str(offsets)

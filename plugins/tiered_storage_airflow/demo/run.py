@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,14 +20,21 @@ from tiered_storage.settings import load_settings
 from tiered_storage_airflow.demo.comparison import Compared, compare
 from tiered_storage_airflow.demo.dag_runs import run_dag, wait_for_asset_run
 from tiered_storage_airflow.demo.expectation import ExpectedPartition
+from tiered_storage_airflow.demo.expired import (
+    ensure_enough_remains,
+    readable_segments,
+    segment_sizes,
+    start_after_expiry,
+)
 from tiered_storage_airflow.demo.limits import TopicLimits, choose_limits
 from tiered_storage_airflow.demo.private_copy import copy_log_directory
-from tiered_storage_airflow.demo.report import PartitionRow, print_report, rows
+from tiered_storage_airflow.demo.report import PartitionRow, ensure_all_was_shown, print_report, rows
 from tiered_storage_airflow.demo.sample import COMPACTED_TOPIC, write_sample
 from tiered_storage_airflow.demo.setting_up import DemoPlaces, expect_refusal, tiered_storage
 from tiered_storage_airflow.embedded import services
 from tiered_storage_airflow.embedded.api_client import AirflowApi
 from tiered_storage_airflow.embedded.environment import LOOPBACK, EmbeddedAirflow
+from tiered_storage_airflow.topic_choice import TOPICS_VARIABLE
 
 
 @dataclass(slots=True)
@@ -46,29 +54,36 @@ class Demo:
         with self.step("write the log directory" if self.original is None else "copy the log directory"):
             expected = self.write_log_directory()
             limits = choose_limits(self.places.log_directory, {partition.topic for partition in expected})
+            sizes = segment_sizes(self.places.log_directory)
         with self.step("switch topics on"):
             self.switch_on(limits)
         with self.step("start Airflow"):
             airflow = EmbeddedAirflow(self.places.state, self.places.config, _free_port())
-            running = services.up(airflow, say=self.say)
+            # All topics of the demo's directory, whatever somebody has set for their own.
+            environ = {**os.environ, f"AIRFLOW_VAR_{TOPICS_VARIABLE.upper()}": ".*"}
+            running = services.up(airflow, say=self.say, environ=environ)
         try:
             with services.connect(running) as api:
-                table_rows = self.tier(api, expected, limits)
+                table_rows = self.tier(api, expected, limits, sizes)
         finally:
             with self.step("stop Airflow"):
                 services.down(self.places.state, say=self.say)
         self.console.print()
         print_report(table_rows, self.seconds, self.console)
+        ensure_all_was_shown(table_rows)
 
     def write_log_directory(self) -> list[ExpectedPartition]:
         """Make what is tiered; return what must be read back."""
         if self.original is None:
             return write_sample(self.places.log_directory, wall_clock())
-        found, expected = copy_log_directory(self.original, self.places.log_directory)
-        for notice in (*found.warnings, *(f"{name} is left out: {why}" for name, why in found.skipped.items())):
+        copied = copy_log_directory(self.original, self.places.log_directory)
+        for notice in copied.notices:
             self.say(f"  warning: {notice}")
-        self.say("  where a high watermark is unknown, the log's end is taken as stable (log.end.is.stable)")
-        return expected
+        self.say(
+            "  the end of each log is taken as stable (log.end.is.stable), open transactions apart; the high "
+            "watermarks that the broker wrote down last are not looked at"
+        )
+        return list(copied.expected)
 
     def switch_on(self, limits: Sequence[TopicLimits]) -> None:
         """Enable the topics, allow deletion from them, set how much stays local; see that compaction is refused."""
@@ -78,7 +93,11 @@ class Demo:
             self.say(f"  as it should be: {expect_refusal(self.places, 'topics', 'enable', topic)}")
 
     def tier(
-        self, api: AirflowApi, expected: Sequence[ExpectedPartition], limits: Sequence[TopicLimits]
+        self,
+        api: AirflowApi,
+        expected: Sequence[ExpectedPartition],
+        limits: Sequence[TopicLimits],
+        sizes: Mapping[str, Mapping[int, int]],
     ) -> list[PartitionRow]:
         """Copy, trim, read, expire, read again, audit; return what is where at the end."""
         since = datetime.now(UTC)
@@ -88,7 +107,8 @@ class Demo:
         with self.step("trim local logs"):
             wait_for_asset_run(api, "enforce_local_retention", since, self.say)
         with self.step("read and compare all"):
-            before = self.compare_all(expected)
+            before = self.compare_all(expected, {str(each): each.log_start_offset for each in expected})
+            readable = self.readable_segments(expected)
         with self.step("expire"):
             for limit in limits:
                 if limit.topic in {each.topic for each in expected}:
@@ -97,16 +117,31 @@ class Demo:
                     )
             run_dag(api, "expire_remote_segments", self.say)
         with self.step("read and compare what remains"):
-            after = self.compare_all(expected)
+            left = self.readable_segments(expected)
+            retention = {limit.topic: limit.retention_bytes for limit in limits}
+            starts = {
+                name: start_after_expiry(compared.start_offset, readable[name], left[name])
+                for name, compared in before.items()
+            }
+            for each in expected:
+                name = str(each)
+                if starts[name] > before[name].start_offset:
+                    ensure_enough_remains(name, starts[name], sizes[name], retention[each.topic])
+            after = self.compare_all(expected, starts)
         with self.step("audit"):
             run_dag(api, "audit_remote_log", self.say, {"deep": True})
         with self.remote_log() as remote_log:
             return rows(remote_log, expected, before, after)
 
-    def compare_all(self, expected: Sequence[ExpectedPartition]) -> dict[str, Compared]:
-        """Compare every partition from its log start to its end, from both tiers."""
+    def compare_all(self, expected: Sequence[ExpectedPartition], starts: Mapping[str, int]) -> dict[str, Compared]:
+        """Compare every partition, by name, from where it must start to its end, from both tiers."""
         with self.remote_log() as remote_log:
-            return {str(partition): compare(remote_log, partition) for partition in expected}
+            return {str(each): compare(remote_log, each, starts[str(each)]) for each in expected}
+
+    def readable_segments(self, expected: Sequence[ExpectedPartition]) -> dict[str, dict[str, int]]:
+        """Return the end offsets of each partition's remote segments, by its name and the segment's id."""
+        with self.remote_log() as remote_log:
+            return {str(each): readable_segments(remote_log, each) for each in expected}
 
     def remote_log(self) -> RemoteLogManager:
         """Open the remote log that the demo works on."""

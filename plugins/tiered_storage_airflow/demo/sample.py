@@ -67,7 +67,9 @@ def write_sample(root: Path, now: int) -> list[ExpectedPartition]:
         compacted = writer.create_log(COMPACTED_TOPIC, 0, random_uuid(), LogConfig(segment_bytes=1 << 16))
         for number in range(200):
             compacted.append([Record(0, start_time, b"customer-%d" % (number % 20), b"x" * 1000)] * 4)
-    return [ExpectedPartition(sample.topic, sample.partition, partial(sample.content, start_time)) for sample in SAMPLE]
+    return [
+        ExpectedPartition(sample.topic, sample.partition, 0, partial(sample.content, start_time)) for sample in SAMPLE
+    ]
 
 
 def _record(chance: random.Random, offset: int, timestamp: int) -> Record:

@@ -201,7 +201,7 @@ class PlanExpiryOperator(BaseOperator, SkipMixin):
         from tiered_storage.remote_log.expiry import ExpiryPlan
 
         with remote_log_of(context) as remote_log:
-            plans = remote_log.plan_expiry(self.topics, run_now(context, wall_clock()))
+            plans, unreadable = remote_log.plan_expiry(self.topics, run_now(context, wall_clock()))
             path = f"runs/{run_folder(context)}/expiry.jsonl"
             remote_log.work.write(path, plans, ExpiryPlan)
         for plan in plans:
@@ -209,6 +209,8 @@ class PlanExpiryOperator(BaseOperator, SkipMixin):
                 "past retention: %s before offset %d: %d segments, %d bytes",
                 plan.topic_id_partition, plan.new_log_start, len(plan.segments), plan.size,
             )  # fmt: skip
+        for finding in unreadable:
+            self.log.warning("nothing of %s expires for now: %s", finding.partition, finding.message)
         if context["params"].get("dry_run"):
             self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
         return path

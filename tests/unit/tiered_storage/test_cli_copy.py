@@ -278,7 +278,7 @@ def test_expiry_leaves_what_is_held_and_does_not_show_it_as_ended(tmp_path: Path
 def test_expiry_cleans_up_only_in_the_topics_that_were_asked_for(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=limited(retention_bytes=1))
     with files.open() as remote_log:
-        remote_log.mark_expired(remote_log.plan_expiry(".*", 0), "expire")
+        remote_log.mark_expired(remote_log.plan_expiry(".*", 0)[0], "expire")
 
     assert run_on(files, "expire", "--topics", "clicks", "--json").document["deleted"] == 0
     assert run_on(files, "expire", "--topics", "orders", "--json").document["deleted"] == 3

@@ -10,6 +10,9 @@ from awscrt import checksums
 
 from tiered_storage.errors import RemoteObjectCorruptError
 
+PIECE_BYTES = 1 << 20
+"""What is passed on at once: it is still in the CPU's cache when it is written, after its checksum was taken."""
+
 
 @dataclass(frozen=True, slots=True)
 class ObjectStoreOptions:
@@ -104,7 +107,7 @@ class ObjectClient(Protocol):
 
 
 class CheckedChunks:
-    """Passes chunks on, and on the way counts them, takes their CRC-32C and holds them to the size announced.
+    """Passes chunks on in pieces, counts them, takes their CRC-32C and holds them to the size announced.
 
     `failure` is what the source raised, so that it can be told from what a store raises while it pulls.
     """
@@ -113,6 +116,7 @@ class CheckedChunks:
         self._name = name
         self._announced = size
         self._chunks = chunks
+        self._unpassed = memoryview(b"")
         self.size = 0
         self.crc32c = 0
         self.failure: BaseException | None = None
@@ -130,15 +134,17 @@ class CheckedChunks:
             raise
 
     def _next(self) -> memoryview:
-        chunk = next(self._chunks, None)
-        if chunk is None:
-            self._check_size(ended=True)
-            raise StopIteration
-        chunk = chunk.cast("B")
-        self.size += len(chunk)
+        while not self._unpassed:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                self._check_size(ended=True)
+                raise StopIteration
+            self._unpassed = chunk.cast("B")
+        piece, self._unpassed = self._unpassed[:PIECE_BYTES], self._unpassed[PIECE_BYTES:]
+        self.size += len(piece)
         self._check_size(ended=False)
-        self.crc32c = extend_crc32c(self.crc32c, chunk)
-        return chunk
+        self.crc32c = extend_crc32c(self.crc32c, piece)
+        return piece
 
     def _check_size(self, *, ended: bool) -> None:
         if self.size > self._announced or (ended and self.size < self._announced):

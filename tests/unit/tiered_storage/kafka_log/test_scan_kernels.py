@@ -1,10 +1,6 @@
 from __future__ import annotations
 
-import os
 import struct
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -85,31 +81,6 @@ def test_the_linked_checksum_has_the_vectors_of_rfc_3720(data: bytes, checksum: 
     place = np.array([0]), np.array([CRC_END + len(data)])
 
     assert _checksum_kernel()(window, 0, *place) == -1
-
-
-def test_machine_code_of_one_process_serves_the_next(tmp_path: Path) -> None:
-    program = """
-import numpy as np
-from support.record_batches import batches_of
-from tiered_storage.kafka_log import scan_kernels
-from tiered_storage.kafka_log.segment_scan import SegmentScanner
-
-table, _ = SegmentScanner("segment", 0).feed(memoryview(b"".join(batches_of([1, 2, 3]))))
-assert table.record_count.tolist() == [1, 2, 3]
-kernels = (scan_kernels.count_batches, scan_kernels.read_headers, scan_kernels.checksum_kernel())
-print(sum(kernel.stats.cache_hits.total() for kernel in kernels))
-"""
-    tests = Path(__file__).parents[3]
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(tests)}
-
-    hits = [
-        subprocess.run(
-            [sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True
-        ).stdout
-        for _ in range(2)
-    ]
-
-    assert hits == ["0\n", "3\n"]
 
 
 def _checksum_kernel() -> scan_kernels.ChecksumKernel:

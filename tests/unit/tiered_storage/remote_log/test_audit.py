@@ -357,7 +357,7 @@ def test_a_deletion_that_ends_after_the_listing_is_no_anomaly(files: RemoteLogFi
     with files.open() as remote_log:
 
         def expire() -> None:
-            remote_log.mark_expired(remote_log.plan_expiry(".*", NOW), "expire")
+            remote_log.mark_expired(remote_log.plan_expiry(".*", NOW)[0], "expire")
             assert len(remote_log.delete_marked("expire").deleted) == 3
 
         report = replace(remote_log, storage=Meanwhile(remote_log, expire)).audit()
@@ -380,7 +380,7 @@ def test_a_deletion_that_ends_while_a_segment_is_looked_at_is_no_anomaly(files: 
                 return super().expected_objects(metadata)
 
         def expire() -> None:
-            remote_log.mark_expired(remote_log.plan_expiry(".*", NOW), "expire")
+            remote_log.mark_expired(remote_log.plan_expiry(".*", NOW)[0], "expire")
             remote_log.delete_marked("expire")
 
         report = replace(remote_log, storage=Late(remote_log, expire)).audit(deep=deep)

@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -19,7 +20,7 @@ from support.remote_logs import (
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
 from tiered_storage.remote_log import copy_job
 from tiered_storage.remote_log.copy_job import CopyJob, grouped
-from tiered_storage.remote_log.copy_messages import CopyOutcome, CopyTask
+from tiered_storage.remote_log.copy_messages import CopyFailure, CopyOutcome, CopyTask
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage import LogSegmentData
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
@@ -110,6 +111,33 @@ def test_after_a_failure_the_rest_of_that_partition_is_left_out_and_others_go_on
     assert "left out because an earlier segment of the partition failed" in left_out.message
     assert "CRC" in left_out.message
     assert left_out.error == "CorruptRecordError"
+
+
+def test_what_was_copied_behind_a_failure_while_that_was_under_way_is_left_out_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first copy fails only once the second is through: two are under way at once, and never more."""
+    second_is_through = Event()
+    began: list[int] = []
+
+    def copy(task: CopyTask, *_: object) -> CopyOutcome:
+        began.append(task.metadata.start_offset)
+        if task.metadata.start_offset:
+            second_is_through.set()
+            return CopyOutcome(task, None)
+        assert second_is_through.wait(10)
+        assert began == [0, 10]
+        return CopyOutcome(task, None, CopyFailure("CorruptRecordError", "CRC", retriable=False))
+
+    monkeypatch.setattr(copy_job, "copy_segment", copy)
+    with a_remote_log(tmp_path).open() as remote_log:
+        tasks = [task(0, start, 1) for start in (0, 10, 20)]
+        job = CopyJob.write(remote_log.work, "runs/test/1", tasks, remote_log.settings, remote_log.options)
+        assert job.run_group(0, remote_log.storage, SIZES, remote_log.clock) == 0
+        failures = [one.failure.message for one in job.outcomes() if one.failure]
+
+    assert began == [0, 10]
+    assert failures == ["CRC", *["left out because an earlier segment of the partition failed: CRC"] * 2]
 
 
 def test_what_a_dying_worker_had_done_is_known_and_the_rest_has_no_result(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from support.metadata_stores import a_step
 from support.remote_logs import (
     BATCH_BYTES,
+    NOW,
     ORDERS_0,
     RemoteLogFiles,
     a_copied_remote_log,
@@ -466,7 +467,7 @@ def test_copies_of_what_was_truncated_meanwhile_are_not_committed(tmp_path: Path
 def test_a_copy_of_what_the_broker_removed_meanwhile_is_worth_all_the_more(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:
-        outcomes = done(begin(remote_log).tasks)
+        outcomes = carry_out(remote_log, begin(remote_log))
         files.local_segments()[0].log_path.unlink()
         write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 15})
         write_leader_epochs(files.partition_directory() / "leader-epoch-checkpoint", [EpochEntry(0, 15)])
@@ -475,6 +476,26 @@ def test_a_copy_of_what_the_broker_removed_meanwhile_is_worth_all_the_more(tmp_p
 
         assert start_offsets(report.committed) == [0, 10, 20]
         assert report.is_whole
+        assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+        assert remote_log.plan_expiry(".*", NOW) == ([], [])
+        assert offsets_read(remote_log, 0) == list(range(35))
+
+
+@pytest.mark.parametrize(("local_start", "our_start"), [(0, 0), (7, 7), (9, 9), (10, 0)])
+def test_the_first_commit_says_where_our_log_begins_and_no_later_one(
+    tmp_path: Path, local_start: int, our_start: int
+) -> None:
+    """Where the local log does, but never behind a segment that was copied."""
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        outcomes = done(begin(remote_log, max_segments=1).tasks)
+        write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): local_start})
+        assert start_offsets(remote_log.commit_copy(outcomes).committed) == [0]
+        assert remote_log.segments.log_start_offset(ORDERS_0) == our_start
+
+        write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 20})
+        assert copy(remote_log).is_whole
+        assert remote_log.segments.log_start_offset(ORDERS_0) == our_start
 
 
 def test_a_zombies_late_commit_is_refused_even_where_its_copies_are_long_deleted(tmp_path: Path) -> None:

@@ -91,6 +91,13 @@ def test_offsets_below_our_log_start_are_not_lacking() -> None:
         (((0, 10), (1, 15)), ((1, 17),), True),
         (((0, 10),), ((1, 17),), False),
         (((0, 10),), (), True),
+        # It was copied from a log that began inside of it.
+        (((0, 15),), ((0, 0),), True),
+        (((1, 15),), ((0, 0), (1, 12)), True),
+        (((0, 15),), ((0, 0), (1, 12)), False),
+        # A leader that wrote nothing.
+        (((0, 10), (2, 15)), ((0, 0), (1, 15), (2, 15)), True),
+        (((0, 10), (1, 15), (2, 15)), ((0, 0), (2, 15)), True),
     ],
 )
 def test_a_segment_is_on_the_lineage_where_the_same_leaders_wrote_the_same_offsets(
@@ -122,6 +129,20 @@ def test_what_lies_before_the_new_leaders_first_offset_is_still_covered(local: t
     assert Coverage.of([longer], lineage).lacks(10, 29, 0)
 
 
+def test_of_a_segment_that_is_cut_its_share_counts() -> None:
+    coverage = Coverage.of([segment(10, 29, (0, 10)), segment(15, 34, (1, 15))], [])
+
+    assert ranges(coverage.ranges) == [(10, 14), (15, 34)]
+    assert [covered.size for covered in coverage.ranges] == [4096 * 5 // 20, 4096]
+
+
+def test_where_a_segments_own_first_epoch_is_contradicted_none_of_it_is_covered() -> None:
+    began_inside = segment(10, 29, (0, 15))
+
+    assert Coverage.of([segment(0, 9), began_inside], [EpochEntry(0, 0), EpochEntry(1, 12)]).end_offset == 9
+    assert Coverage.of([segment(0, 9), began_inside], [EpochEntry(0, 0), EpochEntry(1, 20)]).end_offset == 19
+
+
 @dataclass
 class Life:
     """A partition over time: its lineage and length at the end, and the copies that were made meanwhile."""
@@ -137,7 +158,9 @@ def lives(draw: st.DrawFn) -> Life:
     life = Life()
     for epoch in range(draw(st.integers(1, 5))):
         begun = draw(st.integers(0, life.length))
-        before = (entry for entry in life.lineage if entry.start_offset < begun)
+        # A leader that wrote nothing may stay in the lineage, with the same first offset as its heir.
+        last = begun if draw(st.booleans()) else begun - 1
+        before = (entry for entry in life.lineage if entry.start_offset <= last)
         life.lineage = (*before, EpochEntry(epoch, begun))
         life.length = begun + draw(st.integers(0, 12))
         for _ in range(draw(st.integers(0, 3)) if life.length else 0):

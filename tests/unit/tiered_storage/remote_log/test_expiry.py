@@ -64,7 +64,7 @@ def going(plan: ExpiryPlan | None) -> list[int]:
 
 def expire(remote_log: RemoteLogManager, now: int = NOW, owner: str = "expire") -> DeletionReport:
     """Plan, mark and delete everything."""
-    remote_log.mark_expired(remote_log.plan_expiry(".*", now), owner)
+    remote_log.mark_expired(remote_log.plan_expiry(".*", now)[0], owner)
     return remote_log.delete_marked(owner)
 
 
@@ -204,7 +204,7 @@ def test_a_log_start_that_the_broker_moved_ends_nothing_remote(tmp_path: Path) -
 
     with files.open() as remote_log:
         assert plan_with(remote_log) is None
-        assert remote_log.plan_expiry(".*", NOW) == []
+        assert remote_log.plan_expiry(".*", NOW) == ([], [])
         assert offsets_read(remote_log, 0) == list(range(35))
 
 
@@ -232,7 +232,7 @@ def test_where_nothing_is_past_its_retention_there_is_no_plan(tmp_path: Path) ->
 )
 def test_nothing_expires_that_was_not_switched_on(tmp_path: Path, topics: dict[str, Any]) -> None:
     with a_copied_remote_log(tmp_path, topics=topics).open() as remote_log:
-        assert remote_log.plan_expiry(".*", NOW * 2) == []
+        assert remote_log.plan_expiry(".*", NOW * 2) == ([], [])
 
 
 def test_only_the_topics_that_were_asked_for(tmp_path: Path) -> None:
@@ -243,22 +243,26 @@ def test_only_the_topics_that_were_asked_for(tmp_path: Path) -> None:
             remote_log.segments.advance_log_start_offset(partition_of(topic), 10, lease)
             remote_log.leases.release(lease)
 
-        assert [str(plan.topic_id_partition) for plan in remote_log.plan_expiry("orders", NOW)] == ["orders-0"]
-        remote_log.mark_expired(remote_log.plan_expiry(".*", NOW), "expire")
+        assert [str(plan.topic_id_partition) for plan in remote_log.plan_expiry("orders", NOW)[0]] == ["orders-0"]
+        remote_log.mark_expired(remote_log.plan_expiry(".*", NOW)[0], "expire")
         deleted = remote_log.delete_marked("expire", "orders").deleted
 
         assert [str(segment.topic_id_partition) for segment in deleted] == ["orders-0"]
         assert states_of(remote_log, partition_of("clicks")) == [(0, DELETING)]
 
 
-def test_a_topic_whose_local_log_is_out_of_reach_expires_by_what_is_remote(tmp_path: Path) -> None:
-    files = a_copied_remote_log(tmp_path, topics=keeping(2 * SEGMENT_BYTES))
-    (files.partition_directory() / "leader-epoch-checkpoint").write_text("0\nmany\n")
+def test_a_topic_whose_local_log_cannot_be_read_expires_later_and_others_now(tmp_path: Path) -> None:
+    limits = {"retention.bytes": 1}
+    topics = {topic: {**ENABLED, **limits} for topic in ("clicks", "orders")}
+    files = a_copied_remote_log(tmp_path, {("clicks", 0): 1, ("orders", 0): 1}, topics=topics)
+    (files.partition_directory("clicks") / "leader-epoch-checkpoint").write_text("0\nmany\n")
 
     with files.open() as remote_log:
-        [plan] = remote_log.plan_expiry(".*", NOW)
+        [plan], [unreadable] = remote_log.plan_expiry(".*", NOW)
 
-    assert going(plan) == [0]
+    assert str(plan.topic_id_partition) == "orders-0"
+    assert unreadable.partition == "clicks-0"
+    assert "leader-epoch-checkpoint" in unreadable.message
 
 
 # ----------------------------------------------------------------------------------------------- marking and deleting
@@ -340,7 +344,7 @@ def test_a_partition_that_somebody_holds_is_left_and_told(tmp_path: Path) -> Non
     files = a_copied_remote_log(tmp_path, {("clicks", 0): 1, ("orders", 0): 1})
     files.properties["topics"] = {topic: {**ENABLED, "retention.bytes": 1} for topic in ("clicks", "orders")}
     with files.open() as remote_log:
-        plans = remote_log.plan_expiry(".*", NOW)
+        plans, _ = remote_log.plan_expiry(".*", NOW)
         lease = held_by(remote_log, "a copy run")
         done, left = remote_log.mark_expired(plans, "expire")
 
@@ -360,7 +364,7 @@ def test_a_partition_that_somebody_holds_is_left_and_told(tmp_path: Path) -> Non
 def test_two_runs_at_once_do_the_work_once(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(TOTAL - 2 * SEGMENT_BYTES))
     with files.open() as remote_log:
-        both = [remote_log.plan_expiry(".*", NOW) for _ in range(2)]
+        both = [remote_log.plan_expiry(".*", NOW)[0] for _ in range(2)]
         remote_log.mark_expired(both[0], "first run")
         first = remote_log.delete_marked("first run")
 
@@ -379,7 +383,7 @@ def test_a_lease_that_is_lost_in_the_middle_stops_this_attempt_and_no_other_part
     files = a_copied_remote_log(tmp_path, {("clicks", 0): 1, ("orders", 0): 1})
     files.properties["topics"] = {topic: {**ENABLED, "retention.bytes": 1} for topic in ("clicks", "orders")}
     with files.open() as remote_log:
-        plans = sorted(remote_log.plan_expiry(".*", NOW), key=lambda plan: str(plan.topic_id_partition))
+        plans = sorted(remote_log.plan_expiry(".*", NOW)[0], key=lambda plan: str(plan.topic_id_partition))
         kind = type(remote_log.segments)
         advance_to = kind.advance_log_start_offset
 
@@ -399,7 +403,7 @@ def test_a_lease_that_is_lost_in_the_middle_stops_this_attempt_and_no_other_part
 def test_deletion_that_was_forbidden_since_the_plan_marks_nothing(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(1))
     with files.open() as remote_log:
-        plans = remote_log.plan_expiry(".*", NOW)
+        plans, _ = remote_log.plan_expiry(".*", NOW)
         remote_log.topics.put(Topic(ORDERS_0.cluster_id, ORDERS_0.topic_id, "orders", remote_storage_enable=True))
 
         assert remote_log.mark_expired(plans, "expire") == ((), ())
@@ -409,7 +413,7 @@ def test_deletion_that_was_forbidden_since_the_plan_marks_nothing(tmp_path: Path
 def test_deletion_that_was_forbidden_since_the_mark_deletes_nothing(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(1))
     with files.open() as remote_log:
-        remote_log.mark_expired(remote_log.plan_expiry(".*", NOW), "expire")
+        remote_log.mark_expired(remote_log.plan_expiry(".*", NOW)[0], "expire")
         forbidden = Topic(ORDERS_0.cluster_id, ORDERS_0.topic_id, "orders", remote_storage_enable=True)
         remote_log.topics.put(forbidden)
 
@@ -424,7 +428,7 @@ def test_deletion_that_was_forbidden_since_the_mark_deletes_nothing(tmp_path: Pa
 def test_nothing_goes_where_store_and_metadata_do_not_belong_together(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(1))
     with files.open() as remote_log:
-        plans = remote_log.plan_expiry(".*", NOW)
+        plans, _ = remote_log.plan_expiry(".*", NOW)
         remote_log.mark_expired(plans, "expire")
         identity = files.store / "store.json"
         identity.write_text(json.dumps({**json.loads(identity.read_text()), "metadata_uuid": "another"}))
@@ -505,7 +509,7 @@ def test_copying_goes_on_behind_what_expired(tmp_path: Path) -> None:
 def test_an_old_plan_takes_nothing_that_settings_would_keep_by_now(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(TOTAL - 2 * SEGMENT_BYTES))
     with files.open() as remote_log:
-        [plan] = remote_log.plan_expiry(".*", NOW)
+        [plan], _ = remote_log.plan_expiry(".*", NOW)
     assert len(plan.segments) == 2
 
     files.properties["topics"] = keeping(TOTAL - SEGMENT_BYTES)

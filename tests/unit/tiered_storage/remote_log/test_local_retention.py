@@ -446,3 +446,23 @@ def test_what_lies_below_our_log_start_stays_where_nobody_knows_the_topics_id(tm
     assert bases(derived) == []
     assert derived.held_back is not None
     assert "partition.metadata" in derived.held_back
+
+
+def test_without_a_topic_id_what_is_held_by_segments_with_other_boundaries_stays(tmp_path: Path) -> None:
+    """The topic was created anew: of the old one's first segment a part seems to hold what the new one has."""
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        log = local_log(remote_log)
+        first, second, *others = log.segments
+        cut = replace(first, end_offset=4), replace(second, base_offset=5), *others
+        anew = replace(log, segments=cut, leader_epochs=(EpochEntry(0, 0), EpochEntry(1, 5)))
+        settings = TopicSettings.parse("orders", {"local.retention.bytes": 1}).over(
+            TopicSettings.parse("defaults", {}), "orders"
+        )
+        known = plan_local_retention(anew, remote_log.segments, settings, NOW)
+        derived = plan_local_retention(replace(anew, topic_id_is_derived=True), remote_log.segments, settings, NOW)
+
+    assert bases(known) == [0]
+    assert bases(derived) == []
+    assert derived.held_back is not None
+    assert "other boundaries" in derived.held_back

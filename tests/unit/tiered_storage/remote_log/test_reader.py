@@ -179,6 +179,19 @@ def test_of_a_segment_that_a_new_leader_cut_off_what_lies_before_is_read(tmp_pat
         assert [one.offset for one in reader.records(20)] == list(range(20, 35))
 
 
+def test_where_a_new_leader_cut_a_batch_in_two_nothing_from_there_on_is_read(tmp_path: Path) -> None:
+    """The checkpoint's first entry tells where the log begins, which need not be where a leader began."""
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        trim(remote_log, 20)
+        write_leader_epochs(files.partition_directory() / "leader-epoch-checkpoint", [EpochEntry(1, 17)])
+        records_read = reader_of(remote_log).records(10)
+
+        assert [next(records_read).offset for _ in range(7)] == list(range(10, 17))
+        with pytest.raises(RemoteObjectNotFoundError, match="holds offset 17"):
+            next(records_read)
+
+
 def test_what_is_remote_is_read_without_any_local_log(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with only_remote(files) as remote_log:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.remote_logs import (
+    ENABLED,
     NOW,
     ORDERS_0,
     RemoteLogFiles,
@@ -15,7 +16,6 @@ from support.remote_logs import (
     begin,
     copy,
     offsets_read,
-    partition_of,
     segments_of,
 )
 from tiered_storage.errors import ConfigurationError, StoreMismatchError, TieredStorageError
@@ -155,17 +155,24 @@ def test_a_topic_that_was_made_anew_is_another_one(tmp_path: Path) -> None:
         remote_log.find_partition("orders", 0)
 
 
-def test_a_local_log_is_none_where_it_cannot_be_looked_at(tmp_path: Path) -> None:
-    files = a_copied_remote_log(tmp_path)
+def test_nothing_expires_while_a_local_log_that_should_be_there_cannot_be_read(tmp_path: Path) -> None:
+    """What it holds of later leaders decides how far expiry may go."""
+    files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "retention.bytes": 1}})
     with files.open() as remote_log:
-        assert remote_log.local_log(ORDERS_0) is not None
-        assert remote_log.local_log(partition_of("orders", 1)) is None
-        shutil.rmtree(files.log_directory)
-        assert remote_log.local_log(ORDERS_0) is None
+        [plan], unreadable = remote_log.plan_expiry(".*", NOW)
+        assert (plan.new_log_start, unreadable) == (30, [])
+
+        files.log_directory.rename(tmp_path / "elsewhere")
+        plans, [finding] = remote_log.plan_expiry(".*", NOW)
+        assert (plans, finding.partition) == ([], "orders-0")
+        assert str(files.log_directory) in finding.message
+        done, [finding] = remote_log.mark_expired([plan], "expire")
+        assert (done, finding.partition) == ((), "orders-0")
 
     files.properties["log.dirs"] = []
     with files.open() as remote_log:
-        assert remote_log.local_log(ORDERS_0) is None
+        [plan], unreadable = remote_log.plan_expiry(".*", NOW)
+        assert (plan.new_log_start, unreadable) == (20, []), "the bytes that are only local do not count"
 
 
 def test_topics_that_are_no_regular_expression_are_refused_before_anything_is_done(tmp_path: Path) -> None:

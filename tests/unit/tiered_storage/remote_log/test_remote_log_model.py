@@ -74,7 +74,7 @@ class RemoteLogAgainstRecords(RuleBasedStateMachine):
     @rule(kept=st.integers(1, 8))
     def expire(self, kept: int) -> None:
         self._set("retention.bytes", kept * SEGMENT_BYTES)
-        plans = self.remote_log.plan_expiry(".*", self.files.clock.now)
+        plans, _ = self.remote_log.plan_expiry(".*", self.files.clock.now)
         done, left = self.remote_log.mark_expired(plans, "expire")
         assert (len(done), left) == (len(plans), ())
         assert self.remote_log.delete_marked("expire").failures == ()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from support.metadata_stores import (
     DELETED,
@@ -270,5 +270,12 @@ def offsets_at(segment: RemoteLogSegmentMetadata, epoch: int | None) -> list[int
     ]
 
 
-MetadataStoreMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
-TestAnyOrderOfCalls = MetadataStoreMachine.TestCase
+def test_any_order_of_calls() -> None:
+    few = settings(max_examples=15, stateful_step_count=30, deadline=None)
+    run_state_machine_as_test(MetadataStoreMachine, settings=few)
+
+
+@pytest.mark.nightly
+def test_any_order_of_many_calls() -> None:
+    many = settings(max_examples=300, stateful_step_count=60, deadline=None)
+    run_state_machine_as_test(MetadataStoreMachine, settings=many)
