@@ -213,7 +213,7 @@ class ColumnDecoder:
             texts = (self._memory.keys, chunk.values_view)
             verdict = self._decode_batches(
                 data, starts, ends, rows, columns, self._bounds, chunk.slab_view, chunk.layout, (most_rows, size),
-                texts, self._memory.header_targets, self._memory.header_ends, progress,
+                texts, self._memory.header_texts, self._memory.header_ends, progress,
             )  # fmt: skip
             if verdict > parts.FULL:
                 self._raise_broken(verdict, progress, rows, table)

@@ -116,7 +116,7 @@ class ChunkMemory:
         self._has_headers = "headers" in schema.names
         self._size = -1
         self.keys = _EMPTY
-        self.header_targets = (_EMPTY, _EMPTY, _EMPTY)
+        self.header_texts = (_EMPTY, _EMPTY, _EMPTY)
         self.header_ends = (np.zeros(1, np.int32), np.zeros(1, np.int32))
 
     def allocate(self, rows: int, size: int) -> Chunk:
@@ -148,7 +148,7 @@ class ChunkMemory:
             self.keys = np.empty(size, np.uint8)
         if self._has_headers:
             most = size // 2 + 1
-            self.header_targets = (np.empty(size, np.uint8), np.empty(size, np.uint8), np.empty(most, np.uint8))
+            self.header_texts = (np.empty(size, np.uint8), np.empty(size, np.uint8), np.empty(most, np.uint8))
             self.header_ends = (np.zeros(most + 1, np.int32), np.zeros(most + 1, np.int32))
 
 
@@ -197,7 +197,7 @@ class _Filled:
     def _headers(self, kind: pa.DataType) -> pa.Array:
         count = self._progress[parts.HEADERS]
         nulls = self._progress[parts.HEADER_VALUE_NULLS]
-        keys, values, value_validity = self._memory.header_targets
+        keys, values, value_validity = self._memory.header_texts
         key_ends, value_ends = self._memory.header_ends
         key_buffers = [None, _copy(key_ends, count + 1), _copy(keys, self._progress[parts.HEADER_KEY_BYTES])]
         value_buffers = [
