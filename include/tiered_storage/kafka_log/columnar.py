@@ -23,6 +23,7 @@ from tiered_storage.kafka_log.batch_header import (
     CODEC_BITS,
     CONTROL_BIT,
     INT32_MAX,
+    check_crc,
 )
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Compression, decompress
@@ -108,9 +109,13 @@ class ColumnDecoder:
             raise ConfigurationError(f"{checks.max_decompressed_bytes} bytes of a batch: allow 1 to {INT32_MAX}")
         if not 0 < chunk_bytes <= INT32_MAX // 2:
             raise ConfigurationError(f"chunks of {chunk_bytes} bytes: take 1 to {INT32_MAX // 2}")
-        from tiered_storage.kafka_log import decode_kernels  # noqa: PLC0415 -- numba takes most of a second to import
+        from tiered_storage.kafka_log import (  # noqa: PLC0415 -- numba takes most of a second to import
+            decode_kernels,
+            scan_kernels,
+        )
 
         self._decode_batches = decode_kernels.decode_batches
+        self._crc32c = scan_kernels.crc32c_address()
         self._source = source
         self._within = within
         self._bounds = within.bounds()
@@ -133,22 +138,36 @@ class ColumnDecoder:
         Raises CorruptRecordError at the first chunk that is broken: `position` is that of the batch in the segment.
         """
         data = as_array(window)
-        rows = np.arange(len(table)) if self._checks.outside else self._within.rows(table, self._bounds)
+        rows = self._rows(table)
         if not rows.size:
             return
         origin = int(table.position[0])
         positions, sizes = table.position[rows], table.size[rows]
-        if self._checks.crc:
-            check_checksums(data, origin, positions, sizes, source=self._source)
-        starts = positions - origin + BATCH_OVERHEAD
+        starts = positions - (origin - BATCH_OVERHEAD)
         ends = starts + (sizes - BATCH_OVERHEAD)
-        is_compressed = (table.attributes[rows] & CODEC_BITS != 0) & (table.record_count[rows] > 0)
-        is_large = sizes - BATCH_OVERHEAD > self._checks.max_decompressed_bytes
-        if (is_compressed | is_large).any():
+        lies_open = self._lies_open(table, rows, sizes)
+        if self._checks.crc and not (lies_open and self._crc32c):
+            check_checksums(data, origin, positions, sizes, source=self._source)
+        if not lies_open:
             yield from self._decode_compressed(data, starts, ends, rows, table)
             return
+        crc32c = self._crc32c if self._checks.crc else 0
         for begin, end in _chunks(sizes, self._chunk_bytes):
-            yield from self._decode_chunk(data, starts[begin:end], ends[begin:end], rows[begin:end], table)
+            batches = _Batches(data, starts[begin:end], ends[begin:end], rows[begin:end], table, crc32c)
+            yield from self._decode_chunk(batches)
+
+    def _rows(self, table: BatchTable) -> NDArray[np.int64]:
+        """Return the rows of `table` to decode."""
+        if self._checks.outside or self._within == EVERYTHING:
+            return np.arange(len(table))
+        return self._within.rows(table, self._bounds)
+
+    def _lies_open(self, table: BatchTable, rows: NDArray[np.int64], sizes: NDArray[np.int64]) -> bool:
+        """Whether all records can be read where they are: uncompressed, and no batch larger than is allowed."""
+        if (sizes - BATCH_OVERHEAD).max() > self._checks.max_decompressed_bytes:
+            return False
+        is_compressed = table.attributes[rows] & CODEC_BITS != 0
+        return not is_compressed.any() or not (table.record_count[rows][is_compressed] > 0).any()
 
     def _decode_compressed(
         self,
@@ -190,46 +209,59 @@ class ColumnDecoder:
     ) -> Iterator[pa.RecordBatch]:
         if rows:
             places = np.array(edges, np.int64)
-            yield from self._decode_chunk(as_array(data), places[:-1], places[1:], np.array(rows, np.int64), table)
+            batches = _Batches(as_array(data), places[:-1], places[1:], np.array(rows, np.int64), table, 0)
+            yield from self._decode_chunk(batches)
 
-    def _decode_chunk(
-        self,
-        data: NDArray[np.uint8],
-        starts: NDArray[np.int64],
-        ends: NDArray[np.int64],
-        rows: NDArray[np.int64],
-        table: BatchTable,
-    ) -> Iterator[pa.RecordBatch]:
-        """Decode batches that lie uncompressed in `data`; a batch too large for a chunk makes several."""
+    def _decode_chunk(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
+        """Decode what belongs into one chunk; a batch that is too large for that makes several."""
+        memory = self._memory
         progress = np.zeros(parts.PROGRESS_SIZE, np.int64)
-        columns = table.columns()
-        counts = np.minimum(table.record_count[rows], (ends - starts) // _LEAST_RECORD_BYTES)
+        columns = batches.table.columns()
+        sizes = batches.ends - batches.starts
+        total = int(sizes.sum())
+        counts = np.minimum(batches.table.record_count[batches.rows], sizes // _LEAST_RECORD_BYTES)
         most_rows = min(int(counts.sum()), _MOST_ROWS)
-        total = int((ends - starts).sum())
         size = min(total, 2 * self._chunk_bytes)
         verdict = parts.FULL
         while verdict == parts.FULL:
-            chunk = self._memory.allocate(most_rows, size)
-            texts = (self._memory.keys, chunk.values_view)
+            chunk = memory.allocate(most_rows, size)
             verdict = self._decode_batches(
-                data, starts, ends, rows, columns, self._bounds, chunk.slab_view, chunk.layout, (most_rows, size),
-                texts, self._memory.header_texts, self._memory.header_ends, progress,
+                batches.data, batches.starts, batches.ends, batches.rows, columns, self._bounds,
+                chunk.slab_view, chunk.layout, (most_rows, size), (memory.keys, chunk.values_view),
+                memory.header_texts, memory.header_ends, batches.crc32c, progress,
             )  # fmt: skip
             if verdict > parts.FULL:
-                self._raise_broken(verdict, progress, rows, table)
+                self._raise_broken(verdict, progress, batches)
             if progress[parts.ROWS]:
-                yield self._memory.record_batch(chunk, progress)
+                yield memory.record_batch(chunk, progress)
             elif verdict == parts.FULL:
                 most_rows, size = max(most_rows, 1), total
 
-    def _raise_broken(
-        self, verdict: int, progress: NDArray[np.int64], rows: NDArray[np.int64], table: BatchTable
-    ) -> NoReturn:
-        row = rows[progress[parts.BATCH]]
-        count = int(table.record_count[row])
+    def _raise_broken(self, verdict: int, progress: NDArray[np.int64], batches: _Batches) -> NoReturn:
+        number = int(progress[parts.BATCH])
+        row = batches.rows[number]
+        position = int(batches.table.position[row])
+        if verdict == parts.WRONG_CHECKSUM:
+            start = int(batches.starts[number]) - BATCH_OVERHEAD
+            check_crc(batches.data.data[start : batches.ends[number]], source=self._source, source_position=position)
+        count = int(batches.table.record_count[row])
         record = min(int(progress[parts.RECORD]) + 1, count)
-        reason = f"record {record} of {count}: {parts.REASONS[verdict]}"
-        raise CorruptRecordError(self._source, int(table.position[row]), reason)
+        raise CorruptRecordError(self._source, position, f"record {record} of {count}: {parts.REASONS[verdict]}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Batches:
+    """Batches whose records lie uncompressed in `data`, from `starts` to `ends`; `rows` are theirs in `table`.
+
+    `crc32c` is the address of a function for their checksums, where their headers lie before the records, or 0.
+    """
+
+    data: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    table: BatchTable
+    crc32c: int
 
 
 def iterate_columns(

@@ -22,7 +22,14 @@ from numba import njit, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from tiered_storage.kafka_log.batch_header import APPEND_TIME_BIT, CONTROL_BIT, INT32_MAX, TRANSACTIONAL_BIT
+from tiered_storage.kafka_log.batch_header import (
+    APPEND_TIME_BIT,
+    BATCH_OVERHEAD,
+    CONTROL_BIT,
+    CRC_END,
+    INT32_MAX,
+    TRANSACTIONAL_BIT,
+)
 from tiered_storage.kafka_log.column_parts import (
     ALL_DONE,
     APPEND_TIME_VALIDITY,
@@ -69,6 +76,7 @@ from tiered_storage.kafka_log.column_parts import (
     VALUE_VALIDITY,
     VARINT_TOO_LONG,
     VARINT_TOO_WIDE,
+    WRONG_CHECKSUM,
 )
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -98,6 +106,18 @@ def _store_code(_: Any, address: Any, value: Any) -> Any:
     return types.void(address, value), generate
 
 
+def _checksum_code(_: Any, function: Any, address: Any, size: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001 -- numba's signature
+        function, address, size = arguments
+        kind = ir.FunctionType(ir.IntType(32), [ir.IntType(32), ir.IntType(64), ir.IntType(64)])
+        call = builder.call(builder.inttoptr(function, kind.as_pointer()), [ir.IntType(32)(0), address, size])
+        return builder.zext(call, ir.IntType(64))
+
+    return types.int64(function, address, size), generate
+
+
+_checksum = cast("Callable[[int, int, int], int]", intrinsic(_checksum_code))
+"""Calls the C function at an address: CRC-32C of `size` bytes."""
 _load_byte = cast("Callable[[int], int]", intrinsic(_load_byte_code))
 _store = cast("Callable[[int, Any], None]", intrinsic(_store_code))
 """Stores the value, as wide as its type is."""
@@ -257,6 +277,18 @@ def _headers(
 
 
 @_compiled
+def _is_sound(crc32c: int, records: int, end: int, before: int) -> bool:
+    """Whether a batch has the checksum that its header says; `before` its records there are so many bytes."""
+    if before < BATCH_OVERHEAD or end < records:
+        return False
+    stored = 0
+    for i in range(4):
+        stored = stored << 8 | _load_byte(records - BATCH_OVERHEAD + CRC_END - 4 + i)
+    begin = records - BATCH_OVERHEAD + CRC_END
+    return _checksum(crc32c, begin, end - begin) == stored
+
+
+@_compiled
 def _address(array: NDArray[Any]) -> int:
     return np.int64(array.ctypes.data)
 
@@ -280,13 +312,15 @@ def decode_batches(
     texts: tuple[NDArray[np.uint8], NDArray[np.uint8]],
     header_texts: tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]],
     header_ends: tuple[NDArray[np.int32], NDArray[np.int32]],
+    crc32c: int,
     progress: NDArray[np.int64],
 ) -> int:
     """Decode records into the slab until the batches or the capacity (rows; bytes of records) end; return the verdict.
 
     The records of batch i, uncompressed, are data[starts[i]:ends[i]], its header is row table_rows[i] of `table`, the
     columns of a BatchTable. `bounds`: the least and the greatest offset, then timestamp, to keep. `texts` take keys and
-    values, `header_texts` keys, values and validity of headers; each has room for the capacity in bytes.
+    values, `header_texts` keys, values and validity of headers; each has room for the capacity in bytes. `crc32c` is the
+    address of a C function, with which to check each batch, whose header has to lie before its records; or 0.
     """
     (
         base_offsets, last_offsets, _, _, base_timestamps, max_timestamps, leader_epochs, attributes,
@@ -331,6 +365,9 @@ def decode_batches(
         is_appended = flags & APPEND_TIME_BIT != 0
         highest = last_offsets[batch] - base
         first_row = row
+        if crc32c and number == 0 and not _is_sound(crc32c, at, end, starts[i]):
+            at = -WRONG_CHECKSUM
+            break
         count = np.int64(record_counts[batch])
         while number < count:
             begin = at

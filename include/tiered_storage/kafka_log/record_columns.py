@@ -74,6 +74,8 @@ _PARTS = {
     "transactional": (parts.TRANSACTIONAL,),
     "control": (parts.CONTROL,),
 }
+_BINARY = pa.binary()
+_NO_HEADERS = pa.array([], _HEADER)
 _ALIGNMENT = 64
 _EMPTY = np.empty(0, np.uint8)
 
@@ -110,6 +112,7 @@ class ChunkMemory:
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
+        self._columns = [(field.name, field.type) for field in schema]
         self._parts = [part for name in schema.names for part in _PARTS[name]]
         self._has_key = "key" in schema.names
         self._has_value = "value" in schema.names
@@ -134,7 +137,7 @@ class ChunkMemory:
     def record_batch(self, chunk: Chunk, progress: NDArray[np.int64]) -> pa.RecordBatch:
         """Return what `chunk` was filled with; `progress` says how far that is."""
         filled = _Filled(self, chunk, progress.tolist())
-        arrays = [filled.column(field) for field in self.schema]
+        arrays = [filled.column(name, kind) for name, kind in self._columns]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         rows = batch.num_rows
         return batch.take(np.arange(rows)) if rows < chunk.rows // 2 else batch
@@ -157,44 +160,45 @@ class _Filled:
 
     def __init__(self, memory: ChunkMemory, chunk: Chunk, progress: list[int]) -> None:
         self._memory = memory
-        self._chunk = chunk
+        self._slab = chunk.slab
+        self._places = chunk.layout.tolist()
+        self._values_buffer = chunk.values
         self._progress = progress
         self._rows = progress[parts.ROWS]
 
-    def column(self, field: pa.Field) -> pa.Array:
-        match field.name:
+    def column(self, name: str, kind: pa.DataType) -> pa.Array:
+        match name:
             case "key":
                 return self._keys()
             case "value":
                 return self._values()
             case "headers":
-                return self._headers(field.type)
+                return self._headers(kind)
             case "log_append_time":
                 validity = self._part(parts.APPEND_TIME_VALIDITY)
-                return pa.Array.from_buffers(field.type, self._rows, [validity, self._part(parts.APPEND_TIMES)])
-            case name:
-                (part,) = _PARTS[name]
-                return pa.Array.from_buffers(field.type, self._rows, [None, self._part(part)], 0)
+                return pa.Array.from_buffers(kind, self._rows, [validity, self._part(parts.APPEND_TIMES)])
+            case _:
+                return pa.Array.from_buffers(kind, self._rows, [None, self._part(_PARTS[name][0])], 0)
 
     def _keys(self) -> pa.Array:
         nulls = self._progress[parts.KEY_NULLS]
         validity = self._part(parts.KEY_VALIDITY) if nulls else None
         content = _copy(self._memory.keys, self._progress[parts.KEY_BYTES])
-        return pa.Array.from_buffers(
-            pa.binary(), self._rows, [validity, self._part(parts.KEY_ENDS), content], nulls
-        )
+        return pa.Array.from_buffers(_BINARY, self._rows, [validity, self._part(parts.KEY_ENDS), content], nulls)
 
     def _values(self) -> pa.Array:
         nulls = self._progress[parts.VALUE_NULLS]
         validity = self._part(parts.VALUE_VALIDITY) if nulls else None
-        content = self._chunk.values
+        content = self._values_buffer
         assert content is not None  # noqa: S101 -- allocated for this column
         content.resize(self._progress[parts.VALUE_BYTES], shrink_to_fit=True)
-        return pa.Array.from_buffers(
-            pa.binary(), self._rows, [validity, self._part(parts.VALUE_ENDS), content], nulls
-        )
+        return pa.Array.from_buffers(_BINARY, self._rows, [validity, self._part(parts.VALUE_ENDS), content], nulls)
 
     def _headers(self, kind: pa.DataType) -> pa.Array:
+        structs = self._header_structs(kind.value_type) if self._progress[parts.HEADERS] else _NO_HEADERS
+        return pa.Array.from_buffers(kind, self._rows, [None, self._part(parts.HEADER_ENDS)], 0, children=[structs])
+
+    def _header_structs(self, kind: pa.DataType) -> pa.Array:
         count = self._progress[parts.HEADERS]
         nulls = self._progress[parts.HEADER_VALUE_NULLS]
         keys, values, value_validity = self._memory.header_texts
@@ -207,14 +211,12 @@ class _Filled:
         ]
         fields = [
             pa.Array.from_buffers(pa.string(), count, key_buffers, 0),
-            pa.Array.from_buffers(pa.binary(), count, value_buffers, nulls),
+            pa.Array.from_buffers(_BINARY, count, value_buffers, nulls),
         ]
-        structs = pa.Array.from_buffers(kind.value_type, count, [None], 0, children=fields)
-        ends = self._part(parts.HEADER_ENDS)
-        return pa.Array.from_buffers(kind, self._rows, [None, ends], 0, children=[structs])
+        return pa.Array.from_buffers(kind, count, [None], 0, children=fields)
 
     def _part(self, part: int) -> pa.Buffer:
-        return self._chunk.slab.slice(int(self._chunk.layout[part]))
+        return self._slab.slice(self._places[part])
 
 
 def _copy(source: NDArray[Any], count: int) -> pa.Buffer:

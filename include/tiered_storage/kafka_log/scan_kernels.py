@@ -126,14 +126,23 @@ def checksum_kernel() -> ChecksumKernel | None:
     It takes a window, its place in its file, and the places and sizes of whole batches in it, as a BatchTable has them.
     It returns the row of the first batch whose bytes do not have the checksum that its header says, or -1.
     """
+    address = crc32c_address()
+    if not address:
+        return None
+    binding.add_symbol(_CRC32C_SYMBOL, address)
+    return _first_checksum_mismatch
+
+
+@functools.cache
+def crc32c_address() -> int:
+    """Return the address of the C library's crc32c_extend(uint32 crc, bytes, size_t), or 0 where it is not there."""
     try:
         from google_crc32c import _crc32c  # noqa: PLC0415 -- the package also comes without this extension
 
         crc32c_extend = ctypes.CDLL(_crc32c.__file__).crc32c_extend
     except (ImportError, OSError, AttributeError):
-        return None
-    binding.add_symbol(_CRC32C_SYMBOL, ctypes.cast(crc32c_extend, ctypes.c_void_p).value)
-    return _first_checksum_mismatch
+        return 0
+    return ctypes.cast(crc32c_extend, ctypes.c_void_p).value or 0
 
 
 @_compiled
