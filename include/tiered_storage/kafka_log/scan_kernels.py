@@ -41,13 +41,16 @@ def _compiled(function: _Function) -> _Function:
 
 @_compiled
 def _int16(window: NDArray[np.uint8], at: np.int64) -> np.int16:
-    return np.int16((np.int32(window[at]) << 8) | np.int32(window[at + 1]))
+    place = np.uintp(at)  # unsigned, no index can be meant from the end: the bytes are loaded as one number
+    return np.int16((np.int32(window[place]) << 8) | np.int32(window[place + np.uintp(1)]))
 
 
 @_compiled
 def _uint32(window: NDArray[np.uint8], at: np.int64) -> np.uint32:
-    high = (np.uint32(window[at]) << 24) | (np.uint32(window[at + 1]) << 16)
-    return np.uint32(high | (np.uint32(window[at + 2]) << 8) | np.uint32(window[at + 3]))
+    place = np.uintp(at)
+    high = np.uint32(np.uint32(window[place]) << 24) | np.uint32(np.uint32(window[place + np.uintp(1)]) << 16)
+    low = np.uint32(np.uint32(window[place + np.uintp(2)]) << 8) | np.uint32(window[place + np.uintp(3)])
+    return np.uint32(high | low)
 
 
 @_compiled
