@@ -94,6 +94,10 @@ def _compiled(function: _Function) -> _Function:
     return cast("_Function", njit(nogil=True, cache=True)(function))
 
 
+def _inlined(function: _Function) -> _Function:
+    return cast("_Function", njit(nogil=True, forceinline=True)(function))
+
+
 def _load_code(bits: int) -> Callable[..., Any]:
     def load(_: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001 -- numba's own
@@ -147,7 +151,7 @@ def _long_varint(at: int, end: int, max_bytes: int, highest_last: int) -> tuple[
     return 0, -VARINT_TOO_LONG
 
 
-@_compiled
+@_inlined
 def _varlong(at: int, end: int) -> tuple[int, int]:
     """Return the int64 at address `at` and the address behind it, or a verdict with its sign turned."""
     if at < end:
@@ -157,7 +161,7 @@ def _varlong(at: int, end: int) -> tuple[int, int]:
     return _long_varint(at, end, 10, 0x01)
 
 
-@_compiled
+@_inlined
 def _varint(at: int, end: int) -> tuple[int, int]:
     """Return the int32 at address `at`, as `_varlong` does."""
     if at + 1 < end:
@@ -171,7 +175,7 @@ def _varint(at: int, end: int) -> tuple[int, int]:
     return _long_varint(at, end, 5, 0x0F)
 
 
-@_compiled
+@_inlined
 def _field(at: int, stop: int) -> tuple[int, int]:
     """Return the length of the field at `at` (-1: null) and where its bytes begin, or a verdict."""
     length, begin = _varint(at, stop)
@@ -184,7 +188,7 @@ def _field(at: int, stop: int) -> tuple[int, int]:
     return length, begin
 
 
-@_compiled
+@_inlined
 def _fields(at: int, stop: int) -> tuple[int, int, int, int, int, int, int, int]:
     """Read a record from its attributes to the number of its headers.
 
@@ -238,7 +242,7 @@ def _is_utf8(at: int, end: int, readable: int) -> bool:
     return True
 
 
-@_compiled
+@_inlined
 def _copy(target: int, source: int, size: int) -> None:
     """Copy `size` bytes; most fields are short, and two words that overlap are faster than a call."""
     if size > 16:
@@ -256,7 +260,7 @@ def _copy(target: int, source: int, size: int) -> None:
             _store(target + i, np.uint8(_load_byte(source + i)))
 
 
-@_compiled
+@_inlined
 def _put_bit(bits: int, row: int, is_set: bool) -> None:
     """Set the bit of `row`; the rows of a byte come in their order."""
     address = bits + (row >> 3)
@@ -264,13 +268,13 @@ def _put_bit(bits: int, row: int, is_set: bool) -> None:
     _store(address, np.uint8(before | np.int64(is_set) << (row & 7)))
 
 
-@_compiled
+@_inlined
 def _fill_bits(bits: int, begin: int, end: int, is_set: bool) -> None:
     for row in range(begin, end):
         _put_bit(bits, row, is_set)
 
 
-@_compiled
+@_inlined
 def _headers(
     at: int, stop: int, count: int, targets: tuple[int, int, int, int, int], used: tuple[int, int, int, int]
 ) -> tuple[int, tuple[int, int, int, int]]:
@@ -321,12 +325,12 @@ def _is_sound(crc32c: int, records: int, end: int, before: int) -> bool:
     return _checksum(crc32c, begin, end - begin) == stored
 
 
-@_compiled
+@_inlined
 def _address(array: NDArray[Any]) -> int:
     return np.int64(array.ctypes.data)
 
 
-@_compiled
+@_inlined
 def _part(slab: int, layout: NDArray[np.int64], part: int) -> int:
     return 0 if layout[part] < 0 else slab + layout[part]
 
