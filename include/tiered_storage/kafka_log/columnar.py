@@ -37,6 +37,7 @@ _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _LEAST_RECORD_BYTES = 7
 _MOST_ROWS = 1 << 16
 
+
 @dataclass(frozen=True, slots=True)
 class RecordRange:
     """Which records to give: those whose offset and `timestamp` (ms) lie in both ranges, ends not included."""
@@ -49,12 +50,13 @@ class RecordRange:
     """Whether to give the markers of transactions too."""
 
     def bounds(self) -> NDArray[np.int64]:
-        """Return the least and the greatest offset, then the least and the greatest timestamp, that are inside."""
+        """Return the least and the greatest offset inside, the same of timestamps, and the attributes left out."""
         firsts = (self.first_offset, self.first_timestamp)
         ends = (self.end_offset, self.end_timestamp)
         least = [_INT64_MIN if first is None else first for first in firsts]
         greatest = [_INT64_MAX if end is None else end - 1 for end in ends]
         bounds = [least[0], greatest[0], least[1], greatest[1]]
+        bounds.append(0 if self.with_control else CONTROL_BIT)
         return np.array([min(max(bound, _INT64_MIN), _INT64_MAX) for bound in bounds], np.int64)
 
     def rows(self, table: BatchTable, bounds: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -62,12 +64,11 @@ class RecordRange:
 
         A header says which timestamp is the greatest; only with log append time does it also say which is the least.
         """
-        first_offset, last_offset, first_time, last_time = bounds
+        first_offset, last_offset, first_time, last_time, left_out = bounds
         inside = (table.last_offset >= first_offset) & (table.base_offset <= last_offset)
         inside &= table.max_timestamp >= first_time
         inside &= (table.max_timestamp <= last_time) | (table.attributes & APPEND_TIME_BIT == 0)
-        if not self.with_control:
-            inside &= table.attributes & CONTROL_BIT == 0
+        inside &= table.attributes & left_out == 0
         return np.flatnonzero(inside)
 
 

@@ -22,6 +22,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from tiered_storage.kafka_log import column_parts as parts
 from tiered_storage.kafka_log.batch_header import (
     APPEND_TIME_BIT,
     BATCH_OVERHEAD,
@@ -29,54 +30,6 @@ from tiered_storage.kafka_log.batch_header import (
     CRC_END,
     INT32_MAX,
     TRANSACTIONAL_BIT,
-)
-from tiered_storage.kafka_log.column_parts import (
-    ALL_DONE,
-    APPEND_TIME_VALIDITY,
-    APPEND_TIMES,
-    BATCH,
-    CONTROL,
-    CREATE_TIMES,
-    FIELD_TOO_LONG,
-    FULL,
-    HEADER_ENDS,
-    HEADER_KEY_BYTES,
-    HEADER_KEY_NULL,
-    HEADER_KEY_NOT_UTF8,
-    HEADER_VALUE_BYTES,
-    HEADER_VALUE_NULLS,
-    HEADERS,
-    KEY_BYTES,
-    KEY_ENDS,
-    KEY_NULLS,
-    KEY_VALIDITY,
-    LEADER_EPOCHS,
-    LEFT_OVER,
-    LENGTH_WRONG,
-    LOWEST_DELTA,
-    NEGATIVE_LENGTH,
-    OFFSET_OUT_OF_RANGE,
-    OFFSETS,
-    POSITION,
-    PRODUCER_EPOCHS,
-    PRODUCER_IDS,
-    RECORD,
-    RECORD_TOO_LONG,
-    ROWS,
-    RUNS_OUT,
-    SEQUENCES,
-    TIMESTAMP_TOO_WIDE,
-    TIMESTAMP_TYPES,
-    TIMESTAMPS,
-    TOO_MANY_HEADERS,
-    TRANSACTIONAL,
-    VALUE_BYTES,
-    VALUE_ENDS,
-    VALUE_NULLS,
-    VALUE_VALIDITY,
-    VARINT_TOO_LONG,
-    VARINT_TOO_WIDE,
-    WRONG_CHECKSUM,
 )
 
 _WORD_BITS = 64
@@ -141,14 +94,14 @@ def _long_varint(at: int, end: int, max_bytes: int, highest_last: int) -> tuple[
     zigzag = np.uint64(0)
     for i in range(max_bytes):
         if at + i >= end:
-            return 0, -RUNS_OUT
+            return 0, -parts.RUNS_OUT
         byte = _load_byte(at + i)
         zigzag |= np.uint64(byte & 0x7F) << np.uint64(7 * i)
         if byte < 0x80:
             if i == max_bytes - 1 and byte > highest_last:
-                return 0, -VARINT_TOO_WIDE
-            return np.int64(zigzag >> np.uint64(1)) ^ -np.int64(zigzag & np.uint64(1)), at + i + 1
-    return 0, -VARINT_TOO_LONG
+                return 0, -parts.VARINT_TOO_WIDE
+            return int(np.int64(zigzag >> np.uint64(1)) ^ -np.int64(zigzag & np.uint64(1))), at + i + 1
+    return 0, -parts.VARINT_TOO_LONG
 
 
 @_inlined
@@ -182,9 +135,9 @@ def _field(at: int, stop: int) -> tuple[int, int]:
     if begin < 0:
         return 0, begin
     if length < -1:
-        return 0, -NEGATIVE_LENGTH
+        return 0, -parts.NEGATIVE_LENGTH
     if length > stop - begin:
-        return 0, -FIELD_TOO_LONG
+        return 0, -parts.FIELD_TOO_LONG
     return length, begin
 
 
@@ -209,7 +162,7 @@ def _fields(at: int, stop: int) -> tuple[int, int, int, int, int, int, int, int]
         return 0, 0, 0, 0, 0, 0, 0, value
     count, at = _varint(value + max(value_length, 0), stop)
     if at >= 0 and (count < 0 or count > stop - at):
-        at = -TOO_MANY_HEADERS
+        at = -parts.TOO_MANY_HEADERS
     return time_delta, delta, key_length, key, value_length, value, count, at
 
 
@@ -290,10 +243,10 @@ def _headers(
         if key < 0:
             return key, used
         if key_length < 0:
-            return -HEADER_KEY_NULL, used
+            return -parts.HEADER_KEY_NULL, used
         at = key + key_length
         if not _is_utf8(key, at, stop):
-            return -HEADER_KEY_NOT_UTF8, used
+            return -parts.HEADER_KEY_NOT_UTF8, used
         value_length, value = _field(at, stop)
         if value < 0:
             return value, used
@@ -327,7 +280,7 @@ def _is_sound(crc32c: int, records: int, end: int, before: int) -> bool:
 
 @_inlined
 def _address(array: NDArray[Any]) -> int:
-    return np.int64(array.ctypes.data)
+    return int(np.int64(array.ctypes.data))
 
 
 @_inlined
@@ -355,8 +308,8 @@ def decode_batches(
     """Decode records into the slab until the batches or the capacity (rows; bytes of records) end; return the verdict.
 
     The records of batch i, uncompressed, are data[starts[i]:ends[i]], its header is row table_rows[i] of `table`, the
-    columns of a BatchTable. `bounds`: the least and the greatest offset, then timestamp, to keep. `texts` take keys and
-    values, `header_texts` keys, values and validity of headers; each has room for the capacity in bytes. `crc32c` is the
+    columns of a BatchTable. `bounds`: the least and the greatest offset, then timestamp, to keep, and the attributes of
+    batches of which to keep nothing. `texts` take keys and values, `header_texts` keys, values and validity of headers; each has room for the capacity in bytes. `crc32c` is the
     address of a C function, with which to check each batch, whose header has to lie before its records; or 0.
     """
     (
@@ -365,15 +318,18 @@ def decode_batches(
     ) = table  # fmt: skip
     most_rows, most_bytes = capacity
     slab = _address(slab_array)
-    offsets, timestamps = _part(slab, layout, OFFSETS), _part(slab, layout, TIMESTAMPS)
-    kinds, create_times = _part(slab, layout, TIMESTAMP_TYPES), _part(slab, layout, CREATE_TIMES)
-    append_times, append_validity = _part(slab, layout, APPEND_TIMES), _part(slab, layout, APPEND_TIME_VALIDITY)
-    key_ends, key_validity = _part(slab, layout, KEY_ENDS), _part(slab, layout, KEY_VALIDITY)
-    value_ends, value_validity = _part(slab, layout, VALUE_ENDS), _part(slab, layout, VALUE_VALIDITY)
-    row_headers, epochs = _part(slab, layout, HEADER_ENDS), _part(slab, layout, LEADER_EPOCHS)
-    ids, id_epochs = _part(slab, layout, PRODUCER_IDS), _part(slab, layout, PRODUCER_EPOCHS)
-    sequences, transactional = _part(slab, layout, SEQUENCES), _part(slab, layout, TRANSACTIONAL)
-    control = _part(slab, layout, CONTROL)
+    offsets, timestamps = _part(slab, layout, parts.OFFSETS), _part(slab, layout, parts.TIMESTAMPS)
+    kinds, create_times = _part(slab, layout, parts.TIMESTAMP_TYPES), _part(slab, layout, parts.CREATE_TIMES)
+    append_times, append_validity = (
+        _part(slab, layout, parts.APPEND_TIMES),
+        _part(slab, layout, parts.APPEND_TIME_VALIDITY),
+    )
+    key_ends, key_validity = _part(slab, layout, parts.KEY_ENDS), _part(slab, layout, parts.KEY_VALIDITY)
+    value_ends, value_validity = _part(slab, layout, parts.VALUE_ENDS), _part(slab, layout, parts.VALUE_VALIDITY)
+    row_headers, epochs = _part(slab, layout, parts.HEADER_ENDS), _part(slab, layout, parts.LEADER_EPOCHS)
+    ids, id_epochs = _part(slab, layout, parts.PRODUCER_IDS), _part(slab, layout, parts.PRODUCER_EPOCHS)
+    sequences, transactional = _part(slab, layout, parts.SEQUENCES), _part(slab, layout, parts.TRANSACTIONAL)
+    control = _part(slab, layout, parts.CONTROL)
     keys, values = _address(texts[0]), _address(texts[1])
     all_headers = (
         _address(header_texts[0]), _address(header_ends[0]), _address(header_texts[1]),
@@ -390,20 +346,21 @@ def decode_batches(
     first_offset, last_offset, first_time, last_time = bounds[0], bounds[1], bounds[2], bounds[3]
     memory = _address(data)
     row = used = key_bytes = value_bytes = key_nulls = value_nulls = 0
-    verdict = ALL_DONE
+    verdict = parts.ALL_DONE
     at = memory
-    for i in range(progress[BATCH], starts.size):
+    for i in range(progress[parts.BATCH], starts.size):
         batch = table_rows[i]
-        number, lowest = progress[RECORD], progress[LOWEST_DELTA]
-        at = memory + (progress[POSITION] if number else starts[i])
+        number, lowest = progress[parts.RECORD], progress[parts.LOWEST_DELTA]
+        at = memory + (progress[parts.POSITION] if number else starts[i])
         end = memory + ends[i]
         base, base_time, append_time = base_offsets[batch], base_timestamps[batch], max_timestamps[batch]
         flags, base_sequence = np.int64(attributes[batch]), np.int64(base_sequences[batch])
         is_appended = flags & APPEND_TIME_BIT != 0
+        is_given = flags & bounds[4] == 0
         highest = last_offsets[batch] - base
         first_row = row
         if crc32c and number == 0 and not _is_sound(crc32c, at, end, starts[i]):
-            at = -WRONG_CHECKSUM
+            at = -parts.WRONG_CHECKSUM
             break
         count = np.int64(record_counts[batch])
         while number < count:
@@ -412,24 +369,24 @@ def decode_batches(
             if at < 0:
                 break
             if length < 0 or length > end - at:
-                at = -RECORD_TOO_LONG
+                at = -parts.RECORD_TOO_LONG
                 break
             stop = at + length
             time_delta, delta, key_length, key, value_length, value, header_count, at = _fields(at, stop)
             if at < 0:
                 break
             if delta < lowest or delta > highest:
-                at = -OFFSET_OUT_OF_RANGE
+                at = -parts.OFFSET_OUT_OF_RANGE
                 break
             created = base_time + time_delta
             if not is_appended and (created ^ base_time) & (created ^ time_delta) < 0:
-                at = -TIMESTAMP_TOO_WIDE
+                at = -parts.TIMESTAMP_TOO_WIDE
                 break
             offset = base + delta
             timestamp = append_time if is_appended else created
-            is_kept = first_offset <= offset <= last_offset and first_time <= timestamp <= last_time
+            is_kept = is_given and first_offset <= offset <= last_offset and first_time <= timestamp <= last_time
             if is_kept and (row == most_rows or length > most_bytes - used):
-                at, verdict = begin, FULL
+                at, verdict = begin, parts.FULL
                 break
             if header_count:
                 targets = all_headers if is_kept and row_headers else no_headers
@@ -437,7 +394,7 @@ def decode_batches(
                 if at < 0:
                     break
             if at != stop:
-                at = -LENGTH_WRONG
+                at = -parts.LENGTH_WRONG
                 break
             number += 1
             lowest = delta + 1
@@ -490,15 +447,15 @@ def decode_batches(
             _fill_bits(transactional, first_row, row, flags & TRANSACTIONAL_BIT != 0)
         if control:
             _fill_bits(control, first_row, row, flags & CONTROL_BIT != 0)
-        if at >= 0 and verdict == ALL_DONE and at != end:
-            at = -LEFT_OVER
-        if at < 0 or verdict == FULL:
-            progress[BATCH], progress[RECORD], progress[LOWEST_DELTA] = i, number, lowest
+        if at >= 0 and verdict == parts.ALL_DONE and at != end:
+            at = -parts.LEFT_OVER
+        if at < 0 or verdict == parts.FULL:
+            progress[parts.BATCH], progress[parts.RECORD], progress[parts.LOWEST_DELTA] = i, number, lowest
             break
-        progress[BATCH], progress[RECORD], progress[LOWEST_DELTA] = i + 1, 0, 0
-    progress[POSITION] = at - memory
-    progress[ROWS], progress[KEY_BYTES], progress[VALUE_BYTES] = row, key_bytes, value_bytes
-    progress[KEY_NULLS], progress[VALUE_NULLS] = key_nulls, value_nulls
-    progress[HEADERS], progress[HEADER_KEY_BYTES] = used_headers[0], used_headers[1]
-    progress[HEADER_VALUE_BYTES], progress[HEADER_VALUE_NULLS] = used_headers[2], used_headers[3]
+        progress[parts.BATCH], progress[parts.RECORD], progress[parts.LOWEST_DELTA] = i + 1, 0, 0
+    progress[parts.POSITION] = at - memory
+    progress[parts.ROWS], progress[parts.KEY_BYTES], progress[parts.VALUE_BYTES] = row, key_bytes, value_bytes
+    progress[parts.KEY_NULLS], progress[parts.VALUE_NULLS] = key_nulls, value_nulls
+    progress[parts.HEADERS], progress[parts.HEADER_KEY_BYTES] = used_headers[0], used_headers[1]
+    progress[parts.HEADER_VALUE_BYTES], progress[parts.HEADER_VALUE_NULLS] = used_headers[2], used_headers[3]
     return -at if at < 0 else verdict

@@ -15,9 +15,9 @@
     transactional    bool                     visible to read_committed consumers with a later commit marker only
     control          bool                     a marker of Kafka's own, which no consumer is given
 
-A timestamp is an instant to Spark, to Arrow and to those who read tables; Kafka's milliseconds are kept as they are, and
-cast to int64 without a copy. `binary` has offsets of 32 bits: a chunk ends long before 2 GiB, and no batch may exceed
-that, so neither can a single value.
+A timestamp is an instant to Spark, to Arrow and to those who read tables; Kafka's milliseconds are kept as they are,
+and cast to int64 without a copy. `binary` has offsets of 32 bits: a chunk ends long before 2 GiB, and no batch may
+exceed that, so neither can a single value.
 
 Source: KIP-32 (timestamp types); KIP-82 (headers); KIP-98 (producers, sequences); released Kafka.
 """
@@ -83,14 +83,13 @@ _EMPTY = np.empty(0, np.uint8)
 def select_columns(names: Sequence[str] | None) -> pa.Schema:
     """Return the schema of the columns `names`, in their order; of all where it is None.
 
-    Raises ConfigurationError for a name that is none of them, or comes twice.
+    Raises ConfigurationError for a name that is none of them or comes twice, and where there are no names.
     """
     if names is None:
         return SCHEMA
-    unknown = [name for name in names if name not in _PARTS]
-    if unknown or len(set(names)) < len(names):
-        wrong = unknown[0] if unknown else next(name for name in names if names.count(name) > 1)
-        raise ConfigurationError(f"column {wrong}: take each of these at most once: {', '.join(_PARTS)}")
+    wrong = [name for name in names if name not in _PARTS or names.count(name) > 1]
+    if wrong or not names:
+        raise ConfigurationError(f"columns [{', '.join(names)}]: take one or more of {', '.join(_PARTS)}, each once")
     return pa.schema([SCHEMA.field(name) for name in names])
 
 
