@@ -7,19 +7,13 @@ grows by the byte: keys, values and headers. A part that nobody wants is at -1, 
 Memory is spoken of by its address, with 0 for what is not wanted: arrays would be counted as they are passed on, which
 takes longer than a record does. `progress` carries the loop over the border of two chunks: it stops before a record
 that its buffers may not hold, and the next call goes on there.
-
-All of it is in one file, for numba's cache does not see when another one has changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from tiered_storage.kafka_log import column_parts as parts
@@ -31,71 +25,35 @@ from tiered_storage.kafka_log.batch_header import (
     INT32_MAX,
     TRANSACTIONAL_BIT,
 )
+from tiered_storage.kafka_log.kernel_memory import (
+    address_of,
+    checksum,
+    compiled,
+    copy_bytes,
+    fill_bits,
+    inlined,
+    load_byte,
+    load_word,
+    prefetch,
+    put_bit,
+    store,
+)
 
-_WORD_BITS = 64
+_CACHE_LINE = 64
+_LONG_RECORD = 256
+_AHEAD = 256 << 10
+"""Records so long are fetched from memory so far ahead: what comes then has to wait for none of its bytes."""
 _HIGH_BITS = np.int64(-0x7F7F7F7F7F7F7F80)
 """The high bit of each byte of a word, which ASCII leaves unset."""
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
-_memcpy = cast(
-    "Callable[[int, int, int], int]", types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
-)
-
-
-def _compiled(function: _Function) -> _Function:
-    return cast("_Function", njit(nogil=True, cache=True)(function))
-
-
-def _inlined(function: _Function) -> _Function:
-    return cast("_Function", njit(nogil=True, forceinline=True)(function))
-
-
-def _load_code(bits: int) -> Callable[..., Any]:
-    def load(_: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001 -- numba's own
-            number = builder.load(builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer()), align=1)
-            return number if bits == _WORD_BITS else builder.zext(number, ir.IntType(_WORD_BITS))
-
-        return types.int64(address), generate
-
-    return load
-
-
-def _store_code(_: Any, address: Any, value: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001 -- numba's own
-        builder.store(arguments[1], builder.inttoptr(arguments[0], arguments[1].type.as_pointer()), align=1)
-        return context.get_dummy_value()
-
-    return types.void(address, value), generate
-
-
-def _checksum_code(_: Any, function: Any, address: Any, size: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001 -- numba's own
-        function, address, size = arguments
-        kind = ir.FunctionType(ir.IntType(32), [ir.IntType(32), ir.IntType(64), ir.IntType(64)])
-        call = builder.call(builder.inttoptr(function, kind.as_pointer()), [ir.IntType(32)(0), address, size])
-        return builder.zext(call, ir.IntType(64))
-
-    return types.int64(function, address, size), generate
-
-
-_checksum = cast("Callable[[int, int, int], int]", intrinsic(_checksum_code))
-"""Calls the C function at an address: CRC-32C of `size` bytes."""
-_load_byte = cast("Callable[[int], int]", intrinsic(_load_code(8)))
-_load_half = cast("Callable[[int], int]", intrinsic(_load_code(32)))
-_load_word = cast("Callable[[int], int]", intrinsic(_load_code(64)))
-_store = cast("Callable[[int, Any], None]", intrinsic(_store_code))
-"""Stores the value, as wide as its type is."""
-
-
-@_compiled
+@compiled
 def _long_varint(at: int, end: int, max_bytes: int, highest_last: int) -> tuple[int, int]:
     zigzag = np.uint64(0)
     for i in range(max_bytes):
         if at + i >= end:
             return 0, -parts.RUNS_OUT
-        byte = _load_byte(at + i)
+        byte = load_byte(at + i)
         zigzag |= np.uint64(byte & 0x7F) << np.uint64(7 * i)
         if byte < 0x80:
             if i == max_bytes - 1 and byte > highest_last:
@@ -104,31 +62,31 @@ def _long_varint(at: int, end: int, max_bytes: int, highest_last: int) -> tuple[
     return 0, -parts.VARINT_TOO_LONG
 
 
-@_inlined
+@inlined
 def _varlong(at: int, end: int) -> tuple[int, int]:
     """Return the int64 at address `at` and the address behind it, or a verdict with its sign turned."""
     if at < end:
-        byte = _load_byte(at)
+        byte = load_byte(at)
         if byte < 0x80:
             return (byte >> 1) ^ -(byte & 1), at + 1
     return _long_varint(at, end, 10, 0x01)
 
 
-@_inlined
+@inlined
 def _varint(at: int, end: int) -> tuple[int, int]:
     """Return the int32 at address `at`, as `_varlong` does."""
     if at + 1 < end:
-        byte = _load_byte(at)
+        byte = load_byte(at)
         if byte < 0x80:
             return (byte >> 1) ^ -(byte & 1), at + 1
-        following = _load_byte(at + 1)
+        following = load_byte(at + 1)
         if following < 0x80:
             zigzag = following << 7 | byte & 0x7F
             return (zigzag >> 1) ^ -(zigzag & 1), at + 2
     return _long_varint(at, end, 5, 0x0F)
 
 
-@_inlined
+@inlined
 def _field(at: int, stop: int) -> tuple[int, int]:
     """Return the length of the field at `at` (-1: null) and where its bytes begin, or a verdict."""
     length, begin = _varint(at, stop)
@@ -141,7 +99,7 @@ def _field(at: int, stop: int) -> tuple[int, int]:
     return length, begin
 
 
-@_inlined
+@inlined
 def _fields(at: int, stop: int) -> tuple[int, int, int, int, int, int, int, int]:
     """Read a record from its attributes to the number of its headers.
 
@@ -166,68 +124,36 @@ def _fields(at: int, stop: int) -> tuple[int, int, int, int, int, int, int, int]
     return time_delta, delta, key_length, key, value_length, value, count, at
 
 
-@_compiled
+@compiled
 def _is_utf8(at: int, end: int, readable: int) -> bool:
     """Whether the bytes are UTF-8: the shortest form of each character, none of them half of a surrogate pair.
 
     Bytes up to `readable` may be looked at: short ASCII, which most of it is, then takes one look.
     """
     while at < end:
-        if readable - at >= 8 and not _load_word(at) & _HIGH_BITS:
+        if readable - at >= 8 and not load_word(at) & _HIGH_BITS:
             at += 8
             continue
-        lead = _load_byte(at)
+        lead = load_byte(at)
         if lead < 0x80:
             at += 1
             continue
         size = 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
         if lead < 0xC2 or lead > 0xF4 or size > end - at:
             return False
-        second = _load_byte(at + 1)
+        second = load_byte(at + 1)
         lowest = 0xA0 if lead == 0xE0 else 0x90 if lead == 0xF0 else 0x80
         highest = 0x9F if lead == 0xED else 0x8F if lead == 0xF4 else 0xBF
         if second < lowest or second > highest:
             return False
         for i in range(2, size):
-            if _load_byte(at + i) & 0xC0 != 0x80:
+            if load_byte(at + i) & 0xC0 != 0x80:
                 return False
         at += size
     return True
 
 
-@_inlined
-def _copy(target: int, source: int, size: int) -> None:
-    """Copy `size` bytes; most fields are short, and two words that overlap are faster than a call."""
-    if size > 16:
-        _memcpy(target, source, size)
-    elif size >= 8:
-        first, last = _load_word(source), _load_word(source + size - 8)
-        _store(target, first)
-        _store(target + size - 8, last)
-    elif size >= 4:
-        first, last = _load_half(source), _load_half(source + size - 4)
-        _store(target, np.int32(first))
-        _store(target + size - 4, np.int32(last))
-    else:
-        for i in range(size):
-            _store(target + i, np.uint8(_load_byte(source + i)))
-
-
-@_inlined
-def _put_bit(bits: int, row: int, is_set: bool) -> None:
-    """Set the bit of `row`; the rows of a byte come in their order."""
-    address = bits + (row >> 3)
-    before = _load_byte(address) if row & 7 else 0
-    _store(address, np.uint8(before | np.int64(is_set) << (row & 7)))
-
-
-@_inlined
-def _fill_bits(bits: int, begin: int, end: int, is_set: bool) -> None:
-    for row in range(begin, end):
-        _put_bit(bits, row, is_set)
-
-
-@_inlined
+@inlined
 def _headers(
     at: int, stop: int, count: int, targets: tuple[int, int, int, int, int], used: tuple[int, int, int, int]
 ) -> tuple[int, tuple[int, int, int, int]]:
@@ -253,42 +179,37 @@ def _headers(
         at = value + max(value_length, 0)
         if not keys:
             continue
-        _copy(keys + key_bytes, key, key_length)
+        copy_bytes(keys + key_bytes, key, key_length)
         key_bytes += key_length
         if value_length >= 0:
-            _copy(values + value_bytes, value, value_length)
+            copy_bytes(values + value_bytes, value, value_length)
             value_bytes += value_length
-        _put_bit(validity, number, value_length >= 0)
+        put_bit(validity, number, value_length >= 0)
         nulls += value_length < 0
         number += 1
-        _store(key_ends + 4 * number, np.int32(key_bytes))
-        _store(value_ends + 4 * number, np.int32(value_bytes))
+        store(key_ends + 4 * number, np.int32(key_bytes))
+        store(value_ends + 4 * number, np.int32(value_bytes))
     return at, (number, key_bytes, value_bytes, nulls)
 
 
-@_compiled
+@compiled
 def _is_sound(crc32c: int, records: int, end: int, before: int) -> bool:
     """Whether a batch has the checksum that its header says; `before` its records there are so many bytes."""
     if before < BATCH_OVERHEAD or end < records:
         return False
     stored = 0
     for i in range(4):
-        stored = stored << 8 | _load_byte(records - BATCH_OVERHEAD + CRC_END - 4 + i)
+        stored = stored << 8 | load_byte(records - BATCH_OVERHEAD + CRC_END - 4 + i)
     begin = records - BATCH_OVERHEAD + CRC_END
-    return _checksum(crc32c, begin, end - begin) == stored
+    return checksum(crc32c, begin, end - begin) == stored
 
 
-@_inlined
-def _address(array: NDArray[Any]) -> int:
-    return int(np.int64(array.ctypes.data))
-
-
-@_inlined
+@inlined
 def _part(slab: int, layout: NDArray[np.int64], part: int) -> int:
     return 0 if layout[part] < 0 else slab + layout[part]
 
 
-@_compiled
+@compiled
 def decode_batches(
     data: NDArray[np.uint8],
     starts: NDArray[np.int64],
@@ -317,7 +238,7 @@ def decode_batches(
         record_counts, producer_ids, producer_epochs, base_sequences,
     ) = table  # fmt: skip
     most_rows, most_bytes = capacity
-    slab = _address(slab_array)
+    slab = address_of(slab_array)
     offsets, timestamps = _part(slab, layout, parts.OFFSETS), _part(slab, layout, parts.TIMESTAMPS)
     kinds, create_times = _part(slab, layout, parts.TIMESTAMP_TYPES), _part(slab, layout, parts.CREATE_TIMES)
     append_times, append_validity = (
@@ -330,23 +251,24 @@ def decode_batches(
     ids, id_epochs = _part(slab, layout, parts.PRODUCER_IDS), _part(slab, layout, parts.PRODUCER_EPOCHS)
     sequences, transactional = _part(slab, layout, parts.SEQUENCES), _part(slab, layout, parts.TRANSACTIONAL)
     control = _part(slab, layout, parts.CONTROL)
-    keys, values = _address(texts[0]), _address(texts[1])
+    keys, values = address_of(texts[0]), address_of(texts[1])
     all_headers = (
-        _address(header_texts[0]), _address(header_ends[0]), _address(header_texts[1]),
-        _address(header_ends[1]), _address(header_texts[2]),
+        address_of(header_texts[0]), address_of(header_ends[0]), address_of(header_texts[1]),
+        address_of(header_ends[1]), address_of(header_texts[2]),
     )  # fmt: skip
     no_headers = (0, 0, 0, 0, 0)
     used_headers = (0, 0, 0, 0)
     if key_ends:
-        _store(key_ends, np.int32(0))
+        store(key_ends, np.int32(0))
     if value_ends:
-        _store(value_ends, np.int32(0))
+        store(value_ends, np.int32(0))
     if row_headers:
-        _store(row_headers, np.int32(0))
+        store(row_headers, np.int32(0))
     first_offset, last_offset, first_time, last_time = bounds[0], bounds[1], bounds[2], bounds[3]
-    memory = _address(data)
+    memory = address_of(data)
     row = used = key_bytes = value_bytes = key_nulls = value_nulls = 0
     verdict = parts.ALL_DONE
+    data_end = memory + data.size
     at = memory
     for i in range(progress[parts.BATCH], starts.size):
         batch = table_rows[i]
@@ -372,6 +294,9 @@ def decode_batches(
                 at = -parts.RECORD_TOO_LONG
                 break
             stop = at + length
+            if length >= _LONG_RECORD:
+                for line in range(at + _AHEAD, min(stop + _AHEAD, data_end), _CACHE_LINE):
+                    prefetch(line)
             time_delta, delta, key_length, key, value_length, value, header_count, at = _fields(at, stop)
             if at < 0:
                 break
@@ -402,51 +327,51 @@ def decode_batches(
                 continue
             used += length
             if offsets:
-                _store(offsets + 8 * row, offset)
+                store(offsets + 8 * row, offset)
             if timestamps:
-                _store(timestamps + 8 * row, timestamp)
+                store(timestamps + 8 * row, timestamp)
             if create_times:
-                _store(create_times + 8 * row, created)
+                store(create_times + 8 * row, created)
             if sequences:
                 sequence = -1 if base_sequence < 0 else (base_sequence + delta) & INT32_MAX
-                _store(sequences + 4 * row, np.int32(sequence))
+                store(sequences + 4 * row, np.int32(sequence))
             if key_ends:
-                _put_bit(key_validity, row, key_length >= 0)
+                put_bit(key_validity, row, key_length >= 0)
                 if key_length >= 0:
-                    _copy(keys + key_bytes, key, key_length)
+                    copy_bytes(keys + key_bytes, key, key_length)
                     key_bytes += key_length
                 key_nulls += key_length < 0
-                _store(key_ends + 4 * row + 4, np.int32(key_bytes))
+                store(key_ends + 4 * row + 4, np.int32(key_bytes))
             if value_ends:
-                _put_bit(value_validity, row, value_length >= 0)
+                put_bit(value_validity, row, value_length >= 0)
                 if value_length >= 0:
-                    _copy(values + value_bytes, value, value_length)
+                    copy_bytes(values + value_bytes, value, value_length)
                     value_bytes += value_length
                 value_nulls += value_length < 0
-                _store(value_ends + 4 * row + 4, np.int32(value_bytes))
+                store(value_ends + 4 * row + 4, np.int32(value_bytes))
             if row_headers:
-                _store(row_headers + 4 * row + 4, np.int32(used_headers[0]))
+                store(row_headers + 4 * row + 4, np.int32(used_headers[0]))
             row += 1
         if kinds:
             for each in range(first_row, row):
-                _store(kinds + each, np.int8(is_appended))
+                store(kinds + each, np.int8(is_appended))
         if append_times:
             for each in range(first_row, row):
-                _store(append_times + 8 * each, append_time)
-            _fill_bits(append_validity, first_row, row, is_appended)
+                store(append_times + 8 * each, append_time)
+            fill_bits(append_validity, first_row, row, is_appended)
         if epochs:
             for each in range(first_row, row):
-                _store(epochs + 4 * each, leader_epochs[batch])
+                store(epochs + 4 * each, leader_epochs[batch])
         if ids:
             for each in range(first_row, row):
-                _store(ids + 8 * each, producer_ids[batch])
+                store(ids + 8 * each, producer_ids[batch])
         if id_epochs:
             for each in range(first_row, row):
-                _store(id_epochs + 2 * each, producer_epochs[batch])
+                store(id_epochs + 2 * each, producer_epochs[batch])
         if transactional:
-            _fill_bits(transactional, first_row, row, flags & TRANSACTIONAL_BIT != 0)
+            fill_bits(transactional, first_row, row, flags & TRANSACTIONAL_BIT != 0)
         if control:
-            _fill_bits(control, first_row, row, flags & CONTROL_BIT != 0)
+            fill_bits(control, first_row, row, flags & CONTROL_BIT != 0)
         if at >= 0 and verdict == parts.ALL_DONE and at != end:
             at = -parts.LEFT_OVER
         if at < 0 or verdict == parts.FULL:

@@ -75,7 +75,6 @@ _PARTS = {
     "control": (parts.CONTROL,),
 }
 _BINARY = pa.binary()
-_NO_HEADERS = pa.array([], _HEADER)
 _ALIGNMENT = 64
 _EMPTY = np.empty(0, np.uint8)
 
@@ -139,7 +138,7 @@ class ChunkMemory:
         arrays = [filled.column(name, kind) for name, kind in self._columns]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         rows = batch.num_rows
-        return batch.take(np.arange(rows)) if rows < chunk.rows // 2 else batch
+        return batch.take(_first_numbers(rows)) if rows < chunk.rows // 2 else batch
 
     def _reserve(self, size: int) -> None:
         """Have room for the keys and headers of `size` bytes of records; a header takes two bytes or more."""
@@ -194,7 +193,7 @@ class _Filled:
         return pa.Array.from_buffers(_BINARY, self._rows, [validity, self._part(parts.VALUE_ENDS), content], nulls)
 
     def _headers(self, kind: pa.DataType) -> pa.Array:
-        structs = self._header_structs(kind.value_type) if self._progress[parts.HEADERS] else _NO_HEADERS
+        structs = self._header_structs(kind.value_type)
         return pa.Array.from_buffers(kind, self._rows, [None, self._part(parts.HEADER_ENDS)], 0, children=[structs])
 
     def _header_structs(self, kind: pa.DataType) -> pa.Array:
@@ -216,6 +215,11 @@ class _Filled:
 
     def _part(self, part: int) -> pa.Buffer:
         return self._slab.slice(self._places[part])
+
+
+def _first_numbers(count: int) -> pa.Array:
+    """Return 0 to `count` - 1. pyarrow makes an array of numpy's only after it has imported pandas, for a second."""
+    return pa.Array.from_buffers(pa.int64(), count, [None, _copy(np.arange(count), count)], 0)
 
 
 def _copy(source: NDArray[Any], count: int) -> pa.Buffer:
