@@ -62,6 +62,7 @@ OFFSET_OUT_OF_RANGE = 12
 TIMESTAMP_TOO_WIDE = 13
 LEFT_OVER = 14
 WRONG_CHECKSUM = 15
+OUT_OF_WINDOW = 16
 
 REASONS = {
     RUNS_OUT: "it runs past its end",
@@ -77,6 +78,7 @@ REASONS = {
     OFFSET_OUT_OF_RANGE: "its offset is not above those before it and within its batch",
     TIMESTAMP_TOO_WIDE: "its timestamp exceeds 64 bits",
     LEFT_OVER: "bytes follow the last record",
+    OUT_OF_WINDOW: "its batch is not in the window that is said to hold it",
     WRONG_CHECKSUM: "the batch does not have the checksum that its header says",
 }
 """Words for a broken record; the caller says which record of which batch."""

@@ -210,7 +210,7 @@ def _part(slab: int, layout: NDArray[np.int64], part: int) -> int:
 
 
 @compiled
-def decode_batches(
+def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in registers would have to be passed on
     data: NDArray[np.uint8],
     starts: NDArray[np.int64],
     ends: NDArray[np.int64],
@@ -230,8 +230,9 @@ def decode_batches(
 
     The records of batch i, uncompressed, are data[starts[i]:ends[i]], its header is row table_rows[i] of `table`, the
     columns of a BatchTable. `bounds`: the least and the greatest offset, then timestamp, to keep, and the attributes of
-    batches of which to keep nothing. `texts` take keys and values, `header_texts` keys, values and validity of headers; each has room for the capacity in bytes. `crc32c` is the
-    address of a C function, with which to check each batch, whose header has to lie before its records; or 0.
+    batches of which to keep nothing. `texts` take keys and values, `header_texts` keys, values and validity of headers;
+    each has room for the capacity in bytes. `crc32c` is the address of a C function, with which to check each batch,
+    whose header has to lie before its records; or 0.
     """
     (
         base_offsets, last_offsets, _, _, base_timestamps, max_timestamps, leader_epochs, attributes,
@@ -281,6 +282,9 @@ def decode_batches(
         is_given = flags & bounds[4] == 0
         highest = last_offsets[batch] - base
         first_row = row
+        if starts[i] < 0 or at > end or ends[i] > data.size:
+            at = -parts.OUT_OF_WINDOW
+            break
         if crc32c and number == 0 and not _is_sound(crc32c, at, end, starts[i]):
             at = -parts.WRONG_CHECKSUM
             break

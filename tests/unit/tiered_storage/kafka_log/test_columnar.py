@@ -190,6 +190,14 @@ def test_a_wrong_checksum_is_named_with_both(
     assert rows == [*expected_rows(batches)]
 
 
+def test_a_table_of_more_than_its_window_reads_nothing_outside() -> None:
+    window = memoryview(b"".join(batches_of([3, 3])))
+    table, _ = SegmentScanner("a segment", 0).feed(window)
+
+    with pytest.raises(CorruptRecordError, match="not in the window"):
+        list(ColumnDecoder("a segment").decode(window[:-1], table))
+
+
 def test_sequences_start_again_behind_the_largest() -> None:
     batch = encode_batch(some_records(count=4), producer_id=1, producer_epoch=0, base_sequence=INT32_MAX - 1)
 
@@ -213,6 +221,7 @@ def test_a_batch_whose_records_are_compacted_away_has_no_rows() -> None:
     )
 
     assert [row["offset"] for row in _decode([first, _sealed(empty), last])] == [0, 20]
+    assert _decode([_sealed(empty)]) == []
 
 
 def test_a_batch_outside_the_range_is_not_looked_at_unless_asked() -> None:
