@@ -74,8 +74,10 @@ _PARTS = {
     "transactional": (parts.TRANSACTIONAL,),
     "control": (parts.CONTROL,),
 }
+_COMPOUND = ("log_append_time", "key", "value", "headers")
 _BINARY = pa.binary()
 _ALIGNMENT = 64
+_ALIGNED_BITS = 8 * _ALIGNMENT
 _EMPTY = np.empty(0, np.uint8)
 
 
@@ -110,8 +112,10 @@ class ChunkMemory:
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
-        self._columns = [(field.name, field.type) for field in schema]
-        self._parts = [part for name in schema.names for part in _PARTS[name]]
+        self._plan = [
+            (field.name, field.type, -1 if field.name in _COMPOUND else _PARTS[field.name][0]) for field in schema
+        ]
+        self._parts = [(part, parts.PART_BITS[part]) for name in schema.names for part in _PARTS[name]]
         self._has_key = "key" in schema.names
         self._has_value = "value" in schema.names
         self._has_headers = "headers" in schema.names
@@ -122,11 +126,12 @@ class ChunkMemory:
 
     def allocate(self, rows: int, size: int) -> Chunk:
         """Return a chunk for `rows` records that take `size` bytes in all."""
-        layout = np.full(len(parts.PART_BITS), -1, np.int64)
+        places = [-1] * len(parts.PART_BITS)
         at = 0
-        for part in self._parts:
-            layout[part] = at
-            at += -(-((rows + 1) * parts.PART_BITS[part]) // (8 * _ALIGNMENT)) * _ALIGNMENT
+        for part, bits in self._parts:
+            places[part] = at
+            at += (((rows + 1) * bits + _ALIGNED_BITS - 1) // _ALIGNED_BITS) * _ALIGNMENT
+        layout = np.array(places, np.int64)
         slab = pa.allocate_buffer(at)
         values = pa.allocate_buffer(size, resizable=True) if self._has_value else None
         self._reserve(size)
@@ -135,8 +140,7 @@ class ChunkMemory:
     def record_batch(self, chunk: Chunk, progress: NDArray[np.int64]) -> pa.RecordBatch:
         """Return what `chunk` was filled with; `progress` says how far that is."""
         filled = _Filled(self, chunk, progress.tolist())
-        arrays = [filled.column(name, kind) for name, kind in self._columns]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        batch = pa.RecordBatch.from_arrays(filled.columns(self._plan), schema=self.schema)
         rows = batch.num_rows
         return batch.take(_first_numbers(rows)) if rows < chunk.rows // 2 else batch
 
@@ -164,7 +168,16 @@ class _Filled:
         self._progress = progress
         self._rows = progress[parts.ROWS]
 
-    def column(self, name: str, kind: pa.DataType) -> pa.Array:
+    def columns(self, plan: Sequence[tuple[str, pa.DataType, int]]) -> list[pa.Array]:
+        """Return an array for each column of `plan`: its name, its type, and the part it is if it is a single one."""
+        slab, places, rows = self._slab, self._places, self._rows
+        from_buffers = pa.Array.from_buffers
+        return [
+            from_buffers(kind, rows, [None, slab.slice(places[part])], 0) if part >= 0 else self._compound(name, kind)
+            for name, kind, part in plan
+        ]
+
+    def _compound(self, name: str, kind: pa.DataType) -> pa.Array:
         match name:
             case "key":
                 return self._keys()
@@ -172,11 +185,9 @@ class _Filled:
                 return self._values()
             case "headers":
                 return self._headers(kind)
-            case "log_append_time":
+            case _:
                 validity = self._part(parts.APPEND_TIME_VALIDITY)
                 return pa.Array.from_buffers(kind, self._rows, [validity, self._part(parts.APPEND_TIMES)])
-            case _:
-                return pa.Array.from_buffers(kind, self._rows, [None, self._part(_PARTS[name][0])], 0)
 
     def _keys(self) -> pa.Array:
         nulls = self._progress[parts.KEY_NULLS]
