@@ -36,6 +36,7 @@ CHUNK_BYTES = 1_700_000
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _LEAST_RECORD_BYTES = 7
 _MOST_ROWS = 1 << 16
+_ADDRESSES = as_array(memoryview(b""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,6 @@ class ColumnDecoder:
         self._checks = checks
         self._chunk_bytes = chunk_bytes
         self._memory = ChunkMemory(select_columns(columns))
-        self._scratch = np.empty(0, np.uint8)
 
     @property
     def schema(self) -> pa.Schema:
@@ -146,6 +146,8 @@ class ColumnDecoder:
         positions, sizes = table.position[rows], table.size[rows]
         starts = positions - (origin - BATCH_OVERHEAD)
         ends = starts + (sizes - BATCH_OVERHEAD)
+        if not data.size:
+            raise CorruptRecordError(self._source, int(positions[0]), parts.REASONS[parts.OUT_OF_WINDOW])
         lies_open = self._lies_open(table, rows, sizes)
         if self._checks.crc and not (lies_open and self._crc32c):
             check_checksums(data, origin, positions, sizes, source=self._source)
@@ -178,23 +180,17 @@ class ColumnDecoder:
         rows: NDArray[np.int64],
         table: BatchTable,
     ) -> Iterator[pa.RecordBatch]:
-        """Decompress batch by batch into memory that is used again, and decode whenever a chunk is full."""
-        if not self._scratch.size:
-            self._scratch = np.empty(2 * self._chunk_bytes, np.uint8)
-        pending: list[int] = []
-        edges = [0]
-        for row, start, end in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True):
-            content = self._records_of(data[start:end], row, table)
-            if edges[-1] + content.size > self._scratch.size or edges[-1] >= self._chunk_bytes:
-                yield from self._decode_pending(self._scratch, edges, pending, table)
-                pending, edges = [], [0]
-            if content.size > self._scratch.size:
-                yield from self._decode_pending(content, [0, content.size], [row], table)
-                continue
-            self._scratch[edges[-1] : edges[-1] + content.size] = content
-            pending.append(row)
-            edges.append(edges[-1] + content.size)
-        yield from self._decode_pending(self._scratch, edges, pending, table)
+        """Decompress batch by batch, and decode whenever that has made a chunk."""
+        pending: list[NDArray[np.uint8]] = []
+        first = size = 0
+        for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+            pending.append(self._records_of(data[start:end], int(rows[i]), table))
+            size += pending[-1].size
+            if size >= self._chunk_bytes:
+                yield from self._decode_pending(pending, rows[first : i + 1], table)
+                pending, first, size = [], i + 1, 0
+        if pending:
+            yield from self._decode_pending(pending, rows[first:], table)
 
     def _records_of(self, body: NDArray[np.uint8], row: int, table: BatchTable) -> NDArray[np.uint8]:
         codec = Compression(int(table.attributes[row]) & CODEC_BITS)
@@ -206,12 +202,12 @@ class ColumnDecoder:
         return np.frombuffer(content, np.uint8)
 
     def _decode_pending(
-        self, data: NDArray[np.uint8], edges: list[int], rows: list[int], table: BatchTable
+        self, contents: list[NDArray[np.uint8]], rows: NDArray[np.int64], table: BatchTable
     ) -> Iterator[pa.RecordBatch]:
-        if rows:
-            places = np.array(edges, np.int64)
-            batches = _Batches(as_array(data), places[:-1], places[1:], np.array(rows, np.int64), table, 0)
-            yield from self._decode_chunk(batches)
+        """Decode the records that `contents` hold, a batch each, where they are."""
+        starts = np.array([content.ctypes.data for content in contents], np.int64)
+        sizes = np.array([content.size for content in contents], np.int64)
+        yield from self._decode_chunk(_Batches(_ADDRESSES, starts, starts + sizes, rows, table, 0))
 
     def _decode_chunk(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
         """Decode what belongs into one chunk; a batch that is too large for that makes several."""
@@ -253,6 +249,8 @@ class ColumnDecoder:
 @dataclass(frozen=True, slots=True)
 class _Batches:
     """Batches whose records lie uncompressed in `data`, from `starts` to `ends`; `rows` are theirs in `table`.
+
+    Where `data` is empty, these are addresses in memory that whoever made this keeps.
 
     `crc32c` is the address of a function for their checksums, where their headers lie before the records, or 0.
     """

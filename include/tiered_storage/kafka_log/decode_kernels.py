@@ -228,11 +228,12 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
 ) -> int:
     """Decode records into the slab until the batches or the capacity (rows; bytes of records) end; return the verdict.
 
-    The records of batch i, uncompressed, are data[starts[i]:ends[i]], its header is row table_rows[i] of `table`, the
-    columns of a BatchTable. `bounds`: the least and the greatest offset, then timestamp, to keep, and the attributes of
-    batches of which to keep nothing. `texts` take keys and values, `header_texts` keys, values and validity of headers;
-    each has room for the capacity in bytes. `crc32c` is the address of a C function, with which to check each batch,
-    whose header has to lie before its records; or 0.
+    The records of batch i, uncompressed, are data[starts[i]:ends[i]]; where `data` is empty, `starts` and `ends` are
+    addresses, which the caller answers for. Its header is row table_rows[i] of `table`, the columns of a BatchTable.
+    `bounds`: the least and the greatest offset, then timestamp, to keep, and the attributes of batches of which to keep
+    nothing. `texts` take keys and values, `header_texts` keys, values and validity of headers; each has room for the
+    capacity in bytes. `crc32c` is the address of a C function, with which to check each batch, whose header has to lie
+    before its records; or 0.
     """
     (
         base_offsets, last_offsets, _, _, base_timestamps, max_timestamps, leader_epochs, attributes,
@@ -266,7 +267,8 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
     if row_headers:
         store(row_headers, np.int32(0))
     first_offset, last_offset, first_time, last_time = bounds[0], bounds[1], bounds[2], bounds[3]
-    memory = address_of(data)
+    is_window = data.size > 0
+    memory = address_of(data) if is_window else 0
     row = used = key_bytes = value_bytes = key_nulls = value_nulls = 0
     verdict = parts.ALL_DONE
     data_end = memory + data.size
@@ -282,7 +284,9 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
         is_given = flags & bounds[4] == 0
         highest = last_offsets[batch] - base
         first_row = row
-        if starts[i] < 0 or at > end or ends[i] > data.size:
+        if not is_window:
+            data_end = end
+        elif starts[i] < 0 or at > end or ends[i] > data.size:
             at = -parts.OUT_OF_WINDOW
             break
         if crc32c and number == 0 and not _is_sound(crc32c, at, end, starts[i]):

@@ -194,8 +194,9 @@ def test_a_table_of_more_than_its_window_reads_nothing_outside() -> None:
     window = memoryview(b"".join(batches_of([3, 3])))
     table, _ = SegmentScanner("a segment", 0).feed(window)
 
-    with pytest.raises(CorruptRecordError, match="not in the window"):
-        list(ColumnDecoder("a segment").decode(window[:-1], table))
+    for missing in (1, len(window)):
+        with pytest.raises(CorruptRecordError, match="not in the window"):
+            list(ColumnDecoder("a segment").decode(window[:-missing], table))
 
 
 def test_sequences_start_again_behind_the_largest() -> None:
