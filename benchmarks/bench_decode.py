@@ -1,10 +1,10 @@
 """Decodes segments into Arrow columns, against aiokafka's compiled parser and against a copy of the same bytes.
 
 Ours compares every batch's checksum and gives all columns. The peer compares it too, and its records' offset,
-timestamp, timestamp type, key, value and headers are read into lists, chunk by chunk: that is short of columns. How fast
-it is where nothing is read of its records is printed too. The segments are in memory, each way uses one core, the ways
-take turns. A figure is that of the best round: other work on the machine can only add to the time. GB are 10^9 bytes,
-decompressed where there is a codec.
+timestamp, timestamp type, key, value and headers are read into lists, chunk by chunk: that is short of columns. How
+fast it is where nothing is read of its records is printed too. The segments are in memory, each way uses one core, the
+ways take turns. A figure is that of the best round: other work on the machine can only add to the time. GB are 10^9
+bytes, decompressed where there is a codec.
 """
 
 from __future__ import annotations
