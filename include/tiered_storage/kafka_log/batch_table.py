@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any, Self
 
 import numpy as np
@@ -62,4 +63,8 @@ class BatchTable:
 
     def columns(self) -> tuple[NDArray[Any], ...]:
         """Return the columns in the order of the fields."""
-        return tuple(getattr(self, field.name) for field in fields(self))
+        columns: tuple[NDArray[Any], ...] = _columns_of(self)
+        return columns
+
+
+_columns_of = attrgetter(*(field.name for field in fields(BatchTable)))
