@@ -34,6 +34,9 @@ APPEND_TIME_TOPICS: dict[str, tuple[Codec, str]] = {
 }
 """The codec of the client and of the broker, by topic."""
 
+LOG_STARTS = {"headers": 1}
+"""The log starts that records were deleted up to, by topic; the others begin at 0."""
+
 PARTITIONS = [
     *(("compressed-by-client", number) for number in range(len(CODECS))),
     *((f"compressed-by-broker-{codec}", 0) for codec in BROKER_CODECS),
@@ -111,7 +114,7 @@ def _write_headers(client: RealKafkaClient, scale: int) -> None:
     records = [Record(i, FIRST_TIMESTAMP - i, *odd[i % len(odd)]) for i in range(2 * len(odd) * scale)]
     producer = client.producer(enable_idempotence="true", batch_num_messages=len(odd))
     send(producer, "headers", 0, records)
-    client.delete_records("headers", 0, before=1)
+    client.delete_records("headers", 0, before=LOG_STARTS["headers"])
 
 
 def _write_append_times(client: RealKafkaClient, scale: int) -> None:

@@ -1,0 +1,106 @@
+"""More golden logs than those that are committed, fresh from a broker, against all that reads, rebuilds and shows them.
+
+The broker's internal topics and files that it has open are shown as well.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support import golden_checks
+from support.command_line import run
+from support.dump_text import rows_of_ours, rows_of_the_tool
+from support.golden_logs import KNOWN_TO_THE_TOOL, GoldenLogs, make_golden_logs, split_dump
+from support.kafka_programs import KafkaPrograms
+from support.real_kafka import RealKafka
+from support.real_kafka_client import send
+from support.varied_records import varied_records
+from tiered_storage.kafka_log.file_dump import dump_file, find_files
+
+SCALE = 6
+
+
+@pytest.fixture(scope="module")
+def golden(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory) -> GoldenLogs:
+    root, work = tmp_path_factory.mktemp("golden"), tmp_path_factory.mktemp("broker")
+    return make_golden_logs(kafka_programs, root, work, SCALE)
+
+
+@pytest.fixture(scope="module")
+def live(real_kafka: RealKafka) -> RealKafka:
+    """A broker that has batches, transactions and indexes in segments that it has open."""
+    client = real_kafka.client
+    client.create_topic("shown-live", 1, {"index.interval.bytes": "1000"})
+    client.produce("shown-live", varied_records(300, seed=1), batch_num_messages=20)
+    producer = client.producer(transactional_id="shown-live", enable_idempotence="true", batch_num_messages=20)
+    producer.init_transactions()
+    producer.begin_transaction()
+    send(producer, "shown-live", 0, varied_records(50, seed=2))
+    producer.abort_transaction()
+    return real_kafka
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        golden_checks.check_records,
+        golden_checks.check_codecs,
+        golden_checks.check_append_times,
+        golden_checks.check_transactions,
+        golden_checks.check_leftovers_of_compaction,
+        golden_checks.check_epochs,
+        golden_checks.check_rebuild,
+        golden_checks.check_dump_against_the_tool,
+        golden_checks.check_dump_finds_all_sound,
+    ],
+)
+def test_fresh_golden_logs(golden: GoldenLogs, check: Callable[[GoldenLogs], None]) -> None:
+    check(golden)
+
+
+@pytest.mark.parametrize("check", [golden_checks.check_committed_reads, golden_checks.check_opening])
+def test_copies_of_fresh_golden_logs(
+    golden: GoldenLogs, check: Callable[[GoldenLogs, Path], None], tmp_path: Path
+) -> None:
+    check(golden, tmp_path)
+
+
+def test_a_live_brokers_directory_is_shown_and_left_alone(live: RealKafka) -> None:
+    before = _states(live.log_dir / "shown-live-0")
+    result = run("dump", "--json", "--records", live.log_dir)
+    assert result.exit_code == 0, result.err + result.out[-2000:]
+    lines = [json.loads(line) for line in result.out.splitlines()]
+    shown = {Path(line["file"]).relative_to(live.log_dir).as_posix() for line in lines if line["type"] == "end"}
+    assert shown >= {
+        "meta.properties",
+        "__cluster_metadata-0/00000000000000000000.log",
+        "__transaction_state-0/00000000000000000000.log",
+        "shown-live-0/00000000000000000000.txnindex",
+    }
+    assert any(line.get("controlType") == "LEADER_CHANGE" for line in lines)
+    assert _states(live.log_dir / "shown-live-0") == before
+
+
+def test_a_live_brokers_files_are_shown_as_kafkas_tool_shows_them(live: RealKafka) -> None:
+    directories = [live.log_dir / name for name in ("__cluster_metadata-0", "__transaction_state-0", "shown-live-0")]
+    files = {file.path: file for file in find_files(directories) if file.kind in KNOWN_TO_THE_TOOL}
+    ours = {path: rows_of_ours(file.kind, dump_file(file, with_records=True)) for path, file in files.items()}
+    names = ",".join(map(str, files))
+    options = ("--deep-iteration", "--print-data-log", "--files", names)
+    dumped = split_dump(live.tool("org.apache.kafka.tools.DumpLogSegments", *options))
+    for path, file in files.items():
+        theirs = rows_of_the_tool(file.kind, dumped[str(path)])
+        # The broker may have written more in the meantime.
+        assert theirs[: len(ours[path])] == ours[path], path
+    assert sum(map(len, ours.values())) > 400
+
+
+def _states(directory: Path) -> dict[str, tuple[int, int, bytes]]:
+    """The content of each file, and when and how it was last changed."""
+    return {
+        path.name: (path.stat().st_mtime_ns, path.stat().st_mode, path.read_bytes()) for path in directory.iterdir()
+    }
