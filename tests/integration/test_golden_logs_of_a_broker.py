@@ -6,6 +6,7 @@ The broker's internal topics and files that it has open are shown as well.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,7 +42,16 @@ def live(real_kafka: RealKafka) -> RealKafka:
     producer.begin_transaction()
     send(producer, "shown-live", 0, varied_records(50, seed=2))
     producer.abort_transaction()
+    _wait_for_abort(real_kafka.log_dir / "shown-live-0")
     return real_kafka
+
+
+def _wait_for_abort(directory: Path) -> None:
+    """Wait until the marker is in the log: the coordinator answers the producer before."""
+    end = time.monotonic() + 30
+    while not any(path.stat().st_size for path in directory.glob("*.txnindex")):
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(
@@ -79,9 +89,11 @@ def test_a_live_brokers_directory_is_shown_and_left_alone(live: RealKafka) -> No
         "meta.properties",
         "__cluster_metadata-0/00000000000000000000.log",
         "__transaction_state-0/00000000000000000000.log",
-        "shown-live-0/00000000000000000000.txnindex",
+        "shown-live-0/00000000000000000000.index",
     }
     assert any(line.get("controlType") == "LEADER_CHANGE" for line in lines)
+    aborted = [(line["firstOffset"], line["lastOffset"]) for line in lines if "lastStableOffset" in line]
+    assert (300, 350) in aborted
     assert _states(live.log_dir / "shown-live-0") == before
 
 
