@@ -74,7 +74,7 @@ def _as_base64(value: object) -> str:
 def _write_table(file: KafkaFile, events: Iterable[DumpEvent]) -> int:
     """Write a table, then notes and problems on standard error; return how many problems there are."""
     output = Output(as_json=False)
-    sys.stdout.write(f"{file.path}: {file.kind.value}\n\n")
+    sys.stdout.write(f"{printable(str(file.path))}: {file.kind.value}\n\n")
     table: StreamedTable | None = None
     columns: tuple[str, ...] = ()
     problems = 0
@@ -89,10 +89,10 @@ def _write_table(file: KafkaFile, events: Iterable[DumpEvent]) -> int:
                     table = StreamedTable(columns)
                 table.add([_shown_field(event.fields.get(column)) for column in columns])
             case DumpNote():
-                output.say(f"note: {file.path}: {event.message}")
+                output.say(printable(f"note: {file.path}: {event.message}"))
             case DumpProblem():
                 problems += 1
-                output.say(f"problem: {event.error}")
+                output.say(printable(f"problem: {event.error}"))
     if table is None:
         sys.stdout.write(" empty\n")
     else:

@@ -82,20 +82,21 @@ def _count_zeros(file: BinaryIO) -> tuple[int, bool]:
 def _dump_batch(path: Path, position: int, batch: memoryview, with_records: bool) -> Iterator[DumpEvent]:
     source = str(path)
     header = read_batch_header(batch, source=source, source_position=position)
+    problem = None
     try:
         check_crc(batch, source=source, source_position=position)
     except CorruptRecordError as error:
-        yield DumpRow(RowKind.BATCH, _batch_fields(header, position, is_valid=False))
-        yield DumpProblem(error)
-    else:
-        yield DumpRow(RowKind.BATCH, _batch_fields(header, position, is_valid=True))
-    if not with_records:
-        return
-    try:
-        for record in read_records(_as_produced(batch), source=source, source_position=position, verify_crc=False):
-            yield DumpRow(RowKind.RECORD, _record_fields(header, record))
-    except CorruptRecordError as error:
-        yield DumpProblem(error)
+        problem = DumpProblem(error)
+    yield DumpRow(RowKind.BATCH, _batch_fields(header, position, is_valid=problem is None))
+    if with_records:
+        try:
+            for record in read_records(_as_produced(batch), source=source, source_position=position, verify_crc=False):
+                yield DumpRow(RowKind.RECORD, _record_fields(header, record))
+        except CorruptRecordError as error:
+            # A wrong checksum explains all else.
+            problem = problem or DumpProblem(error)
+    if problem is not None:
+        yield problem
 
 
 def _batch_fields(header: RecordBatch, position: int, *, is_valid: bool) -> dict[str, object]:

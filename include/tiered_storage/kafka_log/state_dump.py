@@ -5,6 +5,7 @@ The entries of a broken checkpoint are shown up to the break. Of a broken snapsh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -26,6 +27,7 @@ Entries = Iterator[Mapping[str, object]]
 _CHECKPOINT_HEADER_LINES = 2
 _INT32_VALUES = 1 << 31
 _NONE = -1
+_NUMBER = re.compile(r"-?[0-9]{1,19}")
 _CLUSTER_METADATA_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 """The reserved id of the topic of the cluster's metadata; no other topic may have it."""
 _CLUSTER_METADATA = f"version: 0\ntopic_id: {_CLUSTER_METADATA_ID}".encode()
@@ -110,13 +112,14 @@ def _lines_before(path: Path, end: int, names: tuple[str, ...]) -> Entries:
     """Yield the entries of a checkpoint in its first `end` bytes, numbers as numbers."""
     with path.open("rb") as file:
         content = file.read(min(end, MAX_CHECKPOINT_BYTES))
-    for line in content.decode("latin-1").splitlines()[_CHECKPOINT_HEADER_LINES:]:
+    for line in content.decode("ascii", "backslashreplace").splitlines()[_CHECKPOINT_HEADER_LINES:]:
         fields = line.split()
         if len(fields) == len(names):
-            yield {
-                name: int(field) if field.isdigit() and name != "topic" else field
-                for name, field in zip(names, fields, strict=True)
-            }
+            yield {name: _number_or_text(name, field) for name, field in zip(names, fields, strict=True)}
+
+
+def _number_or_text(name: str, field: str) -> int | str:
+    return int(field) if name != "topic" and _NUMBER.fullmatch(field) else field
 
 
 def _producer_fields(producer: ProducerSnapshotEntry) -> dict[str, object]:
