@@ -122,8 +122,8 @@ def _shown_record(fields: Mapping[str, object]) -> str:
 
 def _shown_pair(name: str, value: object) -> str:
     if name == "control":
-        return printable(json.dumps(value))
+        return f"{name}: {printable(json.dumps(value))}"
     if isinstance(value, tuple):
         pairs = ", ".join(f"{printable(key)}={show_bytes(content)}" for key, content in value)
-        return f"{name} [{pairs}]"
-    return f"{name} {show_bytes(value)}" if value is None or isinstance(value, bytes) else f"{name} {value}"
+        return f"{name}: [{pairs}]"
+    return f"{name}: {show_bytes(value)}" if value is None or isinstance(value, bytes) else f"{name}: {value}"

@@ -35,17 +35,17 @@ def test_with_records_each_record_is_a_line_behind_its_batch() -> None:
     result = run("dump", "--records", GOLDEN.partition("headers") / "00000000000000000000.log")
     assert result.exit_code == 0
     assert "\x1b" not in result.out
-    assert "headers [again=1, again=null, other=\\xff\\x00, again=1]" in result.out
-    assert "key \\x00\\xff  value \\xfe\\n\\x1b" in result.out
-    records = [line for line in result.out.splitlines() if line.startswith("   | offset ")]
+    assert "headers: [again=1, again=null, other=\\xff\\x00, again=1]" in result.out
+    assert "key: \\x00\\xff  value: \\xfe\\n\\x1b" in result.out
+    records = [line for line in result.out.splitlines() if line.startswith("   | offset: ")]
     assert len(records) == 10
 
 
 def test_markers_and_both_times_are_shown() -> None:
     transactions = run("dump", "--records", GOLDEN.partition("transactions")).out
-    assert "endTxnMarker ABORT  coordinatorEpoch 0" in transactions
+    assert "endTxnMarker: ABORT  coordinatorEpoch: 0" in transactions
     bootstrap = run("dump", "--records", GOLDEN.log_dir / "bootstrap.checkpoint").out
-    assert 'controlType SNAPSHOT_HEADER  {"version": 0, "lastContainedLogTimestamp": 0}' in bootstrap
+    assert 'controlType: SNAPSHOT_HEADER  control: {"version": 0, "lastContainedLogTimestamp": 0}' in bootstrap
     stamped = run("dump", "--records", "--json", GOLDEN.partition("append-time-lz4"))
     record = lines(stamped, "record")[0]
     assert record["CreateTime"] < record["LogAppendTime"]
