@@ -20,7 +20,9 @@ from support.kafka_programs import KafkaPrograms
 from support.real_kafka import RealKafka
 from support.real_kafka_client import send
 from support.varied_records import varied_records
+from tiered_storage.kafka_log.dump_event import DumpRow
 from tiered_storage.kafka_log.file_dump import dump_file, find_files
+from tiered_storage.kafka_log.kafka_uuid import random_uuid
 
 SCALE = 6
 
@@ -109,6 +111,31 @@ def test_a_live_brokers_files_are_shown_as_kafkas_tool_shows_them(live: RealKafk
         # The broker may have written more in the meantime.
         assert theirs[: len(ours[path])] == ours[path], path
     assert sum(map(len, ours.values())) > 400
+
+
+def test_the_voters_of_a_cluster_are_shown_as_kafkas_tool_shows_them(
+    kafka_programs: KafkaPrograms, tmp_path: Path
+) -> None:
+    configuration = tmp_path / "controller.properties"
+    properties = {
+        "process.roles": "controller",
+        "node.id": "1",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT",
+        "listeners": "CONTROLLER://127.0.0.1:9093",
+        "controller.quorum.bootstrap.servers": "127.0.0.1:9093",
+        "log.dirs": str(tmp_path / "log-dir"),
+    }
+    configuration.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+    options = ("--standalone", f"--cluster-id={random_uuid()}", "--config", configuration)
+    kafka_programs.tool("kafka.tools.StorageTool", "format", *options)
+    [file] = [file for file in find_files([tmp_path / "log-dir"]) if "-00000000" in file.path.name]
+    ours = list(dump_file(file, with_records=True))
+    kinds = [event.fields.get("controlType") for event in ours if isinstance(event, DumpRow)]
+    assert [kind for kind in kinds if kind] == ["SNAPSHOT_HEADER", "KRAFT_VERSION", "KRAFT_VOTERS", "SNAPSHOT_FOOTER"]
+    dumped = kafka_programs.tool("org.apache.kafka.tools.DumpLogSegments", "--print-data-log", "--files", file.path)
+    theirs = rows_of_the_tool(file.kind, split_dump(dumped)[str(file.path)])
+    assert rows_of_ours(file.kind, ours) == theirs
 
 
 def _states(directory: Path) -> dict[str, tuple[int, int, bytes]]:

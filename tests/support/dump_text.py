@@ -11,7 +11,7 @@ from tiered_storage.kafka_log.dump_event import DumpEvent, DumpRow, RowKind
 from tiered_storage.kafka_log.file_kind import FileKind
 
 _ROW_START = re.compile(r"\n(?=baseOffset: |\| offset: )")
-_LOG_TITLE = re.compile(r"\A(?:Log starting offset: \d+|KRaft [^\n]*)\n")
+_LOG_TITLE = re.compile(r"\A(?:Log starting offset: |KRaft |Snapshot end offset: )[^\n]*\n")
 _CONTROL_NAMES = {
     "LEADER_CHANGE": "LeaderChange:",
     "SNAPSHOT_HEADER": "SnapshotHeader",

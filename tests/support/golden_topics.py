@@ -16,13 +16,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 from support.real_kafka import RealKafka
 from support.real_kafka_client import CODECS, Codec, RealKafkaClient, send
 from tiered_storage.errors import CorruptLogError
-from tiered_storage.kafka_log.batch_header import DELETE_HORIZON_BIT
+from tiered_storage.kafka_log.batch_header import CONTROL_BIT, DELETE_HORIZON_BIT
 from tiered_storage.kafka_log.log_segment import list_segments
 from tiered_storage.kafka_log.record import Record
-from tiered_storage.kafka_log.segment_scan import scan_segment
+from tiered_storage.kafka_log.segment_scan import BatchTable, scan_segment
 
 FIRST_TIMESTAMP = 1_700_000_000_000
 BROKER_PROPERTIES = {"log.cleaner.backoff.ms": "100", "transaction.max.timeout.ms": "3600000"}
@@ -197,11 +199,19 @@ def _wait_until_compacted(directory: Path) -> None:
 
 
 def _is_compacted(directory: Path) -> bool:
-    """Say whether all kinds of leftovers are there; the cleaner may change the files at any moment."""
+    """Say whether all is there that compaction leaves, and nothing else of the transactions.
+
+    The cleaner may change the files at any moment.
+    """
     try:
         tables = [scan_segment(segment.log_path, segment.base_offset) for segment in list_segments(directory)]
     except (OSError, CorruptLogError):
         return False
-    has_empty = any((table.record_count == 0).any() for table in tables)
-    has_horizon = any((table.attributes & DELETE_HORIZON_BIT).any() for table in tables)
-    return has_empty and has_horizon
+    table = BatchTable.concatenate(tables)
+    is_control = (table.attributes & CONTROL_BIT) != 0
+    has_marker = np.isin(table.producer_id, table.producer_id[is_control])
+    return bool(
+        (table.record_count == 0).any()
+        and (table.attributes & DELETE_HORIZON_BIT).any()
+        and not table.record_count[has_marker & ~is_control].any()
+    )
