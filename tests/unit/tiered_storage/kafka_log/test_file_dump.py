@@ -55,13 +55,13 @@ def show(directory: Path, kind: FileKind, content: bytes, offset: int = 0) -> No
 
 
 @given(st.sampled_from(list(NAMES)), st.binary(max_size=300))
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 def test_any_bytes_are_shown_or_named(workshop: Path, kind: FileKind, content: bytes) -> None:
     show(workshop, kind, content)
 
 
 @given(st.sampled_from(FILES), st.data())
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_changed_golden_bytes_are_shown_or_named(workshop: Path, file: KafkaFile, data: st.DataObject) -> None:
     content = bytearray(file.path.read_bytes())
     for at in data.draw(st.lists(st.integers(0, max(0, len(content) - 1)), max_size=4)) if content else []:
