@@ -62,13 +62,16 @@ def _write_lines(file: KafkaFile, events: Iterable[DumpEvent]) -> int:
 
 
 def _write_line(kind: str, fields: Mapping[str, object]) -> None:
-    sys.stdout.write(json.dumps({"type": kind, **fields}, default=_as_base64) + "\n")
+    sys.stdout.write(_encode({"type": kind, **fields}) + "\n")
 
 
 def _as_base64(value: object) -> str:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     raise TypeError(f"{type(value)} is not to be written as JSON")
+
+
+_encode = json.JSONEncoder(default=_as_base64).encode
 
 
 def _write_table(file: KafkaFile, events: Iterable[DumpEvent]) -> int:
