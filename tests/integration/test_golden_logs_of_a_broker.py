@@ -37,7 +37,7 @@ def golden(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFacto
 def live(real_kafka: RealKafka) -> RealKafka:
     """A broker that has batches, transactions and indexes in segments that it has open."""
     client = real_kafka.client
-    client.create_topic("shown-live", 1, {"index.interval.bytes": "1000"})
+    client.create_topic("shown-live")
     client.produce("shown-live", varied_records(300, seed=1), batch_num_messages=20)
     producer = client.producer(transactional_id="shown-live", enable_idempotence="true", batch_num_messages=20)
     producer.init_transactions()
