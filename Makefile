@@ -15,7 +15,7 @@ UV_VERSION := 0.13.9
 LOCK := $(PYTHON_BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command 'make lock'
 
-.PHONY: help setup setup-test demo up down status airflow test test-unit check format nightly bench lock clean
+.PHONY: help setup setup-test demo up down status airflow test test-unit check format nightly bench golden lock clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -64,6 +64,9 @@ bench: setup-test ## Measure against the peers, a benchmark after the other
 	@missed=0; for bench in benchmarks/bench_*.py; do \
 		echo "== $$bench"; $(PYTHON_BIN)/python "$$bench" || missed=1; \
 	done; exit $$missed
+
+golden: setup-test ## Make the golden logs of tests/golden anew, with a real broker
+	@PYTHONPATH=tests $(PYTHON_BIN)/python -m golden.make_golden
 
 lock: setup-test ## Write the requirements anew from pyproject.toml, with exact versions and hashes; UPGRADE=1 for newer ones
 	@$(LOCK) $(if $(UPGRADE),--upgrade) pyproject.toml -o requirements.txt

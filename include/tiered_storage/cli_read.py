@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from tiered_storage.cli_output import Output
+from tiered_storage.cli_output import Output, show_bytes
 from tiered_storage.cli_session import ConfigOption, JsonOption, TopicsOption, opened
 from tiered_storage.kafka_log.record import Record
 
@@ -58,7 +58,7 @@ def read(
                 sys.stdout.write(json.dumps(_plain(record)) + "\n")
             return
         rows = [
-            (record.offset, record.timestamp, _shown(record.key), _shown(record.value), len(record.headers))
+            (record.offset, record.timestamp, show_bytes(record.key), show_bytes(record.value), len(record.headers))
             for record in records
         ]
     output.rows(f"{topic}-{partition}", ("offset", "timestamp", "key", "value", "headers"), rows)
@@ -98,12 +98,3 @@ def _plain(record: Record) -> dict[str, object]:
 
 def _base64(value: bytes | None) -> str | None:
     return None if value is None else base64.b64encode(value).decode()
-
-
-def _shown(value: bytes | None) -> str:
-    if value is None:
-        return "null"
-    text = value[:60].decode("utf-8", "backslashreplace")
-    # A record may hold anything: a line break would break the table, an escape sequence command the terminal.
-    plain = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
-    return plain if len(value) <= 60 else f"{plain}… ({len(value):,} bytes)"

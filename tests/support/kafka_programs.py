@@ -16,7 +16,7 @@ from tiered_storage_airflow.embedded.java import java_home
 TOOL_SECONDS = 120
 
 # A small heap and the quick compiler alone: a broker starts in half the time.
-_JVM_OPTIONS = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_JVM_OPTIONS = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dstdout.encoding=UTF-8")
 
 # DumpLogSegments expects every log to begin at offset 0, the broker's own ones too.
 _BASE_OFFSET_COMPLAINT = re.compile(

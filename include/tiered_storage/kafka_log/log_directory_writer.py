@@ -22,6 +22,7 @@ from typing import Self
 
 from tiered_storage.clock import Clock, wall_clock
 from tiered_storage.errors import InvalidLogDirectoryError
+from tiered_storage.kafka_log.clean_shutdown import CLEAN_SHUTDOWN, UNKNOWN_BROKER_EPOCH
 from tiered_storage.kafka_log.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.local_log import LocalLog
@@ -37,9 +38,6 @@ from tiered_storage.kafka_log.offset_checkpoint import (
 )
 from tiered_storage.kafka_log.small_files import replace_file, sync_directory
 from tiered_storage.kafka_log.topic_partition import partition_directory_name
-
-CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
-_UNKNOWN_BROKER_EPOCH = -1
 
 
 class LogDirectoryWriter:
@@ -122,7 +120,7 @@ class LogDirectoryWriter:
             for log in self._logs.values():
                 log.close()
             self.write_checkpoints()
-            mark = {"version": 0, "brokerEpoch": _UNKNOWN_BROKER_EPOCH}
+            mark = {"version": 0, "brokerEpoch": UNKNOWN_BROKER_EPOCH}
             replace_file(self.root / CLEAN_SHUTDOWN, json.dumps(mark, separators=(",", ":")).encode())
 
     def __enter__(self) -> Self:

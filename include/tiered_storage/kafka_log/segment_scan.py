@@ -135,8 +135,8 @@ def iterate_segment(
     Begins `start_position` bytes behind its start, between two batches.
 
     The bytes are whole batches, read-only, and valid until the next step: they lie in a buffer of `window_bytes` that
-    is used again, and grows only for a batch that is larger. Raises as SegmentScanner.feed does, and CorruptRecordError
-    where the file ends inside a batch.
+    is used again, and grows only for a batch that is larger. Raises as SegmentScanner.feed does, behind the last batch
+    that is sound, and CorruptRecordError where the file ends inside a batch.
     """
     scanner = SegmentScanner(str(path), base_offset, start_position=start_position, verify_crc=verify_crc)
     with path.open("rb", buffering=0) as file:
@@ -147,7 +147,13 @@ def iterate_segment(
         while unread and (count := file.readinto(buffer.data[filled : filled + unread])):
             unread -= count
             filled += count
-            table, consumed = scanner.feed(buffer[:filled])
+            try:
+                table, consumed = scanner.feed(buffer[:filled])
+            except CorruptRecordError as error:
+                if sound := error.position - scanner.position:
+                    table, _ = scanner.feed(buffer[:sound])
+                    yield buffer.data[:sound].toreadonly(), table
+                raise
             if consumed:
                 yield buffer.data[:consumed].toreadonly(), table
             filled -= consumed

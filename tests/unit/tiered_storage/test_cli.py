@@ -13,7 +13,7 @@ from support.remote_logs import BATCH_BYTES, ENABLED, SEGMENT_BYTES, a_copied_re
 from tiered_storage import __version__
 from tiered_storage.kafka_log.directory_lock import DirectoryLock
 
-COMMANDS = ["plan", "copy", "retain", "expire", "segments", "read", "audit", "topics", "version"]
+COMMANDS = ["plan", "copy", "retain", "expire", "segments", "read", "audit", "dump", "topics", "version"]
 
 
 def test_help_names_every_command() -> None:

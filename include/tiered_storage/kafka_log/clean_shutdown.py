@@ -1,0 +1,43 @@
+"""`.kafka_cleanshutdown`: the mark that a broker leaves in a log directory when it stops in order.
+
+    {"version":0,"brokerEpoch":164}
+
+It writes the file when every log is on the disk, and removes it when it starts: with it, nothing needs recovery. Before
+release 3.7 the file was empty. The broker epoch is the one of its registration with the controller, -1 where unknown.
+
+Source: KIP-966; released Kafka.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tiered_storage.errors import CorruptIndexError
+from tiered_storage.kafka_log.small_files import read_small_file
+
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+VERSION = 0
+UNKNOWN_BROKER_EPOCH = -1
+MAX_BYTES = 4096
+
+
+def read_clean_shutdown(path: Path) -> int:
+    """Return the broker epoch that the mark `path` holds, UNKNOWN_BROKER_EPOCH for an empty one.
+
+    Raises CorruptIndexError where the file is anything else, or of another version.
+    """
+    content = read_small_file(path, MAX_BYTES)
+    if not content:
+        return UNKNOWN_BROKER_EPOCH
+    try:
+        mark = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise CorruptIndexError(path, 0, "this is no JSON document") from error
+    version = mark.get("version") if isinstance(mark, dict) else None
+    if version != VERSION:
+        raise CorruptIndexError(path, 0, f"version {version!r:.40} is unknown: {VERSION} was expected")
+    broker_epoch = mark.get("brokerEpoch", UNKNOWN_BROKER_EPOCH)
+    if type(broker_epoch) is not int:
+        raise CorruptIndexError(path, 0, f"brokerEpoch is {broker_epoch!r:.40}, which is no number")
+    return broker_epoch

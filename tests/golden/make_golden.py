@@ -1,0 +1,25 @@
+"""Makes the golden logs anew, with a real broker from the published jars: `make golden`. See README.md beside it."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from support.golden_logs import make_golden_logs
+from support.kafka_programs import KafkaPrograms
+
+HERE = Path(__file__).parent
+STATE = HERE.parent.parent / ".state"
+
+
+def main() -> None:
+    """Write the golden logs into this directory; the first time on a machine Kafka's jars are downloaded."""
+    with tempfile.TemporaryDirectory() as work:
+        logs = make_golden_logs(KafkaPrograms.fetched(STATE), HERE, Path(work))
+    size = sum(path.stat().st_size for path in logs.log_dir.rglob("*") if path.is_file())
+    sys.stdout.write(f"{logs.log_dir}: {size:,} bytes\n")
+
+
+if __name__ == "__main__":
+    main()

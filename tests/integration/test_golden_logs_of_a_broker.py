@@ -1,0 +1,145 @@
+"""More golden logs than those that are committed, fresh from a broker, against all that reads, rebuilds and shows them.
+
+The broker's internal topics and files that it has open are shown as well.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support import golden_checks
+from support.command_line import run
+from support.dump_text import rows_of_ours, rows_of_the_tool
+from support.golden_logs import KNOWN_TO_THE_TOOL, GoldenLogs, make_golden_logs, split_dump
+from support.kafka_programs import KafkaPrograms
+from support.real_kafka import RealKafka
+from support.real_kafka_client import send
+from support.varied_records import varied_records
+from tiered_storage.kafka_log.dump_event import DumpRow
+from tiered_storage.kafka_log.file_dump import dump_file, find_files
+from tiered_storage.kafka_log.kafka_uuid import random_uuid
+
+SCALE = 6
+
+
+@pytest.fixture(scope="module")
+def golden(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory) -> GoldenLogs:
+    root, work = tmp_path_factory.mktemp("golden"), tmp_path_factory.mktemp("broker")
+    return make_golden_logs(kafka_programs, root, work, SCALE)
+
+
+@pytest.fixture(scope="module")
+def live(real_kafka: RealKafka) -> RealKafka:
+    """A broker that has batches, transactions and indexes in segments that it has open."""
+    client = real_kafka.client
+    client.create_topic("shown-live")
+    client.produce("shown-live", varied_records(300, seed=1), batch_num_messages=20)
+    producer = client.producer(transactional_id="shown-live", enable_idempotence="true", batch_num_messages=20)
+    producer.init_transactions()
+    producer.begin_transaction()
+    send(producer, "shown-live", 0, varied_records(50, seed=2))
+    producer.abort_transaction()
+    _wait_for_abort(real_kafka.log_dir / "shown-live-0")
+    return real_kafka
+
+
+def _wait_for_abort(directory: Path) -> None:
+    """Wait until the marker is in the log: the coordinator answers the producer before."""
+    end = time.monotonic() + 30
+    while not any(path.stat().st_size for path in directory.glob("*.txnindex")):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        golden_checks.check_records,
+        golden_checks.check_codecs,
+        golden_checks.check_append_times,
+        golden_checks.check_transactions,
+        golden_checks.check_leftovers_of_compaction,
+        golden_checks.check_epochs,
+        golden_checks.check_rebuild,
+        golden_checks.check_dump_against_the_tool,
+        golden_checks.check_dump_finds_all_sound,
+    ],
+)
+def test_fresh_golden_logs(golden: GoldenLogs, check: Callable[[GoldenLogs], None]) -> None:
+    check(golden)
+
+
+@pytest.mark.parametrize("check", [golden_checks.check_committed_reads, golden_checks.check_opening])
+def test_copies_of_fresh_golden_logs(
+    golden: GoldenLogs, check: Callable[[GoldenLogs, Path], None], tmp_path: Path
+) -> None:
+    check(golden, tmp_path)
+
+
+def test_a_live_brokers_directory_is_shown_and_left_alone(live: RealKafka) -> None:
+    before = _states(live.log_dir / "shown-live-0")
+    result = run("dump", "--json", "--records", live.log_dir)
+    assert result.exit_code == 0, result.err + result.out[-2000:]
+    lines = [json.loads(line) for line in result.out.splitlines()]
+    shown = {Path(line["file"]).relative_to(live.log_dir).as_posix() for line in lines if line["type"] == "end"}
+    assert shown >= {
+        "meta.properties",
+        "__cluster_metadata-0/00000000000000000000.log",
+        "__transaction_state-0/00000000000000000000.log",
+        "shown-live-0/00000000000000000000.index",
+    }
+    assert any(line.get("controlType") == "LEADER_CHANGE" for line in lines)
+    aborted = [(line["firstOffset"], line["lastOffset"]) for line in lines if "lastStableOffset" in line]
+    assert (300, 350) in aborted
+    assert _states(live.log_dir / "shown-live-0") == before
+
+
+def test_a_live_brokers_files_are_shown_as_kafkas_tool_shows_them(live: RealKafka) -> None:
+    directories = [live.log_dir / name for name in ("__cluster_metadata-0", "__transaction_state-0", "shown-live-0")]
+    files = {file.path: file for file in find_files(directories) if file.kind in KNOWN_TO_THE_TOOL}
+    ours = {path: rows_of_ours(file.kind, dump_file(file, with_records=True)) for path, file in files.items()}
+    names = ",".join(map(str, files))
+    options = ("--deep-iteration", "--print-data-log", "--files", names)
+    dumped = split_dump(live.tool("org.apache.kafka.tools.DumpLogSegments", *options))
+    for path, file in files.items():
+        theirs = rows_of_the_tool(file.kind, dumped[str(path)])
+        # The broker may have written more in the meantime.
+        assert theirs[: len(ours[path])] == ours[path], path
+    assert sum(map(len, ours.values())) > 400
+
+
+def test_the_voters_of_a_cluster_are_shown_as_kafkas_tool_shows_them(
+    kafka_programs: KafkaPrograms, tmp_path: Path
+) -> None:
+    configuration = tmp_path / "controller.properties"
+    properties = {
+        "process.roles": "controller",
+        "node.id": "1",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT",
+        "listeners": "CONTROLLER://127.0.0.1:9093",
+        "controller.quorum.bootstrap.servers": "127.0.0.1:9093",
+        "log.dirs": str(tmp_path / "log-dir"),
+    }
+    configuration.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+    options = ("--standalone", f"--cluster-id={random_uuid()}", "--config", configuration)
+    kafka_programs.tool("kafka.tools.StorageTool", "format", *options)
+    [file] = [file for file in find_files([tmp_path / "log-dir"]) if "-00000000" in file.path.name]
+    ours = list(dump_file(file, with_records=True))
+    kinds = [event.fields.get("controlType") for event in ours if isinstance(event, DumpRow)]
+    assert [kind for kind in kinds if kind] == ["SNAPSHOT_HEADER", "KRAFT_VERSION", "KRAFT_VOTERS", "SNAPSHOT_FOOTER"]
+    dumped = kafka_programs.tool("org.apache.kafka.tools.DumpLogSegments", "--print-data-log", "--files", file.path)
+    theirs = rows_of_the_tool(file.kind, split_dump(dumped)[str(file.path)])
+    assert rows_of_ours(file.kind, ours) == theirs
+
+
+def _states(directory: Path) -> dict[str, tuple[int, int, bytes]]:
+    """The content of each file, and when and how it was last changed."""
+    return {
+        path.name: (path.stat().st_mtime_ns, path.stat().st_mode, path.read_bytes()) for path in directory.iterdir()
+    }

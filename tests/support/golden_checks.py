@@ -1,0 +1,234 @@
+"""What must be true of every set of golden logs, the committed one and those that tests make."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+from support.dump_text import rows_of_ours, rows_of_the_tool
+from support.golden_logs import KNOWN_TO_THE_TOOL, GoldenLogs
+from support.golden_topics import (
+    APPEND_TIME_TOPICS,
+    BROKER_CODECS,
+    FIRST_TIMESTAMP,
+    INDEX_INTERVAL_BYTES,
+    LOG_STARTS,
+    PARTITIONS,
+    golden_records,
+)
+from support.real_kafka_client import CODECS
+from tiered_storage.kafka_log.batch_header import APPEND_TIME_BIT, BATCH_OVERHEAD, CRC_END, TimestampType
+from tiered_storage.kafka_log.compression import Compression
+from tiered_storage.kafka_log.dump_event import DumpProblem
+from tiered_storage.kafka_log.file_dump import dump_file
+from tiered_storage.kafka_log.index_rebuild import rebuild_indexes
+from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, read_leader_epochs
+from tiered_storage.kafka_log.local_log import LocalLog
+from tiered_storage.kafka_log.log_config import LogConfig
+from tiered_storage.kafka_log.log_read import Isolation
+from tiered_storage.kafka_log.log_segment import LogSegment, list_segments, producer_snapshot_path
+from tiered_storage.kafka_log.record_batch import Record, RecordBatch, read_batch_header, read_records
+from tiered_storage.kafka_log.segment_scan import iterate_segment
+from tiered_storage.kafka_log.transaction_index import TransactionIndex
+
+COMPACTED = "compacted"
+CONFIG = LogConfig(segment_bytes=1500, index_interval_bytes=INDEX_INTERVAL_BYTES)
+NAMES = [f"{topic}-{number}" for topic, number in PARTITIONS]
+
+_XERIAL = b"\x82SNAPPY\x00"
+
+
+def batches(segment: LogSegment) -> Iterator[tuple[RecordBatch, memoryview]]:
+    """Yield every batch of `segment`, header and bytes; each checksum is verified."""
+    for window, table in iterate_segment(segment.log_path, segment.base_offset):
+        start = int(table.position[0])
+        for position, size in zip(table.position.tolist(), table.size.tolist(), strict=True):
+            batch = window[position - start : position - start + size]
+            yield read_batch_header(batch), batch
+
+
+def all_batches(partition: Path) -> Iterator[tuple[RecordBatch, memoryview]]:
+    for segment in list_segments(partition):
+        yield from batches(segment)
+
+
+def check_records(logs: GoldenLogs) -> None:
+    """Every record is read as a consumer got it."""
+    consumed = logs.consumed()
+    assert list(consumed) == NAMES
+    for topic, number in PARTITIONS:
+        found = [
+            record
+            for header, batch in all_batches(logs.partition(topic, number))
+            if not header.is_control
+            for record in read_records(batch)
+            if record.offset >= LOG_STARTS.get(topic, 0)
+        ]
+        assert found
+        assert found == consumed[f"{topic}-{number}"].records, topic
+
+
+def check_codecs(logs: GoldenLogs) -> None:
+    """Each codec is there, in librdkafka's framing and in Java's."""
+    for number in range(len(CODECS)):
+        headers = [header for header, _ in all_batches(logs.partition("compressed-by-client", number))]
+        assert {header.compression for header in headers} == {Compression(number)}
+        assert len(headers) > 1
+    for codec in BROKER_CODECS:
+        headers = [header for header, _ in all_batches(logs.partition(f"compressed-by-broker-{codec}"))]
+        assert {header.compression.name.lower() for header in headers} == {codec}
+    of_client = [bytes(batch[BATCH_OVERHEAD:]) for _, batch in all_batches(logs.partition("compressed-by-client", 2))]
+    of_broker = [
+        bytes(batch[BATCH_OVERHEAD:]) for _, batch in all_batches(logs.partition("compressed-by-broker-snappy"))
+    ]
+    assert not any(body.startswith(_XERIAL) for body in of_client)
+    assert all(body.startswith(_XERIAL) for body in of_broker)
+
+
+def check_append_times(logs: GoldenLogs) -> None:
+    """A batch stamped LogAppendTime gives its records one time, and still has the producer's times in its deltas."""
+    for topic in APPEND_TIME_TOPICS:
+        stamped: list[Record] = []
+        produced: list[Record] = []
+        for header, batch in all_batches(logs.partition(topic)):
+            assert header.timestamp_type is TimestampType.LOG_APPEND_TIME
+            records = read_records(batch)
+            assert {record.timestamp for record in records} == {header.max_timestamp}
+            stamped += records
+            without_stamp = bytearray(batch)
+            without_stamp[CRC_END + 1] &= ~APPEND_TIME_BIT
+            produced += read_records(without_stamp, verify_crc=False)
+        sent = list(golden_records(len(produced), seed=20))
+        assert produced == sent, topic
+        assert min(record.timestamp for record in stamped) > max(record.timestamp for record in sent)
+
+
+def check_transactions(logs: GoldenLogs) -> None:
+    """A transaction is aborted in a later segment than it began in; readers of committed records skip it."""
+    directory = logs.partition("transactions")
+    with_aborts = [segment for segment in list_segments(directory) if segment.has_transaction_index()]
+    aborted = [entry for segment in with_aborts for entry in _aborted(segment)]
+    assert any(first < segment.base_offset for segment, first, _ in aborted)
+    assert any(first >= segment.base_offset for segment, first, _ in aborted)
+    assert any(stable < segment.base_offset or stable < first for segment, first, stable in aborted)
+
+
+def _aborted(segment: LogSegment) -> Iterator[tuple[LogSegment, int, int]]:
+    for entry in TransactionIndex.read(segment.transaction_index_path, segment.base_offset).transactions:
+        yield segment, entry.first_offset, entry.last_stable_offset
+
+
+def check_committed_reads(logs: GoldenLogs, work: Path) -> None:
+    """LocalLog gives readers of committed records what a read_committed consumer got of a broker."""
+    for name, consumed in logs.consumed().items():
+        directory = shutil.copytree(logs.log_dir / name, work / name)
+        start = consumed.records[0].offset
+        with LocalLog.open(directory, CONFIG, log_start_offset=start) as log:
+            assert list(_committed(log)) == consumed.committed, name
+
+
+def _committed(log: LocalLog) -> Iterator[int]:
+    """Yield the offsets below the last stable one of what was not aborted, as a consumer chooses them."""
+    offset = log.log_start_offset
+    while (fetched := log.fetch(offset, 1000, Isolation.READ_COMMITTED)).batches:
+        rest = memoryview(fetched.batches)
+        while rest:
+            header = read_batch_header(rest)
+            if not header.is_control:
+                for record in read_records(rest[: header.size]):
+                    was_aborted = header.is_transactional and any(
+                        aborted.producer_id == header.producer_id
+                        and aborted.first_offset <= record.offset <= aborted.last_offset
+                        for aborted in fetched.aborted
+                    )
+                    if record.offset >= log.log_start_offset and not was_aborted:
+                        yield record.offset
+            offset = header.next_offset
+            rest = rest[header.size :]
+
+
+def check_leftovers_of_compaction(logs: GoldenLogs) -> None:
+    """Batches without records, with gaps in their offsets, with a delete horizon; a marker without its transaction."""
+    headers = [header for header, _ in all_batches(logs.partition(COMPACTED))]
+    assert any(header.record_count == 0 for header in headers)
+    assert any(0 < header.record_count <= header.last_offset_delta for header in headers)
+    assert any(header.has_delete_horizon for header in headers)
+    assert any(before.next_offset < header.base_offset for before, header in pairwise(headers))
+    markers = {header.producer_id for header in headers if header.is_control}
+    left = {header.producer_id for header in headers if not header.is_control and header.record_count}
+    assert markers
+    assert not markers & left
+
+
+def check_epochs(logs: GoldenLogs) -> None:
+    """Three leader epochs stand in the batches, and in the checkpoint as they begin there."""
+    first_offsets: dict[int, int] = {}
+    for header, _ in all_batches(logs.partition("epochs")):
+        first_offsets.setdefault(header.partition_leader_epoch, header.base_offset)
+    assert len(first_offsets) == 3
+    entries = read_leader_epochs(logs.partition("epochs") / LEADER_EPOCH_CHECKPOINT)
+    # A broker that begins to lead adds its epoch, even if it appends nothing then.
+    assert {entry.epoch: entry.start_offset for entry in entries}.items() >= first_offsets.items()
+
+
+def check_rebuild(logs: GoldenLogs) -> None:
+    """Every index that is built anew is the broker's own, byte by byte; so is the snapshot behind each segment.
+
+    What compaction has rewritten has other indexes, and a broker that is started again begins to count the bytes up to
+    the next entry anew: those indexes are held against their logs by the dump.
+    """
+    entries = snapshots = aborts = 0
+    for topic, number in PARTITIONS:
+        for segment in list_segments(logs.partition(topic, number)) if topic != COMPACTED else ():
+            built = rebuild_indexes(segment, index_interval_bytes=INDEX_INTERVAL_BYTES)
+            assert built == rebuild_indexes(segment, index_interval_bytes=INDEX_INTERVAL_BYTES, from_snapshots=False)
+            if len({header.partition_leader_epoch for header, _ in batches(segment)}) == 1:
+                assert built.offset_index == segment.offset_index_path.read_bytes(), segment
+                assert built.time_index == segment.time_index_path.read_bytes(), segment
+                entries += len(built.offset_index)
+            path = segment.transaction_index_path
+            assert built.transaction_index == (path.read_bytes() if path.exists() else b""), segment
+            snapshot = producer_snapshot_path(segment.directory, built.end_offset)
+            assert built.producer_snapshot == snapshot.read_bytes(), segment
+            snapshots += len(built.producer_snapshot) > 10
+            aborts += len(built.transaction_index)
+    assert min(entries, snapshots, aborts) > 0
+
+
+def check_opening(logs: GoldenLogs, work: Path) -> None:
+    """LocalLog opens what a broker left, cuts nothing off and changes no file but one.
+
+    As a broker does, it drops a leader epoch that begins at the log's end.
+    """
+    for name in NAMES:
+        directory = shutil.copytree(logs.log_dir / name, work / name)
+        before = _contents(directory)
+        with LocalLog.open(directory, CONFIG, clock=lambda: FIRST_TIMESTAMP) as log:
+            assert log.truncated_bytes == 0
+        assert _contents(directory) == before, name
+
+
+def _contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir() if path.name != LEADER_EPOCH_CHECKPOINT}
+
+
+def check_dump_against_the_tool(logs: GoldenLogs) -> None:
+    """Our dump says of each file what Kafka's tool says, row by row and field by field."""
+    dumped = logs.dumped()
+    files = [file for file in logs.files() if file.kind in KNOWN_TO_THE_TOOL]
+    assert {file.path for file in files} == set(dumped)
+    rows = 0
+    for file in files:
+        ours = rows_of_ours(file.kind, dump_file(file, with_records=True))
+        assert ours == rows_of_the_tool(file.kind, dumped[file.path]), file.path
+        rows += len(ours)
+    assert rows > 300
+
+
+def check_dump_finds_all_sound(logs: GoldenLogs) -> None:
+    """No file of a broker's is called broken, nor at odds with its log."""
+    for file in logs.files():
+        events = list(dump_file(file, with_records=True))
+        assert not [event for event in events if isinstance(event, DumpProblem)], file.path
