@@ -10,6 +10,12 @@
     │   │   └── UnsupportedMagicError  a batch of another generation than the caller reads
     │   └── CorruptIndexError          an index, a checkpoint or a snapshot, alone or against its log
     ├── OffsetOutOfRangeError          below the log start or past the log end: names the valid range
+    ├── AppendRefusedError             a batch that a log does not take from its producer, coordinator or leader
+    │   ├── OutOfOrderSequenceError    its sequence number does not follow its producer's last one
+    │   ├── InvalidProducerEpochError  of a producer epoch that is over
+    │   ├── InvalidTransactionStateError       not part of its producer's open transaction
+    │   ├── TransactionCoordinatorFencedError  of a transaction coordinator that was replaced
+    │   └── UnexpectedAppendOffsetError        it does not go on from the log's end
     ├── RemoteStorageError             the object store, for a while or by refusal
     │   ├── RemoteStorageRefusedError  credentials or rights
     │   ├── RemoteStorageFullError     no room at the target
@@ -93,6 +99,30 @@ class OffsetOutOfRangeError(TieredStorageError):
 
     def __str__(self) -> str:
         return f"{self.partition}: offset {self.offset} is out of range; it has offsets {self.start} to {self.end - 1}"
+
+
+class AppendRefusedError(TieredStorageError):
+    """A log does not take a batch from its producer, coordinator or leader; nothing was appended."""
+
+
+class OutOfOrderSequenceError(AppendRefusedError):
+    """A batch's sequence number does not follow the last one of its producer."""
+
+
+class InvalidProducerEpochError(AppendRefusedError):
+    """A batch or a marker has a producer epoch that is over: a newer instance of the producer has written."""
+
+
+class InvalidTransactionStateError(AppendRefusedError):
+    """A batch is not part of the transaction that its producer has open."""
+
+
+class TransactionCoordinatorFencedError(AppendRefusedError):
+    """An end marker comes from a transaction coordinator that was replaced."""
+
+
+class UnexpectedAppendOffsetError(AppendRefusedError):
+    """Batches from a leader do not go on from the log's end."""
 
 
 class RemoteStorageError(TieredStorageError):

@@ -12,28 +12,34 @@ import pytest
 from support.kafka_programs import RealKafkaError
 from support.real_kafka import RealKafka
 from support.real_kafka_client import CODECS, RealKafkaClient, send
+from support.transactions import committed_offsets, split
 from support.varied_records import varied_records
 from tiered_storage.errors import LogDirectoryLockedError
 from tiered_storage.kafka_log.batch_header import TimestampType
 from tiered_storage.kafka_log.compression import Compression
 from tiered_storage.kafka_log.directory_lock import DirectoryLock, ensure_unlocked
-from tiered_storage.kafka_log.index_builder import IndexBuilder
+from tiered_storage.kafka_log.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, EpochEntry, read_leader_epochs
 from tiered_storage.kafka_log.local_log import LocalLog
+from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_directory import LogDirectory, read_log_directory
+from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.log_read import Isolation
 from tiered_storage.kafka_log.log_segment import list_segments, producer_snapshot_path
 from tiered_storage.kafka_log.meta_properties import META_PROPERTIES, MetaProperties
 from tiered_storage.kafka_log.offset_checkpoint import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoint
 from tiered_storage.kafka_log.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
 from tiered_storage.kafka_log.record_batch import Record, RecordBatch, read_batch_header, read_records
-from tiered_storage.kafka_log.segment_scan import iterate_segment, scan_segment
+from tiered_storage.kafka_log.segment_scan import iterate_segment
+from tiered_storage.kafka_log.transaction_index import TransactionIndex
 from tiered_storage.kafka_log.transaction_state import last_stable_offset
 
 SMALL_SEGMENTS = {"internal.segment.bytes": "16384"}
+SMALL_LOG = LogConfig(segment_bytes=16_384)
 PARTITIONS = [
     *(("compressed-by-client", number) for number in range(len(CODECS))),
     *((f"compressed-by-broker-{codec}", 0) for codec in CODECS),
-    *((topic, 0) for topic in ("large-segments", "append-time", "idempotent-producer", "transactions")),
+    *((topic, 0) for topic in ("large-segments", "append-time", "idempotent-producer", "transactions", "borders")),
 ]
 
 
@@ -46,8 +52,8 @@ class WrittenByBroker:
     topic_ids: dict[str, str]
     consumed: dict[tuple[str, int], list[Record]]
     transactions: Transactions
-    committed: list[Record]
-    """What a read_committed consumer got of the transactions."""
+    committed: dict[str, list[Record]]
+    """What a read_committed consumer got of the topics with transactions."""
 
     def directory(self) -> LogDirectory:
         return read_log_directory(self.log_dir)
@@ -71,8 +77,9 @@ def written(real_kafka: RealKafka, tmp_path_factory: pytest.TempPathFactory) -> 
     _produce_with_each_codec(client)
     _produce_other_settings(client)
     transactions = _produce_transactions(client)
+    _produce_transactions_over_borders(client)
     consumed = {(topic, number): client.consume_all(topic, number) for topic, number in PARTITIONS}
-    committed = client.consume_all("transactions", isolation="read_committed")
+    committed = {topic: client.consume_all(topic, isolation="read_committed") for topic in ("transactions", "borders")}
     client.delete_records("large-segments", 0, before=1234)
     log_dir = tmp_path_factory.mktemp("written") / "log-dir"
     with real_kafka.stopped() as stopped:
@@ -132,6 +139,29 @@ def _produce_transactions(client: RealKafkaClient) -> Transactions:
     unfinished.init_transactions()
     unfinished.begin_transaction()
     return Transactions(committed, aborted, send(unfinished, "transactions", 0, varied_records(50, seed=12)))
+
+
+def _produce_transactions_over_borders(client: RealKafkaClient) -> None:
+    """Five producers at once: their transactions begin and end in different segments, some are aborted."""
+    client.create_topic("borders", 1, SMALL_SEGMENTS)
+    producers = [
+        client.producer(transactional_id=f"borders-{number}", enable_idempotence="true", batch_num_messages=10)
+        for number in range(5)
+    ]
+    for producer in producers:
+        producer.init_transactions()
+    for turn in range(20):
+        producer = producers[turn % 5]
+        if turn >= 5:
+            # Its transaction has been open for as long as the four others have written.
+            if turn % 2:
+                producer.abort_transaction()
+            else:
+                producer.commit_transaction()
+        producer.begin_transaction()
+        send(producer, "borders", 0, varied_records(60, seed=100 + turn))
+    for number in (3, 0, 2):
+        producers[number].abort_transaction()
 
 
 def _batches(partition: Path) -> Iterator[tuple[RecordBatch, list[Record]]]:
@@ -194,16 +224,30 @@ def test_a_transaction_index_is_where_a_transaction_was_aborted(written: Written
     assert any(segment.has_transaction_index() for segment in segments)
 
 
-def test_rebuilt_indexes_are_the_brokers_own(written: WrittenByBroker) -> None:
+def test_an_abort_is_in_the_segment_of_its_marker(written: WrittenByBroker) -> None:
+    aborted = [
+        (segment.base_offset, transaction.first_offset)
+        for segment in list_segments(written.partition("borders"))
+        for transaction in TransactionIndex.read(segment.transaction_index_path, segment.base_offset).transactions
+    ]
+    assert len(aborted) > 8
+    assert any(first < base for base, first in aborted)
+
+
+@pytest.mark.parametrize("from_snapshots", [True, False])
+def test_rebuilt_indexes_and_snapshots_are_the_brokers_own(written: WrittenByBroker, from_snapshots: bool) -> None:
     entries = 0
     for partition in written.directory().partitions:
         for segment in list_segments(partition.path):
-            builder = IndexBuilder(segment.base_offset)
-            builder.append(scan_segment(segment.log_path, segment.base_offset))
-            builder.close()
-            assert builder.offset_index().to_bytes() == segment.offset_index_path.read_bytes(), segment
-            assert builder.time_index().to_bytes() == segment.time_index_path.read_bytes(), segment
-            entries += builder.offset_entry_count
+            rebuilt = rebuild_indexes(segment, from_snapshots=from_snapshots)
+            assert rebuilt.offset_index == segment.offset_index_path.read_bytes(), segment
+            assert rebuilt.time_index == segment.time_index_path.read_bytes(), segment
+            index = segment.transaction_index_path
+            assert rebuilt.transaction_index == (index.read_bytes() if index.exists() else b""), segment
+            snapshot = producer_snapshot_path(partition.path, rebuilt.end_offset)
+            # An empty log has none.
+            assert not rebuilt.end_offset or rebuilt.producer_snapshot == snapshot.read_bytes(), segment
+            entries += len(rebuilt.offset_index) // 8
     assert entries > 150
 
 
@@ -225,8 +269,10 @@ def test_checkpoints_say_what_clients_see(written: WrittenByBroker) -> None:
     recovery_points = read_offset_checkpoint(written.log_dir / RECOVERY_POINT_CHECKPOINT)
     assert directory.high_watermarks is not None
     for (topic, number), consumed in written.consumed.items():
-        assert directory.high_watermarks[topic, number] == consumed[-1].offset + 1
-        assert recovery_points[topic, number] == consumed[-1].offset + 1
+        *_, (last, _) = _batches(written.partition(topic, number))
+        assert last.is_control or last.next_offset == consumed[-1].offset + 1
+        assert directory.high_watermarks[topic, number] == last.next_offset
+        assert recovery_points[topic, number] == last.next_offset
         epochs = read_leader_epochs(written.partition(topic, number) / LEADER_EPOCH_CHECKPOINT)
         assert epochs == (EpochEntry(epoch=0, start_offset=epochs[0].start_offset),)
     assert directory.log_start_offsets is not None
@@ -254,18 +300,51 @@ def test_the_stable_offset_is_where_a_committed_reader_stops(written: WrittenByB
     high_watermark = written.consumed["transactions", 0][-1].offset + 1
     stable = last_stable_offset(written.partition("transactions"), high_watermark)
     assert stable == written.transactions.open[0].offset
-    assert written.committed == written.transactions.committed
+    assert written.committed["transactions"] == written.transactions.committed
+
+
+@pytest.mark.parametrize("topic", ["transactions", "borders"])
+def test_a_committed_reader_gets_the_same_of_us(written: WrittenByBroker, tmp_path: Path, topic: str) -> None:
+    directory = shutil.copytree(written.partition(topic), tmp_path / f"{topic}-0")
+    found: list[int] = []
+    with LocalLog.open(directory) as log:
+        offset = 0
+        while (fetched := log.fetch(offset, 5000, Isolation.READ_COMMITTED)).batches:
+            found += committed_offsets(fetched.batches, fetched.aborted, offset)
+            offset = split(fetched.batches)[-1][0].next_offset
+        assert offset == log.last_stable_offset
+    assert found == [record.offset for record in written.committed[topic]]
 
 
 def test_a_log_is_opened_where_its_broker_left_it(written: WrittenByBroker, tmp_path: Path) -> None:
-    for topic in ("compressed-by-client-4", "append-time-0", "large-segments-0"):
+    topics = "append-time", "large-segments", "idempotent-producer", "transactions", "borders"
+    for topic in ("compressed-by-client-4", *(f"{topic}-0" for topic in topics)):
         directory = shutil.copytree(written.log_dir / topic, tmp_path / topic)
         before = {path.name: path.read_bytes() for path in directory.iterdir()}
         with LocalLog.open(directory) as log:
             assert log.truncated_bytes == 0
             assert (log.topic, log.topic_id) == (topic[:-2], written.topic_ids[topic[:-2]])
-            assert log.log_end_offset == written.consumed[log.topic, log.partition][-1].offset + 1
+            assert log.log_end_offset > written.consumed[log.topic, log.partition][-1].offset
         assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
+
+
+def test_a_log_is_recovered_as_its_broker_recovers_it(start_kafka: Callable[[Path], RealKafka], tmp_path: Path) -> None:
+    killed = tmp_path / "killed"
+    kafka = start_kafka(killed)
+    _produce_transactions_over_borders(kafka.client)
+    kafka.kill()
+    ours = shutil.copytree(killed, tmp_path / "ours")
+    LogDirectoryWriter.open(ours, SMALL_LOG).close()
+    with RealKafka(kafka.programs, tmp_path / "again", log_dir=killed):
+        pass
+
+    files = sorted(path.name for path in (ours / "borders-0").iterdir())
+    assert sum(name.endswith(".txnindex") for name in files) > 2
+    assert files == sorted(path.name for path in (killed / "borders-0").iterdir())
+    for name in files:
+        # The broker has begun a leader epoch of its own.
+        if name != LEADER_EPOCH_CHECKPOINT:
+            assert (ours / "borders-0" / name).read_bytes() == (killed / "borders-0" / name).read_bytes(), name
 
 
 def test_a_directory_that_a_broker_holds_is_refused(real_kafka: RealKafka) -> None:

@@ -17,6 +17,7 @@ from tiered_storage.kafka_log.offset_index import OffsetIndex
 from tiered_storage.kafka_log.segment_recovery import RecoveredSegment
 from tiered_storage.kafka_log.segment_scan import SegmentScanner
 from tiered_storage.kafka_log.time_index import ENTRY as TIME_ENTRY
+from tiered_storage.kafka_log.transaction_index import AbortedTransaction, TransactionIndex
 
 WRITE_BYTES = 1 << 20
 """Batches are gathered up to this size before they go to the file."""
@@ -40,16 +41,24 @@ class ActiveSegment:
         self._scanner = SegmentScanner(
             str(segment.log_path), segment.base_offset, start_position=recovered.size, verify_crc=False
         )
+        self._aborted = list(recovered.aborted)
         self._gathered = bytearray()
         self._gathered_batches = 0
         for path in (segment.offset_index_path, segment.time_index_path):
             path.write_bytes(b"")
+        segment.transaction_index_path.unlink(missing_ok=True)
         self._descriptor: int | None = os.open(segment.log_path, os.O_WRONLY | os.O_CLOEXEC)
 
     @property
     def is_closed(self) -> bool:
         """Whether `close` was called."""
         return self._descriptor is None
+
+    @property
+    def latest_timestamp(self) -> int:
+        """The largest timestamp of its batches (ms), -1 for none."""
+        self.write_out()
+        return self._indexes.latest.timestamp
 
     def has_room_for(self, batch: RecordBatch, now: int) -> bool:
         """Say whether `batch` still goes here: by size, record time, range of offsets and room in the indexes.
@@ -64,7 +73,7 @@ class ActiveSegment:
             return False
         return self._indexes_have_room()
 
-    def append(self, batch: bytes | bytearray, header: RecordBatch) -> None:
+    def append(self, batch: bytes | bytearray | memoryview, header: RecordBatch) -> None:
         """Take `batch`, whose offsets follow those before it; it is on the disk for sure after `flush` or `finish`."""
         self._gathered += batch
         self._gathered_batches += 1
@@ -75,9 +84,17 @@ class ActiveSegment:
         if len(self._gathered) >= WRITE_BYTES:
             self.write_out()
 
+    def add_aborted(self, transaction: AbortedTransaction) -> None:
+        """Take a transaction whose abort marker was the last batch that was appended."""
+        self._aborted.append(transaction)
+
     def offset_index(self) -> OffsetIndex:
         """Return the offset index of what was written out."""
         return self._indexes.offset_index()
+
+    def transaction_index(self) -> TransactionIndex:
+        """Return the transaction index of what was appended."""
+        return TransactionIndex(self.segment.base_offset, tuple(self._aborted))
 
     def write_out(self) -> None:
         """Write the gathered batches to the file, where others can read them, though not yet for sure to the disk."""
@@ -96,6 +113,8 @@ class ActiveSegment:
         os.fsync(self._open_descriptor())
         _append_rest(self.segment.offset_index_path, self._indexes.offset_index().to_bytes())
         _append_rest(self.segment.time_index_path, self._indexes.time_index().to_bytes())
+        if self._aborted:
+            _append_rest(self.segment.transaction_index_path, self.transaction_index().to_bytes())
 
     def finish(self) -> None:
         """Bring the segment to the disk as a closed one: the last entry of its time index is its largest timestamp."""

@@ -102,9 +102,7 @@ class RecordBatch:
     @property
     def last_sequence(self) -> int:
         """The last record's sequence number, which restarts at 0 behind 2**31 - 1; -1 without a producer id."""
-        if self.base_sequence == NO_SEQUENCE:
-            return NO_SEQUENCE
-        return (self.base_sequence + self.last_offset_delta) & INT32_MAX
+        return sequence_after(self.base_sequence, self.last_offset_delta)
 
     @property
     def compression(self) -> Compression:
@@ -130,6 +128,11 @@ class RecordBatch:
     def has_delete_horizon(self) -> bool:
         """Whether compaction has put the delete horizon (ms) in the place of the base timestamp."""
         return bool(self.attributes & DELETE_HORIZON_BIT)
+
+
+def sequence_after(sequence: int, records: int) -> int:
+    """Return the sequence number so many `records` behind `sequence`; there is none behind -1 (none)."""
+    return NO_SEQUENCE if sequence == NO_SEQUENCE else (sequence + records) & INT32_MAX
 
 
 def batch_size(buffer: Buffer, position: int = 0, *, source: str = "<memory>", source_position: int = 0) -> int:

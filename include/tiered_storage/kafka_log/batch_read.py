@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from tiered_storage.errors import CorruptRecordError
-from tiered_storage.kafka_log.batch_header import BATCH_OVERHEAD, read_batch_header
+from tiered_storage.kafka_log.batch_header import BATCH_OVERHEAD, RecordBatch, read_batch_header
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRange:
+    """Whole batches one behind the other, and the first offset behind the last of them."""
+
+    content: bytes
+    next_offset: int
 
 
 def read_batches(log_path: Path, position: int, offset: int, max_bytes: int) -> bytes:
@@ -17,28 +28,60 @@ def read_batches(log_path: Path, position: int, offset: int, max_bytes: int) -> 
 
     Raises CorruptRecordError where there is no batch at `position`, or the file ends inside the first one.
     """
+    found = read_batch_range(log_path, position, offset, max_bytes)
+    return found.content if found else b""
+
+
+def read_batch_range(
+    log_path: Path, position: int, offset: int, max_bytes: int, end_offset: int | None = None
+) -> BatchRange | None:
+    """Return what read_batches does, up to the first batch that reaches `end_offset` (exclusive) or further.
+
+    None stands for no batch at all. Raises as read_batches does.
+    """
     source = str(log_path)
     with log_path.open("rb") as file:
-        size = file.seek(0, 2)
-        while position < size:
-            file.seek(position)
-            header = read_batch_header(file.read(BATCH_OVERHEAD), source=source, source_position=position)
-            if position + header.size > size:
-                raise CorruptRecordError(source, position, f"truncated: {size - position} of {header.size} bytes")
-            if header.last_offset >= offset:
-                file.seek(position)
-                content = file.read(max(max_bytes, header.size))
-                return content[: _whole_batches(content, source, position)]
-            position += header.size
-    return b""
+        found = _first_batch(file, source, position, offset)
+        if found is None:
+            return None
+        position, header = found
+        if end_offset is not None and header.next_offset > end_offset:
+            return None
+        file.seek(position)
+        return _whole_batches(file.read(max(max_bytes, header.size)), source, position, end_offset)
 
 
-def _whole_batches(content: bytes, source: str, position: int) -> int:
-    """Return how many bytes of `content` are whole batches."""
-    whole = 0
+def batch_position(log_path: Path, position: int, offset: int) -> int | None:
+    """Return where in `log_path` the first batch with `offset` or a later one begins, None where there is none.
+
+    The search begins at `position`, as that of read_batches does, and raises as it does.
+    """
+    with log_path.open("rb") as file:
+        found = _first_batch(file, str(log_path), position, offset)
+    return found[0] if found else None
+
+
+def _first_batch(file: BinaryIO, source: str, position: int, offset: int) -> tuple[int, RecordBatch] | None:
+    """Return the first batch from `position` on that reaches `offset`, and where it begins."""
+    size = file.seek(0, os.SEEK_END)
+    while position < size:
+        file.seek(position)
+        header = read_batch_header(file.read(BATCH_OVERHEAD), source=source, source_position=position)
+        if position + header.size > size:
+            raise CorruptRecordError(source, position, f"truncated: {size - position} of {header.size} bytes")
+        if header.last_offset >= offset:
+            return position, header
+        position += header.size
+    return None
+
+
+def _whole_batches(content: bytes, source: str, position: int, end_offset: int | None) -> BatchRange:
+    """Return the whole batches that `content` begins with, of which there is at least one, below `end_offset`."""
+    whole, next_offset = 0, 0
     while len(content) - whole >= BATCH_OVERHEAD:
         header = read_batch_header(content, whole, source=source, source_position=position)
-        if whole + header.size > len(content):
+        if whole + header.size > len(content) or (end_offset is not None and header.next_offset > end_offset):
             break
         whole += header.size
-    return whole
+        next_offset = header.next_offset
+    return BatchRange(content[:whole], next_offset)

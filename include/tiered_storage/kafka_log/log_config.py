@@ -9,13 +9,20 @@ from tiered_storage.kafka_log.batch_header import BATCH_OVERHEAD, INT32_MAX
 from tiered_storage.kafka_log.index_builder import INDEX_INTERVAL_BYTES
 from tiered_storage.kafka_log.time_index import ENTRY as TIME_ENTRY
 
+INT64_MAX = (1 << 63) - 1
+
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
     """How a log is cut into segments and indexed; each field is Kafka's topic setting of the same words.
 
     `segment_bytes`, `segment_index_bytes`, `max_message_bytes` (of one whole batch) and `index_interval_bytes` are
-    bytes, `segment_ms` is ms of record time. Raises ConfigurationError for what no segment can satisfy.
+    bytes, `segment_ms` is ms of record time. As it takes a batch, the log is flushed by itself once `flush_messages`
+    offsets or `flush_ms` ms have passed since the last time. `retention_ms` and `retention_bytes` (-1: no limit) say
+    what retention takes, once it is asked for; `file_delete_delay_ms` later the files go too. A producer is forgotten
+    after `producer_id_expiration_ms` of silence.
+
+    Raises ConfigurationError for what no segment can satisfy.
     """
 
     segment_bytes: int = 1 << 30
@@ -23,13 +30,25 @@ class LogConfig:
     segment_index_bytes: int = 10 << 20
     index_interval_bytes: int = INDEX_INTERVAL_BYTES
     max_message_bytes: int = 1_048_588
+    flush_messages: int = INT64_MAX
+    flush_ms: int = INT64_MAX
+    retention_ms: int = 7 * 24 * 60 * 60 * 1000
+    retention_bytes: int = -1
+    file_delete_delay_ms: int = 60_000
+    producer_id_expiration_ms: int = 24 * 60 * 60 * 1000
 
     def __post_init__(self) -> None:
         _check("segment_bytes", self.segment_bytes, BATCH_OVERHEAD)
-        _check("segment_ms", self.segment_ms, 1, most=(1 << 63) - 1)
+        _check("segment_ms", self.segment_ms, 1, most=INT64_MAX)
         _check("segment_index_bytes", self.segment_index_bytes, 2 * TIME_ENTRY.itemsize)
         _check("index_interval_bytes", self.index_interval_bytes, 0)
         _check("max_message_bytes", self.max_message_bytes, BATCH_OVERHEAD)
+        _check("flush_messages", self.flush_messages, 1, most=INT64_MAX)
+        _check("flush_ms", self.flush_ms, 0, most=INT64_MAX)
+        _check("retention_ms", self.retention_ms, -1, most=INT64_MAX)
+        _check("retention_bytes", self.retention_bytes, -1, most=INT64_MAX)
+        _check("file_delete_delay_ms", self.file_delete_delay_ms, 0, most=INT64_MAX)
+        _check("producer_id_expiration_ms", self.producer_id_expiration_ms, 1)
 
 
 def _check(name: str, value: int, least: int, most: int = INT32_MAX) -> None:

@@ -3,9 +3,9 @@
     .lock                                held from the beginning to the end
     meta.properties                      version 1, see meta_properties.py
     {topic}-{partition}/                 see local_log.py
-    replication-offset-checkpoint        at the end: each log's end, all of it being on this one replica
-    recovery-point-offset-checkpoint     at the end: each log's end, all of it being on the disk
-    log-start-offset-checkpoint          at the end: each log's start
+    replication-offset-checkpoint        at the end, and when asked for: each log's high watermark
+    recovery-point-offset-checkpoint     likewise: up to where each log is on the disk, at the end all of it
+    log-start-offset-checkpoint          likewise: each log's start
     .kafka_cleanshutdown                 at the very end: {"version":0,"brokerEpoch":-1}; a broker that finds it skips
                                          recovery and removes it
 
@@ -32,6 +32,7 @@ from tiered_storage.kafka_log.offset_checkpoint import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
+    read_offset_checkpoint,
     write_offset_checkpoint,
 )
 from tiered_storage.kafka_log.small_files import replace_file, sync_directory
@@ -49,6 +50,7 @@ class LogDirectoryWriter:
         self.root = root
         self._clock = clock
         self._logs: dict[tuple[str, int], LocalLog] = {}
+        self._lock = lock
         self._open_files = ExitStack()
         self._open_files.enter_context(lock)
 
@@ -92,7 +94,9 @@ class LogDirectoryWriter:
 
     def create_log(self, topic: str, partition: int, topic_id: str, config: LogConfig | None = None) -> LocalLog:
         """Create an empty log of a partition here; raises as LocalLog.create."""
-        return self._add(LocalLog.create(self.root, topic, partition, topic_id, config, clock=self._clock))
+        return self._add(
+            LocalLog.create(self.root, topic, partition, topic_id, config, clock=self._clock, lock=self._lock)
+        )
 
     def log(self, topic: str, partition: int) -> LocalLog:
         """Return the log of a partition. Raises InvalidLogDirectoryError where it is not here."""
@@ -100,16 +104,24 @@ class LogDirectoryWriter:
             raise InvalidLogDirectoryError(f"{self.root} has no {partition_directory_name(topic, partition)}")
         return self._logs[topic, partition]
 
+    def write_checkpoints(self) -> None:
+        """Write down each log's recovery point, high watermark and start, as a broker does every few seconds.
+
+        After a crash only what lies behind the recovery points is read again, and `delete_records` is not forgotten.
+        """
+        recovery_points = {partition: log.recovery_point for partition, log in self._logs.items()}
+        high_watermarks = {partition: log.high_watermark for partition, log in self._logs.items()}
+        starts = {partition: log.log_start_offset for partition, log in self._logs.items()}
+        write_offset_checkpoint(self.root / RECOVERY_POINT_CHECKPOINT, recovery_points)
+        write_offset_checkpoint(self.root / HIGH_WATERMARK_CHECKPOINT, high_watermarks)
+        write_offset_checkpoint(self.root / LOG_START_OFFSET_CHECKPOINT, starts)
+
     def close(self) -> None:
         """Bring all logs to the disk, then write the checkpoints and, last, the mark of a clean shutdown."""
         with self._open_files:
             for log in self._logs.values():
                 log.close()
-            ends = {partition: log.log_end_offset for partition, log in self._logs.items()}
-            starts = {partition: log.log_start_offset for partition, log in self._logs.items()}
-            write_offset_checkpoint(self.root / RECOVERY_POINT_CHECKPOINT, ends)
-            write_offset_checkpoint(self.root / HIGH_WATERMARK_CHECKPOINT, ends)
-            write_offset_checkpoint(self.root / LOG_START_OFFSET_CHECKPOINT, starts)
+            self.write_checkpoints()
             mark = {"version": 0, "brokerEpoch": _UNKNOWN_BROKER_EPOCH}
             replace_file(self.root / CLEAN_SHUTDOWN, json.dumps(mark, separators=(",", ":")).encode())
 
@@ -126,13 +138,27 @@ class LogDirectoryWriter:
             self._open_files.close()
 
     def _open_logs(self, config: LogConfig | None) -> None:
+        """Open the logs; without the mark of a clean shutdown each is read again from its recovery point on."""
+        was_clean = (self.root / CLEAN_SHUTDOWN).is_file()
         (self.root / CLEAN_SHUTDOWN).unlink(missing_ok=True)
         sync_directory(self.root)
         found = read_log_directory(self.root)
         for error in found.damaged.values():
             raise error
+        checkpoint = self.root / RECOVERY_POINT_CHECKPOINT
+        recovery_points = read_offset_checkpoint(checkpoint) if checkpoint.is_file() else {}
+        starts = found.log_start_offsets or {}
         for partition in found.partitions:
-            self._add(LocalLog.open(partition.path, config, clock=self._clock))
+            name = partition.topic, partition.partition
+            log = LocalLog.open(
+                partition.path,
+                config,
+                clock=self._clock,
+                log_start_offset=starts.get(name, 0),
+                recovery_point=None if was_clean else recovery_points.get(name, 0),
+                lock=self._lock,
+            )
+            self._add(log)
 
     def _add(self, log: LocalLog) -> LocalLog:
         self._open_files.enter_context(log)

@@ -6,7 +6,7 @@
     {base offset}.txnindex     transaction index, only where transactions were aborted
     {offset}.snapshot          producers up to `offset`: the one after a segment is named by its successor's base offset
 
-A further suffix marks what is not part of the log: `.deleted`, `.cleaned`, `.swap`.
+A further suffix marks what is not part of the log: `.deleted`, `.cleaned`, `.swap`; see log_leftovers.py.
 
 Source: released Kafka.
 """
@@ -44,6 +44,11 @@ class LogSegment:
     @property
     def transaction_index_path(self) -> Path:
         return self._path("txnindex")
+
+    @property
+    def index_paths(self) -> tuple[Path, ...]:
+        """The offset, the time and the transaction index, whether they exist or not."""
+        return self.offset_index_path, self.time_index_path, self.transaction_index_path
 
     def size(self) -> int:
         """Return how many bytes the `.log` file has."""

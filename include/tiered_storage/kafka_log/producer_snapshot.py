@@ -16,7 +16,8 @@
       coordinator epoch       int32    of the transaction coordinator that wrote its last marker; -1: none
       current first offset    int64    of its open transaction; -1: none is open
 
-A broker writes one at each roll, for the new base offset, and when it stops.
+A broker writes one at each roll, for the new base offset, and when it stops. The order of the producers is that of its
+hash table, see `in_broker_order`.
 
 Source: KIP-98; ProducerSnapshot.json of released Kafka.
 """
@@ -38,6 +39,7 @@ MAX_BYTES = 64 << 20
 _HEADER = struct.Struct(">hIi")
 _ENTRY = struct.Struct(">qhiqiqiq")
 _COUNT = struct.Struct(">i")
+_LEAST_BUCKETS = 16
 _CHECKED_FROM = _HEADER.size - _COUNT.size
 
 
@@ -73,7 +75,29 @@ def read_producer_snapshot(path: Path) -> tuple[ProducerSnapshotEntry, ...]:
     return tuple(ProducerSnapshotEntry(*fields) for fields in _ENTRY.iter_unpack(content[_HEADER.size :]))
 
 
+def encode_producer_snapshot(entries: Sequence[ProducerSnapshotEntry] = ()) -> bytes:
+    """Return the content of a snapshot of these producers."""
+    checked = _COUNT.pack(len(entries)) + b"".join(_ENTRY.pack(*astuple(entry)) for entry in entries)
+    return struct.pack(">hI", VERSION, crc32c(checked)) + checked
+
+
 def write_producer_snapshot(path: Path, entries: Sequence[ProducerSnapshotEntry] = ()) -> None:
     """Write a snapshot of these producers, durably and all or nothing."""
-    checked = _COUNT.pack(len(entries)) + b"".join(_ENTRY.pack(*astuple(entry)) for entry in entries)
-    replace_file(path, struct.pack(">hI", VERSION, crc32c(checked)) + checked)
+    replace_file(path, encode_producer_snapshot(entries))
+
+
+def in_broker_order(entries: Sequence[ProducerSnapshotEntry]) -> tuple[ProducerSnapshotEntry, ...]:
+    """Return `entries`, which are in the order in which their producers came, as a broker writes them.
+
+    It goes through a java.util.HashMap by bucket; theirs has more buckets than counted here once it had more producers.
+    """
+    buckets = _LEAST_BUCKETS
+    while len(entries) > buckets * 3 // 4:
+        buckets *= 2
+    return tuple(sorted(entries, key=lambda entry: _java_hash(entry.producer_id) & (buckets - 1)))
+
+
+def _java_hash(producer_id: int) -> int:
+    """Return the hash of a java.lang.Long as HashMap spreads it, without its sign."""
+    hashed = (producer_id ^ (producer_id >> 32)) & 0xFFFFFFFF
+    return hashed ^ (hashed >> 16)

@@ -14,6 +14,7 @@ from tiered_storage.kafka_log.batch_header import (
     BATCH_OVERHEAD,
     CONTROL_BIT,
     CRC_END,
+    DELETE_HORIZON_BIT,
     LOG_OVERHEAD,
     MAGIC,
     NO_LEADER_EPOCH,
@@ -45,12 +46,16 @@ __all__ = [
     "RecordBatch",
     "TimestampType",
     "encode_batch",
+    "encode_empty_batch",
     "read_batch_header",
     "read_records",
+    "restamp_batch",
 ]
 
 _UNCHECKED_HEADER = struct.Struct(">qiib")
 _CHECKED_HEADER = struct.Struct(">hiqqqhii")
+_INT64 = struct.Struct(">q")
+_MAX_TIMESTAMP_POSITION = 35
 
 
 def encode_batch(
@@ -64,36 +69,73 @@ def encode_batch(
     base_sequence: int = NO_SEQUENCE,
     is_transactional: bool = False,
     is_control: bool = False,
+    delete_horizon: int | None = None,
 ) -> bytes:
     """Return one batch of `records`, whose offsets rise; its base offset is the first one's.
 
-    With LOG_APPEND_TIME the latest timestamp counts as the append time: readers give it to every record.
+    With LOG_APPEND_TIME the latest timestamp counts as the append time: readers give it to every record. With a
+    `delete_horizon` (ms) that stands in the place of the base timestamp, as compaction writes it.
     Raises ConfigurationError where there are no records, or some that one batch cannot hold.
     """
     _check_records(records)
     first, last = records[0], records[-1]
+    base_timestamp = first.timestamp if delete_horizon is None else delete_horizon
     attributes = (
         compression
         | (APPEND_TIME_BIT if timestamp_type is TimestampType.LOG_APPEND_TIME else 0)
         | (TRANSACTIONAL_BIT if is_transactional else 0)
         | (CONTROL_BIT if is_control else 0)
+        | (0 if delete_horizon is None else DELETE_HORIZON_BIT)
     )
     try:
         checked = _CHECKED_HEADER.pack(
             attributes,
             last.offset - first.offset,
-            first.timestamp,
+            base_timestamp,
             max(record.timestamp for record in records),
             producer_id,
             producer_epoch,
             base_sequence,
             len(records),
-        ) + compress(compression, encode_records(records, first.offset, first.timestamp))
+        ) + compress(compression, encode_records(records, first.offset, base_timestamp))
         length = CRC_END - LOG_OVERHEAD + len(checked)
         prefix = _UNCHECKED_HEADER.pack(first.offset, length, partition_leader_epoch, MAGIC)
     except (struct.error, UnicodeEncodeError) as error:
         raise ConfigurationError(f"records from offset {first.offset} do not fit a batch: {error}") from error
     return prefix + crc32c(checked).to_bytes(4, "big") + checked
+
+
+def encode_empty_batch(batch: Buffer) -> bytes:
+    """Return the header that compaction leaves of `batch` when none of its records stays.
+
+    So its offsets, its producer and its sequence numbers remain known. Raises as read_batch_header does.
+    """
+    header = read_batch_header(batch)
+    kept = header.attributes & (APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT | DELETE_HORIZON_BIT)
+    checked = _CHECKED_HEADER.pack(
+        kept,
+        header.last_offset_delta,
+        header.base_timestamp,
+        header.max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        0,
+    )
+    length = CRC_END - LOG_OVERHEAD + len(checked)
+    prefix = _UNCHECKED_HEADER.pack(header.base_offset, length, header.partition_leader_epoch, MAGIC)
+    return prefix + crc32c(checked).to_bytes(4, "big") + checked
+
+
+def restamp_batch(batch: bytearray, append_time: int) -> None:
+    """Stamp the encoded `batch` in place as a broker does that appends with its own time, `append_time` in ms.
+
+    The records keep the producer's times in their deltas, though no reader shows them. Its checksum is made anew.
+    """
+    attributes = int.from_bytes(batch[CRC_END : CRC_END + 2], "big") | APPEND_TIME_BIT
+    batch[CRC_END : CRC_END + 2] = attributes.to_bytes(2, "big")
+    _INT64.pack_into(batch, _MAX_TIMESTAMP_POSITION, append_time)
+    batch[CRC_END - 4 : CRC_END] = crc32c(memoryview(batch)[CRC_END:]).to_bytes(4, "big")
 
 
 def _check_records(records: Sequence[Record]) -> None:

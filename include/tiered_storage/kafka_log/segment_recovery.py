@@ -11,7 +11,9 @@ from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.index_builder import IndexBuilder
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.log_segment import LogSegment
+from tiered_storage.kafka_log.producer_state import ProducerState
 from tiered_storage.kafka_log.segment_scan import iterate_segment, recover_valid_length
+from tiered_storage.kafka_log.transaction_index import AbortedTransaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,8 @@ class RecoveredSegment:
     """A segment whose every batch is whole.
 
     `size` is that of its `.log` file, `truncated_bytes` how much was cut off its end. `first_timestamp` (ms) is the
-    largest of the first batch, None where there is no batch. `epochs` are the leader epochs that begin in it.
+    largest of the first batch, None where there is no batch. `epochs` are the leader epochs that begin in it, `aborted`
+    the transactions whose abort markers stand in it.
     """
 
     size: int
@@ -28,32 +31,39 @@ class RecoveredSegment:
     first_timestamp: int | None
     indexes: IndexBuilder
     epochs: tuple[EpochEntry, ...]
+    aborted: tuple[AbortedTransaction, ...]
 
 
-def recover_segment(segment: LogSegment, index_interval_bytes: int) -> RecoveredSegment:
+def recover_segment(segment: LogSegment, index_interval_bytes: int, producers: ProducerState) -> RecoveredSegment:
     """Cut `segment` behind its last whole batch, as a broker does after a crash, and build its indexes in memory.
 
-    Raises UnsupportedMagicError where it holds batches of magic 0 or 1.
+    `producers` is the state at its base offset and then at its end. Raises UnsupportedMagicError where the segment
+    holds batches of magic 0 or 1, CorruptRecordError where an end marker with a right checksum cannot be read.
     """
     length = recover_valid_length(segment.log_path, segment.base_offset)
     truncated_bytes = segment.size() - length
     if truncated_bytes:
-        _truncate(segment, length)
+        truncate_log_file(segment, length)
     indexes = IndexBuilder(segment.base_offset, index_interval_bytes)
     next_offset = segment.base_offset
     first_timestamp: int | None = None
     epochs: list[EpochEntry] = []
+    aborted: list[AbortedTransaction] = []
     # The checksums have just been verified, up to this length.
-    for _, batches in iterate_segment(segment.log_path, segment.base_offset, verify_crc=False):
+    for window, batches in iterate_segment(segment.log_path, segment.base_offset, verify_crc=False):
         indexes.append(batches)
         next_offset = int(batches.last_offset[-1]) + 1
         if first_timestamp is None:
             first_timestamp = int(batches.max_timestamp[0])
         epochs += _begun_epochs(batches, epochs[-1].epoch if epochs else -1)
-    return RecoveredSegment(length, truncated_bytes, next_offset, first_timestamp, indexes, tuple(epochs))
+        aborted += producers.feed(segment.log_path, window, batches)
+    return RecoveredSegment(
+        length, truncated_bytes, next_offset, first_timestamp, indexes, tuple(epochs), tuple(aborted)
+    )
 
 
-def _truncate(segment: LogSegment, length: int) -> None:
+def truncate_log_file(segment: LogSegment, length: int) -> None:
+    """Cut the `.log` file of `segment` to `length` bytes, durably."""
     with segment.log_path.open("r+b") as file:
         file.truncate(length)
         os.fsync(file.fileno())

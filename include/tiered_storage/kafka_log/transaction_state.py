@@ -1,11 +1,6 @@
 """Which transactions of a partition are open, and so up to where its log is stable.
 
-The first transactional batch of a producer opens its transaction, its next end marker closes it. A marker is a control
-batch of one record:
-
-    key     version   int16   0
-            type      int16   0 abort, 1 commit
-    value   of no concern here
+The first transactional batch of a producer opens its transaction, its next end marker closes it; see control_record.py.
 
 What is stable is what a read_committed consumer may be given: everything below the high watermark and below the first
 offset of the earliest transaction that is open there. A marker at or above the high watermark does not count yet.
@@ -15,7 +10,6 @@ Source: KIP-98; released Kafka.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -23,18 +17,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.batch_header import CONTROL_BIT, NO_PRODUCER_ID, TRANSACTIONAL_BIT
 from tiered_storage.kafka_log.batch_table import BatchTable
+from tiered_storage.kafka_log.control_record import read_end_marker
 from tiered_storage.kafka_log.log_segment import LogSegment, list_segments, producer_snapshot_path
 from tiered_storage.kafka_log.producer_snapshot import read_producer_snapshot
-from tiered_storage.kafka_log.record_batch import read_records
 from tiered_storage.kafka_log.segment_scan import iterate_segment
-
-ABORT = 0
-COMMIT = 1
-
-_MARKER_KEY = struct.Struct(">hh")
 
 
 def last_stable_offset(partition_directory: Path, high_watermark: int) -> int:
@@ -87,11 +75,7 @@ class OpenTransactions:
         position = int(batches.position[row])
         start = position - int(batches.position[0])
         batch = window[start : start + int(batches.size[row])]
-        [marker, *_] = read_records(batch, source=str(path), source_position=position, verify_crc=False)
-        if marker.key is None or len(marker.key) < _MARKER_KEY.size:
-            raise CorruptRecordError(path, position, "the key of a control record is cut")
-        _, kind = _MARKER_KEY.unpack_from(marker.key)
-        if kind in (ABORT, COMMIT):
+        if read_end_marker(batch, source=str(path), source_position=position) is not None:
             self.first_offsets.pop(int(batches.producer_id[row]), None)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tiered_storage.errors import CorruptRecordError
-from tiered_storage.kafka_log.batch_read import read_batches
+from tiered_storage.kafka_log.batch_read import BatchRange, batch_position, read_batch_range, read_batches
 from tiered_storage.kafka_log.record import Record
 from tiered_storage.kafka_log.record_batch import encode_batch
 
@@ -54,3 +54,18 @@ def test_a_position_where_no_batch_begins_is_refused(path: Path) -> None:
         read_batches(path, 7, 0, 10)
 
     assert raised.value.position == 7
+
+
+@pytest.mark.parametrize(("end", "batches"), [(40, [1, 2, 3]), (39, [1, 2]), (30, [1, 2]), (29, [1]), (19, None)])
+def test_batches_that_reach_the_end_that_is_set_are_left_out(path: Path, end: int, batches: list[int] | None) -> None:
+    found = read_batch_range(path, 0, 15, 10 * SIZE, end)
+
+    if batches is None:
+        assert found is None
+    else:
+        assert found == BatchRange(b"".join(BATCHES[i] for i in batches), 10 * batches[-1] + 10)
+
+
+@pytest.mark.parametrize(("offset", "expected"), [(0, 0), (9, 0), (10, SIZE), (39, 3 * SIZE), (40, None)])
+def test_the_position_of_the_batch_with_an_offset_is_found(path: Path, offset: int, expected: int | None) -> None:
+    assert batch_position(path, 0, offset) == expected

@@ -15,6 +15,7 @@ from tiered_storage.errors import (
 )
 from tiered_storage.kafka_log import active_segment
 from tiered_storage.kafka_log.compression import Compression
+from tiered_storage.kafka_log.control_record import ControlRecordType, EndTransactionMarker, encode_end_marker
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, read_leader_epochs
 from tiered_storage.kafka_log.local_log import LocalLog
 from tiered_storage.kafka_log.log_config import LogConfig
@@ -126,8 +127,7 @@ def test_a_segment_whose_indexes_are_full_is_rolled(tmp_path: Path) -> None:
 def test_a_segment_whose_offsets_would_leave_its_indexes_is_rolled(tmp_path: Path) -> None:
     with create(tmp_path) as log:
         log.append(records())
-        log._active.next_offset = 2**31 - 1
-        log.append(records())
+        log.append_as_follower(encode_batch([Record(2**31 - 1, NOW, b"key", b"value")]))
         log.append(records())
 
         assert base_offsets(log) == [0, 2**31]
@@ -209,7 +209,11 @@ def test_an_encoded_batch_that_is_not_whole_or_not_ours_to_keep_is_refused(tmp_p
     batch = encode_batch(records())
     flipped = batch[:-1] + bytes([batch[-1] ^ 1])
     gap = encode_batch([Record(0, NOW, None, None), Record(2, NOW, None, None)])
-    idempotent = encode_batch(records(), producer_id=7, producer_epoch=0, base_sequence=0)
+    unnumbered = encode_batch(records(), producer_id=7, producer_epoch=0)
+    nobodys = encode_batch(records(), is_transactional=True)
+    marker = encode_end_marker(
+        EndTransactionMarker(ControlRecordType.COMMIT, 0, NOW), 0, producer_id=7, producer_epoch=0
+    )
     old = batch[:16] + b"\x01" + batch[17:]
     with create(tmp_path) as log:
         for refused, error, reason in (
@@ -217,7 +221,9 @@ def test_an_encoded_batch_that_is_not_whole_or_not_ours_to_keep_is_refused(tmp_p
             (batch + b"\x00", CorruptRecordError, "are given"),
             (flipped, CorruptRecordError, "CRC"),
             (gap, ConfigurationError, "gaps"),
-            (idempotent, ConfigurationError, "producer id"),
+            (unnumbered, ConfigurationError, "no epoch or no sequence number"),
+            (nobodys, ConfigurationError, "has no producer id"),
+            (marker, ConfigurationError, "control batch"),
             (old, UnsupportedMagicError, "magic 1"),
         ):
             with pytest.raises(error, match=reason):

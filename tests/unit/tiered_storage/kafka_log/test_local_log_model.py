@@ -85,8 +85,8 @@ class LogAgainstRecords(RuleBasedStateMachine):
     @rule(kept=st.floats(0, 1))
     def crash(self, kept: float) -> None:
         """The process ends; of what was not flushed the disk has any part of the active segment's end."""
-        self.log._active.write_out()
-        self.log._active.close()
+        self.log._segments.active.write_out()
+        self.log.abandon()
         active = self.log.segments[-1]
         table = scan_segment(active.log_path, active.base_offset)
         durable = int(table.size[table.last_offset < self.flushed].sum())

@@ -13,6 +13,12 @@ def test_the_defaults_are_kafkas() -> None:
         segment_index_bytes=10485760,
         index_interval_bytes=4096,
         max_message_bytes=1048588,
+        flush_messages=2**63 - 1,
+        flush_ms=2**63 - 1,
+        retention_ms=604800000,
+        retention_bytes=-1,
+        file_delete_delay_ms=60000,
+        producer_id_expiration_ms=86400000,
     )
 
 
@@ -25,6 +31,12 @@ def test_the_defaults_are_kafkas() -> None:
         ("segment_index_bytes", 23),
         ("index_interval_bytes", -1),
         ("max_message_bytes", 60),
+        ("flush_messages", 0),
+        ("flush_ms", -1),
+        ("retention_ms", -2),
+        ("retention_bytes", -2),
+        ("file_delete_delay_ms", -1),
+        ("producer_id_expiration_ms", 0),
     ],
 )
 def test_a_value_that_no_segment_can_satisfy_is_refused_by_name(name: str, value: int) -> None:

@@ -8,6 +8,7 @@ import pytest
 from support.local_logs import NOW, TOPIC_ID, read_all, records
 from tiered_storage.errors import CorruptIndexError, InvalidLogDirectoryError, LogDirectoryLockedError
 from tiered_storage.kafka_log.directory_lock import ensure_unlocked
+from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_directory import read_log_directory
 from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.meta_properties import MetaProperties
@@ -123,3 +124,42 @@ def test_a_partition_that_is_not_there_is_refused_by_name(tmp_path: Path) -> Non
         pytest.raises(InvalidLogDirectoryError, match="has no orders-7"),
     ):
         directory.log("orders", 7)
+
+
+def test_checkpoints_written_on_the_way_say_what_a_crash_leaves(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), LogDirectoryWriter.create(tmp_path, "cluster", clock=lambda: NOW) as directory:
+        log = directory.create_log("orders", 0, TOPIC_ID)
+        log.append(records(3))
+        log.flush()
+        log.append(records(2))
+        log.update_high_watermark(4)
+        log.delete_records(2)
+        directory.write_checkpoints()
+        raise RuntimeError
+
+    found = read_log_directory(tmp_path)
+    assert (found.high_watermarks, found.log_start_offsets) == ({("orders", 0): 4}, {("orders", 0): 2})
+    assert read_offset_checkpoint(tmp_path / "recovery-point-offset-checkpoint") == {("orders", 0): 3}
+    with LogDirectoryWriter.open(tmp_path, clock=lambda: NOW) as directory:
+        log = directory.log("orders", 0)
+        assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (2, 5, 3)
+
+
+@pytest.mark.parametrize("was_clean", [True, False])
+def test_without_the_mark_of_a_clean_shutdown_all_behind_the_recovery_points_is_verified(
+    tmp_path: Path, was_clean: bool
+) -> None:
+    config = LogConfig(segment_bytes=300)
+    with LogDirectoryWriter.create(tmp_path, "cluster", clock=lambda: NOW) as directory:
+        log = directory.create_log("orders", 0, TOPIC_ID, config)
+        for _ in range(9):
+            log.append(records(1))
+    first = log.segments[0].log_path
+    content = first.read_bytes()
+    first.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n0\n")
+    if not was_clean:
+        (tmp_path / ".kafka_cleanshutdown").unlink()
+
+    with LogDirectoryWriter.open(tmp_path, config, clock=lambda: NOW) as directory:
+        assert directory.log("orders", 0).log_end_offset == (9 if was_clean else 1)

@@ -10,6 +10,8 @@ from tiered_storage.errors import CorruptIndexError
 from tiered_storage.kafka_log.checksum import crc32c
 from tiered_storage.kafka_log.producer_snapshot import (
     ProducerSnapshotEntry,
+    encode_producer_snapshot,
+    in_broker_order,
     read_producer_snapshot,
     write_producer_snapshot,
 )
@@ -87,3 +89,30 @@ def test_a_count_that_its_bytes_belie_is_refused_though_the_checksum_is_right(pa
 
     with pytest.raises(CorruptIndexError, match=f"not those of {count} producers"):
         read_producer_snapshot(path)
+
+
+def of_ids(*ids: int) -> list[ProducerSnapshotEntry]:
+    return [ProducerSnapshotEntry(producer_id, 0, 0, 0, 0, 0, -1, -1) for producer_id in ids]
+
+
+@pytest.mark.parametrize(
+    ("came", "written"),
+    [
+        ((0, 1, 2), (0, 1, 2)),
+        ((15, 16, 17), (16, 17, 15)),
+        ((17, 1, 33), (17, 1, 33)),
+        (tuple(range(15, 28)), (*range(15, 28),)),
+        ((15, *range(20, 32), 32), (32, 15, *range(20, 32))),
+        ((1 << 32, (1 << 32) + 1), ((1 << 32) + 1, 1 << 32)),
+    ],
+)
+def test_producers_are_written_in_the_order_of_a_brokers_hash_table(
+    came: tuple[int, ...], written: tuple[int, ...]
+) -> None:
+    assert in_broker_order(of_ids(*came)) == tuple(of_ids(*written))
+
+
+def test_the_content_of_a_snapshot_needs_no_file(path: Path) -> None:
+    write_producer_snapshot(path, of_ids(4, 5))
+
+    assert encode_producer_snapshot(of_ids(4, 5)) == path.read_bytes()

@@ -20,8 +20,10 @@ from tiered_storage.kafka_log.record_batch import (
     RecordBatch,
     TimestampType,
     encode_batch,
+    encode_empty_batch,
     read_batch_header,
     read_records,
+    restamp_batch,
 )
 from tiered_storage.kafka_log.varint import append_varint
 
@@ -138,6 +140,52 @@ def test_a_batch_whose_records_are_compacted_away_has_none() -> None:
     assert read_records(BY_KAFKA_COMPACTED_AWAY) == []
     assert (header.base_offset, header.last_offset, header.next_offset) == (100, 109, 110)
     assert (header.base_sequence, header.last_sequence) == (3, 12)
+
+
+@given(record_lists(), st.integers(0, 1 << 40), st.sampled_from(Compression))
+def test_a_delete_horizon_stands_where_the_base_timestamp_was_and_the_records_keep_their_times(
+    records: list[Record], delete_horizon: int, codec: Compression
+) -> None:
+    batch = encode_batch(records, codec, delete_horizon=delete_horizon)
+
+    header = read_batch_header(batch)
+    assert header.has_delete_horizon
+    assert header.base_timestamp == delete_horizon
+    assert header.max_timestamp == max(record.timestamp for record in records)
+    assert read_records(batch) == records
+
+
+def test_what_compaction_leaves_of_a_batch_is_its_header() -> None:
+    batch = encode_batch(
+        some_records(70, 3),
+        Compression.ZSTD,
+        partition_leader_epoch=6,
+        producer_id=7,
+        producer_epoch=8,
+        base_sequence=9,
+        is_transactional=True,
+    )
+    whole, left = read_batch_header(batch), read_batch_header(encode_empty_batch(batch))
+
+    assert (left.size, left.record_count, left.compression) == (61, 0, Compression.NONE)
+    assert (left.base_offset, left.last_offset, left.last_sequence) == (70, 72, 11)
+    assert (left.partition_leader_epoch, left.producer_id, left.producer_epoch) == (6, 7, 8)
+    assert (left.base_timestamp, left.max_timestamp) == (whole.base_timestamp, whole.max_timestamp)
+    assert left.is_transactional
+    check_crc(encode_empty_batch(batch))
+    assert read_records(encode_empty_batch(batch)) == []
+
+
+def test_a_broker_stamps_a_batch_and_leaves_the_producers_times_in_its_deltas() -> None:
+    before = encode_batch(some_records(0, 3), Compression.LZ4, producer_id=7, producer_epoch=0, base_sequence=0)
+    stamped = bytearray(before)
+
+    restamp_batch(stamped, 1_800_000_000_000)
+
+    batch = bytes(stamped)
+    assert (batch[:17], batch[23:35], batch[43:]) == (before[:17], before[23:35], before[43:])
+    assert read_batch_header(batch).timestamp_type is TimestampType.LOG_APPEND_TIME
+    assert {record.timestamp for record in read_records(batch)} == {1_800_000_000_000}
 
 
 def test_a_header_says_what_was_encoded() -> None:

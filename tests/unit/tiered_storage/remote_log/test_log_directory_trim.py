@@ -50,7 +50,7 @@ def test_the_oldest_segments_go_with_all_that_belongs_to_them(tmp_path: Path) ->
         "00000000000000000020.log", "00000000000000000020.index", "00000000000000000020.timeindex",
         "00000000000000000020.snapshot",
         "00000000000000000030.log", "00000000000000000030.index", "00000000000000000030.timeindex",
-        "00000000000000000030.snapshot",
+        "00000000000000000030.snapshot", "00000000000000000035.snapshot",
         "leader-epoch-checkpoint", "partition.metadata",
     }  # fmt: skip
     assert log_starts(files) == {("orders", 0): 20}

@@ -1,0 +1,112 @@
+"""Rebuilds everything that stands beside a segment's `.log` file from the log alone.
+
+Offset and time index follow from the segment's own batches. Transaction index and producer snapshot also need what the
+producers did before it: they begin from the latest producer snapshot up to the segment's base offset and go through the
+batches between. The files are those that a broker of release 4 writes, byte by byte, where it appended the same batches
+one by one with the same `index_interval_bytes`, and no producer has expired meanwhile.
+
+Source: LogSegment and ProducerStateManager of released Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tiered_storage.errors import InvalidLogDirectoryError, UnsupportedMagicError
+from tiered_storage.kafka_log.index_builder import INDEX_INTERVAL_BYTES, IndexBuilder
+from tiered_storage.kafka_log.log_segment import LogSegment, list_segments, producer_snapshot_path
+from tiered_storage.kafka_log.producer_snapshot import encode_producer_snapshot
+from tiered_storage.kafka_log.producer_snapshot_files import latest_state
+from tiered_storage.kafka_log.producer_state import ProducerState
+from tiered_storage.kafka_log.segment_scan import iterate_segment
+from tiered_storage.kafka_log.small_files import replace_file
+from tiered_storage.kafka_log.transaction_index import AbortedTransaction, encode_aborted_transactions
+
+
+@dataclass(frozen=True, slots=True)
+class RebuiltIndexes:
+    """The content of the files that belong to a closed segment.
+
+    `transaction_index` is empty where no transaction is aborted in the segment: a broker has no file then.
+    `producer_snapshot` is the one at `end_offset`, the first offset behind the segment.
+    """
+
+    offset_index: bytes
+    time_index: bytes
+    transaction_index: bytes
+    producer_snapshot: bytes
+    end_offset: int
+
+    def write(self, segment: LogSegment) -> None:
+        """Replace the files of `segment` and the snapshot behind it by these, each durably and all or nothing."""
+        self.write_indexes(segment)
+        replace_file(producer_snapshot_path(segment.directory, self.end_offset), self.producer_snapshot)
+
+    def write_indexes(self, segment: LogSegment) -> None:
+        """Replace the files of `segment` by these, each durably and all or nothing."""
+        replace_file(segment.offset_index_path, self.offset_index)
+        replace_file(segment.time_index_path, self.time_index)
+        write_transaction_index(segment, self.transaction_index)
+
+
+def rebuild_indexes(
+    segment: LogSegment, *, index_interval_bytes: int = INDEX_INTERVAL_BYTES, from_snapshots: bool = True
+) -> RebuiltIndexes:
+    """Build everything that belongs to `segment` from the log in its directory, changing nothing there.
+
+    Without `from_snapshots` the producers are followed from the first segment on. Raises InvalidLogDirectoryError where
+    the segment is not there, CorruptRecordError where one of its batches, or of those to be read before it, is broken.
+    """
+    segments = list_segments(segment.directory)
+    if segment not in segments:
+        raise InvalidLogDirectoryError(f"{segment.log_path} is missing: there is nothing to rebuild its indexes from")
+    earlier = segments[: segments.index(segment)]
+    start_offset = segments[0].base_offset
+    if from_snapshots:
+        producers = latest_state(segment.directory, start_offset, segment.base_offset)
+    else:
+        producers = ProducerState(start_offset)
+    feed_segments(producers, earlier, segment.base_offset)
+    indexes = IndexBuilder(segment.base_offset, index_interval_bytes)
+    aborted: list[AbortedTransaction] = []
+    for window, batches in iterate_segment(segment.log_path, segment.base_offset):
+        indexes.append(batches)
+        aborted += producers.feed(segment.log_path, window, batches)
+    indexes.close()
+    return RebuiltIndexes(
+        offset_index=indexes.offset_index().to_bytes(),
+        time_index=indexes.time_index().to_bytes(),
+        transaction_index=encode_aborted_transactions(aborted),
+        producer_snapshot=encode_producer_snapshot(producers.snapshot()),
+        end_offset=producers.end_offset,
+    )
+
+
+def feed_segments(
+    producers: ProducerState, segments: Sequence[LogSegment], end_offset: int, *, skip_older_formats: bool = False
+) -> None:
+    """Bring `producers` from its end offset to the end of `segments`, which follow one another up to `end_offset`.
+
+    Their checksums are not verified again. Raises CorruptRecordError where one of their batches is broken. With
+    `skip_older_formats` a segment is left at its first batch of magic 0 or 1, which knows no producers.
+    """
+    ends = [*(segment.base_offset for segment in segments), end_offset][1:]
+    for segment, end in zip(segments, ends, strict=True):
+        if end <= producers.end_offset:
+            continue
+        try:
+            for window, batches in iterate_segment(segment.log_path, segment.base_offset, verify_crc=False):
+                producers.feed(segment.log_path, window, batches)
+        except UnsupportedMagicError:
+            if not skip_older_formats:
+                raise
+    producers.end_offset = max(producers.end_offset, end_offset)
+
+
+def write_transaction_index(segment: LogSegment, content: bytes) -> None:
+    """Replace the transaction index of `segment`; without `content` there is to be none."""
+    if content:
+        replace_file(segment.transaction_index_path, content)
+    else:
+        segment.transaction_index_path.unlink(missing_ok=True)

@@ -1,0 +1,140 @@
+"""What a log checks and changes in batches before it appends them: those of producers, and those of a leader.
+
+Source: LogValidator and UnifiedLog of released Kafka.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tiered_storage.errors import ConfigurationError, CorruptRecordError, UnexpectedAppendOffsetError
+from tiered_storage.kafka_log.batch_header import (
+    BATCH_OVERHEAD,
+    INT32_MAX,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_ID,
+    RecordBatch,
+    check_crc,
+    read_batch_header,
+)
+from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.record_batch import restamp_batch
+
+_BASE_OFFSET = struct.Struct(">q")
+_LEADER_EPOCH = struct.Struct(">i")
+_LEADER_EPOCH_POSITION = 12
+_SOURCE = "<batch>"
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedBatch:
+    """A batch as it goes into the log, and its header."""
+
+    content: bytes | bytearray | memoryview
+    header: RecordBatch
+
+    @classmethod
+    def of(cls, content: bytes | bytearray) -> PlacedBatch:
+        """Read the header of `content`."""
+        return cls(content, read_batch_header(content, source=_SOURCE))
+
+
+def place_records(records: Sequence[Record], base_offset: int, append_time: int | None) -> list[Record]:
+    """Return `records` with offsets from `base_offset` on, and stamped with `append_time` (ms) if it is given."""
+    return [
+        Record(
+            offset,
+            record.timestamp if append_time is None else append_time,
+            record.key,
+            record.value,
+            record.headers,
+        )
+        for offset, record in enumerate(records, base_offset)
+    ]
+
+
+def place_batch(batch: bytes, base_offset: int, leader_epoch: int, append_time: int | None) -> PlacedBatch:
+    """Return the encoded `batch` of a producer with its place in the log, stamped with `append_time` (ms) if given.
+
+    Raises CorruptRecordError where it is not whole.
+    """
+    header = read_batch_header(batch, source=_SOURCE)
+    if header.size != len(batch):
+        raise CorruptRecordError(_SOURCE, 0, f"the batch has {header.size} bytes, but {len(batch)} are given")
+    check_crc(batch, source=_SOURCE)
+    placed = bytearray(batch)
+    _BASE_OFFSET.pack_into(placed, 0, base_offset)
+    _LEADER_EPOCH.pack_into(placed, _LEADER_EPOCH_POSITION, leader_epoch)
+    if append_time is not None:
+        restamp_batch(placed, append_time)
+    return PlacedBatch.of(placed)
+
+
+def check_producer_header(header: RecordBatch) -> None:
+    """Raise ConfigurationError where a producer may not send a batch with `header`.
+
+    It has fewer records than offsets, a control record, a producer id without a sequence number, or a transaction
+    without a producer id.
+    """
+    if header.record_count != header.last_offset_delta + 1:
+        raise ConfigurationError(f"the batch has {header.record_count} records: its offsets have gaps")
+    if header.is_control:
+        raise ConfigurationError("the batch is a control batch: only the log itself writes those")
+    if header.producer_id != NO_PRODUCER_ID and (header.base_sequence < 0 or header.producer_epoch < 0):
+        raise ConfigurationError(f"the batch of producer id {header.producer_id} has no epoch or no sequence number")
+    if header.is_transactional and header.producer_id == NO_PRODUCER_ID:
+        raise ConfigurationError("the batch is transactional, but has no producer id")
+
+
+def split_batches(content: bytes, next_offset: int, leader_epoch: int | None, partition: str) -> list[PlacedBatch]:
+    """Return the batches in `content`, as a leader sent them for a log that ends before `next_offset`.
+
+    A last batch that is cut is left out, and so is all from the first batch on whose leader epoch is above
+    `leader_epoch`. Raises CorruptRecordError where one is broken, and UnexpectedAppendOffsetError, naming `partition`,
+    where one begins below the end of what comes before it.
+    """
+    batches: list[PlacedBatch] = []
+    at = 0
+    while len(content) - at >= BATCH_OVERHEAD:
+        header = read_batch_header(content, at, source=_SOURCE)
+        if at + header.size > len(content):
+            break
+        if leader_epoch is not None and header.partition_leader_epoch > leader_epoch:
+            break
+        batch = memoryview(content)[at : at + header.size]
+        check_crc(batch, source=_SOURCE, source_position=at)
+        if header.base_offset < next_offset:
+            raise UnexpectedAppendOffsetError(
+                f"{partition}: a batch begins at offset {header.base_offset}, the log goes on at {next_offset}: "
+                "truncate the log to where it agrees with its leader, or fetch from there"
+            )
+        batches.append(PlacedBatch(batch, header))
+        next_offset = header.next_offset
+        at += header.size
+    return batches
+
+
+def check_size(header: RecordBatch, most: int, partition: str) -> None:
+    """Raise ConfigurationError, naming `partition`, where a batch has more than `most` bytes."""
+    if header.size > most:
+        raise ConfigurationError(
+            f"{partition}: a batch of {header.size} bytes is larger than the {most} bytes that "
+            "max_message_bytes and segment_bytes allow: append fewer records at once"
+        )
+
+
+def check_leader_epoch(leader_epoch: int, latest: int | None, partition: str) -> None:
+    """Raise ConfigurationError, naming `partition`, where `leader_epoch` is no epoch, or before the `latest` one."""
+    if leader_epoch > INT32_MAX or leader_epoch < (0 if latest is None else latest):
+        raise ConfigurationError(f"{partition}: leader epoch {leader_epoch} cannot follow epoch {latest or 0}")
+
+
+def check_followed_epochs(batches: Sequence[PlacedBatch], latest: int | None, partition: str) -> None:
+    """Raise ConfigurationError, naming `partition`, where the leader epochs of `batches`, as far as known, fall."""
+    for batch in batches:
+        epoch = batch.header.partition_leader_epoch
+        if epoch != NO_LEADER_EPOCH:
+            check_leader_epoch(epoch, latest, partition)
+            latest = epoch

@@ -1,0 +1,89 @@
+"""What a broker left half done in a partition's directory, brought to an end when the log is opened for writing.
+
+    {name}.deleted    of a segment that is no part of the log any more: removed
+    {name}.cleaned    written by compaction, or by splitting a segment, and not finished: removed
+    {name}.swap       finished, and about to take the place of the segments whose offsets it has: those are removed, and
+                      the suffix with them; unless a `.cleaned` one of the same or a lower offset tells that a split was
+                      cut off in the middle, whose parts are removed
+    index files       without their `.log` file: removed
+
+Source: LogLoader of released Kafka.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from tiered_storage.kafka_log.segment_deletion import DELETED_SUFFIX
+from tiered_storage.kafka_log.segment_scan import scan_segment
+from tiered_storage.kafka_log.small_files import sync_directory
+
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+
+_NAMED_BY_OFFSET = re.compile(r"(?P<offset>[0-9]{20})\.(?P<kind>log|index|timeindex|txnindex|snapshot)(?P<suffix>.*)")
+_INDEX_KINDS = ("index", "timeindex", "txnindex")
+
+
+def clear_leftovers(partition_directory: Path) -> tuple[str, ...]:
+    """Bring `partition_directory` to the state that its log is in; return the names of the files that went.
+
+    Raises CorruptRecordError where a segment that was to be swapped in is broken: nothing is removed for it then.
+    """
+    removed = _remove(partition_directory, lambda _, __, suffix: suffix == DELETED_SUFFIX)
+    cleaned = [offset for offset, _, suffix, _ in _files(partition_directory) if suffix == CLEANED_SUFFIX]
+    if cleaned:
+        first = min(cleaned)
+        removed += _remove(partition_directory, lambda offset, _, suffix: suffix == SWAP_SUFFIX and offset >= first)
+        removed += _remove(partition_directory, lambda _, __, suffix: suffix == CLEANED_SUFFIX)
+    removed += _swap_in(partition_directory)
+    logs = {offset for offset, kind, suffix, _ in _files(partition_directory) if kind == "log" and not suffix}
+    removed += _remove(
+        partition_directory,
+        lambda offset, kind, suffix: not suffix and kind in _INDEX_KINDS and offset not in logs,
+    )
+    if removed:
+        sync_directory(partition_directory)
+    return tuple(removed)
+
+
+def _swap_in(directory: Path) -> list[str]:
+    """Remove what the `.swap` segments replace, from the first one's base offset to the last one's end; rename them."""
+    swaps = [(offset, kind, path) for offset, kind, suffix, path in _files(directory) if suffix == SWAP_SUFFIX]
+    if not swaps:
+        return []
+    ranges = [(offset, _end_offset(path, offset)) for offset, kind, path in swaps if kind == "log"]
+    begin = min((offset for offset, _ in ranges), default=0)
+    end = max((end for _, end in ranges), default=0)
+    removed = _remove(directory, lambda offset, _, suffix: not suffix and begin <= offset < end)
+    for _, _, path in swaps:
+        path.replace(path.with_name(path.name.removesuffix(SWAP_SUFFIX)))
+    sync_directory(directory)
+    return removed
+
+
+def _end_offset(path: Path, base_offset: int) -> int:
+    last_offsets = scan_segment(path, base_offset, verify_crc=False).last_offset
+    return int(last_offsets[-1]) + 1 if last_offsets.size else base_offset
+
+
+def _remove(directory: Path, chosen: Callable[[int, str, str], bool]) -> list[str]:
+    """Remove the files that `chosen` picks by offset, kind and suffix; return their names."""
+    removed = []
+    for offset, kind, suffix, path in _files(directory):
+        if chosen(offset, kind, suffix):
+            path.unlink()
+            removed.append(path.name)
+    return removed
+
+
+def _files(directory: Path) -> list[tuple[int, str, str, Path]]:
+    """Return the files that are named by an offset: offset, kind, suffix behind that, path; in order of names."""
+    files = []
+    for path in sorted(directory.iterdir()):
+        name = _NAMED_BY_OFFSET.fullmatch(path.name)
+        if name is not None and path.is_file():
+            files.append((int(name["offset"]), name["kind"], name["suffix"], path))
+    return files

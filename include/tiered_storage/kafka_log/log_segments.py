@@ -1,0 +1,209 @@
+"""The segments of one log that is open for appending: closed ones, and the active one at the end.
+
+Here is what they do together, as files: append and roll, find and read, cut and replace. What the offsets mean, who the
+producers are and which leader wrote is LocalLog's affair.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+
+from tiered_storage.clock import Clock
+from tiered_storage.errors import CorruptIndexError
+from tiered_storage.kafka_log.active_segment import ActiveSegment
+from tiered_storage.kafka_log.batch_header import RecordBatch
+from tiered_storage.kafka_log.batch_read import BatchRange, batch_position, read_batch_range
+from tiered_storage.kafka_log.index_builder import IndexBuilder
+from tiered_storage.kafka_log.log_config import LogConfig
+from tiered_storage.kafka_log.log_segment import LogSegment
+from tiered_storage.kafka_log.offset_index import OffsetIndex
+from tiered_storage.kafka_log.producer_state import ProducerState
+from tiered_storage.kafka_log.segment_deletion import SegmentDeletion
+from tiered_storage.kafka_log.segment_recovery import RecoveredSegment, recover_segment, truncate_log_file
+from tiered_storage.kafka_log.segment_scan import iterate_segment
+from tiered_storage.kafka_log.small_files import sync_directory
+from tiered_storage.kafka_log.time_index import TimeIndex
+from tiered_storage.kafka_log.transaction_index import AbortedTransaction, TransactionIndex, collect_aborted
+
+_OFFSET_INDEXES_KEPT = 4
+_BASE_OFFSET = attrgetter("base_offset")
+
+
+class LogSegments:
+    """The segments in one partition's directory. Not for two threads at once."""
+
+    def __init__(
+        self,
+        segments: Sequence[LogSegment],
+        active: RecoveredSegment,
+        deletion: SegmentDeletion,
+        config: LogConfig,
+        clock: Clock,
+    ) -> None:
+        """Go on with `segments`, by rising base offset, of which the last is the active one as it was recovered."""
+        self.directory = segments[-1].directory
+        self._segments = list(segments)
+        self._config = config
+        self._clock = clock
+        self._active = ActiveSegment(segments[-1], active, config, clock())
+        self._deletion = deletion
+        self._offset_indexes: dict[LogSegment, OffsetIndex] = {}
+
+    @property
+    def all(self) -> tuple[LogSegment, ...]:
+        """The segments by rising base offset; the last one is the active one."""
+        return tuple(self._segments)
+
+    @property
+    def active(self) -> ActiveSegment:
+        """The segment that is appended to."""
+        return self._active
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._active.is_closed
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset behind the last batch, or the base offset of an active segment that is empty."""
+        return self._active.next_offset
+
+    def size_of(self, segment: LogSegment) -> int:
+        """Return the bytes of a segment's batches."""
+        return self._active.size if segment == self._active.segment else segment.size()
+
+    def latest_timestamp(self, segment: LogSegment) -> int:
+        """Return the largest timestamp (ms) of a segment: its records', or where they have none, its `.log` file's."""
+        latest = self._latest_record_timestamp(segment)
+        return latest if latest >= 0 else segment.log_path.stat().st_mtime_ns // 1_000_000
+
+    def append(
+        self, batch: bytes | bytearray | memoryview, header: RecordBatch, aborted: AbortedTransaction | None
+    ) -> None:
+        """Append `batch` to the active segment, which has room for it, with the transaction that it aborts."""
+        self._active.append(batch, header)
+        if aborted is not None:
+            self._active.add_aborted(aborted)
+
+    def has_room_for(self, header: RecordBatch) -> bool:
+        """Say whether the active segment takes such a batch, or has to be rolled before."""
+        return self._active.has_room_for(header, self._clock())
+
+    def roll(self, base_offset: int) -> None:
+        """Begin a new active segment at `base_offset`, behind one that was finished by `finish`."""
+        segment = LogSegment(base_offset, self.directory)
+        segment.log_path.touch()
+        active = ActiveSegment(segment, self._empty(segment), self._config, self._clock())
+        sync_directory(self.directory)
+        self._active.close()
+        self._active = active
+        self._segments.append(segment)
+
+    def read(self, offset: int, max_bytes: int, end_offset: int | None = None) -> BatchRange | None:
+        """Return whole batches, up to `max_bytes` but at least one, beginning with the one that `offset` is in.
+
+        They end with their segment, and below `end_offset` (exclusive), at the latest. None stands for no batch.
+        """
+        self._active.write_out()
+        for segment in self._from(offset):
+            position = self._offset_index(segment).lookup(offset).position
+            if found := read_batch_range(segment.log_path, position, offset, max_bytes, end_offset):
+                return found
+            if end_offset is not None and segment.base_offset >= end_offset:
+                break
+        return None
+
+    def aborted(self, start_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
+        """Return the aborted transactions with records in [`start_offset`, `end_offset`)."""
+        return collect_aborted(self._transaction_indexes(start_offset), start_offset, end_offset).transactions
+
+    def delete(self, segments: Sequence[LogSegment], *, with_snapshots: bool = True) -> None:
+        """Take closed `segments` out of the log; their files go some time later."""
+        self._deletion.delete(segments, self._clock(), with_snapshots=with_snapshots)
+        gone = set(segments)
+        self._segments = [segment for segment in self._segments if segment not in gone]
+        self._offset_indexes.clear()
+
+    def cut(self, end_offset: int) -> None:
+        """Cut the log before the batch that reaches `end_offset`; it has to be recovered before it goes on.
+
+        The segment that becomes the last one begins at `end_offset` or before it. Raises CorruptRecordError where a
+        batch in it cannot be read.
+        """
+        self._active.finish()
+        self._active.close()
+        later = [segment for segment in self._segments if segment.base_offset > end_offset]
+        # From the end on, so that a crash in between leaves a log without a gap.
+        self.delete(later[::-1])
+        last = self._segments[-1]
+        position = batch_position(last.log_path, self._offset_index(last).lookup(end_offset).position, end_offset)
+        if position is not None:
+            truncate_log_file(last, position)
+
+    def replace_all(self, base_offset: int) -> None:
+        """Let one empty segment at `base_offset` take the place of all others."""
+        self._active.close()
+        first, *later = self._segments
+        self.delete([segment for segment in later[::-1] if segment.base_offset != base_offset], with_snapshots=False)
+        segment = LogSegment(base_offset, self.directory)
+        segment.log_path.touch()
+        truncate_log_file(segment, 0)
+        sync_directory(self.directory)
+        if first != segment:
+            self.delete([first], with_snapshots=False)
+        self._segments = [segment]
+        self._active = ActiveSegment(segment, self._empty(segment), self._config, self._clock())
+
+    def flush(self) -> None:
+        """Bring everything to the disk."""
+        self._active.flush()
+
+    def finish(self) -> None:
+        """Bring everything to the disk, the active segment as a closed one."""
+        self._active.finish()
+
+    def close(self) -> None:
+        """Let go of the active segment; doing it twice is harmless."""
+        self._active.close()
+
+    def _empty(self, segment: LogSegment) -> RecoveredSegment:
+        return recover_segment(segment, self._config.index_interval_bytes, ProducerState(segment.base_offset))
+
+    def _from(self, offset: int) -> list[LogSegment]:
+        first = bisect_right(self._segments, offset, key=_BASE_OFFSET) - 1
+        return self._segments[max(first, 0) :]
+
+    def _transaction_indexes(self, offset: int) -> Iterator[TransactionIndex]:
+        for segment in self._from(offset):
+            if segment == self._active.segment:
+                yield self._active.transaction_index()
+            else:
+                yield TransactionIndex.read(segment.transaction_index_path, segment.base_offset)
+
+    def _latest_record_timestamp(self, segment: LogSegment) -> int:
+        if segment == self._active.segment:
+            return self._active.latest_timestamp
+        timestamps = TimeIndex.read(segment.time_index_path, segment.base_offset).timestamps
+        return int(timestamps[-1]) if timestamps.size else -1
+
+    def _offset_index(self, segment: LogSegment) -> OffsetIndex:
+        if segment == self._active.segment:
+            return self._active.offset_index()
+        if segment not in self._offset_indexes:
+            while len(self._offset_indexes) >= _OFFSET_INDEXES_KEPT:
+                del self._offset_indexes[next(iter(self._offset_indexes))]
+            self._offset_indexes[segment] = self._read_offset_index(segment)
+        return self._offset_indexes[segment]
+
+    def _read_offset_index(self, segment: LogSegment) -> OffsetIndex:
+        """Read the index of a closed segment, or build it from the segment where it is broken."""
+        try:
+            return OffsetIndex.read(segment.offset_index_path, segment.base_offset)
+        except CorruptIndexError:
+            indexes = IndexBuilder(segment.base_offset, self._config.index_interval_bytes)
+            for _, batches in iterate_segment(segment.log_path, segment.base_offset, verify_crc=False):
+                indexes.append(batches)
+            return indexes.offset_index()
