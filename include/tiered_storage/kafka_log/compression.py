@@ -27,6 +27,7 @@ import zstandard
 from isal import isal_zlib
 
 from tiered_storage.errors import CorruptRecordError
+from tiered_storage.kafka_log.whole_decompression import gunzip_whole, unlz4_whole, unzstd_whole
 
 DEFAULT_MAX_DECOMPRESSED_BYTES = 256 << 20
 """Far more than producers batch by default (at most 1 MiB), and little enough for a worker to survive."""
@@ -102,18 +103,43 @@ def decompress(
 
     Raises CorruptRecordError, naming `source` and `source_position`, for broken data and beyond `max_bytes` of output.
     """
-    pieces = []
-    total = 0
+    view = memoryview(data)
     try:
-        for piece in _pieces(compression, memoryview(data)):
-            total += len(piece)
-            if total > max_bytes:
-                reason = f"{compression.name.lower()} data holds more than the {max_bytes} bytes allowed for one batch"
-                raise CorruptRecordError(source, source_position, reason)
-            pieces.append(piece)
+        whole = _whole(compression, view, max_bytes)
+        return _joined_pieces(compression, view, max_bytes) if whole is None else whole
+    except _TooLargeError as error:
+        reason = f"{compression.name.lower()} data holds more than the {max_bytes} bytes allowed for one batch"
+        raise CorruptRecordError(source, source_position, reason) from error
     except _CODEC_ERRORS as error:
         reason = f"{compression.name.lower()} data is broken: {error}"
         raise CorruptRecordError(source, source_position, reason) from error
+
+
+class _TooLargeError(Exception):
+    """The output exceeds its cap."""
+
+
+def _whole(compression: Compression, data: memoryview, max_bytes: int) -> bytes | None:
+    """Return all of the contents at once, or None where they have to be taken piece by piece."""
+    match compression:
+        case Compression.GZIP:
+            return gunzip_whole(bytes(data), max_bytes)
+        case Compression.LZ4:
+            return unlz4_whole(data, max_bytes)
+        case Compression.ZSTD:
+            return unzstd_whole(data, max_bytes)
+        case _:
+            return None
+
+
+def _joined_pieces(compression: Compression, data: memoryview, max_bytes: int) -> bytes:
+    pieces = []
+    total = 0
+    for piece in _pieces(compression, data):
+        total += len(piece)
+        if total > max_bytes:
+            raise _TooLargeError
+        pieces.append(piece)
     return b"".join(pieces)
 
 

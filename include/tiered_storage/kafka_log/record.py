@@ -2,7 +2,7 @@
 
     length            varint   bytes that follow
     attributes        int8     unused
-    timestamp delta   varint   ms, against the batch's base timestamp
+    timestamp delta   varlong  ms, against the batch's base timestamp
     offset delta      varint   against the batch's base offset
     key length        varint   -1: null; then the key
     value length      varint   -1: null; then the value
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.batch_header import RecordBatch, TimestampType
-from tiered_storage.kafka_log.varint import append_varint, read_varint
+from tiered_storage.kafka_log.varint import append_varint, read_varint, read_varlong
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
@@ -105,7 +105,7 @@ def _decode_record(data: bytes, position: int, header: RecordBatch, append_time:
     end = position + length
     if length < 0 or end > len(data):
         raise ValueError(f"it has {length} bytes, its batch {len(data) - position}")
-    timestamp_delta, position = read_varint(data, position + 1)
+    timestamp_delta, position = read_varlong(data, position + 1)
     offset_delta, position = read_varint(data, position)
     key, position = _read_bytes(data, position, end)
     value, position = _read_bytes(data, position, end)

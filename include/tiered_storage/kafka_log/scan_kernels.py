@@ -41,13 +41,16 @@ def _compiled(function: _Function) -> _Function:
 
 @_compiled
 def _int16(window: NDArray[np.uint8], at: np.int64) -> np.int16:
-    return np.int16((np.int32(window[at]) << 8) | np.int32(window[at + 1]))
+    place = np.uintp(at)  # unsigned, no index can be meant from the end: the bytes are loaded as one number
+    return np.int16((np.int32(window[place]) << 8) | np.int32(window[place + np.uintp(1)]))
 
 
 @_compiled
 def _uint32(window: NDArray[np.uint8], at: np.int64) -> np.uint32:
-    high = (np.uint32(window[at]) << 24) | (np.uint32(window[at + 1]) << 16)
-    return np.uint32(high | (np.uint32(window[at + 2]) << 8) | np.uint32(window[at + 3]))
+    place = np.uintp(at)
+    high = np.uint32(np.uint32(window[place]) << 24) | np.uint32(np.uint32(window[place + np.uintp(1)]) << 16)
+    low = np.uint32(np.uint32(window[place + np.uintp(2)]) << 8) | np.uint32(window[place + np.uintp(3)])
+    return np.uint32(high | low)
 
 
 @_compiled
@@ -126,14 +129,23 @@ def checksum_kernel() -> ChecksumKernel | None:
     It takes a window, its place in its file, and the places and sizes of whole batches in it, as a BatchTable has them.
     It returns the row of the first batch whose bytes do not have the checksum that its header says, or -1.
     """
+    address = crc32c_address()
+    if not address:
+        return None
+    binding.add_symbol(_CRC32C_SYMBOL, address)
+    return _first_checksum_mismatch
+
+
+@functools.cache
+def crc32c_address() -> int:
+    """Return the address of the C library's crc32c_extend(uint32 crc, bytes, size_t), or 0 where it is not there."""
     try:
         from google_crc32c import _crc32c  # noqa: PLC0415 -- the package also comes without this extension
 
         crc32c_extend = ctypes.CDLL(_crc32c.__file__).crc32c_extend
     except (ImportError, OSError, AttributeError):
-        return None
-    binding.add_symbol(_CRC32C_SYMBOL, ctypes.cast(crc32c_extend, ctypes.c_void_p).value)
-    return _first_checksum_mismatch
+        return 0
+    return ctypes.cast(crc32c_extend, ctypes.c_void_p).value or 0
 
 
 @_compiled

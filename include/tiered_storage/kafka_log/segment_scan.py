@@ -24,7 +24,15 @@ from tiered_storage.kafka_log.batch_header import (
 )
 from tiered_storage.kafka_log.batch_table import BatchTable
 
-__all__ = ["BatchTable", "SegmentScanner", "iterate_segment", "recover_valid_length", "scan_segment"]
+__all__ = [
+    "BatchTable",
+    "SegmentScanner",
+    "as_array",
+    "check_checksums",
+    "iterate_segment",
+    "recover_valid_length",
+    "scan_segment",
+]
 
 WINDOW_BYTES = 8 << 20
 """Large enough that a call of a kernel costs nothing, small enough to stay in a CPU's last cache."""
@@ -44,7 +52,6 @@ class SegmentScanner:
         from tiered_storage.kafka_log import scan_kernels  # noqa: PLC0415 -- numba takes most of a second to import
 
         self._kernels = scan_kernels
-        self._checksum_kernel = scan_kernels.checksum_kernel()
         self._source = source
         self._base_offset = base_offset
         self._verify_crc = verify_crc
@@ -68,13 +75,13 @@ class SegmentScanner:
         Raises UnsupportedMagicError or CorruptRecordError for the first batch that is broken: its `position` is where
         the sound part of the segment ends.
         """
-        data = _as_array(window)
+        data = as_array(window)
         table = BatchTable.allocate(self._kernels.count_batches(data))
         rows, consumed, verdict = self._kernels.read_headers(
             data, self._position, self._base_offset, self._next_offset, table.columns()
         )
         if self._verify_crc:
-            self._check_checksums(data, table.position[:rows], table.size[:rows])
+            check_checksums(data, self._position, table.position[:rows], table.size[:rows], source=self._source)
         next_offset = int(table.last_offset[rows - 1]) + 1 if rows else self._next_offset
         if verdict != self._kernels.HEADERS_SOUND:
             self._raise_broken(data.data[consumed:], self._position + consumed, next_offset)
@@ -91,7 +98,7 @@ class SegmentScanner:
         """
         if len(window) < MAGIC_END:
             return MAGIC_END
-        return batch_size(_as_array(window).data, source=self._source, source_position=self._position)
+        return batch_size(as_array(window).data, source=self._source, source_position=self._position)
 
     def finish(self, left: int) -> None:
         """End the scan with `left` bytes of the segment not consumed.
@@ -101,18 +108,6 @@ class SegmentScanner:
         if left:
             reason = f"truncated: the last {left} bytes are the beginning of a batch"
             raise CorruptRecordError(self._source, self._position, reason)
-
-    def _check_checksums(self, data: NDArray[np.uint8], positions: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-        """Check each batch; where the compiled loop is there, it finds the first one that needs a closer look."""
-        suspect = 0
-        if self._checksum_kernel is not None:
-            suspect = self._checksum_kernel(data, self._position, positions, sizes)
-        if suspect < 0:
-            return
-        view = data.data
-        for position, size in zip(positions[suspect:].tolist(), sizes[suspect:].tolist(), strict=True):
-            at = position - self._position
-            check_crc(view[at : at + size], source=self._source, source_position=position)
 
     def _raise_broken(self, rest: memoryview, position: int, next_offset: int) -> NoReturn:
         """Say what is wrong with the whole batch that `rest` begins with: a wrong checksum explains all else."""
@@ -128,17 +123,25 @@ class SegmentScanner:
 
 
 def iterate_segment(
-    path: Path, base_offset: int, *, window_bytes: int = WINDOW_BYTES, verify_crc: bool = True
+    path: Path,
+    base_offset: int,
+    *,
+    start_position: int = 0,
+    window_bytes: int = WINDOW_BYTES,
+    verify_crc: bool = True,
 ) -> Iterator[tuple[memoryview, BatchTable]]:
-    """Yield the batches of a `.log` file, from its start to the end that it has now: their bytes and their table.
+    """Yield the batches of a `.log` file, to the end that it has now: their bytes and their table.
+
+    Begins `start_position` bytes behind its start, between two batches.
 
     The bytes are whole batches, read-only, and valid until the next step: they lie in a buffer of `window_bytes` that
     is used again, and grows only for a batch that is larger. Raises as SegmentScanner.feed does, and CorruptRecordError
     where the file ends inside a batch.
     """
-    scanner = SegmentScanner(str(path), base_offset, verify_crc=verify_crc)
+    scanner = SegmentScanner(str(path), base_offset, start_position=start_position, verify_crc=verify_crc)
     with path.open("rb", buffering=0) as file:
-        unread = os.fstat(file.fileno()).st_size
+        unread = max(0, os.fstat(file.fileno()).st_size - start_position)
+        file.seek(start_position)
         buffer = np.empty(min(max(window_bytes, BATCH_OVERHEAD), unread), np.uint8)
         filled = 0
         while unread and (count := file.readinto(buffer.data[filled : filled + unread])):
@@ -182,11 +185,35 @@ def recover_valid_length(path: Path, base_offset: int, *, window_bytes: int = WI
     return length
 
 
-def _as_array(window: memoryview | NDArray[np.uint8]) -> NDArray[np.uint8]:
+def as_array(window: memoryview | NDArray[np.uint8]) -> NDArray[np.uint8]:
     """View `window` as bytes, read-only, so that the kernels are compiled for one kind of array."""
     data = np.frombuffer(window, np.uint8)
     data.flags.writeable = False
     return data
+
+
+def check_checksums(
+    data: NDArray[np.uint8],
+    data_position: int,
+    positions: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    *,
+    source: str,
+) -> None:
+    """Check the CRC of the batches at `positions` of `source`, of which `data` holds what begins at `data_position`.
+
+    Raises CorruptRecordError for the first one that is wrong. Where the compiled loop is there, it finds that one.
+    """
+    from tiered_storage.kafka_log import scan_kernels  # noqa: PLC0415 -- numba takes most of a second to import
+
+    kernel = scan_kernels.checksum_kernel()
+    suspect = 0 if kernel is None else kernel(data, data_position, positions, sizes)
+    if suspect < 0:
+        return
+    view = data.data
+    for position, size in zip(positions[suspect:].tolist(), sizes[suspect:].tolist(), strict=True):
+        at = position - data_position
+        check_crc(view[at : at + size], source=source, source_position=position)
 
 
 def _larger_buffer(scanner: SegmentScanner, available: int, batch_start: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiered_storage.errors import CorruptRecordError
+from tiered_storage.kafka_log import compression
 from tiered_storage.kafka_log.compression import Compression, compress, decompress
 
 CODECS = list(Compression)
@@ -78,6 +79,29 @@ def test_a_flipped_bit_gives_our_error_or_some_output(codec: Compression, place:
 
     with contextlib.suppress(CorruptRecordError):
         decompress(codec, bytes(packed))
+
+
+@pytest.mark.parametrize("codec", REAL_CODECS)
+@given(data=payloads, changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.binary(max_size=3)), max_size=2))
+def test_at_once_and_piece_by_piece_are_one(
+    codec: Compression, data: bytes, changes: list[tuple[float, bytes]]
+) -> None:
+    packed = bytearray(compress(codec, data))
+    for place, replacement in changes:
+        at = int(place * len(packed))
+        packed[at : at + 1] = replacement
+
+    assert _read_or_refuse(codec, bytes(packed)) == _read_or_refuse(codec, bytes(packed), at_once=False)
+
+
+@pytest.mark.parametrize("behind", [b"", b"\x00", TEXT[:100], b"\x28\xb5\x2f\xfd"])
+@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
+def test_what_follows_the_end_counts_at_once_too(codec: Compression, behind: bytes) -> None:
+    packed = compress(codec, TEXT)
+    trailer = packed[-8:]
+
+    for data in (packed, packed + behind, packed + trailer, packed * 2, compress(codec, b"") + packed, packed[:-1]):
+        assert _read_or_refuse(codec, data) == _read_or_refuse(codec, data, at_once=False)
 
 
 def test_gzip_of_several_members_is_read() -> None:
@@ -175,6 +199,17 @@ def _raw_snappy_that_claims(size: int) -> bytes:
         out.append(size & 0x7F | 0x80)
         size >>= 7
     return bytes(out) + bytes([size]) + b"\x00x" * 500
+
+
+def _read_or_refuse(codec: Compression, data: bytes, *, at_once: bool = True) -> bytes | None:
+    """Return what `data` holds, or None where it is refused."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not at_once:
+            patch.setattr(compression, "_whole", lambda *_: None)
+        try:
+            return decompress(codec, data)
+        except CorruptRecordError:
+            return None
 
 
 def _peak_memory_of_refusing(codec: Compression, packed: bytes) -> int:

@@ -1,16 +1,27 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered_storage.kafka_log.varint import append_varint, read_varint
+from tiered_storage.kafka_log.varint import append_varint, read_varint, read_varlong
 
-int64 = st.integers(-(1 << 63), (1 << 63) - 1)
+int32, int64 = (st.integers(-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (32, 64))
 
 
 @given(int64, st.binary(max_size=3), st.binary(max_size=3))
-def test_every_value_survives_between_other_bytes(value: int, before: bytes, behind: bytes) -> None:
+def test_every_varlong_survives_between_other_bytes(value: int, before: bytes, behind: bytes) -> None:
+    out = bytearray(before)
+
+    append_varint(out, value)
+
+    assert read_varlong(bytes(out) + behind, len(before)) == (value, len(out))
+
+
+@given(int32, st.binary(max_size=3), st.binary(max_size=3))
+def test_every_varint_survives_between_other_bytes(value: int, before: bytes, behind: bytes) -> None:
     out = bytearray(before)
 
     append_varint(out, value)
@@ -40,7 +51,7 @@ def test_values_are_encoded_as_protocol_buffers_do(value: int, encoded: str) -> 
     append_varint(out, value)
 
     assert out.hex() == encoded
-    assert read_varint(bytes(out), 0) == (value, len(out))
+    assert read_varlong(bytes(out), 0) == (value, len(out))
 
 
 @given(int64.filter(lambda value: not -64 <= value < 64))
@@ -50,15 +61,22 @@ def test_a_value_that_the_buffer_cuts_is_an_index_error(value: int) -> None:
 
     for end in range(len(out)):
         with pytest.raises(IndexError):
-            read_varint(bytes(out[:end]), 0)
+            read_varlong(bytes(out[:end]), 0)
 
 
 @pytest.mark.parametrize("encoded", ["ffffffffffffffffff02", "ff" * 9 + "7f"])
 def test_more_than_64_bits_are_refused(encoded: str) -> None:
     with pytest.raises(ValueError, match="exceeds 64 bits"):
+        read_varlong(bytes.fromhex(encoded), 0)
+
+
+@pytest.mark.parametrize("encoded", ["ffffffff10", "ffffffff7f"])
+def test_more_than_32_bits_are_refused(encoded: str) -> None:
+    with pytest.raises(ValueError, match="exceeds 32 bits"):
         read_varint(bytes.fromhex(encoded), 0)
 
 
-def test_an_endless_varint_is_refused() -> None:
-    with pytest.raises(ValueError, match="longer than 10 bytes"):
-        read_varint(b"\x80" * 1000, 0)
+@pytest.mark.parametrize(("read", "most"), [(read_varint, 5), (read_varlong, 10)])
+def test_an_endless_varint_is_refused(read: Callable[[bytes, int], tuple[int, int]], most: int) -> None:
+    with pytest.raises(ValueError, match=f"longer than {most} bytes"):
+        read(b"\x80" * 1000, 0)

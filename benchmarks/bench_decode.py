@@ -1,0 +1,256 @@
+"""Decodes segments into Arrow columns, against aiokafka's compiled parser and against a copy of the same bytes.
+
+Ours compares every batch's checksum and gives all columns. The peer compares it too and has to arrive at Arrow as well:
+its records' offset, timestamp, key, value and headers make columns of the same types, chunk by chunk; how fast it is
+where nothing is made of its records is printed too. The segments are in memory, each way uses one core, the ways take
+turns. A figure is that of the best round: other work on the machine can only add to the time. GB are 10^9 bytes,
+decompressed where there is a codec.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from aiokafka.record.memory_records import MemoryRecords
+from measuring import STATE, print_goal, print_machine
+from numpy.typing import NDArray
+from sample_segments import SampleSegment, kib_records, one_kib_record_batches, one_record_batches
+
+from tiered_storage.kafka_log.batch_table import BatchTable
+from tiered_storage.kafka_log.columnar import CHUNK_BYTES, STRICT, Checks, ColumnDecoder, iterate_columns
+from tiered_storage.kafka_log.record_batch import Compression
+from tiered_storage.kafka_log.record_columns import SCHEMA
+from tiered_storage.kafka_log.segment_scan import SegmentScanner
+
+MB = 10**6
+CODEC_GOALS = {Compression.LZ4: 1.6, Compression.ZSTD: 0.9, Compression.SNAPPY: 0.9, Compression.GZIP: 0.55}
+IMPORT = (
+    "import time; begun = time.perf_counter();"
+    "import tiered_storage.kafka_log.local_log, tiered_storage.kafka_log.segment_scan,"
+    " tiered_storage.kafka_log.record_batch;"
+    "print(time.perf_counter() - begun)"
+)
+FIRST_DECODE = (
+    "import sys, time; begun = time.perf_counter(); from pathlib import Path;"
+    "from tiered_storage.kafka_log.columnar import iterate_columns;"
+    "assert next(iterate_columns(Path(sys.argv[1]), 0)).num_rows;"
+    "print(time.perf_counter() - begun)"
+)
+
+Way = Callable[[], object]
+
+
+@dataclass
+class Scores:
+    """The best time of each way, and the goals that were missed."""
+
+    rounds: int
+    missed: list[str] = field(default_factory=list)
+
+    def measure(self, ways: dict[str, Way]) -> dict[str, float]:
+        """Let the ways take turns; return the seconds of the best round of each."""
+        seconds: dict[str, list[float]] = {name: [] for name in ways}
+        for way in ways.values():
+            way()
+        for number in range(self.rounds):
+            for name in list(ways) if number % 2 else list(reversed(ways)):
+                begun = time.perf_counter()
+                ways[name]()
+                seconds[name].append(time.perf_counter() - begun)
+        return {name: min(each) for name, each in seconds.items()}
+
+    def at_least(self, what: str, figure: float, goal: float, unit: str) -> None:
+        self._judge(f"{what}: {figure:.2f} {unit}, to be at least {goal} {unit}", met=figure >= goal)
+
+    def below(self, what: str, seconds: float, goal: float) -> None:
+        self._judge(f"{what}: {seconds:.2f} s, to be below {goal} s", met=seconds < goal)
+
+    def _judge(self, what: str, *, met: bool) -> None:
+        if print_goal(what, met=met):
+            self.missed.append(what)
+
+
+def windows(content: bytes, *, verify_crc: bool = False) -> Iterator[tuple[memoryview, BatchTable]]:
+    """Scan a segment in memory in windows that fit the cache, as iterate_columns scans a file."""
+    scanner = SegmentScanner("a segment", 0, verify_crc=verify_crc)
+    view = memoryview(content)
+    while scanner.position < len(view):
+        begin = scanner.position
+        table, consumed = scanner.feed(view[begin : begin + CHUNK_BYTES])
+        yield view[begin : begin + consumed], table
+
+
+def scan(segment: SampleSegment, *, verify_crc: bool) -> int:
+    return sum(len(table) for _, table in windows(segment.content, verify_crc=verify_crc))
+
+
+def decode(segment: SampleSegment, checks: Checks = STRICT) -> int:
+    """Decode all of `segment`, a chunk after the other."""
+    decoder = ColumnDecoder("a segment", checks=checks)
+    rows = 0
+    for window, table in windows(segment.content):
+        for batch in decoder.decode(window, table):
+            rows += batch.num_rows
+    assert rows == segment.records
+    return rows
+
+
+def decode_file(path: Path) -> int:
+    return sum(batch.num_rows for batch in iterate_columns(path, 0))
+
+
+def decode_twice(segment: SampleSegment, pool: ThreadPoolExecutor) -> None:
+    for done in [pool.submit(decode, segment), pool.submit(decode, segment)]:
+        done.result()
+
+
+def parse_by_aiokafka(segment: SampleSegment) -> None:
+    """Let aiokafka hand out its records, and make nothing of them."""
+    assert sum(1 for _ in _aiokafka_records(segment.content)) == segment.records
+
+
+def decode_by_aiokafka(segment: SampleSegment) -> None:
+    """Make columns of the records that aiokafka hands out, as large as our chunks."""
+    rows = 0
+    for window, _ in windows(segment.content):
+        records = list(_aiokafka_records(bytes(window)))
+        headers = [[{"key": key, "value": value} for key, value in record.headers] for record in records]
+        columns = {
+            "offset": [record.offset for record in records],
+            "timestamp": [record.timestamp for record in records],
+            "key": [record.key for record in records],
+            "value": [record.value for record in records],
+            "headers": headers,
+        }
+        arrays = [pa.array(column, SCHEMA.field(name).type) for name, column in columns.items()]
+        rows += pa.RecordBatch.from_arrays(arrays, names=list(columns)).num_rows
+    assert rows == segment.records
+
+
+def _aiokafka_records(content: bytes) -> Iterator[Any]:
+    batches = MemoryRecords(content)
+    while batches.has_next():
+        batch = batches.next_batch()
+        assert batch.validate_crc()
+        yield from batch
+
+
+def measure_scan(scores: Scores) -> None:
+    small, large = one_record_batches(200_000), one_kib_record_batches(60_000)
+    seconds = scores.measure(
+        {
+            "headers": lambda: scan(small, verify_crc=False),
+            "small": lambda: scan(small, verify_crc=True),
+            "large": lambda: scan(large, verify_crc=True),
+        }
+    )
+    print(f"scan with CRC, {small.title}: {len(small.content) / seconds['small'] / 1e9:.2f} GB/s")
+    rate = small.records / seconds["headers"] / 1e6
+    scores.at_least(f"header scan, {small.title}", rate, 20, "million/s")
+    scores.at_least(f"scan with CRC, {large.title}", len(large.content) / seconds["large"] / 1e9, 5, "GB/s")
+
+
+def measure_single(scores: Scores) -> None:
+    segment = one_record_batches(200_000)
+    seconds = scores.measure(
+        {
+            "ours": lambda: decode(segment),
+            "aiokafka, to Arrow": lambda: decode_by_aiokafka(segment),
+            "aiokafka, records alone": lambda: parse_by_aiokafka(segment),
+        }
+    )
+    for name, each in seconds.items():
+        print(f"{segment.title}: {name} {segment.records / each / 1e6:.2f} million/s")
+    ours = seconds["ours"]
+    scores.at_least(f"decode, {segment.title}", segment.records / ours / 1e6, 8, "million/s")
+    scores.at_least(f"decode, {segment.title}", seconds["aiokafka, to Arrow"] / ours, 15, "times aiokafka")
+
+
+def measure_kib(scores: Scores, directory: Path) -> None:
+    segment = kib_records(Compression.NONE, 64 * MB)
+    source = np.frombuffer(segment.content, np.uint8)
+    target = source.copy()
+    path = directory / "00000000000000000000.log"
+    path.write_bytes(segment.content)
+    with ThreadPoolExecutor(2) as pool:
+        seconds = scores.measure(
+            {
+                "ours": lambda: decode(segment),
+                "ours, without checksums": lambda: decode(segment, Checks(crc=False)),
+                "ours, from a file in the page cache": lambda: decode_file(path),
+                "copy of the same bytes": lambda: _copy(target, source),
+                "aiokafka, to Arrow": lambda: decode_by_aiokafka(segment),
+                "aiokafka, records alone": lambda: parse_by_aiokafka(segment),
+                "two threads": lambda: decode_twice(segment, pool),
+            }
+        )
+    for name, each in seconds.items():
+        print(f"{segment.title}: {name} {len(segment.content) * (1 + (name == 'two threads')) / each / 1e9:.2f} GB/s")
+    ours = seconds["ours"]
+    scores.at_least(f"decode, {segment.title}", len(segment.content) / ours / 1e9, 4, "GB/s")
+    scores.at_least(f"decode, {segment.title}", seconds["copy of the same bytes"] / ours, 0.6, "of a memory copy")
+    scores.at_least(f"decode, {segment.title}", seconds["aiokafka, to Arrow"] / ours, 5, "times aiokafka")
+    scores.at_least(f"decode, {segment.title}, two threads", 2 * ours / seconds["two threads"], 1.6, "times one")
+
+
+def measure_codecs(scores: Scores) -> None:
+    for codec, goal in CODEC_GOALS.items():
+        _measure_codec(scores, kib_records(codec, 32 * MB), goal)
+
+
+def _measure_codec(scores: Scores, segment: SampleSegment, goal: float) -> None:
+    share = len(segment.content) / segment.decompressed
+    seconds = scores.measure({"ours": lambda: decode(segment)})
+    what = f"decode, {segment.title} (to {share:.2f} of its size)"
+    scores.at_least(what, segment.decompressed / seconds["ours"] / 1e9, goal, "GB/s")
+
+
+def measure_start(scores: Scores, directory: Path) -> None:
+    path = directory / "00000000000000000000.log"
+    path.write_bytes(one_record_batches(1000).content)
+    scores.below("import without decoding", _seconds_of(IMPORT), 0.3)
+    scores.below("import and first decode in a new process, warm cache", _seconds_of(FIRST_DECODE, str(path)), 1)
+
+
+def _seconds_of(program: str, *arguments: str) -> float:
+    """Return what the best of some new processes says it took."""
+    command = [sys.executable, "-c", program, *arguments]
+    return min(float(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(5))
+
+
+def _copy(target: NDArray[np.uint8], source: NDArray[np.uint8]) -> None:
+    np.copyto(target, source)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--directory", type=Path, default=STATE, help="where a segment of 64 MB goes (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=15, help="how often each way decodes all (%(default)s)")
+    arguments = parser.parse_args()
+    arguments.directory.mkdir(parents=True, exist_ok=True)
+    print("Decode to Arrow: CRC of every batch, all columns, one core; segments in memory")
+    print_machine(arguments.directory)
+    scores = Scores(arguments.rounds)
+    with tempfile.TemporaryDirectory(dir=arguments.directory, prefix="decode-") as root:
+        measure_scan(scores)
+        measure_single(scores)
+        measure_kib(scores, Path(root))
+        measure_codecs(scores)
+        measure_start(scores, Path(root))
+    print_machine(arguments.directory)
+    return 1 if scores.missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

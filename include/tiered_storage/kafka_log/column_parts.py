@@ -1,0 +1,84 @@
+"""The numbers by which decode_kernels.py and those who call it speak of columns, of progress and of what is broken.
+
+Plain integers: compiled code takes them as constants.
+"""
+
+from __future__ import annotations
+
+# A part of the slab that holds a chunk's columns: what it has for each row.
+OFFSETS = 0
+TIMESTAMPS = 1
+TIMESTAMP_TYPES = 2
+CREATE_TIMES = 3
+APPEND_TIMES = 4
+APPEND_TIME_VALIDITY = 5
+KEY_ENDS = 6
+KEY_VALIDITY = 7
+VALUE_ENDS = 8
+VALUE_VALIDITY = 9
+HEADER_ENDS = 10
+LEADER_EPOCHS = 11
+PRODUCER_IDS = 12
+PRODUCER_EPOCHS = 13
+SEQUENCES = 14
+TRANSACTIONAL = 15
+CONTROL = 16
+
+PART_BITS = (64, 64, 8, 64, 64, 1, 32, 1, 32, 1, 32, 32, 64, 16, 32, 1, 1)
+"""Bits a row. The ends of keys, values and headers begin with a 0 before the first row."""
+
+# Where the loop is: the batch, where its next record begins (0: not begun), that record's number, the least offset
+# delta that it may have.
+BATCH = 0
+POSITION = 1
+RECORD = 2
+LOWEST_DELTA = 3
+# What a chunk has come to.
+ROWS = 4
+KEY_BYTES = 5
+VALUE_BYTES = 6
+KEY_NULLS = 7
+VALUE_NULLS = 8
+HEADERS = 9
+HEADER_KEY_BYTES = 10
+HEADER_VALUE_BYTES = 11
+HEADER_VALUE_NULLS = 12
+PROGRESS_SIZE = 13
+
+# Why the loop ended.
+ALL_DONE = 0
+FULL = 1
+RUNS_OUT = 2
+RECORD_TOO_LONG = 3
+VARINT_TOO_LONG = 4
+VARINT_TOO_WIDE = 5
+NEGATIVE_LENGTH = 6
+FIELD_TOO_LONG = 7
+TOO_MANY_HEADERS = 8
+HEADER_KEY_NULL = 9
+HEADER_KEY_NOT_UTF8 = 10
+LENGTH_WRONG = 11
+OFFSET_OUT_OF_RANGE = 12
+TIMESTAMP_TOO_WIDE = 13
+LEFT_OVER = 14
+WRONG_CHECKSUM = 15
+OUT_OF_WINDOW = 16
+
+REASONS = {
+    RUNS_OUT: "it runs past its end",
+    RECORD_TOO_LONG: "its length does not fit its batch",
+    VARINT_TOO_LONG: "a varint is longer than its type can be",
+    VARINT_TOO_WIDE: "a varint exceeds the bits of its type",
+    NEGATIVE_LENGTH: "a field has a negative length",
+    FIELD_TOO_LONG: "a field is longer than its record",
+    TOO_MANY_HEADERS: "its number of headers does not fit its bytes",
+    HEADER_KEY_NULL: "a header has no key",
+    HEADER_KEY_NOT_UTF8: "a header's key is not UTF-8",
+    LENGTH_WRONG: "its fields take fewer bytes than its length says",
+    OFFSET_OUT_OF_RANGE: "its offset is not above those before it and within its batch",
+    TIMESTAMP_TOO_WIDE: "its timestamp exceeds 64 bits",
+    LEFT_OVER: "bytes follow the last record",
+    OUT_OF_WINDOW: "its batch is not in the window that is said to hold it",
+    WRONG_CHECKSUM: "the batch does not have the checksum that its header says",
+}
+"""Words for a broken record; the caller says which record of which batch."""

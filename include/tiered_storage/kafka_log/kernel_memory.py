@@ -1,0 +1,119 @@
+"""What the kernels do with memory by its address: compiled code, with no check of its own and nothing to count.
+
+Whoever changes this file changes decode_kernels.py too: numba's cache of compiled code goes by the latter alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+_WORD_BITS = 64
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_memcpy = cast(
+    "Callable[[int, int, int], int]", types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
+)
+
+
+def compiled(function: _Function) -> _Function:
+    return cast("_Function", njit(nogil=True, cache=True)(function))
+
+
+def inlined(function: _Function) -> _Function:
+    return cast("_Function", njit(nogil=True, forceinline=True)(function))
+
+
+def _load_code(bits: int) -> Callable[..., Any]:
+    def load(_: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001 -- numba's own
+            number = builder.load(builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer()), align=1)
+            return number if bits == _WORD_BITS else builder.zext(number, ir.IntType(_WORD_BITS))
+
+        return types.int64(address), generate
+
+    return load
+
+
+def _store_code(_: Any, address: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001 -- numba's own
+        builder.store(arguments[1], builder.inttoptr(arguments[0], arguments[1].type.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(address, value), generate
+
+
+def _prefetch_code(_: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001 -- numba's own
+        pointer = ir.IntType(8).as_pointer()
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+        function = cast("Any", cgutils).get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(function, [builder.inttoptr(arguments[0], pointer), number(0), number(2), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(address), generate
+
+
+def _checksum_code(_: Any, function: Any, address: Any, size: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001 -- numba's own
+        function, address, size = arguments
+        kind = ir.FunctionType(ir.IntType(32), [ir.IntType(32), ir.IntType(64), ir.IntType(64)])
+        call = builder.call(builder.inttoptr(function, kind.as_pointer()), [ir.IntType(32)(0), address, size])
+        return builder.zext(call, ir.IntType(64))
+
+    return types.int64(function, address, size), generate
+
+
+checksum = cast("Callable[[int, int, int], int]", intrinsic(_checksum_code))
+"""Calls the C function at an address: CRC-32C of `size` bytes."""
+prefetch = cast("Callable[[int], None]", intrinsic(_prefetch_code))
+load_byte = cast("Callable[[int], int]", intrinsic(_load_code(8)))
+load_half = cast("Callable[[int], int]", intrinsic(_load_code(32)))
+load_word = cast("Callable[[int], int]", intrinsic(_load_code(64)))
+store = cast("Callable[[int, Any], None]", intrinsic(_store_code))
+"""Stores the value, as wide as its type is."""
+
+
+@inlined
+def copy_bytes(target: int, source: int, size: int) -> None:
+    """Copy `size` bytes; most fields are short, and two words that overlap are faster than a call."""
+    if size > 16:
+        _memcpy(target, source, size)
+    elif size >= 8:
+        first, last = load_word(source), load_word(source + size - 8)
+        store(target, first)
+        store(target + size - 8, last)
+    elif size >= 4:
+        first, last = load_half(source), load_half(source + size - 4)
+        store(target, np.int32(first))
+        store(target + size - 4, np.int32(last))
+    else:
+        for i in range(size):
+            store(target + i, np.uint8(load_byte(source + i)))
+
+
+@inlined
+def put_bit(bits: int, row: int, is_set: bool) -> None:
+    """Set the bit of `row`; the rows of a byte come in their order."""
+    address = bits + (row >> 3)
+    before = load_byte(address) if row & 7 else 0
+    store(address, np.uint8(before | np.int64(is_set) << (row & 7)))
+
+
+@inlined
+def fill_bits(bits: int, begin: int, end: int, is_set: bool) -> None:
+    for row in range(begin, end):
+        put_bit(bits, row, is_set)
+
+
+@inlined
+def address_of(array: NDArray[Any]) -> int:
+    return int(np.int64(array.ctypes.data))

@@ -1,0 +1,230 @@
+"""The Arrow columns of Kafka's records, and the memory that a chunk of them is decoded into.
+
+    offset           int64                    absolute
+    timestamp        timestamp[ms, UTC]       what consumers are given: the producer's time, or the broker's where the
+                                              batch has log append time; -1 ms, before 1970, where there is none
+    timestamp_type   int8                     0 create time, 1 log append time
+    create_time      timestamp[ms, UTC]       the producer's time in either case: the broker leaves it in the records
+    log_append_time  timestamp[ms, UTC]       the broker's time; null with create time
+    key, value       binary                   null where the producer sent none
+    headers          list<struct<key: string, value: binary>>   as sent: in their order, keys may repeat
+    leader_epoch     int32                    of the leader that appended the batch
+    producer_id      int64                    -1: none, as for the two that follow
+    producer_epoch   int16
+    sequence         int32                    behind 2**31 - 1 follows 0
+    transactional    bool                     visible to read_committed consumers with a later commit marker only
+    control          bool                     a marker of Kafka's own, which no consumer is given
+
+A timestamp is an instant to Spark, to Arrow and to those who read tables; Kafka's milliseconds are kept as they are,
+and cast to int64 without a copy. `binary` has offsets of 32 bits: a chunk ends long before 2 GiB, and no batch may
+exceed that, so neither can a single value.
+
+Source: KIP-32 (timestamp types); KIP-82 (headers); KIP-98 (producers, sequences); released Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.kafka_log import column_parts as parts
+
+_INSTANT = pa.timestamp("ms", tz="UTC")
+_HEADER = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
+
+SCHEMA = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", _INSTANT, nullable=False),
+        pa.field("timestamp_type", pa.int8(), nullable=False),
+        pa.field("create_time", _INSTANT, nullable=False),
+        pa.field("log_append_time", _INSTANT),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", pa.list_(pa.field("header", _HEADER, nullable=False)), nullable=False),
+        pa.field("leader_epoch", pa.int32(), nullable=False),
+        pa.field("producer_id", pa.int64(), nullable=False),
+        pa.field("producer_epoch", pa.int16(), nullable=False),
+        pa.field("sequence", pa.int32(), nullable=False),
+        pa.field("transactional", pa.bool_(), nullable=False),
+        pa.field("control", pa.bool_(), nullable=False),
+    ]
+)
+"""All columns, in their order."""
+
+_PARTS = {
+    "offset": (parts.OFFSETS,),
+    "timestamp": (parts.TIMESTAMPS,),
+    "timestamp_type": (parts.TIMESTAMP_TYPES,),
+    "create_time": (parts.CREATE_TIMES,),
+    "log_append_time": (parts.APPEND_TIMES, parts.APPEND_TIME_VALIDITY),
+    "key": (parts.KEY_ENDS, parts.KEY_VALIDITY),
+    "value": (parts.VALUE_ENDS, parts.VALUE_VALIDITY),
+    "headers": (parts.HEADER_ENDS,),
+    "leader_epoch": (parts.LEADER_EPOCHS,),
+    "producer_id": (parts.PRODUCER_IDS,),
+    "producer_epoch": (parts.PRODUCER_EPOCHS,),
+    "sequence": (parts.SEQUENCES,),
+    "transactional": (parts.TRANSACTIONAL,),
+    "control": (parts.CONTROL,),
+}
+_BINARY = pa.binary()
+_ALIGNMENT = 64
+_EMPTY = np.empty(0, np.uint8)
+
+
+def select_columns(names: Sequence[str] | None) -> pa.Schema:
+    """Return the schema of the columns `names`, in their order; of all where it is None.
+
+    Raises ConfigurationError for a name that is none of them or comes twice, and where there are no names.
+    """
+    if names is None:
+        return SCHEMA
+    wrong = [name for name in names if name not in _PARTS or names.count(name) > 1]
+    if wrong or not names:
+        raise ConfigurationError(f"columns [{', '.join(names)}]: take one or more of {', '.join(_PARTS)}, each once")
+    return pa.schema([SCHEMA.field(name) for name in names])
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Where the columns of the next chunk go, made for `rows` records whose bytes are `size` in all."""
+
+    rows: int
+    size: int
+    slab: pa.Buffer
+    slab_view: NDArray[np.uint8]
+    layout: NDArray[np.int64]
+    values: pa.Buffer | None
+    values_view: NDArray[np.uint8]
+
+
+class ChunkMemory:
+    """Makes chunks and turns them into record batches. What is copied out anyway, keys and headers, is used again."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self._columns = [(field.name, field.type) for field in schema]
+        self._parts = [part for name in schema.names for part in _PARTS[name]]
+        self._has_key = "key" in schema.names
+        self._has_value = "value" in schema.names
+        self._has_headers = "headers" in schema.names
+        self._size = -1
+        self.keys = _EMPTY
+        self.header_texts = (_EMPTY, _EMPTY, _EMPTY)
+        self.header_ends = (np.zeros(1, np.int32), np.zeros(1, np.int32))
+
+    def allocate(self, rows: int, size: int) -> Chunk:
+        """Return a chunk for `rows` records that take `size` bytes in all."""
+        layout = np.full(len(parts.PART_BITS), -1, np.int64)
+        at = 0
+        for part in self._parts:
+            layout[part] = at
+            at += -(-((rows + 1) * parts.PART_BITS[part]) // (8 * _ALIGNMENT)) * _ALIGNMENT
+        slab = pa.allocate_buffer(at)
+        values = pa.allocate_buffer(size, resizable=True) if self._has_value else None
+        self._reserve(size)
+        return Chunk(rows, size, slab, _view(slab), layout, values, _EMPTY if values is None else _view(values))
+
+    def record_batch(self, chunk: Chunk, progress: NDArray[np.int64]) -> pa.RecordBatch:
+        """Return what `chunk` was filled with; `progress` says how far that is."""
+        filled = _Filled(self, chunk, progress.tolist())
+        arrays = [filled.column(name, kind) for name, kind in self._columns]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        rows = batch.num_rows
+        return batch.take(_first_numbers(rows)) if rows < chunk.rows // 2 else batch
+
+    def _reserve(self, size: int) -> None:
+        """Have room for the keys and headers of `size` bytes of records; a header takes two bytes or more."""
+        if size <= self._size:
+            return
+        self._size = size
+        if self._has_key:
+            self.keys = np.empty(size, np.uint8)
+        if self._has_headers:
+            most = size // 2 + 1
+            self.header_texts = (np.empty(size, np.uint8), np.empty(size, np.uint8), np.empty(most, np.uint8))
+            self.header_ends = (np.zeros(most + 1, np.int32), np.zeros(most + 1, np.int32))
+
+
+class _Filled:
+    """A filled chunk on its way to Arrow; what lies in memory that is used again is copied."""
+
+    def __init__(self, memory: ChunkMemory, chunk: Chunk, progress: list[int]) -> None:
+        self._memory = memory
+        self._slab = chunk.slab
+        self._places = chunk.layout.tolist()
+        self._values_buffer = chunk.values
+        self._progress = progress
+        self._rows = progress[parts.ROWS]
+
+    def column(self, name: str, kind: pa.DataType) -> pa.Array:
+        match name:
+            case "key":
+                return self._keys()
+            case "value":
+                return self._values()
+            case "headers":
+                return self._headers(kind)
+            case "log_append_time":
+                validity = self._part(parts.APPEND_TIME_VALIDITY)
+                return pa.Array.from_buffers(kind, self._rows, [validity, self._part(parts.APPEND_TIMES)])
+            case _:
+                return pa.Array.from_buffers(kind, self._rows, [None, self._part(_PARTS[name][0])], 0)
+
+    def _keys(self) -> pa.Array:
+        nulls = self._progress[parts.KEY_NULLS]
+        validity = self._part(parts.KEY_VALIDITY) if nulls else None
+        content = _copy(self._memory.keys, self._progress[parts.KEY_BYTES])
+        return pa.Array.from_buffers(_BINARY, self._rows, [validity, self._part(parts.KEY_ENDS), content], nulls)
+
+    def _values(self) -> pa.Array:
+        nulls = self._progress[parts.VALUE_NULLS]
+        validity = self._part(parts.VALUE_VALIDITY) if nulls else None
+        content = self._values_buffer
+        assert content is not None  # noqa: S101 -- allocated for this column
+        content.resize(self._progress[parts.VALUE_BYTES], shrink_to_fit=True)
+        return pa.Array.from_buffers(_BINARY, self._rows, [validity, self._part(parts.VALUE_ENDS), content], nulls)
+
+    def _headers(self, kind: pa.DataType) -> pa.Array:
+        structs = self._header_structs(kind.value_type)
+        return pa.Array.from_buffers(kind, self._rows, [None, self._part(parts.HEADER_ENDS)], 0, children=[structs])
+
+    def _header_structs(self, kind: pa.DataType) -> pa.Array:
+        count = self._progress[parts.HEADERS]
+        nulls = self._progress[parts.HEADER_VALUE_NULLS]
+        keys, values, value_validity = self._memory.header_texts
+        key_ends, value_ends = self._memory.header_ends
+        key_buffers = [None, _copy(key_ends, count + 1), _copy(keys, self._progress[parts.HEADER_KEY_BYTES])]
+        value_buffers = [
+            _copy(value_validity, (count + 7) >> 3) if nulls else None,
+            _copy(value_ends, count + 1),
+            _copy(values, self._progress[parts.HEADER_VALUE_BYTES]),
+        ]
+        fields = [
+            pa.Array.from_buffers(pa.string(), count, key_buffers, 0),
+            pa.Array.from_buffers(_BINARY, count, value_buffers, nulls),
+        ]
+        return pa.Array.from_buffers(kind, count, [None], 0, children=fields)
+
+    def _part(self, part: int) -> pa.Buffer:
+        return self._slab.slice(self._places[part])
+
+
+def _first_numbers(count: int) -> pa.Array:
+    """Return 0 to `count` - 1. pyarrow makes an array of numpy's only after it has imported pandas, for a second."""
+    return pa.Array.from_buffers(pa.int64(), count, [None, _copy(np.arange(count), count)], 0)
+
+
+def _copy(source: NDArray[Any], count: int) -> pa.Buffer:
+    return pa.py_buffer(source[:count].tobytes())
+
+
+def _view(buffer: pa.Buffer) -> NDArray[np.uint8]:
+    return np.frombuffer(buffer, np.uint8)

@@ -1,0 +1,431 @@
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.record_batches import batches_of, some_records
+from support.record_rows import Row, expected_rows, rows_of, segments
+from tiered_storage.errors import ConfigurationError, CorruptRecordError
+from tiered_storage.kafka_log import scan_kernels
+from tiered_storage.kafka_log.batch_header import BATCH_OVERHEAD, INT32_MAX
+from tiered_storage.kafka_log.checksum import crc32c
+from tiered_storage.kafka_log.columnar import EVERYTHING, STRICT, Checks, ColumnDecoder, RecordRange, iterate_columns
+from tiered_storage.kafka_log.record_batch import Compression, Record, TimestampType, encode_batch, read_batch_header
+from tiered_storage.kafka_log.record_columns import SCHEMA
+from tiered_storage.kafka_log.segment_scan import SegmentScanner
+from tiered_storage.kafka_log.varint import append_varint
+
+MIB = 1 << 20
+EVERY_CODEC = pytest.mark.parametrize("codec", list(Compression))
+
+
+@EVERY_CODEC
+@settings(deadline=None, max_examples=30)
+@given(data=st.data())
+def test_each_row_is_what_the_plain_decoder_reads(codec: Compression, data: st.DataObject) -> None:
+    batches = data.draw(segments(codecs=(codec,)))
+
+    assert _decode(batches) == [*expected_rows(batches)]
+
+
+@settings(deadline=None)
+@given(batches=segments(), chunk_bytes=st.integers(1, 600))
+def test_chunks_of_any_size_give_the_same_rows(batches: list[bytes], chunk_bytes: int) -> None:
+    assert _decode(batches, chunk_bytes=chunk_bytes) == [*expected_rows(batches)]
+
+
+@settings(deadline=None)
+@given(batches=segments(), names=st.lists(st.sampled_from(SCHEMA.names), min_size=1, unique=True))
+def test_columns_are_given_alone_and_in_the_order_asked_for(batches: list[bytes], names: list[str]) -> None:
+    rows = [{name: row[name] for name in names} for row in expected_rows(batches)]
+
+    decoded = [*_record_batches(batches, columns=names)]
+
+    assert all(batch.schema.names == names for batch in decoded)
+    assert rows_of(decoded) == rows
+
+
+@settings(deadline=None)
+@given(batches=segments(), data=st.data())
+def test_a_range_gives_the_rows_inside_it(batches: list[bytes], data: st.DataObject) -> None:
+    rows = [*expected_rows(batches)]
+    offsets = st.none() | st.sampled_from([row["offset"] + step for row in rows for step in (0, 1)])
+    times = st.none() | st.sampled_from([row["timestamp"] + step for row in rows for step in (0, 1)])
+    within = RecordRange(
+        data.draw(offsets), data.draw(offsets), data.draw(times), data.draw(times), data.draw(st.booleans())
+    )
+
+    inside = [row for row in rows if _is_inside(row, within)]
+    assert _decode(batches, within=within) == inside
+    assert _decode(batches, within=within, checks=Checks(outside=True)) == inside
+
+
+MUTATIONS = st.lists(
+    st.tuples(
+        st.floats(0, 1, exclude_max=True),
+        st.integers(0, 2),
+        st.binary(max_size=2)
+        | st.sampled_from([b"\x80", b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x1f", b"\x01"])
+        | st.sampled_from(
+            [b"\xff" * 9 + b"\x01", b"\x80" * 9 + b"\x02", b"\xfe\xff\xff\xff\x0f", b"\x80\x80\x80\x80\x00"]
+        ),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@settings(deadline=None, max_examples=400)
+@given(batches=segments(codecs=(Compression.NONE,), max_batches=1), mutations=MUTATIONS)
+def test_broken_records_are_refused_exactly_where_the_plain_decoder_refuses(
+    batches: list[bytes], mutations: list[tuple[float, int, bytes]]
+) -> None:
+    body = bytearray(batches[0][BATCH_OVERHEAD:])
+    for place, removed, inserted in mutations:
+        at = int(place * len(body))
+        body[at : at + removed] = inserted
+    _assert_same_verdict(_sealed(batches[0][:BATCH_OVERHEAD] + body))
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    batches=segments(max_batches=1),
+    field=st.sampled_from([(21, ">h"), (23, ">i"), (27, ">q"), (35, ">q"), (53, ">i"), (57, ">i")]),
+    value=st.integers(-3, 9) | st.sampled_from([INT32_MAX, -(1 << 31), 1 << 62, (1 << 63) - 1, -(1 << 63)]),
+)
+def test_headers_that_lie_are_refused_exactly_where_the_plain_decoder_refuses(
+    batches: list[bytes], field: tuple[int, str], value: int
+) -> None:
+    place, layout = field
+    size = struct.calcsize(layout)
+    batch = bytearray(batches[0])
+    batch[place : place + size] = (value & ((1 << 8 * size) - 1)).to_bytes(size, "big")
+    _assert_same_verdict(_sealed(batch))
+
+
+@settings(deadline=None, max_examples=200)
+@given(key=st.binary(max_size=12) | st.text(max_size=6).map(str.encode), cut=st.integers(0, 3))
+def test_header_keys_are_utf_8_as_python_takes_it(key: bytes, cut: int) -> None:
+    key = key[: max(0, len(key) - cut)]
+    _assert_same_verdict(_batch_of(_record_of([0, 0, -1, -1, 1, len(key)], key + b"\x01")))
+
+
+REFUSED = [
+    "c080",
+    "c1bf",
+    "e09fbf",
+    "eda080",
+    "edbfbf",
+    "f08fbfbf",
+    "f4908080",
+    "f5808080",
+    "80",
+    "c2",
+    "e1bf",
+    "f0bfbf",
+]
+TAKEN = ["c280", "e0a080", "ed9fbf", "ee8080", "f0908080", "f48fbfbf", "6161616161616161c2a9"]
+
+
+@pytest.mark.parametrize("key", [*REFUSED, *TAKEN, "61616161616161c2"])
+def test_the_edges_of_utf_8_are_those_of_python(key: str) -> None:
+    content = bytes.fromhex(key)
+    _assert_same_verdict(_batch_of(_record_of([0, 0, -1, -1, 1, len(content)], content + b"\x01")))
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ([], "it runs past its end"),
+        ([0, 0, -2], "a field has a negative length"),
+        ([0, 0, 9], "a field is longer than its record"),
+        ([0, 0, -1, -1, 9], "its number of headers does not fit its bytes"),
+        ([0, 0, -1, -1, 1, -1, -1], "a header has no key"),
+        ([0, 0, -1, -1, 0, 0], "its fields take fewer bytes than its length says"),
+        ([0, 3, -1, -1, 0], "its offset is not above those before it and within its batch"),
+        ([0, 1 << 40, -1, -1, 0], "a varint is longer than its type can be"),
+        ([0, 1 << 32, -1, -1, 0], "a varint exceeds the bits of its type"),
+    ],
+)
+def test_an_error_names_source_position_record_and_reason(fields: list[int], reason: str) -> None:
+    sound = encode_batch(some_records())
+    broken = bytearray(_batch_of(_record_of(fields)))
+    broken[:8] = (1).to_bytes(8, "big")
+
+    with pytest.raises(CorruptRecordError) as caught:
+        _decode([sound, bytes(broken)])
+
+    assert caught.value.path == "orders-0/00000000000000000000.log"
+    assert caught.value.position == len(sound)
+    assert caught.value.reason == f"record 1 of 1: {reason}"
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])
+@pytest.mark.parametrize("with_library", [True, False])
+def test_a_wrong_checksum_is_named_with_both(
+    codec: Compression, with_library: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not with_library:
+        monkeypatch.setattr(scan_kernels, "crc32c_address", lambda: 0)
+        monkeypatch.setattr(scan_kernels, "checksum_kernel", lambda: None)
+    batches = batches_of([3, 3, 3], compression=codec)
+    broken = bytearray(batches[1])
+    broken[19] ^= 1
+
+    with pytest.raises(CorruptRecordError, match=r"CRC-32C is 0x.*, its header says 0x") as caught:
+        _decode([batches[0], bytes(broken), batches[2]])
+
+    assert caught.value.position == len(batches[0])
+    rows = _decode([batches[0], bytes(broken), batches[2]], checks=Checks(crc=False))
+    assert rows == [*expected_rows(batches)]
+
+
+def test_a_table_of_more_than_its_window_reads_nothing_outside() -> None:
+    window = memoryview(b"".join(batches_of([3, 3])))
+    table, _ = SegmentScanner("a segment", 0).feed(window)
+
+    with pytest.raises(CorruptRecordError, match="not in the window"):
+        list(ColumnDecoder("a segment").decode(window[:-1], table))
+
+
+def test_sequences_start_again_behind_the_largest() -> None:
+    batch = encode_batch(some_records(count=4), producer_id=1, producer_epoch=0, base_sequence=INT32_MAX - 1)
+
+    assert [row["sequence"] for row in _decode([batch])] == [INT32_MAX - 1, INT32_MAX, 0, 1]
+
+
+def test_a_batch_with_append_time_still_has_its_producers_times() -> None:
+    batch = encode_batch(some_records(count=3), timestamp_type=TimestampType.LOG_APPEND_TIME)
+
+    rows = _decode([batch])
+
+    assert [row["create_time"] for row in rows] == [1_700_000_000_000 + i for i in range(3)]
+    assert [row["timestamp"] for row in rows] == [row["log_append_time"] for row in rows] == [1_700_000_000_002] * 3
+
+
+def test_a_batch_whose_records_are_compacted_away_has_no_rows() -> None:
+    first, last = encode_batch(some_records()), encode_batch(some_records(20))
+    empty = bytes.fromhex(
+        "0000000000000005000000310000000902ec629893000400000009ffffffffffffffff0000018bcfe5680000000000000000"
+        "0700010000000300000000"
+    )
+
+    assert [row["offset"] for row in _decode([first, _sealed(empty), last])] == [0, 20]
+    assert _decode([_sealed(empty)]) == []
+
+
+def test_a_batch_outside_the_range_is_not_looked_at_unless_asked() -> None:
+    batches = batches_of([5, 5, 5], compression=Compression.ZSTD)
+    broken = bytearray(batches[0])
+    broken[-1] ^= 1
+    damaged = [bytes(broken), *batches[1:]]
+
+    rows = _decode(damaged, within=RecordRange(first_offset=7))
+
+    assert [row["offset"] for row in rows] == [*range(7, 15)]
+    with pytest.raises(CorruptRecordError, match="CRC-32C"):
+        _decode(damaged, within=RecordRange(first_offset=7), checks=Checks(outside=True))
+
+
+@EVERY_CODEC
+def test_a_record_larger_than_a_chunk_is_read(codec: Compression) -> None:
+    records = [Record(i, i, b"key", bytes([i]) * (i * 300_000), (("h", bytes(i)),)) for i in range(6)]
+    batches = [encode_batch(records, codec), encode_batch(some_records(10), codec)]
+
+    assert _decode(batches, chunk_bytes=100_000) == [*expected_rows(batches)]
+
+
+def test_one_batch_of_very_many_records_makes_several_chunks() -> None:
+    batch = encode_batch([Record(i, 0, None, None) for i in range(150_000)], Compression.LZ4)
+
+    decoded = [*_record_batches([batch], chunk_bytes=MIB)]
+
+    assert [each.num_rows for each in decoded] == [65536, 65536, 150_000 - 2 * 65536]
+    assert pa.Table.from_batches(decoded)["offset"].to_pylist() == [*range(150_000)]
+
+
+@pytest.mark.parametrize("codec", list(Compression)[1:])
+def test_what_a_batch_decompresses_to_stops_at_its_cap(codec: Compression) -> None:
+    batch = encode_batch(some_records(value=bytes(MIB)), codec)
+
+    with pytest.raises(CorruptRecordError, match="more than the 100000 bytes"):
+        _decode([batch], checks=Checks(max_decompressed_bytes=100_000))
+
+
+def test_an_uncompressed_batch_has_the_same_cap() -> None:
+    batch = encode_batch(some_records(value=bytes(MIB)))
+
+    with pytest.raises(CorruptRecordError, match="more than the 100000 bytes"):
+        _decode([batch], checks=Checks(max_decompressed_bytes=100_000))
+
+
+@pytest.mark.parametrize(
+    ("count", "fields"),
+    [
+        (INT32_MAX, [0, 0, -1, -1, 0]),
+        (1, [0, 0, INT32_MAX]),
+        (1, [0, 0, -1, -1, INT32_MAX]),
+        (1, [0, 0, -1, -1, 1, INT32_MAX]),
+    ],
+)
+def test_claims_of_gigabytes_cost_no_memory(count: int, fields: list[int]) -> None:
+    batch = _batch_of(_record_of(fields), count=count, last_offset_delta=INT32_MAX)
+    _decode([encode_batch(some_records())])
+    arrow_before = pa.default_memory_pool().max_memory()
+
+    tracemalloc.start()
+    with pytest.raises(CorruptRecordError):
+        _decode([batch])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert peak < MIB
+    assert pa.default_memory_pool().max_memory() < arrow_before + MIB
+
+
+def test_what_is_kept_of_a_chunk_does_not_keep_the_chunk() -> None:
+    batches = batches_of([1000, 1000], value=bytes(500))
+
+    decoded = [*_record_batches(batches, within=RecordRange(first_offset=1999))]
+
+    assert [batch.num_rows for batch in decoded] == [1]
+    assert decoded[0].get_total_buffer_size() < 10_000
+
+
+def test_a_decoder_in_each_thread_reads_alike() -> None:
+    batches = [batch for codec in Compression for batch in batches_of([50] * 20, compression=codec)]
+    with ThreadPoolExecutor(4) as pool:
+        found = [*pool.map(lambda codec: _decode(batches_of([50] * 40, compression=codec)), [*Compression] * 4)]
+
+    assert len(batches) == 100
+    assert all(rows == found[0] for rows in found)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"columns": ["offset", "offest"]},
+        {"columns": ["offset", "offset"]},
+        {"columns": []},
+        {"checks": Checks(max_decompressed_bytes=0)},
+        {"checks": Checks(max_decompressed_bytes=1 << 31)},
+        {"chunk_bytes": 0},
+    ],
+)
+def test_what_cannot_be_meant_is_refused(arguments: dict[str, object]) -> None:
+    with pytest.raises(ConfigurationError):
+        ColumnDecoder("a segment", **arguments)  # type: ignore[arg-type]
+
+
+def test_a_file_is_read_lazily_and_only_as_far_as_its_range(tmp_path: Path) -> None:
+    batches = batches_of([100] * 300, value=bytes(200))
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(b"".join(batches) + b"torn")
+
+    def offsets(found: Iterator[pa.RecordBatch]) -> list[int]:
+        return [offset for batch in found for offset in batch["offset"].to_pylist()]
+
+    within = RecordRange(first_offset=150, end_offset=7050)
+    assert offsets(iterate_columns(path, 0, ["offset"], within)) == [*range(150, 7050)]
+    start = len(b"".join(batches[:70]))
+    assert offsets(iterate_columns(path, 0, ["offset"], within, start_position=start)) == [*range(7000, 7050)]
+    everything = iterate_columns(path, 0)
+    assert next(everything)["offset"][0].as_py() == 0
+    with pytest.raises(CorruptRecordError, match="truncated: the last 4 bytes") as caught:
+        list(everything)
+    assert caught.value.path == str(path)
+
+
+def test_the_compiler_is_loaded_when_something_is_decoded_and_pandas_never(tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(b"".join(batches_of([100, 100])))
+    program = """
+import sys
+from pathlib import Path
+from tiered_storage.kafka_log.columnar import RecordRange, iterate_columns
+
+assert "numba" not in sys.modules
+for first_offset in (0, 150, 199):
+    assert next(iterate_columns(Path(sys.argv[1]), 0, within=RecordRange(first_offset))).num_rows == 200 - first_offset
+assert "numba" in sys.modules
+assert "pandas" not in sys.modules
+"""
+
+    subprocess.run([sys.executable, "-c", program, str(path)], check=True)
+
+
+def _record_batches(
+    batches: list[bytes],
+    columns: list[str] | None = None,
+    within: RecordRange = EVERYTHING,
+    checks: Checks = STRICT,
+    chunk_bytes: int = 100_000,
+) -> Iterator[pa.RecordBatch]:
+    decoder = ColumnDecoder("orders-0/00000000000000000000.log", columns, within, checks, chunk_bytes=chunk_bytes)
+    window = memoryview(b"".join(batches))
+    first = read_batch_header(batches[0]).base_offset
+    table, consumed = SegmentScanner("a segment", first, verify_crc=False).feed(window)
+    assert consumed == len(window)
+    return decoder.decode(window, table)
+
+
+def _decode(
+    batches: list[bytes], within: RecordRange = EVERYTHING, checks: Checks = STRICT, chunk_bytes: int = 100_000
+) -> list[Row]:
+    return rows_of(_record_batches(batches, None, within, checks, chunk_bytes))
+
+
+def _assert_same_verdict(batch: bytes) -> None:
+    try:
+        rows = [*expected_rows([batch])]
+    except CorruptRecordError:
+        with pytest.raises(CorruptRecordError):
+            _decode([batch])
+        return
+    assert _decode([batch]) == rows
+
+
+def _is_inside(row: Row, within: RecordRange) -> bool:
+    offset, timestamp = row["offset"], row["timestamp"]
+    return (
+        (within.first_offset is None or offset >= within.first_offset)
+        and (within.end_offset is None or offset < within.end_offset)
+        and (within.first_timestamp is None or timestamp >= within.first_timestamp)
+        and (within.end_timestamp is None or timestamp < within.end_timestamp)
+        and (within.with_control or not row["control"])
+    )
+
+
+def _sealed(batch: bytes | bytearray) -> bytes:
+    """Give `batch` the length and the checksum of what it now holds."""
+    sealed = bytearray(batch)
+    struct.pack_into(">i", sealed, 8, len(sealed) - 12)
+    struct.pack_into(">I", sealed, 17, crc32c(sealed[21:]))
+    return bytes(sealed)
+
+
+def _batch_of(body: bytes, count: int = 1, last_offset_delta: int = 0) -> bytes:
+    """A batch around any bytes, from offset 0 on."""
+    checked = struct.pack(">hiqqqhii", 0, last_offset_delta, 0, 0, -1, -1, -1, count) + body
+    return struct.pack(">qiibI", 0, 9 + len(checked), 0, 2, crc32c(checked)) + checked
+
+
+def _record_of(fields: list[int], behind: bytes = b"") -> bytes:
+    """A record of varints, with its length before it; its attributes come first."""
+    body = bytearray(1)
+    for field in fields:
+        append_varint(body, field)
+    body += behind
+    record = bytearray()
+    append_varint(record, len(body))
+    return bytes(record + body)
