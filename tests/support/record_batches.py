@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from tiered_storage.kafka_log.record_batch import Compression, Record, encode_batch
 
-MAX_TIMESTAMP = (1 << 63) - 1
+MAX_TIMESTAMP = (1 << 63) - 2
+"""What a batch can hold behind a record without timestamp (-1): the difference is an int64."""
 
 _bytes_or_null = st.none() | st.binary(max_size=100)
 _headers = st.lists(st.tuples(st.text(max_size=10), _bytes_or_null), max_size=3).map(tuple)

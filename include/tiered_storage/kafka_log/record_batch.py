@@ -31,7 +31,7 @@ from tiered_storage.kafka_log.batch_header import (
 )
 from tiered_storage.kafka_log.checksum import crc32c
 from tiered_storage.kafka_log.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Compression, compress, decompress
-from tiered_storage.kafka_log.record import Record, decode_records, encode_records
+from tiered_storage.kafka_log.record import INT64_MAX, Record, decode_records, encode_records
 
 __all__ = [
     "BATCH_OVERHEAD",
@@ -147,6 +147,10 @@ def _check_records(records: Sequence[Record]) -> None:
             raise ConfigurationError(f"offset {record.offset} follows {previous}: offsets in a batch must rise from 0")
         if record.timestamp < NO_TIMESTAMP:
             raise ConfigurationError(f"timestamp {record.timestamp} at offset {record.offset} is before 1970")
+        if record.timestamp - records[0].timestamp > INT64_MAX:
+            raise ConfigurationError(
+                f"timestamp {record.timestamp} at offset {record.offset} is too far behind the batch's first one"
+            )
         previous = record.offset
 
 
