@@ -145,6 +145,7 @@ def test_the_examples_for_kafkas_log_print_what_is_said(
         runpy.run_path(name)
     printed = [line for line in console.splitlines() if not line.startswith("$ ")]
     assert capsys.readouterr().out.splitlines() == printed
+    assert [path.name for path in tmp_path.rglob("*.txnindex")] == re.findall(r"`(\d{20}\.txnindex)`", text)
 
 
 def test_each_module_of_kafkas_log_has_its_place_in_the_documentation() -> None:
