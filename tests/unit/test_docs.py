@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -128,3 +129,28 @@ def test_the_script_for_bundles_splits_one(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", script, str(bundle)], check=True)
     pieces = sorted(path.read_bytes() for path in tmp_path.iterdir() if path != bundle)
     assert pieces == sorted(contents.values())
+
+
+def test_the_examples_for_kafkas_log_print_what_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (PROJECT / "docs" / "kafka-log.md").read_text()
+    scripts = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    [console] = re.findall(r"^```\n(\$ \.venv/bin/python .*?)^```", text, re.DOTALL | re.MULTILINE)
+    commands = re.findall(r"^\$ \.venv/bin/python (\S+) (\S+)$", console, re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    for script, (name, argument) in zip(scripts, commands, strict=True):
+        Path(name).write_text(script)
+        monkeypatch.setattr(sys, "argv", [name, argument])
+        runpy.run_path(name)
+    printed = [line for line in console.splitlines() if not line.startswith("$ ")]
+    assert capsys.readouterr().out.splitlines() == printed
+    assert [path.name for path in tmp_path.rglob("*.txnindex")] == re.findall(r"`(\d{20}\.txnindex)`", text)
+
+
+def test_each_module_of_kafkas_log_has_its_place_in_the_documentation() -> None:
+    _, _, table = (PROJECT / "docs" / "kafka-log.md").read_text().partition("## Which module is which")
+    cells = [row.split("|")[2] for row in table.splitlines() if row.startswith("|")]
+    named = sorted(re.findall(r"`([a-z_]+)`", " ".join(cells)))
+    modules = (PROJECT / "include" / "tiered_storage" / "kafka_log").glob("[a-z]*.py")
+    assert named == sorted(module.stem for module in modules)
