@@ -21,12 +21,14 @@ from tiered_storage.errors import CorruptIndexError, CorruptRecordError, TieredS
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.index_builder import IndexBuilder
 from tiered_storage.kafka_log.index_check import OffsetIndexCheck, TimeIndexCheck
+from tiered_storage.kafka_log.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, encode_leader_epochs
 from tiered_storage.kafka_log.log_segment import LogSegment, producer_snapshot_path
 from tiered_storage.kafka_log.offset_index import OffsetIndex
 from tiered_storage.kafka_log.producer_snapshot import read_producer_snapshot
 from tiered_storage.kafka_log.segment_scan import iterate_segment
 from tiered_storage.kafka_log.time_index import TimeIndex
+from tiered_storage.kafka_log.transaction_index import TransactionIndex
 from tiered_storage.remote_log.copy_messages import CopyFailure, CopyOutcome, CopyTask
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState
 from tiered_storage.remote_log.remote_index_builder import RemoteIndexBuilder
@@ -115,8 +117,8 @@ class _SegmentStream:
             IndexKind.TIMESTAMP: self._indexes.time_index().to_bytes(),
             IndexKind.LEADER_EPOCH: encode_leader_epochs(self._task.lineage),
         }
-        if self._files.has_transaction_index():
-            found[IndexKind.TRANSACTION] = self._files.transaction_index_path.read_bytes()
+        if self._files.has_transaction_index() and (content := self._transaction_index()):
+            found[IndexKind.TRANSACTION] = content
         snapshot = producer_snapshot_path(self._files.directory, self._task.metadata.end_offset + 1)
         if not snapshot.is_file():
             self.notices.append(f"{snapshot} is missing: the remote segment goes without a producer snapshot")
@@ -128,6 +130,13 @@ class _SegmentStream:
             return found
         found[IndexKind.PRODUCER_SNAPSHOT] = snapshot.read_bytes()
         return found
+
+    def _transaction_index(self) -> bytes:
+        try:
+            return TransactionIndex.read(self._files.transaction_index_path, self._files.base_offset).to_bytes()
+        except CorruptIndexError as error:
+            self._report(error)
+        return rebuild_indexes(self._files, index_interval_bytes=self._sizes.index_interval).transaction_index
 
     def _local_index_checks(self) -> list[OffsetIndexCheck | TimeIndexCheck]:
         base = self._files.base_offset

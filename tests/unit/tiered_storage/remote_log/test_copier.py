@@ -28,6 +28,7 @@ from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.log_segment import LogSegment, producer_snapshot_path
 from tiered_storage.kafka_log.record_batch import encode_batch
 from tiered_storage.kafka_log.segment_scan import scan_segment
+from tiered_storage.kafka_log.transaction_index import AbortedTransaction, encode_aborted_transactions
 from tiered_storage.remote_log.copier import CopySizes, copy_segment
 from tiered_storage.remote_log.copy_messages import CopyOutcome, CopyTask
 from tiered_storage.remote_log.model import (
@@ -409,11 +410,28 @@ def test_a_segment_goes_without_a_producer_snapshot_that_is_broken(
 
 
 def test_a_transaction_index_travels_along(segment: LogSegment, storage: ObjectRemoteStorageManager) -> None:
-    segment.transaction_index_path.write_bytes(b"\0" * 34)
+    aborted = AbortedTransaction(77, segment.base_offset, segment.base_offset + 3, segment.base_offset + 4)
+    content = encode_aborted_transactions([aborted])
+    segment.transaction_index_path.write_bytes(content)
 
     copied = finished(run(task_for(segment), storage))
 
-    assert storage.fetch_index(copied, IndexKind.TRANSACTION) == b"\0" * 34
+    assert storage.fetch_index(copied, IndexKind.TRANSACTION) == content
+
+
+def test_a_transaction_index_that_is_broken_is_told_and_built_anew(
+    segment: LogSegment, storage: ObjectRemoteStorageManager
+) -> None:
+    """In this log nobody has aborted anything: then a broker has no such file."""
+    segment.transaction_index_path.write_bytes(b"\xff" * 34)
+
+    outcome = run(task_for(segment), storage)
+
+    with pytest.raises(RemoteObjectNotFoundError):
+        storage.fetch_index(finished(outcome), IndexKind.TRANSACTION)
+    [damage] = outcome.damages
+    assert str(segment.transaction_index_path) in damage
+    assert "rebuilt from the log" in damage
 
 
 def test_a_store_that_fails_makes_a_failure_that_says_whether_to_try_again(segment: LogSegment) -> None:
