@@ -52,7 +52,7 @@ from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_segment import LogSegment
 from tiered_storage.kafka_log.partition_metadata import PARTITION_METADATA, write_topic_id
 from tiered_storage.kafka_log.record import Record
-from tiered_storage.kafka_log.record_batch import encode_batch
+from tiered_storage.kafka_log.record_batch import encode_batch, restamp_batch
 from tiered_storage.kafka_log.small_files import sync_directory
 from tiered_storage.kafka_log.stored_log import StoredLog
 from tiered_storage.kafka_log.topic_partition import partition_directory_name
@@ -143,23 +143,26 @@ class LocalLog(StoredLog):
     ) -> int:
         """Append `records` as one batch and return its base offset; the records' own offsets are ignored.
 
-        `leader_epoch` is the latest one (0 at first) unless given. With LOG_APPEND_TIME the clock stamps the records.
+        `leader_epoch` is the latest one (0 at first) unless given. With LOG_APPEND_TIME the clock stamps the batch; the
+        times of the records stay in it, though no reader shows them.
         With a producer id all is as for `append_encoded_batch`.
 
         Raises ConfigurationError where the batch is empty, larger than `max_message_bytes` or a segment, or of a
         leader epoch that is over; and as `append_encoded_batch`.
         """
-        append_time = self._clock() if timestamp_type is TimestampType.LOG_APPEND_TIME else None
         batch = encode_batch(
-            place_records(records, self.log_end_offset, append_time),
+            place_records(records, self.log_end_offset),
             compression,
             partition_leader_epoch=self._epoch_to_write(leader_epoch),
-            timestamp_type=timestamp_type,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             base_sequence=base_sequence,
             is_transactional=is_transactional,
         )
+        if timestamp_type is TimestampType.LOG_APPEND_TIME:
+            stamped = bytearray(batch)
+            restamp_batch(stamped, self._clock())
+            batch = bytes(stamped)
         return self._append_as_leader(PlacedBatch.of(batch))
 
     def append_encoded_batch(

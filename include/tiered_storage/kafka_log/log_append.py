@@ -41,16 +41,10 @@ class PlacedBatch:
         return cls(content, read_batch_header(content, source=_SOURCE))
 
 
-def place_records(records: Sequence[Record], base_offset: int, append_time: int | None) -> list[Record]:
-    """Return `records` with offsets from `base_offset` on, and stamped with `append_time` (ms) if it is given."""
+def place_records(records: Sequence[Record], base_offset: int) -> list[Record]:
+    """Return `records` with offsets from `base_offset` on."""
     return [
-        Record(
-            offset,
-            record.timestamp if append_time is None else append_time,
-            record.key,
-            record.value,
-            record.headers,
-        )
+        Record(offset, record.timestamp, record.key, record.value, record.headers)
         for offset, record in enumerate(records, base_offset)
     ]
 

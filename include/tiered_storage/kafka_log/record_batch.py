@@ -108,14 +108,15 @@ def encode_batch(
 def encode_empty_batch(batch: Buffer) -> bytes:
     """Return the header that compaction leaves of `batch` when none of its records stays.
 
-    So its offsets, its producer and its sequence numbers remain known. Raises as read_batch_header does.
+    So its offsets, its producer and its sequence numbers remain known; no base timestamp and no delete horizon do.
+    Raises as read_batch_header does.
     """
     header = read_batch_header(batch)
-    kept = header.attributes & (APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT | DELETE_HORIZON_BIT)
+    kept = header.attributes & (APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)
     checked = _CHECKED_HEADER.pack(
         kept,
         header.last_offset_delta,
-        header.base_timestamp,
+        NO_TIMESTAMP,
         header.max_timestamp,
         header.producer_id,
         header.producer_epoch,

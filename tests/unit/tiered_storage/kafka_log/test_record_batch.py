@@ -170,7 +170,7 @@ def test_what_compaction_leaves_of_a_batch_is_its_header() -> None:
     assert (left.size, left.record_count, left.compression) == (61, 0, Compression.NONE)
     assert (left.base_offset, left.last_offset, left.last_sequence) == (70, 72, 11)
     assert (left.partition_leader_epoch, left.producer_id, left.producer_epoch) == (6, 7, 8)
-    assert (left.base_timestamp, left.max_timestamp) == (whole.base_timestamp, whole.max_timestamp)
+    assert (left.base_timestamp, left.max_timestamp) == (-1, whole.max_timestamp)
     assert left.is_transactional
     check_crc(encode_empty_batch(batch))
     assert read_records(encode_empty_batch(batch)) == []
