@@ -79,6 +79,7 @@ def test_the_logs_clock_stamps_records_where_it_is_asked_to(tmp_path: Path) -> N
         header = read_batch_header(log.read(0, 1))
         assert header.timestamp_type is TimestampType.LOG_APPEND_TIME
         assert [record.timestamp for record in read_all(log)] == [header.max_timestamp] * 2
+        assert header.base_timestamp == records(2)[0].timestamp, "the producer's time stays, as a broker leaves it"
         assert 5_000 <= header.max_timestamp < 6_000
 
 

@@ -66,11 +66,10 @@ def test_any_bytes_give_batches_or_our_errors(content: bytes) -> None:
         return
 
 
-def test_records_get_offsets_and_the_time_of_the_log() -> None:
+def test_records_get_offsets_and_keep_all_else() -> None:
     records = [Record(9, 5, b"a", None), Record(9, -1, None, b"b", (("h", None),))]
 
-    assert place_records(records, 70, None) == [Record(70, 5, b"a", None), Record(71, -1, None, b"b", (("h", None),))]
-    assert [record.timestamp for record in place_records(records, 70, 8)] == [8, 8]
+    assert place_records(records, 70) == [Record(70, 5, b"a", None), Record(71, -1, None, b"b", (("h", None),))]
 
 
 def test_a_batch_gets_its_place_which_no_checksum_covers() -> None:
