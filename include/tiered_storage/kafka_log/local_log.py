@@ -144,7 +144,8 @@ class LocalLog(StoredLog):
         """Append `records` as one batch and return its base offset; the records' own offsets are ignored.
 
         `leader_epoch` is the latest one (0 at first) unless given. With LOG_APPEND_TIME the clock stamps the batch; the
-        times of the records stay in it, though no reader shows them. With a producer id all is as for `append_encoded_batch`.
+        times of the records stay in it, though no reader shows them. With a producer id all is as for
+        `append_encoded_batch`.
 
         Raises ConfigurationError where the batch is empty, larger than `max_message_bytes` or a segment, or of a
         leader epoch that is over; and as `append_encoded_batch`.
