@@ -60,6 +60,7 @@ def _wait_for_abort(directory: Path) -> None:
     "check",
     [
         golden_checks.check_records,
+        golden_checks.check_columns,
         golden_checks.check_codecs,
         golden_checks.check_append_times,
         golden_checks.check_transactions,

@@ -19,7 +19,9 @@ from support.golden_topics import (
     golden_records,
 )
 from support.real_kafka_client import CODECS
+from support.record_rows import expected_rows, rows_of
 from tiered_storage.kafka_log.batch_header import APPEND_TIME_BIT, BATCH_OVERHEAD, CRC_END, TimestampType
+from tiered_storage.kafka_log.columnar import iterate_columns
 from tiered_storage.kafka_log.compression import Compression
 from tiered_storage.kafka_log.dump_event import DumpProblem
 from tiered_storage.kafka_log.file_dump import dump_file
@@ -68,6 +70,20 @@ def check_records(logs: GoldenLogs) -> None:
         ]
         assert found
         assert found == consumed[f"{topic}-{number}"].records, topic
+
+
+def check_columns(logs: GoldenLogs) -> None:
+    """Columns have what the plain decoder reads, and what a consumer got of a broker."""
+    for name, consumed in logs.consumed().items():
+        rows = []
+        for segment in list_segments(logs.log_dir / name):
+            found = rows_of(iterate_columns(segment.log_path, segment.base_offset))
+            assert found == list(expected_rows(bytes(batch) for _, batch in batches(segment)))
+            rows += [row for row in found if not row["control"]]
+        start = LOG_STARTS.get(name.rpartition("-")[0], 0)
+        assert [
+            (row["offset"], row["timestamp"], row["key"], row["value"]) for row in rows if row["offset"] >= start
+        ] == [(record.offset, record.timestamp, record.key, record.value) for record in consumed.records]
 
 
 def check_codecs(logs: GoldenLogs) -> None:

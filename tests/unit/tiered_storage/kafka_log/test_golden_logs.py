@@ -17,6 +17,7 @@ GOLDEN = GoldenLogs(Path(__file__).parents[3] / "golden")
     "check",
     [
         golden_checks.check_records,
+        golden_checks.check_columns,
         golden_checks.check_codecs,
         golden_checks.check_append_times,
         golden_checks.check_transactions,
