@@ -72,7 +72,8 @@ def test_it_installs_the_locked_requirements_by_hash_and_the_project_itself(clon
     assert installed.endswith("--no-deps --editable .")
     assert "--build-constraints .ci/build.txt --require-build-hashes" in synced
     assert "--build-constraints .ci/build.txt --require-build-hashes" in installed
-    assert "4/4 Java for Spark: /a/java" in done.stdout
+    assert "4/5 Java for Spark: /a/java" in done.stdout
+    assert "-m tiered_storage.kafka_log.kernel_compilation" in calls(clone)
 
 
 def test_the_second_time_nothing_is_called(clone: Path) -> None:
