@@ -184,7 +184,12 @@ class ColumnDecoder:
         pending: list[int] = []
         edges = [0]
         for row, start, end in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True):
-            content = self._records_of(data[start:end], row, table)
+            try:
+                content = self._records_of(data[start:end], row, table)
+            except CorruptRecordError:
+                # A batch before it may be broken as well: that one is named then.
+                yield from self._decode_pending(self._scratch, edges, pending, table)
+                raise
             if edges[-1] + content.size > self._scratch.size or edges[-1] >= self._chunk_bytes:
                 yield from self._decode_pending(self._scratch, edges, pending, table)
                 pending, edges = [], [0]

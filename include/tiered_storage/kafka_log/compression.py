@@ -33,6 +33,8 @@ DEFAULT_MAX_DECOMPRESSED_BYTES = 256 << 20
 """Far more than producers batch by default (at most 1 MiB), and little enough for a worker to survive."""
 
 _PIECE_BYTES = 1 << 20
+_LEAST_INPUT_BYTES = 1 << 10
+_MOST_INPUT_BYTES = 256 << 10
 _GZIP_WBITS = 31
 _GZIP_LEVEL = 2
 _ZSTD_LEVEL = 3
@@ -158,23 +160,25 @@ def _pieces(compression: Compression, data: memoryview) -> Iterator[bytes]:
 
 
 def _piece_bytes(data: memoryview) -> int:
-    """gzip and lz4 copy the input that a piece leaves over: pieces grow with it, so that this stays linear."""
+    """lz4 copies the input that a piece leaves over: pieces grow with it, so that this stays linear."""
     return max(_PIECE_BYTES, 4 * len(data))
 
 
 def _gzip_pieces(data: memoryview) -> Iterator[bytes]:
-    piece_bytes = _piece_bytes(data)
-    rest: bytes | memoryview = data
+    """The codec copies what input it leaves over: it gets little at first, so that many small members stay linear."""
+    position = 0
     while True:
         member = isal_zlib.decompressobj(_GZIP_WBITS)
+        input_bytes = _LEAST_INPUT_BYTES
         while not member.eof:
-            piece = member.decompress(rest, piece_bytes)
-            rest = member.unconsumed_tail
-            if not piece and not rest and not member.eof:
+            taken = data[position : position + input_bytes]
+            piece = member.decompress(taken, _PIECE_BYTES)
+            if not piece and not taken and not member.eof:
                 raise ValueError("it ends inside a member")
+            position += len(taken) - len(member.unconsumed_tail) - len(member.unused_data)
+            input_bytes = min(2 * input_bytes, _MOST_INPUT_BYTES)
             yield piece
-        rest = member.unused_data
-        if not rest:
+        if position == len(data):
             return
 
 
