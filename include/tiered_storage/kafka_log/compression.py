@@ -34,7 +34,6 @@ DEFAULT_MAX_DECOMPRESSED_BYTES = 256 << 20
 
 _PIECE_BYTES = 1 << 20
 _LEAST_INPUT_BYTES = 1 << 10
-_MOST_INPUT_BYTES = 256 << 10
 _GZIP_WBITS = 31
 _GZIP_LEVEL = 2
 _ZSTD_LEVEL = 3
@@ -160,26 +159,27 @@ def _pieces(compression: Compression, data: memoryview) -> Iterator[bytes]:
 
 
 def _piece_bytes(data: memoryview) -> int:
-    """lz4 copies the input that a piece leaves over: pieces grow with it, so that this stays linear."""
+    """gzip and lz4 copy the input that a piece leaves over: pieces grow with it, so that this stays linear."""
     return max(_PIECE_BYTES, 4 * len(data))
 
 
 def _gzip_pieces(data: memoryview) -> Iterator[bytes]:
-    """The codec copies what input it leaves over: it gets little at first, so that many small members stay linear."""
+    """What follows a member is copied, too: all but the first get little input to begin with, so this stays linear."""
     position = 0
+    input_bytes = len(data)
     while True:
         member = isal_zlib.decompressobj(_GZIP_WBITS)
-        input_bytes = _LEAST_INPUT_BYTES
         while not member.eof:
             taken = data[position : position + input_bytes]
-            piece = member.decompress(taken, _PIECE_BYTES)
+            piece = member.decompress(taken, _piece_bytes(taken))
             if not piece and not taken and not member.eof:
                 raise ValueError("it ends inside a member")
             position += len(taken) - len(member.unconsumed_tail) - len(member.unused_data)
-            input_bytes = min(2 * input_bytes, _MOST_INPUT_BYTES)
+            input_bytes *= 4
             yield piece
         if position == len(data):
             return
+        input_bytes = _LEAST_INPUT_BYTES
 
 
 def _lz4_pieces(data: memoryview) -> Iterator[bytes]:
