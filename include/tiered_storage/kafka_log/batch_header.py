@@ -56,6 +56,8 @@ CONTROL_BIT = 1 << 5
 DELETE_HORIZON_BIT = 1 << 6
 
 INT32_MAX = (1 << 31) - 1
+HIGHEST_OFFSET = (1 << 63) - 2
+"""The last offset that a record can have: the one behind it still has to be an int64."""
 
 _HIGHEST_CODEC = int(max(Compression))
 _HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -174,6 +176,8 @@ def read_batch_header(
         raise CorruptRecordError(source, place, f"the base offset is {base_offset}")
     if header.last_offset_delta < 0:
         raise CorruptRecordError(source, place, f"the last offset delta is {header.last_offset_delta}")
+    if header.last_offset > HIGHEST_OFFSET:
+        raise CorruptRecordError(source, place, f"the last offset is {header.last_offset}, above {HIGHEST_OFFSET}")
     if not 0 <= header.record_count <= header.last_offset_delta + 1:
         reason = f"{header.record_count} records in a range of {header.last_offset_delta + 1} offsets"
         raise CorruptRecordError(source, place, reason)

@@ -184,7 +184,13 @@ class ColumnDecoder:
         pending: list[NDArray[np.uint8]] = []
         first = size = 0
         for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-            pending.append(self._records_of(data[start:end], int(rows[i]), table))
+            try:
+                pending.append(self._records_of(data[start:end], int(rows[i]), table))
+            except CorruptRecordError:
+                # A batch before it may be broken as well: that one is named then.
+                if pending:
+                    yield from self._decode_pending(pending, rows[first:i], table)
+                raise
             size += pending[-1].size
             if size >= self._chunk_bytes:
                 yield from self._decode_pending(pending, rows[first : i + 1], table)

@@ -33,6 +33,7 @@ DEFAULT_MAX_DECOMPRESSED_BYTES = 256 << 20
 """Far more than producers batch by default (at most 1 MiB), and little enough for a worker to survive."""
 
 _PIECE_BYTES = 1 << 20
+_LEAST_INPUT_BYTES = 1 << 10
 _GZIP_WBITS = 31
 _GZIP_LEVEL = 2
 _ZSTD_LEVEL = 3
@@ -163,19 +164,22 @@ def _piece_bytes(data: memoryview) -> int:
 
 
 def _gzip_pieces(data: memoryview) -> Iterator[bytes]:
-    piece_bytes = _piece_bytes(data)
-    rest: bytes | memoryview = data
+    """What follows a member is copied, too: all but the first get little input to begin with, so this stays linear."""
+    position = 0
+    input_bytes = len(data)
     while True:
         member = isal_zlib.decompressobj(_GZIP_WBITS)
         while not member.eof:
-            piece = member.decompress(rest, piece_bytes)
-            rest = member.unconsumed_tail
-            if not piece and not rest and not member.eof:
+            taken = data[position : position + input_bytes]
+            piece = member.decompress(taken, _piece_bytes(taken))
+            if not piece and not taken and not member.eof:
                 raise ValueError("it ends inside a member")
+            position += len(taken) - len(member.unconsumed_tail) - len(member.unused_data)
+            input_bytes *= 4
             yield piece
-        rest = member.unused_data
-        if not rest:
+        if position == len(data):
             return
+        input_bytes = _LEAST_INPUT_BYTES
 
 
 def _lz4_pieces(data: memoryview) -> Iterator[bytes]:

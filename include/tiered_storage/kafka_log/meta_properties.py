@@ -77,9 +77,10 @@ class MetaProperties:
 
 
 def _integer(path: Path, key: str, text: str) -> int:
-    if re.fullmatch(r"-?[0-9]{1,9}", text.strip()) is None:
+    digits = text.strip()
+    if re.fullmatch(r"-?[0-9]{1,9}", digits) is None:
         raise CorruptIndexError(path, 0, f"{key} is {text[:40]!r}, which is no number")
-    return int(text)
+    return int(digits)
 
 
 def _check_directory_id(path: Path, text: str) -> None:
@@ -95,7 +96,10 @@ def _parse(path: Path, content: bytes) -> dict[str, str]:
         key_and_value = _KEY_AND_VALUE.fullmatch(line)
         if key_and_value is None:
             raise CorruptIndexError(path, 0, f"{line[:40]!r} is no line of a properties file")
-        properties[_unescaped(key_and_value[1])] = _unescaped(key_and_value[2])
+        try:
+            properties[_unescaped(key_and_value[1])] = _unescaped(key_and_value[2])
+        except UnicodeDecodeError as error:
+            raise CorruptIndexError(path, 0, f"{line[:40]!r} escapes half of a character") from error
     return properties
 
 
@@ -116,12 +120,17 @@ def _logical_lines(content: bytes) -> Iterator[str]:
 
 
 def _unescaped(text: str) -> str:
+    """Return `text` without escapes: they are of UTF-16, where two can make one character.
+
+    Raises UnicodeDecodeError for half of one.
+    """
+
     def character(escape: re.Match[str]) -> str:
         if escape[1]:
             return chr(int(escape[1], 16))
         return _CONTROL_CHARACTERS.get(escape[2], escape[2])
 
-    return _ESCAPE.sub(character, text)
+    return _ESCAPE.sub(character, text).encode("utf-16-le", "surrogatepass").decode("utf-16-le")
 
 
 def _escaped(key: str, value: str) -> str:

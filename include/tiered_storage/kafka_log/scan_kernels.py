@@ -19,7 +19,14 @@ from llvmlite import binding
 from numba import njit, types
 from numpy.typing import NDArray
 
-from tiered_storage.kafka_log.batch_header import BATCH_OVERHEAD, CRC_END, INT32_MAX, LOG_OVERHEAD, MAGIC
+from tiered_storage.kafka_log.batch_header import (
+    BATCH_OVERHEAD,
+    CRC_END,
+    HIGHEST_OFFSET,
+    INT32_MAX,
+    LOG_OVERHEAD,
+    MAGIC,
+)
 
 HEADERS_SOUND = 0
 BROKEN_HEADER = 1
@@ -102,6 +109,8 @@ def read_headers(
         flags = _int16(window, at + 21)
         count = _int32(window, at + 57)
         if window[at + 16] != MAGIC or first < 0 or delta < 0 or count < 0 or count > delta + 1 or flags & 7 > 4:
+            return row, int(at), BROKEN_HEADER
+        if first > HIGHEST_OFFSET - delta:
             return row, int(at), BROKEN_HEADER
         if first < lowest or first - base_offset > INT32_MAX - delta:
             return row, int(at), BROKEN_OFFSETS

@@ -7,6 +7,7 @@ are not known are left alone: a later release may add some without a new version
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ from tiered_storage.errors import RemoteObjectCorruptError
 MAX_DOCUMENT_BYTES = 8 << 20
 _VERSION = "format_version"
 _MAX_INTEGER = 2**63 - 1
+_HALF_OF_A_CHARACTER = re.compile("[\ud800-\udfff]")
+"""JSON can escape one; no UTF-8 can hold it, neither in a name nor in a message."""
 
 
 def encode_document(version: int, fields: Mapping[str, object]) -> bytes:
@@ -59,9 +62,9 @@ class JsonDocument:
         return None if self._fields.get(name) is None else self.integer(name, minimum)
 
     def text(self, name: str) -> str:
-        """Return the field `name`, a string that is not empty."""
+        """Return the field `name`, a string of whole characters that is not empty."""
         value = self._fields.get(name)
-        if not isinstance(value, str) or not value:
+        if not isinstance(value, str) or not value or _HALF_OF_A_CHARACTER.search(value):
             raise self.wrong(name, "a string")
         return value
 

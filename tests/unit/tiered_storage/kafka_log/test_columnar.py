@@ -199,6 +199,17 @@ def test_a_table_of_more_than_its_window_reads_nothing_outside() -> None:
             list(ColumnDecoder("a segment").decode(window[:-missing], table))
 
 
+def test_of_two_broken_batches_the_first_is_named() -> None:
+    first = _batch_of(_record_of([0, 0, -2]))
+    second = bytearray(encode_batch(some_records(1), Compression.ZSTD))
+    second[-1] ^= 1
+
+    with pytest.raises(CorruptRecordError, match="negative length") as caught:
+        _decode([first, _sealed(second)])
+
+    assert caught.value.position == 0
+
+
 def test_sequences_start_again_behind_the_largest() -> None:
     batch = encode_batch(some_records(count=4), producer_id=1, producer_epoch=0, base_sequence=INT32_MAX - 1)
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import struct
+import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
@@ -106,6 +107,17 @@ def test_what_follows_the_end_counts_at_once_too(codec: Compression, behind: byt
 
 def test_gzip_of_several_members_is_read() -> None:
     assert decompress(Compression.GZIP, gzip.compress(b"first, ") + gzip.compress(b"second")) == b"first, second"
+
+
+def test_the_time_for_gzip_grows_with_its_members_and_not_with_their_square() -> None:
+    member = gzip.compress(b"", mtime=0)
+
+    def seconds(count: int) -> float:
+        begin = time.process_time()
+        decompress(Compression.GZIP, member * count)
+        return time.process_time() - begin
+
+    assert min(seconds(48_000) for _ in range(2)) < 64 * min(seconds(3000) for _ in range(3))
 
 
 def test_zstd_of_several_frames_without_sizes_is_read() -> None:

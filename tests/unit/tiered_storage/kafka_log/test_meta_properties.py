@@ -77,6 +77,7 @@ def test_javas_escapes_comments_and_continued_lines_are_understood(path: Path) -
     [
         ("version=2\n", "version 2 is unknown"),
         ("version=one\n", "version is 'one'"),
+        ("version=1\ncluster.id=\\ud800\nnode.id=1\n", "half of a character"),
         ("version=1\nnode.id=1\n", "needs cluster.id"),
         ("version=1\n", "needs cluster.id and node.id"),
         ("version=1\ncluster.id=c\nnode.id=99999999999\n", "no number"),
@@ -91,6 +92,18 @@ def test_a_broken_file_is_refused_by_name(path: Path, content: str, reason: str)
         MetaProperties.read(path)
 
     assert raised.value.path == str(path)
+
+
+def test_a_character_of_two_escapes_is_one(path: Path) -> None:
+    path.write_text("version=1\ncluster.id=\\ud83d\\ude00\nnode.id=1\n")
+
+    assert MetaProperties.read(path).cluster_id == "\N{GRINNING FACE}"
+
+
+def test_what_python_strips_of_a_number_it_also_reads_past(path: Path) -> None:
+    path.write_bytes(b"version=\x1d1\ncluster.id=c\nnode.id=7\x1c\n")
+
+    assert MetaProperties.read(path).node_id == 7
 
 
 def test_a_value_that_is_no_printable_ascii_is_not_written(path: Path) -> None:

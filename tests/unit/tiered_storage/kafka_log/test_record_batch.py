@@ -326,6 +326,7 @@ def test_another_magic_is_named(magic: int) -> None:
     ("place", "layout", "value", "reason"),
     [
         (0, ">q", -1, "the base offset is -1"),
+        (0, ">q", (1 << 63) - 6, "the last offset is 9223372036854775807, above 9223372036854775806"),
         (8, ">i", -5, "batch length of -5"),
         (8, ">i", 13, "batch length of 13"),
         (8, ">i", 48, "batch length of 48 is too small for a batch header"),

@@ -170,6 +170,19 @@ def test_the_furthest_offset_of_an_index_is_in_order() -> None:
     assert table.last_offset.tolist() == [5 + INT32_MAX]
 
 
+def test_offsets_end_where_64_bits_still_hold_the_next_one() -> None:
+    highest = (1 << 63) - 2
+    batch = bytearray(encode_batch([Record(highest - 1, 0, None, None), Record(highest, 0, None, None)]))
+
+    table, _ = SegmentScanner("a segment", highest - 1).feed(memoryview(batch))
+    assert table.last_offset.tolist() == [highest]
+
+    for base_offset in (highest, highest + 1):
+        struct.pack_into(">q", batch, 0, base_offset)
+        with pytest.raises(CorruptRecordError, match=f"last offset is {base_offset + 1}, above {highest}"):
+            SegmentScanner("a segment", highest - 1).feed(memoryview(batch))
+
+
 @pytest.mark.parametrize("magic", [0, 1, 3])
 @pytest.mark.parametrize("size", [26, 60, 400])
 def test_another_magic_is_named_whatever_its_size(magic: int, size: int) -> None:

@@ -1,0 +1,326 @@
+"""Targets: varints, batch headers, records by both decoders, whole segments, control records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from fuzz.built_records import build_batch
+from fuzz.guarded_memory import GuardedBuffers, GuardedChunkMemory
+from fuzz.target import SOURCE, MemoryFile, Target, value_or_error
+from support.record_rows import Row, expected_rows, rows_of
+from support.transactions import ABORT, data, marker
+from support.varied_records import varied_records
+from tiered_storage.errors import CorruptLogError
+from tiered_storage.kafka_log import columnar
+from tiered_storage.kafka_log.batch_header import (
+    BATCH_OVERHEAD,
+    CODEC_BITS,
+    CRC_END,
+    HIGHEST_OFFSET,
+    INT32_MAX,
+    LOG_OVERHEAD,
+)
+from tiered_storage.kafka_log.batch_table import BatchTable
+from tiered_storage.kafka_log.checksum import crc32c
+from tiered_storage.kafka_log.columnar import Checks, ColumnDecoder, RecordRange
+from tiered_storage.kafka_log.compression import Compression, compress
+from tiered_storage.kafka_log.control_record import read_control_type, read_end_marker
+from tiered_storage.kafka_log.index_builder import IndexBuilder
+from tiered_storage.kafka_log.index_check import OffsetIndexCheck, TimeIndexCheck
+from tiered_storage.kafka_log.producer_state import ProducerState
+from tiered_storage.kafka_log.record import INT64_MAX, INT64_MIN, Record
+from tiered_storage.kafka_log.record_batch import (
+    RecordBatch,
+    TimestampType,
+    encode_batch,
+    encode_empty_batch,
+    read_batch_header,
+    read_records,
+)
+from tiered_storage.kafka_log.record_columns import SCHEMA
+from tiered_storage.kafka_log.segment_scan import SegmentScanner, iterate_segment, recover_valid_length
+from tiered_storage.kafka_log.varint import append_varint, read_varint, read_varlong
+
+MAX_DECOMPRESSED_BYTES = 1 << 20
+
+_buffers = GuardedBuffers()
+_file = MemoryFile()
+vars(columnar)["ChunkMemory"] = GuardedChunkMemory
+
+
+def read_varints(content: bytes) -> None:
+    for read, bits in ((read_varint, 32), (read_varlong, 64)):
+        position = 0
+        while position < len(content):
+            try:
+                value, end = read(content, position)
+            except (IndexError, ValueError):  # what they say they raise: a caller names the place
+                break
+            assert -(1 << bits - 1) <= value < 1 << bits - 1
+            assert position < end <= len(content)
+            shortest = bytearray()
+            append_varint(shortest, value)
+            assert read(bytes(shortest), 0) == (value, len(shortest))
+            position = end
+
+
+def read_header(content: bytes) -> None:
+    found = value_or_error(lambda: read_batch_header(content, source=SOURCE), size=len(content))
+    if isinstance(found, RecordBatch):
+        assert 0 <= found.base_offset <= found.last_offset < found.next_offset <= INT64_MAX
+        assert 0 <= found.record_count <= found.last_offset_delta + 1
+        assert found.compression in Compression
+        assert -1 <= found.last_sequence <= INT32_MAX or found.base_sequence < 0
+
+
+def read_control(content: bytes) -> None:
+    value_or_error(lambda: read_control_type(content, source=SOURCE))
+    for batch in mended(content, with_codecs=False):
+        value_or_error(lambda batch=batch: read_end_marker(batch, source=SOURCE))  # type: ignore[misc]
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """How a segment is decoded, by the first bytes of the input."""
+
+    with_codecs: bool
+    chunk_bytes: int
+    columns: list[str] | None
+    within: RecordRange
+    checks: Checks
+    at_end: bool
+
+    @classmethod
+    def of(cls, flags: bytes) -> _Choice:
+        chosen, column, first, end = flags
+        columnar._MOST_ROWS = 2 if chosen & 6 == 6 else 1 << 16
+        names = SCHEMA.names
+        return cls(
+            with_codecs=bool(chosen & 1),
+            chunk_bytes=(columnar.CHUNK_BYTES, 1, 50, 300)[chosen >> 1 & 3],
+            columns=None if column >= len(names) else names[column:] + names[: column // 2],
+            within=RecordRange(
+                first if chosen & 8 else None, end if chosen & 16 else None, with_control=not chosen & 32
+            ),
+            checks=Checks(outside=bool(chosen & 64), max_decompressed_bytes=MAX_DECOMPRESSED_BYTES),
+            at_end=bool(chosen & 128),
+        )
+
+
+def decode_records(content: bytes) -> None:
+    """Both decoders, on batches whose sizes and checksums are right: the same rows, or an error at the same batch."""
+    if len(content) < 4:
+        return
+    choice = _Choice.of(content[:4])
+    batches = mended(content[4:], with_codecs=choice.with_codecs)
+    window = _buffers.holding("window", b"".join(batches), at_end=choice.at_end)
+    base_offset = _base_offset(batches)
+    scanner = SegmentScanner(SOURCE, base_offset, verify_crc=False)
+    scanned = value_or_error(lambda: scanner.feed(window), size=window.size)
+    broken_header = _first_broken_header(batches, base_offset)
+    if isinstance(scanned, CorruptLogError):
+        assert scanned.position == broken_header, f"{scanned}; the plain decoder: {broken_header}"
+        return
+    assert not isinstance(scanned, Exception)
+    assert broken_header is None, f"the plain decoder refuses the header at {broken_header}"
+    table, consumed = scanned
+    assert consumed == window.size
+    _compare(batches, table, choice, value_or_error(lambda: _decoded(window, table, choice), size=window.size))
+
+
+def decode_built_records(content: bytes) -> None:
+    """Both decoders, on a batch of records that are sound but for a number here and there."""
+    if len(content) >= 4:
+        decode_records(content[:4] + build_batch(content[4:], with_codec=bool(content[0] & 1)))
+
+
+def scan_segment(content: bytes) -> None:
+    """All that walks over a segment's batches: bytes as they come, or with checksums set right."""
+    if len(content) < 10:
+        return
+    base_offset = int.from_bytes(content[:8], "big") & INT64_MAX
+    window_bytes = 61 + content[8]
+    body = content[10:] if content[9] & 1 else b"".join(mended(content[10:], with_codecs=bool(content[9] & 2)))
+    path = _file.filled(body)
+    tables: list[BatchTable] = []
+    scanned = value_or_error(lambda: _walk(path, base_offset, window_bytes, tables), path, len(body))
+    sound = sum(int(table.size.sum()) for table in tables)
+    recovered = value_or_error(lambda: recover_valid_length(path, base_offset), path, len(body))
+    if isinstance(recovered, int):
+        assert recovered <= len(body)
+        assert not isinstance(scanned, CorruptLogError) or sound <= len(body)
+    next_offset = base_offset
+    for table in tables:
+        for first, last in zip(table.base_offset.tolist(), table.last_offset.tolist(), strict=True):
+            assert next_offset <= first <= last < INT64_MAX
+            next_offset = last + 1
+
+
+def _walk(path: Path, base_offset: int, window_bytes: int, tables: list[BatchTable]) -> None:
+    indexes = IndexBuilder(base_offset, 100)
+    producers = ProducerState(base_offset)
+    for window, table in iterate_segment(path, base_offset, window_bytes=window_bytes):
+        tables.append(table)
+        indexes.append(table)
+        producers.feed(path, window, table)
+    indexes.close()
+    producers.snapshot()
+    # Indexes that were built from a log are true of it.
+    by_offset = OffsetIndexCheck(path, indexes.offset_index())
+    by_time = TimeIndexCheck(path, indexes.time_index())
+    for table in tables:
+        by_offset.feed(table)
+        by_time.feed(table)
+    by_offset.finish()
+    by_time.finish()
+
+
+def mended(content: bytes, *, with_codecs: bool) -> list[bytes]:
+    """Cut `content` into batches whose magic, length and checksum are right.
+
+    With codecs, the records of each are compressed as its attributes say: so what a fuzzer does to them arrives.
+    """
+    batches = []
+    position = 0
+    while len(content) - position >= BATCH_OVERHEAD:
+        size = LOG_OVERHEAD + int.from_bytes(content[position + 8 : position + 12], "big")
+        if not BATCH_OVERHEAD <= size <= len(content) - position:
+            size = len(content) - position
+        batch = bytearray(content[position : position + size])
+        position += size
+        codec = batch[CRC_END + 1] & CODEC_BITS
+        if with_codecs and 0 < codec <= max(Compression):
+            batch[BATCH_OVERHEAD:] = compress(Compression(codec), bytes(batch[BATCH_OVERHEAD:]))
+        batch[16] = 2
+        batch[8:12] = (len(batch) - LOG_OVERHEAD).to_bytes(4, "big")
+        batch[CRC_END - 4 : CRC_END] = crc32c(memoryview(batch)[CRC_END:]).to_bytes(4, "big")
+        batches.append(bytes(batch))
+    return batches
+
+
+def _decoded(window: Any, table: BatchTable, choice: _Choice) -> list[pa.RecordBatch]:
+    decoder = ColumnDecoder(SOURCE, choice.columns, choice.within, choice.checks, chunk_bytes=choice.chunk_bytes)
+    return list(decoder.decode(window, table))
+
+
+def _compare(batches: list[bytes], table: BatchTable, choice: _Choice, decoded: object) -> None:
+    within, positions = choice.within, table.position.tolist()
+    rows: list[Row] = []
+    bounds = within.bounds()
+    looked_at = range(len(table)) if choice.checks.outside else within.rows(table, bounds).tolist()
+    for row in looked_at:
+        plain = value_or_error(lambda row=row: _plain_rows(batches[row], positions[row]))  # type: ignore[misc]
+        if isinstance(plain, CorruptLogError):
+            assert isinstance(decoded, CorruptLogError), f"the plain decoder refuses: {plain}"
+            assert decoded.position == plain.position, f"{decoded}; the plain decoder: {plain}"
+            return
+        assert not isinstance(plain, Exception)
+        rows += [row for row in plain if _is_inside(row, within)]
+    assert isinstance(decoded, list), f"the plain decoder takes what is refused: {decoded}"
+    names = choice.columns or SCHEMA.names
+    assert rows_of(decoded) == [{name: row[name] for name in names} for row in rows]
+
+
+def _plain_rows(batch: bytes, position: int) -> list[Row]:
+    read_records(batch, source=SOURCE, source_position=position, max_decompressed_bytes=MAX_DECOMPRESSED_BYTES)
+    rows = list(expected_rows([batch]))
+    for row in rows:
+        row["create_time"] = (row["create_time"] - INT64_MIN) % (1 << 64) + INT64_MIN
+    return rows
+
+
+def _is_inside(row: Row, within: RecordRange) -> bool:
+    first = INT64_MIN if within.first_offset is None else within.first_offset
+    end = INT64_MAX if within.end_offset is None else within.end_offset
+    return first <= row["offset"] < end and (within.with_control or not row["control"])
+
+
+def _base_offset(batches: list[bytes]) -> int:
+    """Return a base offset that lets the first batch in, where it can be one."""
+    return int.from_bytes(batches[0][:8], "big") & INT64_MAX if batches else 0
+
+
+def _first_broken_header(batches: list[bytes], base_offset: int) -> int | None:
+    """Return where the first batch begins whose header is broken, or does not go on from the one before it."""
+    position, next_offset = 0, base_offset
+    for batch in batches:
+        found = value_or_error(lambda batch=batch: read_batch_header(batch, source=SOURCE))  # type: ignore[misc]
+        if not isinstance(found, RecordBatch):
+            return position
+        if found.base_offset < next_offset or found.last_offset - base_offset > INT32_MAX:
+            return position
+        next_offset = found.next_offset
+        position += len(batch)
+    return None
+
+
+def _segments() -> Iterable[bytes]:
+    """Yield small segments of every kind."""
+    records = list(varied_records(12, seed=1))
+    for codec in Compression:
+        for stamp in TimestampType:
+            yield encode_batch(records[:6], codec, timestamp_type=stamp) + encode_batch(records[6:], codec)
+    transactional = data(0, 7, 0, count=2, transactional=True)
+    yield transactional + data(2, 8, 0, transactional=True) + marker(3, 7, ABORT) + marker(4, 8)
+    yield encode_empty_batch(transactional) + data(5, -1, count=2)
+    yield encode_batch(records[:2], delete_horizon=1_600_000_000_000)
+
+
+def _uncompressed_segments() -> Iterable[bytes]:
+    """Yield segments whose records lie open, whatever codec their attributes say."""
+    records = list(varied_records(12, seed=2))
+    for codec in Compression:
+        batch = bytearray(encode_batch(records))
+        batch[CRC_END + 1] |= codec
+        yield bytes(batch)
+
+
+def _last_possible_segment() -> bytes:
+    """Return a segment that no offset could follow, if it had one more."""
+    return encode_batch([Record(HIGHEST_OFFSET - 1, 5, None, b"a"), Record(HIGHEST_OFFSET, 5, None, b"b")])
+
+
+def _tiny_segments() -> Iterable[bytes]:
+    """Yield segments of one record, so small that a change of a byte changes what it means."""
+    for headers in ((), (("ö", b"v"),), (("", None), ("k", b"")), (("k", b"v"),)):
+        for key, value in ((None, b"value"), (b"k", None), (b"", b"")):
+            yield encode_batch([Record(0, 5, key, value, headers)])
+
+
+def _record_seeds() -> Iterable[bytes]:
+    for number, segment in enumerate([*_segments(), *_uncompressed_segments()]):
+        yield bytes([number * 37 & 0xFF, number * 2, 1, 9]) + segment
+    for segment in _uncompressed_segments():
+        yield bytes([1, 255, 0, 0]) + segment
+    yield bytes([0, 255, 0, 0]) + _last_possible_segment()
+    for segment in _tiny_segments():
+        yield bytes([128, 255, 0, 0]) + segment
+
+
+def _built_seeds() -> Iterable[bytes]:
+    for number in range(8):
+        yield bytes([128, 255, 0, 0]) + bytes(place * number % 240 for place in range(1, 60))
+
+
+def _segment_seeds() -> Iterable[bytes]:
+    for number, segment in enumerate(_segments()):
+        yield bytes(8) + bytes([number * 30 & 0xFF, number & 3]) + segment
+    yield (HIGHEST_OFFSET - 1).to_bytes(8, "big") + bytes([0, 0]) + _last_possible_segment()
+
+
+VARINTS = Target(
+    "varints", read_varints, lambda: [bytes([0, 1, 2, 0x80, 1]), b"\xff" * 9 + b"\x01", b"\x80" * 4 + b"\x08"]
+)
+BATCH_TARGETS = (
+    VARINTS,
+    Target("batch_header", read_header, lambda: [segment[:80] for segment in [*_segments(), _last_possible_segment()]]),
+    Target("control_record", read_control, lambda: [bytes(4), marker(4, 8), marker(3, 7, ABORT)]),
+    Target("records", decode_records, _record_seeds, has_kernels=True),
+    Target("built_records", decode_built_records, _built_seeds, has_kernels=True),
+    Target("segment", scan_segment, _segment_seeds, has_kernels=True),
+)

@@ -1,0 +1,114 @@
+"""Fuzzes targets, a few at once, each in a process of its own: python -m fuzz.program SETTINGS, as JSON.
+
+Ends with 0 where nothing was found. What was found goes to standard error, and the input into the directory `failing`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import atheris
+
+from fuzz.target import Target
+
+AT_ONCE = 2
+SECONDS_AN_INPUT = 10
+MOST_INPUT_BYTES = 8 << 10
+ADDRESS_SPACE_BYTES = 1 << 30
+"""What an input may make the process allocate, touched or not, beyond what it has once everything is imported."""
+RESIDENT_BYTES = 256 << 20
+"""How far the memory in use may rise: the output that targets allow is 1 MiB, but a codec may keep a window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What to fuzz, for how many seconds each, with which seed (0: another one each time), and where files are kept."""
+
+    targets: list[str]
+    seconds: int
+    seed: int
+    interpreted: bool
+    corpora: str
+    failing: str
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        return cls(**json.loads(text))
+
+
+def main() -> None:
+    settings = Settings.read(sys.argv[1])
+    with atheris.instrument_imports(include=["tiered_storage.kafka_log", "tiered_storage.remote_log"]):
+        if settings.interpreted:
+            from fuzz.interpreted_kernels import interpret_kernels
+
+            interpret_kernels()
+        from fuzz.targets import FAULTY_TARGETS, TARGETS
+    failed = _fuzz_all([{**TARGETS, **FAULTY_TARGETS}[name] for name in settings.targets], settings)
+    if failed:
+        sys.exit(f"{', '.join(failed)} fell over")
+
+
+def _fuzz_all(targets: list[Target], settings: Settings) -> list[str]:
+    """Return the names of the targets whose process did not end well."""
+    failed = []
+    running: dict[int, str] = {}
+    waiting = targets[::-1]
+    while waiting or running:
+        if waiting and len(running) < AT_ONCE:
+            target = waiting.pop()
+            child = os.fork()
+            if not child:
+                _fuzz(target, settings)
+                os._exit(0)
+            running[child] = target.name
+            continue
+        child, status = os.wait()
+        name = running.pop(child)
+        if status:
+            failed.append(name)
+    return sorted(failed)
+
+
+def _fuzz(target: Target, settings: Settings) -> None:
+    corpus = Path(settings.corpora) / target.name
+    corpus.mkdir(parents=True, exist_ok=True)
+    for seed in target.seeds():
+        target.run(seed)  # compiles or loads kernels, and fills what is made once
+        (corpus / hashlib.sha256(seed).hexdigest()[:16]).write_bytes(seed)
+    _limit_address_space()
+    most = _resident_bytes() + RESIDENT_BYTES
+
+    def run(content: bytes) -> None:
+        target.run(content)
+        assert _resident_bytes() <= most, f"memory rose by more than {RESIDENT_BYTES >> 20} MiB"
+
+    prefix = Path(settings.failing) / f"{target.name}-"
+    arguments = [
+        target.name, str(corpus), f"-max_total_time={settings.seconds}", f"-timeout={SECONDS_AN_INPUT}",
+        f"-max_len={MOST_INPUT_BYTES}", f"-artifact_prefix={prefix}", f"-seed={settings.seed}", "-print_final_stats=1",
+    ]  # fmt: skip
+    print(f"== {target.name}", file=sys.stderr, flush=True)  # noqa: T201 -- libFuzzer prints there as well
+    atheris.Setup(arguments, run)
+    atheris.Fuzz()
+
+
+def _resident_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def _limit_address_space() -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + ADDRESS_SPACE_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+if __name__ == "__main__":
+    main()

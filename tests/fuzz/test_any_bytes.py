@@ -1,0 +1,41 @@
+"""Every target on what hypothesis makes of its seeds, and on all that fuzzing has found so far."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fuzz.targets import TARGETS
+
+FOUND = sorted((Path(__file__).parent / "found").iterdir())
+"""Inputs that a target once fell over, each named by its target and what was wrong."""
+
+_INSERTED = st.binary(max_size=4) | st.sampled_from(
+    [b"\xff" * 4, b"\x7f" + b"\xff" * 7, b"\x80" * 9 + b"\x01", bytes(8)]
+)
+_EDITS = st.lists(st.tuples(st.floats(0, 1), st.integers(0, 8), _INSERTED), max_size=4)
+
+
+@pytest.mark.parametrize("name", list(TARGETS))
+def test_any_bytes_give_a_value_or_our_error(name: str) -> None:
+    target = TARGETS[name]
+    seeds = list(target.seeds())
+
+    @settings(deadline=None, max_examples=20 if name == "log_directory" else 300)
+    @given(seed=st.sampled_from(seeds) | st.binary(max_size=80), edits=_EDITS)
+    def check(seed: bytes, edits: list[tuple[float, int, bytes]]) -> None:
+        content = bytearray(seed)
+        for place, removed, inserted in edits:
+            at = int(place * len(content))
+            content[at : at + removed] = inserted
+        target.run(bytes(content))
+
+    check()
+
+
+@pytest.mark.parametrize("path", FOUND, ids=[path.name for path in FOUND])
+def test_what_was_found_stays_mended(path: Path) -> None:
+    TARGETS[path.name.partition(".")[0]].run(path.read_bytes())

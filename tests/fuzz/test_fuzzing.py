@@ -1,0 +1,60 @@
+"""Fuzzing with coverage as a guide: a second a target here, a night's share in `make nightly`.
+
+A failing input is kept in .state/fuzz/failing, and the message names it. Once mended, it goes to `found` beside this
+file, under the name of its target. FUZZ_SECONDS says for how long each target is fuzzed at night.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fuzz.runner import FindingError, Fuzzing
+from fuzz.targets import FAULTY_TARGETS, TARGETS, WITH_KERNELS
+
+NIGHTLY_SECONDS = int(os.environ.get("FUZZ_SECONDS", "120"))
+"""With some thirty runs that makes an hour."""
+MODES = [
+    *((name, False) for name in TARGETS),
+    *((name, True) for name in WITH_KERNELS),
+]
+
+
+@pytest.fixture
+def failing(state_directory: Path) -> Path:
+    return state_directory / "fuzz" / "failing"
+
+
+def test_a_second_of_fuzzing_finds_nothing(tmp_path: Path, failing: Path) -> None:
+    assert Fuzzing(1, tmp_path, failing, seed=1).run(list(TARGETS)) > len(TARGETS)
+
+
+def test_a_second_of_fuzzing_interpreted_kernels_finds_nothing(tmp_path: Path, failing: Path) -> None:
+    assert Fuzzing(1, tmp_path, failing, seed=1).run(WITH_KERNELS, interpreted=True) > len(WITH_KERNELS)
+
+
+def test_every_fault_is_found_and_its_input_named(tmp_path: Path) -> None:
+    failing = tmp_path / "failing"
+    names = sorted(name for name in FAULTY_TARGETS if name != "_loop")
+
+    with pytest.raises(FindingError, match=f"{', '.join(names)} fell over; the input: ") as found:
+        Fuzzing(30, tmp_path / "corpora", failing, seed=1).run(names)
+
+    inputs = sorted(failing.iterdir())
+    assert [path.name.partition("-")[0] for path in inputs] == names
+    assert all(b"!" in path.read_bytes() and str(path) in str(found.value) for path in inputs)
+
+
+@pytest.mark.nightly
+def test_a_hang_is_found_and_its_input_named(tmp_path: Path) -> None:
+    with pytest.raises(FindingError, match=r"_loop fell over; the input: \S+/_loop-timeout-"):
+        Fuzzing(60, tmp_path / "corpora", tmp_path / "failing", seed=1).run(["_loop"])
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(NIGHTLY_SECONDS + 120)
+@pytest.mark.parametrize(("name", "interpreted"), MODES, ids=[f"{name}{' interpreted' * how}" for name, how in MODES])
+def test_hours_of_fuzzing_find_nothing(name: str, interpreted: bool, failing: Path, state_directory: Path) -> None:
+    Fuzzing(NIGHTLY_SECONDS, state_directory / "fuzz" / "corpora", failing).run([name], interpreted=interpreted)
