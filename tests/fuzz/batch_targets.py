@@ -146,6 +146,8 @@ def scan_segment(content: bytes) -> None:
     base_offset = int.from_bytes(content[:8], "big") & INT64_MAX
     window_bytes = 61 + content[8]
     body = content[10:] if content[9] & 1 else b"".join(mended(content[10:], with_codecs=bool(content[9] & 2)))
+    guarded = _buffers.holding("raw window", body, at_end=bool(content[9] & 4))
+    value_or_error(lambda: SegmentScanner(SOURCE, base_offset).feed(guarded), size=len(body))
     path = _file.filled(body)
     tables: list[BatchTable] = []
     scanned = value_or_error(lambda: _walk(path, base_offset, window_bytes, tables), path, len(body))
@@ -309,7 +311,7 @@ def _built_seeds() -> Iterable[bytes]:
 
 def _segment_seeds() -> Iterable[bytes]:
     for number, segment in enumerate(_segments()):
-        yield bytes(8) + bytes([number * 30 & 0xFF, number & 3]) + segment
+        yield bytes(8) + bytes([number * 30 & 0xFF, number & 7]) + segment
     yield (HIGHEST_OFFSET - 1).to_bytes(8, "big") + bytes([0, 0]) + _last_possible_segment()
 
 

@@ -20,7 +20,7 @@ class GuardedRegion:
 
     def __init__(self, size: int) -> None:
         inner = -(-max(size, 1) // _PAGE) * _PAGE
-        self._map = mmap.mmap(-1, inner + 2 * _PAGE)
+        self._map = mmap.mmap(-1, inner + 2 * _PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._bytes = np.frombuffer(self._map, np.uint8)[_PAGE : _PAGE + inner]
         libc = ctypes.CDLL(None, use_errno=True)
         begin = self._bytes.ctypes.data

@@ -50,11 +50,14 @@ class MemoryFile:
     """A file without a name, for decoders that take a path: writing it costs no disk."""
 
     def __init__(self) -> None:
-        self._descriptor = os.memfd_create("fuzzed")
-        self.path = Path(f"/proc/self/fd/{self._descriptor}")
+        self._descriptor = -1
+        self._owner = -1
 
     def filled(self, content: bytes) -> Path:
         """Return the path of the file, which now has this content."""
+        if self._owner != os.getpid():
+            # A process that was forked would share the file with the one that it comes from.
+            self._descriptor, self._owner = os.memfd_create("fuzzed"), os.getpid()
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, content, 0)
-        return self.path
+        return Path(f"/proc/self/fd/{self._descriptor}")
