@@ -11,34 +11,26 @@ import pyarrow as pa
 
 from fuzz.built_records import build_batch
 from fuzz.guarded_memory import GuardedBuffers, GuardedChunkMemory
+from fuzz.segments import last_possible_segment, mended, segments, tiny_segments, uncompressed_segments
 from fuzz.target import SOURCE, MemoryFile, Target, value_or_error
 from support.record_rows import Row, expected_rows, rows_of
-from support.transactions import ABORT, data, marker
-from support.varied_records import varied_records
+from support.transactions import ABORT, marker
 from tiered_storage.errors import CorruptLogError
 from tiered_storage.kafka_log import columnar
 from tiered_storage.kafka_log.batch_header import (
-    BATCH_OVERHEAD,
-    CODEC_BITS,
-    CRC_END,
     HIGHEST_OFFSET,
     INT32_MAX,
-    LOG_OVERHEAD,
 )
 from tiered_storage.kafka_log.batch_table import BatchTable
-from tiered_storage.kafka_log.checksum import crc32c
 from tiered_storage.kafka_log.columnar import Checks, ColumnDecoder, RecordRange
-from tiered_storage.kafka_log.compression import Compression, compress
+from tiered_storage.kafka_log.compression import Compression
 from tiered_storage.kafka_log.control_record import read_control_type, read_end_marker
 from tiered_storage.kafka_log.index_builder import IndexBuilder
 from tiered_storage.kafka_log.index_check import OffsetIndexCheck, TimeIndexCheck
 from tiered_storage.kafka_log.producer_state import ProducerState
-from tiered_storage.kafka_log.record import INT64_MAX, INT64_MIN, Record
+from tiered_storage.kafka_log.record import INT64_MAX, INT64_MIN
 from tiered_storage.kafka_log.record_batch import (
     RecordBatch,
-    TimestampType,
-    encode_batch,
-    encode_empty_batch,
     read_batch_header,
     read_records,
 )
@@ -182,29 +174,6 @@ def _walk(path: Path, base_offset: int, window_bytes: int, tables: list[BatchTab
     by_time.finish()
 
 
-def mended(content: bytes, *, with_codecs: bool) -> list[bytes]:
-    """Cut `content` into batches whose magic, length and checksum are right.
-
-    With codecs, the records of each are compressed as its attributes say: so what a fuzzer does to them arrives.
-    """
-    batches = []
-    position = 0
-    while len(content) - position >= BATCH_OVERHEAD:
-        size = LOG_OVERHEAD + int.from_bytes(content[position + 8 : position + 12], "big")
-        if not BATCH_OVERHEAD <= size <= len(content) - position:
-            size = len(content) - position
-        batch = bytearray(content[position : position + size])
-        position += size
-        codec = batch[CRC_END + 1] & CODEC_BITS
-        if with_codecs and 0 < codec <= max(Compression):
-            batch[BATCH_OVERHEAD:] = compress(Compression(codec), bytes(batch[BATCH_OVERHEAD:]))
-        batch[16] = 2
-        batch[8:12] = (len(batch) - LOG_OVERHEAD).to_bytes(4, "big")
-        batch[CRC_END - 4 : CRC_END] = crc32c(memoryview(batch)[CRC_END:]).to_bytes(4, "big")
-        batches.append(bytes(batch))
-    return batches
-
-
 def _decoded(window: Any, table: BatchTable, choice: _Choice) -> list[pa.RecordBatch]:
     decoder = ColumnDecoder(SOURCE, choice.columns, choice.within, choice.checks, chunk_bytes=choice.chunk_bytes)
     return list(decoder.decode(window, table))
@@ -261,46 +230,13 @@ def _first_broken_header(batches: list[bytes], base_offset: int) -> int | None:
     return None
 
 
-def _segments() -> Iterable[bytes]:
-    """Yield small segments of every kind."""
-    records = list(varied_records(12, seed=1))
-    for codec in Compression:
-        for stamp in TimestampType:
-            yield encode_batch(records[:6], codec, timestamp_type=stamp) + encode_batch(records[6:], codec)
-    transactional = data(0, 7, 0, count=2, transactional=True)
-    yield transactional + data(2, 8, 0, transactional=True) + marker(3, 7, ABORT) + marker(4, 8)
-    yield encode_empty_batch(transactional) + data(5, -1, count=2)
-    yield encode_batch(records[:2], delete_horizon=1_600_000_000_000)
-
-
-def _uncompressed_segments() -> Iterable[bytes]:
-    """Yield segments whose records lie open, whatever codec their attributes say."""
-    records = list(varied_records(12, seed=2))
-    for codec in Compression:
-        batch = bytearray(encode_batch(records))
-        batch[CRC_END + 1] |= codec
-        yield bytes(batch)
-
-
-def _last_possible_segment() -> bytes:
-    """Return a segment that no offset could follow, if it had one more."""
-    return encode_batch([Record(HIGHEST_OFFSET - 1, 5, None, b"a"), Record(HIGHEST_OFFSET, 5, None, b"b")])
-
-
-def _tiny_segments() -> Iterable[bytes]:
-    """Yield segments of one record, so small that a change of a byte changes what it means."""
-    for headers in ((), (("ö", b"v"),), (("", None), ("k", b"")), (("k", b"v"),)):
-        for key, value in ((None, b"value"), (b"k", None), (b"", b"")):
-            yield encode_batch([Record(0, 5, key, value, headers)])
-
-
 def _record_seeds() -> Iterable[bytes]:
-    for number, segment in enumerate([*_segments(), *_uncompressed_segments()]):
+    for number, segment in enumerate([*segments(), *uncompressed_segments()]):
         yield bytes([number * 37 & 0xFF, number * 2, 1, 9]) + segment
-    for segment in _uncompressed_segments():
+    for segment in uncompressed_segments():
         yield bytes([1, 255, 0, 0]) + segment
-    yield bytes([0, 255, 0, 0]) + _last_possible_segment()
-    for segment in _tiny_segments():
+    yield bytes([0, 255, 0, 0]) + last_possible_segment()
+    for segment in tiny_segments():
         yield bytes([128, 255, 0, 0]) + segment
 
 
@@ -310,9 +246,9 @@ def _built_seeds() -> Iterable[bytes]:
 
 
 def _segment_seeds() -> Iterable[bytes]:
-    for number, segment in enumerate(_segments()):
+    for number, segment in enumerate(segments()):
         yield bytes(8) + bytes([number * 30 & 0xFF, number & 7]) + segment
-    yield (HIGHEST_OFFSET - 1).to_bytes(8, "big") + bytes([0, 0]) + _last_possible_segment()
+    yield (HIGHEST_OFFSET - 1).to_bytes(8, "big") + bytes([0, 0]) + last_possible_segment()
 
 
 VARINTS = Target(
@@ -320,7 +256,7 @@ VARINTS = Target(
 )
 BATCH_TARGETS = (
     VARINTS,
-    Target("batch_header", read_header, lambda: [segment[:80] for segment in [*_segments(), _last_possible_segment()]]),
+    Target("batch_header", read_header, lambda: [segment[:80] for segment in [*segments(), last_possible_segment()]]),
     Target("control_record", read_control, lambda: [bytes(4), marker(4, 8), marker(3, 7, ABORT)]),
     Target("records", decode_records, _record_seeds, has_kernels=True),
     Target("built_records", decode_built_records, _built_seeds, has_kernels=True),

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from fuzz.batch_targets import mended
+from fuzz.segments import mended
 from fuzz.target import Target
 from support.local_logs import NOW, TOPIC_ID, records
 from tiered_storage.errors import TieredStorageError
