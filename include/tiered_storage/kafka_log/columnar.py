@@ -149,6 +149,8 @@ class ColumnDecoder:
         if not data.size:
             raise CorruptRecordError(self._source, int(positions[0]), parts.REASONS[parts.OUT_OF_WINDOW])
         lies_open = self._lies_open(table, rows, sizes)
+        if not (lies_open and self._crc32c):
+            self._check_places(data, starts, ends, positions)
         if self._checks.crc and not (lies_open and self._crc32c):
             check_checksums(data, origin, positions, sizes, source=self._source)
         if not lies_open:
@@ -158,6 +160,18 @@ class ColumnDecoder:
         for begin, end in _chunks(sizes, self._chunk_bytes):
             batches = _Batches(data, starts[begin:end], ends[begin:end], rows[begin:end], table, crc32c)
             yield from self._decode_chunk(batches)
+
+    def _check_places(
+        self,
+        data: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        positions: NDArray[np.int64],
+    ) -> None:
+        """Raise CorruptRecordError where a batch, as the table tells its place, does not lie in the window."""
+        outside = np.flatnonzero((starts < BATCH_OVERHEAD) | (ends < starts) | (ends > data.size))
+        if outside.size:
+            raise CorruptRecordError(self._source, int(positions[outside[0]]), parts.REASONS[parts.OUT_OF_WINDOW])
 
     def _rows(self, table: BatchTable) -> NDArray[np.int64]:
         """Return the rows of `table` to decode."""

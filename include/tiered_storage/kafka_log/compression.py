@@ -136,7 +136,7 @@ def _whole(compression: Compression, data: memoryview, max_bytes: int) -> bytes 
 def _joined_pieces(compression: Compression, data: memoryview, max_bytes: int) -> bytes:
     pieces = []
     total = 0
-    for piece in _pieces(compression, data):
+    for piece in _pieces(compression, data, max_bytes):
         total += len(piece)
         if total > max_bytes:
             raise _TooLargeError
@@ -144,14 +144,14 @@ def _joined_pieces(compression: Compression, data: memoryview, max_bytes: int) -
     return b"".join(pieces)
 
 
-def _pieces(compression: Compression, data: memoryview) -> Iterator[bytes]:
+def _pieces(compression: Compression, data: memoryview, max_bytes: int) -> Iterator[bytes]:
     match compression:
         case Compression.NONE:
             yield bytes(data)
         case Compression.GZIP:
             yield from _gzip_pieces(data)
         case Compression.SNAPPY:
-            yield from _snappy_pieces(data)
+            yield from _snappy_pieces(data, max_bytes)
         case Compression.LZ4:
             yield from _lz4_pieces(data)
         case Compression.ZSTD:
@@ -218,9 +218,9 @@ def _compress_xerial(data: bytes) -> bytes:
     return bytes(out)
 
 
-def _snappy_pieces(data: memoryview) -> Iterator[bytes]:
+def _snappy_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
     if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
-        yield _decompress_snappy_block(data)
+        yield _decompress_snappy_block(data, max_bytes)
         return
     position = len(_XERIAL_HEADER)
     if len(data) < position:
@@ -230,11 +230,15 @@ def _snappy_pieces(data: memoryview) -> Iterator[bytes]:
         position = start + int.from_bytes(data[position:start], "big", signed=True)
         if not start <= position <= len(data):
             raise ValueError(f"the block at byte {start - 4} of {len(data)} does not end inside it")
-        yield _decompress_snappy_block(data[start:position])
+        content = _decompress_snappy_block(data[start:position], max_bytes)
+        max_bytes -= len(content)
+        yield content
 
 
-def _decompress_snappy_block(block: memoryview) -> bytes:
+def _decompress_snappy_block(block: memoryview, max_bytes: int) -> bytes:
     claimed = cramjam.snappy.decompress_raw_len(block)
     if claimed > _SNAPPY_MAX_RATIO * len(block):
         raise ValueError(f"a block of {len(block)} bytes claims to hold {claimed}")
+    if claimed > max_bytes:
+        raise _TooLargeError
     return bytes(cramjam.snappy.decompress_raw(block))

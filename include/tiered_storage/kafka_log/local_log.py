@@ -29,6 +29,7 @@ from tiered_storage.kafka_log.batch_header import (
     NO_SEQUENCE,
     TimestampType,
 )
+from tiered_storage.kafka_log.clean_shutdown import CLEAN_SHUTDOWN
 from tiered_storage.kafka_log.compression import Compression
 from tiered_storage.kafka_log.control_record import (
     ControlRecordType,
@@ -265,9 +266,15 @@ class LocalLog(StoredLog):
 
 @contextmanager
 def _locked(log_directory: Path, held: DirectoryLock | None) -> Iterator[DirectoryLock | None]:
-    """Take the lock of `log_directory`, unless it is `held` already, and give it back where the block fails."""
+    """Take the lock of `log_directory`, unless it is `held` already, and give it back where the block fails.
+
+    Whoever takes it takes away the mark of a clean shutdown: should this process be killed, the next one must recover.
+    """
     own = DirectoryLock.acquire(log_directory) if held is None else None
     try:
+        if own is not None and (log_directory / CLEAN_SHUTDOWN).is_file():
+            (log_directory / CLEAN_SHUTDOWN).unlink()
+            sync_directory(log_directory)
         yield own
     except BaseException:
         if own is not None:

@@ -48,6 +48,8 @@ class LogDirectoryWriter:
         self.root = root
         self._clock = clock
         self._logs: dict[tuple[str, int], LocalLog] = {}
+        self._found_high_watermarks: dict[tuple[str, int], tuple[int, int]] = {}
+        """What the checkpoint said when a log was opened, and the log's end then."""
         self._lock = lock
         self._open_files = ExitStack()
         self._open_files.enter_context(lock)
@@ -72,7 +74,11 @@ class LogDirectoryWriter:
         if meta.exists():
             lock.release()
             raise InvalidLogDirectoryError(f"{root} is a log directory already: open it, or name an empty directory")
-        MetaProperties(1, cluster_id, node_id, directory_id or random_uuid()).write(meta)
+        try:
+            MetaProperties(1, cluster_id, node_id, directory_id or random_uuid()).write(meta)
+        except BaseException:
+            lock.release()
+            raise
         return cls(root, lock, clock)
 
     @classmethod
@@ -108,7 +114,7 @@ class LogDirectoryWriter:
         After a crash only what lies behind the recovery points is read again, and `delete_records` is not forgotten.
         """
         recovery_points = {partition: log.recovery_point for partition, log in self._logs.items()}
-        high_watermarks = {partition: log.high_watermark for partition, log in self._logs.items()}
+        high_watermarks = {partition: self._high_watermark(partition) for partition in self._logs}
         starts = {partition: log.log_start_offset for partition, log in self._logs.items()}
         write_offset_checkpoint(self.root / RECOVERY_POINT_CHECKPOINT, recovery_points)
         write_offset_checkpoint(self.root / HIGH_WATERMARK_CHECKPOINT, high_watermarks)
@@ -146,6 +152,7 @@ class LogDirectoryWriter:
         checkpoint = self.root / RECOVERY_POINT_CHECKPOINT
         recovery_points = read_offset_checkpoint(checkpoint) if checkpoint.is_file() else {}
         starts = found.log_start_offsets or {}
+        high_watermarks = found.high_watermarks or {}
         for partition in found.partitions:
             name = partition.topic, partition.partition
             log = LocalLog.open(
@@ -157,6 +164,16 @@ class LogDirectoryWriter:
                 lock=self._lock,
             )
             self._add(log)
+            if name in high_watermarks:
+                known = min(max(high_watermarks[name], log.log_start_offset), log.log_end_offset)
+                self._found_high_watermarks[name] = known, log.log_end_offset
+
+    def _high_watermark(self, partition: tuple[str, int]) -> int:
+        """Return what stood in the checkpoint as long as nothing was appended: other replicas may have had less."""
+        log = self._logs[partition]
+        found, log_end = self._found_high_watermarks.get(partition, (0, -1))
+        is_untouched = log_end == log.log_end_offset == log.high_watermark
+        return found if is_untouched else log.high_watermark
 
     def _add(self, log: LocalLog) -> LocalLog:
         self._open_files.enter_context(log)

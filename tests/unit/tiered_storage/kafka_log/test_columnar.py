@@ -190,13 +190,17 @@ def test_a_wrong_checksum_is_named_with_both(
     assert rows == [*expected_rows(batches)]
 
 
-def test_a_table_of_more_than_its_window_reads_nothing_outside() -> None:
-    window = memoryview(b"".join(batches_of([3, 3])))
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.LZ4])
+def test_a_table_of_more_than_its_window_reads_nothing_outside(compression: Compression) -> None:
+    window = memoryview(b"".join(batches_of([3, 3], compression=compression)))
     table, _ = SegmentScanner("a segment", 0).feed(window)
 
     for missing in (1, len(window)):
         with pytest.raises(CorruptRecordError, match="not in the window"):
             list(ColumnDecoder("a segment").decode(window[:-missing], table))
+    table.size[1] = 1 << 34
+    with pytest.raises(CorruptRecordError, match="not in the window"):
+        list(ColumnDecoder("a segment").decode(window, table))
 
 
 def test_of_two_broken_batches_the_first_is_named() -> None:

@@ -232,3 +232,14 @@ def _peak_memory_of_refusing(codec: Compression, packed: bytes) -> int:
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+
+
+def test_a_snappy_block_that_claims_more_than_is_allowed_is_not_decompressed() -> None:
+    packed = compress(Compression.SNAPPY, bytes(64 * MIB))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptRecordError, match="holds more than"):
+            decompress(Compression.SNAPPY, packed, max_bytes=1000)
+        assert tracemalloc.get_traced_memory()[1] < MIB
+    finally:
+        tracemalloc.stop()

@@ -7,12 +7,18 @@ import pytest
 
 from support.local_logs import NOW, TOPIC_ID, read_all, records
 from tiered_storage.errors import CorruptIndexError, InvalidLogDirectoryError, LogDirectoryLockedError
+from tiered_storage.kafka_log.clean_shutdown import CLEAN_SHUTDOWN
 from tiered_storage.kafka_log.directory_lock import ensure_unlocked
+from tiered_storage.kafka_log.local_log import LocalLog
 from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_directory import read_log_directory
 from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.meta_properties import MetaProperties
-from tiered_storage.kafka_log.offset_checkpoint import read_offset_checkpoint
+from tiered_storage.kafka_log.offset_checkpoint import (
+    HIGH_WATERMARK_CHECKPOINT,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
 
 DIRECTORY_ID = "J8AJkMIyTFyv6dWLTSGUwA"
 
@@ -163,3 +169,34 @@ def test_without_the_mark_of_a_clean_shutdown_all_behind_the_recovery_points_is_
 
     with LogDirectoryWriter.open(tmp_path, config, clock=lambda: NOW) as directory:
         assert directory.log("orders", 0).log_end_offset == (9 if was_clean else 1)
+
+
+def test_what_was_not_stable_does_not_become_so_by_opening_and_closing(tmp_path: Path) -> None:
+    with LogDirectoryWriter.create(tmp_path, "cluster") as writer:
+        writer.create_log("orders", 0, TOPIC_ID).append(records(3))
+    checkpoint = tmp_path / HIGH_WATERMARK_CHECKPOINT
+    write_offset_checkpoint(checkpoint, {("orders", 0): 1})
+
+    with LogDirectoryWriter.open(tmp_path):
+        pass
+    assert read_offset_checkpoint(checkpoint) == {("orders", 0): 1}
+
+    with LogDirectoryWriter.open(tmp_path) as writer:
+        writer.log("orders", 0).append(records(1))
+    assert read_offset_checkpoint(checkpoint) == {("orders", 0): 4}
+
+
+def test_a_directory_that_cannot_be_made_is_let_go(tmp_path: Path) -> None:
+    (tmp_path / "meta.properties.tmp").mkdir()
+    for _ in range(2):
+        with pytest.raises(IsADirectoryError):
+            LogDirectoryWriter.create(tmp_path, "cluster")
+
+
+def test_a_log_that_is_opened_alone_takes_the_mark_of_a_clean_shutdown_away(tmp_path: Path) -> None:
+    with LogDirectoryWriter.create(tmp_path, "cluster") as writer:
+        writer.create_log("orders", 0, TOPIC_ID).append(records(3))
+    assert (tmp_path / CLEAN_SHUTDOWN).is_file()
+
+    with LocalLog.open(tmp_path / "orders-0"):
+        assert not (tmp_path / CLEAN_SHUTDOWN).exists()
