@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Sequence
 
 from hypothesis import strategies as st
@@ -26,6 +28,12 @@ def record_lists(draw: st.DrawFn, max_size: int = 20) -> list[Record]:
         records.append(Record(offset, draw(timestamps), draw(_bytes_or_null), draw(_bytes_or_null), draw(_headers)))
         offset += step
     return records
+
+
+def a_message_of_magic_1(offset: int, size: int = 100) -> bytes:
+    """A message as brokers wrote them before release 0.11, its checksum right; `size` is without offset and size."""
+    content = b"\x01" + bytes(size - 5)
+    return struct.pack(">qiI", offset, size, zlib.crc32(content)) + content
 
 
 def some_records(base_offset: int = 0, count: int = 1, value: bytes = b"value") -> list[Record]:

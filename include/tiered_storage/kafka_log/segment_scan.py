@@ -7,16 +7,20 @@ whoever fills the windows: `iterate_segment` here does it for files.
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
+from awscrt import checksums
 from numpy.typing import NDArray
 
 from tiered_storage.errors import CorruptRecordError, UnsupportedMagicError
 from tiered_storage.kafka_log.batch_header import (
     BATCH_OVERHEAD,
+    CRC_END,
+    LOG_OVERHEAD,
     MAGIC_END,
     batch_size,
     check_crc,
@@ -175,18 +179,17 @@ def scan_segment(
 def recover_valid_length(path: Path, base_offset: int, *, window_bytes: int = WINDOW_BYTES) -> int:
     """Return how many bytes of a `.log` file are sound batches, up to the first that is broken or cut, or to the end.
 
-    Zeros of a preallocated file and what a crash has torn lie behind that. Raises UnsupportedMagicError at a batch of
-    magic 0 or 1, which is no damage: to cut it off would lose what an older broker wrote.
+    Zeros of a preallocated file and what a crash has torn lie behind that. A batch that is whole, by its own checksum,
+    is no crash's work: to cut it off would lose what somebody wrote. Then this raises what the scan has raised:
+    UnsupportedMagicError at one of magic 0 or 1, CorruptRecordError at one whose header nobody can follow.
     """
     length = 0
     try:
         for batches, _ in iterate_segment(path, base_offset, window_bytes=window_bytes):
             length += len(batches)
-    except UnsupportedMagicError as error:
-        if _magic_at(path, error.position) in (0, 1):
+    except (CorruptRecordError, UnsupportedMagicError) as error:
+        if _is_whole(path, error.position):
             raise
-        return error.position
-    except CorruptRecordError as error:
         return error.position
     return length
 
@@ -230,7 +233,24 @@ def _larger_buffer(scanner: SegmentScanner, available: int, batch_start: NDArray
     return np.empty(needed, np.uint8)
 
 
-def _magic_at(path: Path, position: int) -> int:
+def _is_whole(path: Path, position: int) -> bool:
+    """Whether a batch of any magic begins at `position` of the file, ends in it, and has the checksum that it says."""
     with path.open("rb") as file:
-        file.seek(position + MAGIC_END - 1)
-        return file.read(1)[0]
+        file.seek(position)
+        head = file.read(CRC_END)
+        if len(head) < CRC_END:
+            return False
+        end = position + LOG_OVERHEAD + int.from_bytes(head[8:LOG_OVERHEAD], "big", signed=True)
+        magic = head[MAGIC_END - 1]
+        older = magic in (0, 1)
+        begin = position + (MAGIC_END - 1 if older else CRC_END)
+        if not begin < end <= os.fstat(file.fileno()).st_size:
+            return False
+        claimed = head[LOG_OVERHEAD : MAGIC_END - 1] if older else head[MAGIC_END:CRC_END]
+        file.seek(begin)
+        checksum = 0
+        while begin < end:
+            piece = file.read(min(WINDOW_BYTES, end - begin))
+            checksum = zlib.crc32(piece, checksum) if older else int(checksums.crc32c(piece, checksum))
+            begin += len(piece)
+    return checksum == int.from_bytes(claimed, "big")

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.local_logs import NOW, TOPIC_ID, create, read_all, records
+from support.record_batches import a_message_of_magic_1
 from support.transactions import ABORT, data, next_offset
 from tiered_storage.errors import (
     InvalidLogDirectoryError,
@@ -114,8 +115,8 @@ def test_epochs_past_the_end_are_dropped_and_those_of_the_active_segment_are_fou
 def test_batches_of_an_older_format_are_no_damage_to_be_cut_off(tmp_path: Path) -> None:
     log = written(tmp_path)
     path = log.segments[0].log_path
-    content = path.read_bytes()
-    path.write_bytes(content[:16] + b"\x01" + content[17:])
+    content = a_message_of_magic_1(0)
+    path.write_bytes(content)
 
     with pytest.raises(UnsupportedMagicError):
         LocalLog.open(log.directory)

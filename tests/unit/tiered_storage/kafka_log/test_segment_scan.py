@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.record_batches import batches_of, record_lists, some_records
+from support.record_batches import a_message_of_magic_1, batches_of, record_lists, some_records
 from tiered_storage.errors import CorruptRecordError, UnsupportedMagicError
 from tiered_storage.kafka_log import scan_kernels
 from tiered_storage.kafka_log.batch_header import CRC_END, INT32_MAX
@@ -312,10 +312,32 @@ def test_zeros_and_noise_behind_the_last_batch_are_not_recovered(path: Path, beh
 
 
 def test_batches_of_an_older_magic_are_never_taken_for_damage(path: Path) -> None:
-    old = struct.pack(">qiIbb", 101, 100, 0, 1, 0) + bytes(94)
-    path.write_bytes(batches_of([1], base_offset=100)[0] + old)
+    path.write_bytes(batches_of([1], base_offset=100)[0] + a_message_of_magic_1(101))
 
     with pytest.raises(UnsupportedMagicError, match="magic 1"):
+        recover_valid_length(path, 100)
+
+
+@pytest.mark.parametrize("kept", range(60))
+def test_a_header_torn_in_a_preallocated_file_is_no_older_magic(path: Path, kept: int) -> None:
+    sound, torn = batches_of([3, 4], base_offset=100)
+    path.write_bytes(sound + torn[:kept] + bytes(5000))
+
+    assert recover_valid_length(path, 100) == len(sound)
+
+
+@pytest.mark.parametrize(
+    ("position", "field", "reason"),
+    [(0, struct.pack(">q", 99), "offsets rise"), (0, struct.pack(">q", 100 + (1 << 32)), "too far")],
+)
+def test_a_batch_whose_own_checksum_is_right_is_never_taken_for_damage(
+    path: Path, position: int, field: bytes, reason: str
+) -> None:
+    """Its base offset is under no checksum."""
+    sound, strange = batches_of([3, 4], base_offset=100)
+    path.write_bytes(sound + strange[:position] + field + strange[position + len(field) :])
+
+    with pytest.raises(CorruptRecordError, match=reason):
         recover_valid_length(path, 100)
 
 
