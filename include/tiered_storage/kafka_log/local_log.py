@@ -38,6 +38,7 @@ from tiered_storage.kafka_log.control_record import (
     read_end_marker,
 )
 from tiered_storage.kafka_log.directory_lock import DirectoryLock
+from tiered_storage.kafka_log.kafka_uuid import decode_uuid
 from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, write_leader_epochs
 from tiered_storage.kafka_log.log_append import (
     PlacedBatch,
@@ -81,6 +82,7 @@ class LocalLog(StoredLog):
         InvalidLogDirectoryError where the directory exists, LogDirectoryLockedError where `log_directory` is in use.
         """
         directory = log_directory / partition_directory_name(topic, partition)
+        decode_uuid(topic_id)  # before anything is made
         log_directory.mkdir(parents=True, exist_ok=True)
         with _locked(log_directory, lock) as own:
             try:

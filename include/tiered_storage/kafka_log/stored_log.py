@@ -233,12 +233,12 @@ class StoredLog:
 
         Doing it twice is harmless.
         """
-        if self._segments.is_closed:
-            return
         try:
-            self._segments.finish()
-            self._recovery_point = self.log_end_offset
-            self._take_snapshot()
+            # Closed already by an earlier call, or by what failed halfway: then only the lock is left.
+            if not self._segments.is_closed:
+                self._segments.finish()
+                self._recovery_point = self.log_end_offset
+                self._take_snapshot()
         finally:
             self.abandon()
 

@@ -13,7 +13,7 @@ from tiered_storage.errors import (
     OffsetOutOfRangeError,
     UnsupportedMagicError,
 )
-from tiered_storage.kafka_log import active_segment
+from tiered_storage.kafka_log import active_segment, stored_log
 from tiered_storage.kafka_log.compression import Compression
 from tiered_storage.kafka_log.control_record import ControlRecordType, EndTransactionMarker, encode_end_marker
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, read_leader_epochs
@@ -300,3 +300,27 @@ def test_a_write_that_the_system_cuts_short_goes_on(tmp_path: Path, monkeypatch:
     with create(tmp_path) as log:
         log.append(records(3))
         assert len(read_all(log)) == 3
+
+
+def test_a_topic_id_that_is_none_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError):
+        LocalLog.create(tmp_path, "orders", 0, "no id")
+    assert not (tmp_path / "orders-0").exists()
+
+
+def test_a_log_that_fell_over_while_it_was_cut_gives_its_lock_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = LocalLog.create(tmp_path, "orders", 0, TOPIC_ID)
+    log.append(records(3))
+    log.append(records(3))
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(5, "the disk is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stored_log, "recover_log", fail)
+        with pytest.raises(OSError, match="gone"):
+            log.truncate_to(3)
+    log.close()
+    LocalLog.open(tmp_path / "orders-0").close()
