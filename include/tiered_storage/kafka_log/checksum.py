@@ -1,4 +1,4 @@
-"""CRC-32C (Castagnoli), the checksum of Kafka's v2 batches, over any buffer without copying it.
+"""CRC-32C (Castagnoli), the checksum of Kafka's v2 batches and of our objects, over any buffer without copying it.
 
 Source: KIP-98; RFC 3720, appendix B.4 has its test vectors.
 """
@@ -8,6 +8,6 @@ from __future__ import annotations
 from awscrt import checksums
 
 
-def crc32c(data: bytes | bytearray | memoryview) -> int:
-    """Return the CRC-32C of `data`, between 0 and 2**32 - 1."""
-    return int(checksums.crc32c(data))
+def crc32c(data: bytes | bytearray | memoryview, before: int = 0) -> int:
+    """Return the CRC-32C, between 0 and 2**32 - 1, of bytes whose checksum is `before`, followed by `data`."""
+    return int(checksums.crc32c(data, before))

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
-from awscrt import checksums
 from numpy.typing import NDArray
 
 from tiered_storage.errors import CorruptRecordError, UnsupportedMagicError
@@ -27,6 +26,7 @@ from tiered_storage.kafka_log.batch_header import (
     read_batch_header,
 )
 from tiered_storage.kafka_log.batch_table import BatchTable
+from tiered_storage.kafka_log.checksum import crc32c
 
 __all__ = [
     "BatchTable",
@@ -251,6 +251,6 @@ def _is_whole(path: Path, position: int) -> bool:
         checksum = 0
         while begin < end:
             piece = file.read(min(WINDOW_BYTES, end - begin))
-            checksum = zlib.crc32(piece, checksum) if older else int(checksums.crc32c(piece, checksum))
+            checksum = zlib.crc32(piece, checksum) if older else crc32c(piece, checksum)
             begin += len(piece)
     return checksum == int.from_bytes(claimed, "big")

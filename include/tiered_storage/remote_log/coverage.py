@@ -42,14 +42,10 @@ def valid_end(segment: RemoteLogSegmentMetadata, lineage: Sequence[EpochEntry]) 
     theirs = epochs_within(segment.leader_epochs, known_from, segment.end_offset)
     ours = epochs_within(lineage, known_from, segment.end_offset)
     changes = sorted({known_from, *(entry.start_offset for entry in (*theirs, *ours))})
-    contradicted = next((at for at in changes if _epoch_at(theirs, at) != _epoch_at(ours, at)), None)
+    contradicted = next((at for at in changes if epochs_within(theirs, at, at) != epochs_within(ours, at, at)), None)
     if contradicted is None:
         return segment.end_offset
     return segment.start_offset - 1 if contradicted <= own_start else contradicted - 1
-
-
-def _epoch_at(lineage: Sequence[EpochEntry], offset: int) -> int | None:
-    return next((entry.epoch for entry in reversed(lineage) if entry.start_offset <= offset), None)
 
 
 def whole_lineage(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tiered_storage.errors import InvalidLogDirectoryError, RemoteObjectCorruptError, TieredStorageError
+from tiered_storage.kafka_log.checksum import crc32c
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
@@ -19,11 +20,9 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPar
 from tiered_storage.remote_log.segment_source import LocalSegment, LocalTrim, PartitionLog
 from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
 from tiered_storage.remote_log.storage.manifest import Manifest
-from tiered_storage.remote_log.storage.object_client import extend_crc32c
 from tiered_storage.topic_settings import TopicSettings
 
 READ_BYTES = 1 << 20
-_SAME_TOPIC_UNKNOWN = {True: "lie below our log start", False: "are remote in segments with other boundaries"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +75,10 @@ def plan_local_retention(
         if not is_expired and not over_size and not _past(holders, settings.local_retention_ms, now):
             break
         if log.topic_id_is_derived and not any(_of_same_offsets(holder, segment) for holder in holders):
+            place = "lie below our log start" if is_expired else "are remote in segments with other boundaries"
             held_back = (
-                f"offsets {segment.base_offset} to {end_offset} {_SAME_TOPIC_UNKNOWN[is_expired]}, and without "
-                "partition.metadata nobody knows that they are of the same topic"
+                f"offsets {segment.base_offset} to {end_offset} {place}, and without partition.metadata nobody knows "
+                "that they are of the same topic"
             )
             break
         going.append(segment)
@@ -154,11 +154,11 @@ def _of_same_offsets(holder: RemoteLogSegmentMetadata, local: LocalSegment) -> b
 
 
 def _file_crc32c(path: Path) -> int:
-    crc32c = 0
+    checksum = 0
     with path.open("rb", buffering=0) as file:
         while piece := file.read(READ_BYTES):
-            crc32c = extend_crc32c(crc32c, piece)
-    return crc32c
+            checksum = crc32c(piece, checksum)
+    return checksum
 
 
 def _excess(log: PartitionLog, limit: int) -> int:

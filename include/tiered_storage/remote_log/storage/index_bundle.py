@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError
+from tiered_storage.kafka_log.checksum import crc32c
 from tiered_storage.remote_log.storage import IndexKind
-from tiered_storage.remote_log.storage.object_client import extend_crc32c
 
 MAGIC = b"RLIB"
 VERSION = 1
@@ -50,7 +50,7 @@ class Section:
 
     def check(self, content: bytes, source: str) -> bytes:
         """Return `content`, the section's bytes. Raises RemoteObjectCorruptError where they are others."""
-        found = extend_crc32c(0, content)
+        found = crc32c(content)
         if len(content) != self.length or found != self.crc32c:
             raise RemoteObjectCorruptError(
                 f"{source}: at byte {self.position}: {len(content)} bytes of index {self.kind} have CRC-32C "
@@ -83,7 +83,7 @@ class BundleHead:
         table_end = _START.size + count * _ROW.size
         if len(raw) < table_end + _CRC.size:
             raise _broken(source, len(raw), "it ends inside its head")
-        if _CRC.unpack_from(raw, table_end)[0] != extend_crc32c(0, memoryview(raw)[:table_end]):
+        if _CRC.unpack_from(raw, table_end)[0] != crc32c(memoryview(raw)[:table_end]):
             raise _broken(source, table_end, "the checksum of its head is wrong")
         rows = _ROW.iter_unpack(memoryview(raw)[_START.size : table_end])
         sections = [Section(kind, crc, position, length) for kind, _, crc, position, length in rows]
@@ -107,9 +107,9 @@ def build_bundle(contents: Mapping[IndexKind, bytes]) -> bytes:
                 f"index {kind.name} has {len(content)} bytes; a bundle takes {MAX_SECTION_BYTES} of each: "
                 "use smaller segments or a larger index interval"
             )
-        head += _ROW.pack(kind, 0, extend_crc32c(0, content), position, len(content))
+        head += _ROW.pack(kind, 0, crc32c(content), position, len(content))
         position += len(content)
-    head += _CRC.pack(extend_crc32c(0, head))
+    head += _CRC.pack(crc32c(head))
     return b"".join([head, *(content for _, content in ordered)])
 
 

@@ -23,9 +23,10 @@ from tiered_storage.errors import (
     RemoteStorageRefusedError,
     TieredStorageError,
 )
+from tiered_storage.kafka_log.checksum import crc32c
 from tiered_storage.kafka_log.small_files import sync_directory
 from tiered_storage.remote_log.storage.early_write_out import EarlyWriteOut
-from tiered_storage.remote_log.storage.object_client import CheckedChunks, StoredObject, WrittenObject, extend_crc32c
+from tiered_storage.remote_log.storage.object_client import CheckedChunks, StoredObject, WrittenObject
 from tiered_storage.remote_log.storage.object_names import check_object_name, is_temporary_name, temporary_name
 
 READ_BACK_BYTES = 1 << 20
@@ -184,13 +185,13 @@ def _write_all(descriptor: int, chunk: memoryview) -> None:
 def _read_back(descriptor: int, path: Path, written: WrittenObject) -> None:
     """Raise RemoteObjectCorruptError unless the file holds what was written."""
     buffer = memoryview(bytearray(min(READ_BACK_BYTES, written.size + 1)))
-    position = crc32c = 0
+    position = checksum = 0
     while count := os.preadv(descriptor, [buffer], position):
-        crc32c = extend_crc32c(crc32c, buffer[:count])
+        checksum = crc32c(buffer[:count], checksum)
         position += count
-    if (position, crc32c) != (written.size, written.crc32c):
+    if (position, checksum) != (written.size, written.crc32c):
         raise RemoteObjectCorruptError(
-            f"{path}: read back {position} bytes with CRC-32C {crc32c:08x}, "
+            f"{path}: read back {position} bytes with CRC-32C {checksum:08x}, "
             f"after writing {written.size} with {written.crc32c:08x}: do not trust this file system or its memory"
         )
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from awscrt import checksums
-
 from tiered_storage.errors import RemoteObjectCorruptError
+from tiered_storage.kafka_log.checksum import crc32c
 
 PIECE_BYTES = 1 << 20
 """What is passed on at once: it is still in the CPU's cache when it is written, after its checksum was taken."""
@@ -143,7 +142,7 @@ class CheckedChunks:
         piece, self._unpassed = self._unpassed[:PIECE_BYTES], self._unpassed[PIECE_BYTES:]
         self.size += len(piece)
         self._check_size(ended=False)
-        self.crc32c = extend_crc32c(self.crc32c, piece)
+        self.crc32c = crc32c(piece, self.crc32c)
         return piece
 
     def _check_size(self, *, ended: bool) -> None:
@@ -156,8 +155,3 @@ class CheckedChunks:
     def written(self) -> WrittenObject:
         """What has passed so far."""
         return WrittenObject(self.size, self.crc32c)
-
-
-def extend_crc32c(crc32c: int, data: bytes | bytearray | memoryview) -> int:
-    """Return the CRC-32C of bytes whose checksum is `crc32c`, followed by `data`; begin with 0."""
-    return int(checksums.crc32c(data, crc32c))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, RemoteObjectNotFoundError
+from tiered_storage.kafka_log.checksum import crc32c
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage import IndexKind, LogSegmentData
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
@@ -21,7 +22,6 @@ from tiered_storage.remote_log.storage.object_client import (
     ObjectClient,
     ObjectStoreOptions,
     WrittenObject,
-    extend_crc32c,
 )
 from tiered_storage.remote_log.storage.object_names import (
     SegmentObjectName,
@@ -190,14 +190,14 @@ class ObjectRemoteStorageManager:
     def _checked(self, metadata: RemoteLogSegmentMetadata, name: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
         """Pass a whole segment's pieces on, holding each one back until the next is there or the checksum is right."""
         expected = self._marker(metadata).data_crc32c
-        crc32c, held = 0, b""
+        checksum, held = 0, b""
         for piece in pieces:
             if held:
                 yield held
-            crc32c, held = extend_crc32c(crc32c, piece), piece
-        if crc32c != expected:
+            checksum, held = crc32c(piece, checksum), piece
+        if checksum != expected:
             raise RemoteObjectCorruptError(
-                f"{self._source(name)}: its bytes have CRC-32C {crc32c:08x}; {expected:08x} was sent"
+                f"{self._source(name)}: its bytes have CRC-32C {checksum:08x}; {expected:08x} was sent"
             )
         if held:
             yield held
@@ -220,7 +220,7 @@ class ObjectRemoteStorageManager:
         if size != marker.indexes_size or size > MAX_BUNDLE_BYTES:
             raise RemoteObjectCorruptError(f"{source}: has {size} bytes, {marker.indexes_size} were sent")
         raw = self._client.get_range(names.indexes, 0, size)
-        if extend_crc32c(0, raw) != marker.indexes_crc32c:
+        if crc32c(raw) != marker.indexes_crc32c:
             raise RemoteObjectCorruptError(f"{source}: its bytes are not those that were sent")
         contents = parse_bundle(raw, source)
         if IndexKind.MANIFEST not in contents:

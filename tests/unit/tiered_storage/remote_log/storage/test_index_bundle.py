@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError
+from tiered_storage.kafka_log.checksum import crc32c
 from tiered_storage.remote_log.storage import IndexKind
 from tiered_storage.remote_log.storage.index_bundle import (
     HEAD_READ_BYTES,
@@ -17,7 +18,6 @@ from tiered_storage.remote_log.storage.index_bundle import (
     build_bundle,
     parse_bundle,
 )
-from tiered_storage.remote_log.storage.object_client import extend_crc32c
 
 CONTENTS = st.dictionaries(st.sampled_from(IndexKind), st.binary(max_size=300), min_size=1)
 
@@ -25,7 +25,7 @@ CONTENTS = st.dictionaries(st.sampled_from(IndexKind), st.binary(max_size=300), 
 def with_head(count: int, rows: list[tuple[int, int, int, int]], body: bytes, version: int = 1) -> bytes:
     head = struct.pack(">4shh", b"RLIB", version, count)
     head += b"".join(struct.pack(">hhIqq", kind, 0, crc, position, length) for kind, crc, position, length in rows)
-    return head + struct.pack(">I", extend_crc32c(0, head)) + body
+    return head + struct.pack(">I", crc32c(head)) + body
 
 
 @settings(deadline=None)
@@ -48,7 +48,7 @@ def test_one_section_is_read_with_nothing_but_the_head_and_itself(contents: dict
 def test_the_layout_is_the_documented_one() -> None:
     bundle = build_bundle({IndexKind.OFFSET: b"123456789", IndexKind.MANIFEST: b"{}"})
     start = 8 + 2 * 24 + 4
-    rows = [(0, extend_crc32c(0, b"{}"), start, 2), (4, 0xE3069283, start + 2, 9)]
+    rows = [(0, crc32c(b"{}"), start, 2), (4, 0xE3069283, start + 2, 9)]
     assert bundle == with_head(2, rows, b"{}123456789")
 
 
@@ -96,7 +96,7 @@ def test_a_head_whose_sections_do_not_fill_the_bundle_is_refused(
 
 
 def test_kinds_of_later_releases_are_passed_over() -> None:
-    rows = [(4, extend_crc32c(0, b"ab"), 60, 2), (900, extend_crc32c(0, b"c"), 62, 1)]
+    rows = [(4, crc32c(b"ab"), 60, 2), (900, crc32c(b"c"), 62, 1)]
     assert parse_bundle(with_head(2, rows, b"abc"), "bundle") == {IndexKind.OFFSET: b"ab"}
 
 
