@@ -248,3 +248,19 @@ def check_dump_finds_all_sound(logs: GoldenLogs) -> None:
     for file in logs.files():
         events = list(dump_file(file, with_records=True))
         assert not [event for event in events if isinstance(event, DumpProblem)], file.path
+
+
+CHECKS = (
+    check_records,
+    check_columns,
+    check_codecs,
+    check_append_times,
+    check_transactions,
+    check_leftovers_of_compaction,
+    check_epochs,
+    check_rebuild,
+    check_dump_against_the_tool,
+    check_dump_finds_all_sound,
+)
+CHECKS_OF_COPIES = (check_committed_reads, check_opening)
+"""They take a folder to copy the logs to: what they do there changes files."""

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.made_up_batches import batch_of, record_of
 from support.record_batches import batches_of, some_records
 from support.record_rows import Row, expected_rows, rows_of, segments
 from tiered_storage.errors import ConfigurationError, CorruptRecordError
@@ -23,7 +24,6 @@ from tiered_storage.kafka_log.columnar import EVERYTHING, STRICT, Checks, Column
 from tiered_storage.kafka_log.record_batch import Compression, Record, TimestampType, encode_batch, read_batch_header
 from tiered_storage.kafka_log.record_columns import SCHEMA
 from tiered_storage.kafka_log.segment_scan import SegmentScanner
-from tiered_storage.kafka_log.varint import append_varint
 
 MIB = 1 << 20
 EVERY_CODEC = pytest.mark.parametrize("codec", list(Compression))
@@ -117,7 +117,7 @@ def test_headers_that_lie_are_refused_exactly_where_the_plain_decoder_refuses(
 @given(key=st.binary(max_size=12) | st.text(max_size=6).map(str.encode), cut=st.integers(0, 3))
 def test_header_keys_are_utf_8_as_python_takes_it(key: bytes, cut: int) -> None:
     key = key[: max(0, len(key) - cut)]
-    _assert_same_verdict(_batch_of(_record_of([0, 0, -1, -1, 1, len(key)], key + b"\x01")))
+    _assert_same_verdict(batch_of(record_of([0, 0, -1, -1, 1, len(key)], key + b"\x01")))
 
 
 REFUSED = [
@@ -140,7 +140,7 @@ TAKEN = ["c280", "e0a080", "ed9fbf", "ee8080", "f0908080", "f48fbfbf", "61616161
 @pytest.mark.parametrize("key", [*REFUSED, *TAKEN, "61616161616161c2"])
 def test_the_edges_of_utf_8_are_those_of_python(key: str) -> None:
     content = bytes.fromhex(key)
-    _assert_same_verdict(_batch_of(_record_of([0, 0, -1, -1, 1, len(content)], content + b"\x01")))
+    _assert_same_verdict(batch_of(record_of([0, 0, -1, -1, 1, len(content)], content + b"\x01")))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_the_edges_of_utf_8_are_those_of_python(key: str) -> None:
 )
 def test_an_error_names_source_position_record_and_reason(fields: list[int], reason: str) -> None:
     sound = encode_batch(some_records())
-    broken = bytearray(_batch_of(_record_of(fields)))
+    broken = bytearray(batch_of(record_of(fields)))
     broken[:8] = (1).to_bytes(8, "big")
 
     with pytest.raises(CorruptRecordError) as caught:
@@ -204,7 +204,7 @@ def test_a_table_of_more_than_its_window_reads_nothing_outside(compression: Comp
 
 
 def test_of_two_broken_batches_the_first_is_named() -> None:
-    first = _batch_of(_record_of([0, 0, -2]))
+    first = batch_of(record_of([0, 0, -2]))
     second = bytearray(encode_batch(some_records(1), Compression.ZSTD))
     second[-1] ^= 1
 
@@ -295,7 +295,7 @@ def test_an_uncompressed_batch_has_the_same_cap() -> None:
     ],
 )
 def test_claims_of_gigabytes_cost_no_memory(count: int, fields: list[int]) -> None:
-    batch = _batch_of(_record_of(fields), count=count, last_offset_delta=INT32_MAX)
+    batch = batch_of(record_of(fields), count=count, last_offset_delta=INT32_MAX)
     _decode([encode_batch(some_records())])
     arrow_before = pa.default_memory_pool().max_memory()
 
@@ -428,20 +428,3 @@ def _sealed(batch: bytes | bytearray) -> bytes:
     struct.pack_into(">i", sealed, 8, len(sealed) - 12)
     struct.pack_into(">I", sealed, 17, crc32c(sealed[21:]))
     return bytes(sealed)
-
-
-def _batch_of(body: bytes, count: int = 1, last_offset_delta: int = 0) -> bytes:
-    """A batch around any bytes, from offset 0 on."""
-    checked = struct.pack(">hiqqqhii", 0, last_offset_delta, 0, 0, -1, -1, -1, count) + body
-    return struct.pack(">qiibI", 0, 9 + len(checked), 0, 2, crc32c(checked)) + checked
-
-
-def _record_of(fields: list[int], behind: bytes = b"") -> bytes:
-    """A record of varints, with its length before it; its attributes come first."""
-    body = bytearray(1)
-    for field in fields:
-        append_varint(body, field)
-    body += behind
-    record = bytearray()
-    append_varint(record, len(body))
-    return bytes(record + body)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.made_up_batches import batch_of, record_of
 from support.record_batches import record_lists, some_records
 from tiered_storage.errors import ConfigurationError, CorruptRecordError, UnsupportedMagicError
 from tiered_storage.kafka_log.batch_header import check_crc
@@ -25,7 +26,6 @@ from tiered_storage.kafka_log.record_batch import (
     read_records,
     restamp_batch,
 )
-from tiered_storage.kafka_log.varint import append_varint
 
 RECORDS = [
     Record(1000, 1700000000123, b"key", b"a value a value a value", (("trace", b"abc"), ("n\u00e9", None))),
@@ -279,7 +279,7 @@ def test_hostile_changes_under_a_right_checksum_give_our_errors_only(codec: Comp
 
 @given(body=st.binary(max_size=60), count=st.integers(0, 5))
 def test_records_of_random_bytes_give_our_errors_only(body: bytes, count: int) -> None:
-    _read_or_refuse(_batch_of(body, count=count, last_offset_delta=1000))
+    _read_or_refuse(batch_of(body, count=count, last_offset_delta=1000))
 
 
 def test_an_error_names_source_and_absolute_position() -> None:
@@ -367,30 +367,30 @@ def test_a_header_that_cannot_be_is_named(place: int, layout: str, value: int, r
 )
 def test_a_record_that_cannot_be_is_named(fields: list[int], reason: str) -> None:
     with pytest.raises(CorruptRecordError, match=f"record 1 of 1{reason}"):
-        read_records(_batch_of(_record_of(fields), count=1, last_offset_delta=2))
+        read_records(batch_of(record_of(fields), count=1, last_offset_delta=2))
 
 
 def test_a_record_longer_than_its_batch_is_named() -> None:
     with pytest.raises(CorruptRecordError, match="record 1 of 1: it has 40 bytes, its batch 6"):
-        read_records(_batch_of(b"\x50" + bytes(6), count=1, last_offset_delta=0))
+        read_records(batch_of(b"\x50" + bytes(6), count=1, last_offset_delta=0))
 
 
 def test_a_header_key_that_is_no_utf_8_is_named() -> None:
-    record = _record_of([0, 0, -1, -1, 1, 1], b"\xff\x01")
+    record = record_of([0, 0, -1, -1, 1, 1], b"\xff\x01")
 
     with pytest.raises(CorruptRecordError, match="record 1 of 1: 'utf-8' codec can't decode byte 0xff"):
-        read_records(_batch_of(record, count=1, last_offset_delta=0))
+        read_records(batch_of(record, count=1, last_offset_delta=0))
 
 
 def test_offsets_that_do_not_rise_are_named() -> None:
-    record = _record_of([0, 0, -1, -1, 0])
+    record = record_of([0, 0, -1, -1, 0])
 
     with pytest.raises(CorruptRecordError, match="record 2 of 2: offset 0 is not in 1 to 1"):
-        read_records(_batch_of(record * 2, count=2, last_offset_delta=1))
+        read_records(batch_of(record * 2, count=2, last_offset_delta=1))
 
 
 def test_a_batch_that_claims_two_billion_records_costs_no_memory() -> None:
-    batch = _batch_of(_record_of([0, 0, -1, -1, 0]), count=(1 << 31) - 1, last_offset_delta=(1 << 31) - 1)
+    batch = batch_of(record_of([0, 0, -1, -1, 0]), count=(1 << 31) - 1, last_offset_delta=(1 << 31) - 1)
 
     tracemalloc.start()
     with pytest.raises(CorruptRecordError):
@@ -429,20 +429,3 @@ def _sealed(batch: bytearray) -> bytes:
     """Give `batch` the checksum of what it now holds."""
     struct.pack_into(">I", batch, 17, crc32c(batch[21:]))
     return bytes(batch)
-
-
-def _batch_of(body: bytes, count: int, last_offset_delta: int) -> bytes:
-    """A batch around any bytes, from offset 0 on."""
-    checked = struct.pack(">hiqqqhii", 0, last_offset_delta, 0, 0, -1, -1, -1, count) + body
-    return struct.pack(">qiibI", 0, 9 + len(checked), 0, 2, crc32c(checked)) + checked
-
-
-def _record_of(fields: list[int], behind: bytes = b"") -> bytes:
-    """A record of varints, with its length before it; its attributes come first."""
-    body = bytearray(1)
-    for field in fields:
-        append_varint(body, field)
-    body += behind
-    record = bytearray()
-    append_varint(record, len(body))
-    return bytes(record + body)
