@@ -7,7 +7,7 @@ the batch, then every record of it to the last byte, whichever columns are wante
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -149,29 +149,25 @@ class ColumnDecoder:
         if not data.size:
             raise CorruptRecordError(self._source, int(positions[0]), parts.REASONS[parts.OUT_OF_WINDOW])
         lies_open = self._lies_open(table, rows, sizes)
-        if not (lies_open and self._crc32c):
-            self._check_places(data, starts, ends, positions)
-        if self._checks.crc and not (lies_open and self._crc32c):
-            check_checksums(data, origin, positions, sizes, source=self._source)
-        if not lies_open:
-            yield from self._decode_compressed(data, starts, ends, rows, table)
-            return
         crc32c = self._crc32c if self._checks.crc else 0
+        batches = _Batches(data, starts, ends, rows, table, crc32c)
+        if not (lies_open and self._crc32c):
+            self._check_places(batches)
+            if self._checks.crc:
+                check_checksums(data, origin, positions, sizes, source=self._source)
+        if not lies_open:
+            yield from self._decode_compressed(batches)
+            return
         for begin, end in _chunks(sizes, self._chunk_bytes):
-            batches = _Batches(data, starts[begin:end], ends[begin:end], rows[begin:end], table, crc32c)
-            yield from self._decode_chunk(batches)
+            yield from self._decode_chunk(batches.part(begin, end))
 
-    def _check_places(
-        self,
-        data: NDArray[np.uint8],
-        starts: NDArray[np.int64],
-        ends: NDArray[np.int64],
-        positions: NDArray[np.int64],
-    ) -> None:
+    def _check_places(self, batches: _Batches) -> None:
         """Raise CorruptRecordError where a batch, as the table tells its place, does not lie in the window."""
-        outside = np.flatnonzero((starts < BATCH_OVERHEAD) | (ends < starts) | (ends > data.size))
+        starts, ends = batches.starts, batches.ends
+        outside = np.flatnonzero((starts < BATCH_OVERHEAD) | (ends < starts) | (ends > batches.data.size))
         if outside.size:
-            raise CorruptRecordError(self._source, int(positions[outside[0]]), parts.REASONS[parts.OUT_OF_WINDOW])
+            position = int(batches.table.position[batches.rows[outside[0]]])
+            raise CorruptRecordError(self._source, position, parts.REASONS[parts.OUT_OF_WINDOW])
 
     def _rows(self, table: BatchTable) -> NDArray[np.int64]:
         """Return the rows of `table` to decode."""
@@ -186,20 +182,14 @@ class ColumnDecoder:
         is_compressed = table.attributes[rows] & CODEC_BITS != 0
         return not is_compressed.any() or not (table.record_count[rows][is_compressed] > 0).any()
 
-    def _decode_compressed(
-        self,
-        data: NDArray[np.uint8],
-        starts: NDArray[np.int64],
-        ends: NDArray[np.int64],
-        rows: NDArray[np.int64],
-        table: BatchTable,
-    ) -> Iterator[pa.RecordBatch]:
+    def _decode_compressed(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
         """Decompress batch by batch, and decode whenever that has made a chunk."""
+        rows, table = batches.rows, batches.table
         pending: list[NDArray[np.uint8]] = []
         first = size = 0
-        for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        for i, (start, end) in enumerate(zip(batches.starts.tolist(), batches.ends.tolist(), strict=True)):
             try:
-                pending.append(self._records_of(data[start:end], int(rows[i]), table))
+                pending.append(self._records_of(batches.data[start:end], int(rows[i]), table))
             except CorruptRecordError:
                 # A batch before it may be broken as well: that one is named then.
                 if pending:
@@ -281,6 +271,10 @@ class _Batches:
     rows: NDArray[np.int64]
     table: BatchTable
     crc32c: int
+
+    def part(self, begin: int, end: int) -> _Batches:
+        """Return those from number `begin` to `end`, which is not included."""
+        return replace(self, starts=self.starts[begin:end], ends=self.ends[begin:end], rows=self.rows[begin:end])
 
 
 def iterate_columns(
