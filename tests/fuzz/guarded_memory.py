@@ -9,6 +9,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from tiered_storage.kafka_log import column_parts as parts
+from tiered_storage.kafka_log.machine_code import address_of
 from tiered_storage.kafka_log.record_columns import Chunk, ChunkMemory
 
 _PAGE = mmap.PAGESIZE
@@ -68,16 +70,20 @@ class GuardedChunkMemory(ChunkMemory):
 
     def allocate(self, rows: int, size: int) -> Chunk:
         chunk = super().allocate(rows, size)
-        return replace(
-            chunk,
-            slab_view=self._guarded("slab", chunk.slab_view),
-            values_view=self._guarded("values", chunk.values_view),
-        )
+        self._slab = self._guarded("slab", np.frombuffer(chunk.slab, np.uint8))
+        places = chunk.places.copy()
+        for part, place in enumerate(chunk.layout):
+            if place >= 0:
+                places[part] = address_of(self._slab) + place
+        if chunk.values is not None:
+            self._values = self._guarded("values", np.frombuffer(chunk.values, np.uint8))
+            places[parts.VALUES] = address_of(self._values)
+        return replace(chunk, places=places)
 
     def record_batch(self, chunk: Chunk, progress: NDArray[np.int64]) -> object:
-        np.frombuffer(chunk.slab, np.uint8)[:] = chunk.slab_view
+        np.frombuffer(chunk.slab, np.uint8)[:] = self._slab
         if chunk.values is not None:
-            np.frombuffer(chunk.values, np.uint8)[:] = chunk.values_view
+            np.frombuffer(chunk.values, np.uint8)[:] = self._values
         return super().record_batch(chunk, progress)
 
     def _reserve(self, size: int) -> None:
@@ -95,6 +101,7 @@ class GuardedChunkMemory(ChunkMemory):
         )
         key_ends[0] = value_ends[0] = 0
         self.header_ends = (key_ends, value_ends)
+        self._note_places()
 
     def _guarded(self, name: str, array: NDArray[np.uint8]) -> NDArray[np.uint8]:
         return self.buffers.region(name, array.size).at_end(array.size)

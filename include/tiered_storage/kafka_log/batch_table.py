@@ -10,6 +10,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+_ROW_BYTES = 7 * 8 + 3 * 4 + 2 * 2
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchTable:
@@ -37,21 +39,22 @@ class BatchTable:
 
     @classmethod
     def allocate(cls, rows: int) -> Self:
-        """Return a table of `rows` rows whose values are undefined."""
+        """Return a table of `rows` rows whose values are undefined, in one block of memory from `base_offset` on.
+
+        First its columns of 8 bytes lie there, in their order, then those of 4, then those of 2: read_headers of
+        scan_kernels.py fills them so.
+        """
+        block = np.empty(rows * _ROW_BYTES, np.uint8)
+        words = block[: 56 * rows].view(np.int64).reshape(7, rows)
+        halves = block[56 * rows : 68 * rows].view(np.int32).reshape(3, rows)
+        quarters = block[68 * rows :].view(np.int16).reshape(2, rows)
+        base_offset, last_offset, position, size, base_timestamp, max_timestamp, producer_id = words
+        partition_leader_epoch, record_count, base_sequence = halves
+        attributes, producer_epoch = quarters
         return cls(
-            base_offset=np.empty(rows, np.int64),
-            last_offset=np.empty(rows, np.int64),
-            position=np.empty(rows, np.int64),
-            size=np.empty(rows, np.int64),
-            base_timestamp=np.empty(rows, np.int64),
-            max_timestamp=np.empty(rows, np.int64),
-            partition_leader_epoch=np.empty(rows, np.int32),
-            attributes=np.empty(rows, np.int16),
-            record_count=np.empty(rows, np.int32),
-            producer_id=np.empty(rows, np.int64),
-            producer_epoch=np.empty(rows, np.int16),
-            base_sequence=np.empty(rows, np.int32),
-        )
+            base_offset, last_offset, position, size, base_timestamp, max_timestamp, partition_leader_epoch, attributes,
+            record_count, producer_id, producer_epoch, base_sequence,
+        )  # fmt: skip
 
     @classmethod
     def concatenate(cls, tables: Iterable[Self]) -> Self:

@@ -5,6 +5,11 @@ Plain integers: compiled code takes them as constants.
 
 from __future__ import annotations
 
+# What a scan of headers has come to.
+HEADERS_SOUND = 0
+BROKEN_HEADER = 1
+BROKEN_OFFSETS = 2
+
 # A part of the slab that holds a chunk's columns: what it has for each row.
 OFFSETS = 0
 TIMESTAMPS = 1
@@ -23,9 +28,18 @@ PRODUCER_EPOCHS = 13
 SEQUENCES = 14
 TRANSACTIONAL = 15
 CONTROL = 16
+# What has no place in the slab: it grows by the byte, or by the header.
+KEYS = 17
+VALUES = 18
+HEADER_KEYS = 19
+HEADER_KEY_ENDS = 20
+HEADER_VALUES = 21
+HEADER_VALUE_ENDS = 22
+HEADER_VALUE_VALIDITY = 23
+PLACES = 24
 
 PART_BITS = (64, 64, 8, 64, 64, 1, 32, 1, 32, 1, 32, 32, 64, 16, 32, 1, 1)
-"""Bits a row. The ends of keys, values and headers begin with a 0 before the first row."""
+"""Bits a row of the slab's parts. The ends of keys, values and headers begin with a 0 before the first row."""
 
 # Where the loop is: the batch, where its next record begins (0: not begun), that record's number, the least offset
 # delta that it may have.
@@ -43,7 +57,8 @@ HEADERS = 9
 HEADER_KEY_BYTES = 10
 HEADER_VALUE_BYTES = 11
 HEADER_VALUE_NULLS = 12
-PROGRESS_SIZE = 13
+STRANGE_HEADER_KEYS = 13
+PROGRESS_SIZE = 14
 
 # Why the loop ended.
 ALL_DONE = 0
@@ -56,13 +71,12 @@ NEGATIVE_LENGTH = 6
 FIELD_TOO_LONG = 7
 TOO_MANY_HEADERS = 8
 HEADER_KEY_NULL = 9
-HEADER_KEY_NOT_UTF8 = 10
-LENGTH_WRONG = 11
-OFFSET_OUT_OF_RANGE = 12
-TIMESTAMP_TOO_WIDE = 13
-LEFT_OVER = 14
-WRONG_CHECKSUM = 15
-OUT_OF_WINDOW = 16
+LENGTH_WRONG = 10
+OFFSET_OUT_OF_RANGE = 11
+TIMESTAMP_TOO_WIDE = 12
+LEFT_OVER = 13
+WRONG_CHECKSUM = 14
+OUT_OF_WINDOW = 15
 
 REASONS = {
     RUNS_OUT: "it runs past its end",
@@ -73,7 +87,6 @@ REASONS = {
     FIELD_TOO_LONG: "a field is longer than its record",
     TOO_MANY_HEADERS: "its number of headers does not fit its bytes",
     HEADER_KEY_NULL: "a header has no key",
-    HEADER_KEY_NOT_UTF8: "a header's key is not UTF-8",
     LENGTH_WRONG: "its fields take fewer bytes than its length says",
     OFFSET_OUT_OF_RANGE: "its offset is not above those before it and within its batch",
     TIMESTAMP_TOO_WIDE: "its timestamp exceeds 64 bits",

@@ -27,16 +27,19 @@ from tiered_storage.kafka_log.batch_header import (
 )
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Compression, decompress
+from tiered_storage.kafka_log.machine_code import address_of, crc32c_address, load_kernels
 from tiered_storage.kafka_log.record_columns import ChunkMemory, select_columns
 from tiered_storage.kafka_log.segment_scan import as_array, check_checksums, iterate_segment
 
-CHUNK_BYTES = 1_700_000
+CHUNK_BYTES = 2_500_000
 """How many bytes of records a chunk has, about: its bytes and its columns together fit the cache of a core."""
 
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _LEAST_RECORD_BYTES = 7
 _MOST_ROWS = 1 << 16
-_ADDRESSES = as_array(memoryview(b""))
+_MOST_TEXT_BYTES = 3
+"""What a byte that is no UTF-8 becomes at most: U+FFFD."""
+_HEADERS, _STARTS, _ENDS = range(3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +114,12 @@ class ColumnDecoder:
             raise ConfigurationError(f"{checks.max_decompressed_bytes} bytes of a batch: allow 1 to {INT32_MAX}")
         if not 0 < chunk_bytes <= INT32_MAX // 2:
             raise ConfigurationError(f"chunks of {chunk_bytes} bytes: take 1 to {INT32_MAX // 2}")
-        from tiered_storage.kafka_log import (  # noqa: PLC0415 -- numba takes most of a second to import
-            decode_kernels,
-            scan_kernels,
-        )
-
-        self._decode_batches = decode_kernels.decode_batches
-        self._crc32c = scan_kernels.crc32c_address()
+        self._kernels = load_kernels()
+        self._crc32c = crc32c_address()
         self._source = source
         self._within = within
         self._bounds = within.bounds()
+        self._bounds_address = address_of(self._bounds)
         self._checks = checks
         self._chunk_bytes = chunk_bytes
         self._memory = ChunkMemory(select_columns(columns))
@@ -142,32 +141,38 @@ class ColumnDecoder:
         rows = self._rows(table)
         if not rows.size:
             return
-        origin = int(table.position[0])
-        positions, sizes = table.position[rows], table.size[rows]
-        starts = positions - (origin - BATCH_OVERHEAD)
-        ends = starts + (sizes - BATCH_OVERHEAD)
-        if not data.size:
-            raise CorruptRecordError(self._source, int(positions[0]), parts.REASONS[parts.OUT_OF_WINDOW])
-        lies_open = self._lies_open(table, rows, sizes)
-        crc32c = self._crc32c if self._checks.crc else 0
-        batches = _Batches(data, starts, ends, rows, table, crc32c)
-        if not (lies_open and self._crc32c):
-            self._check_places(batches)
+        batches = self._place(data, table, rows)
+        if batches.largest > self._checks.max_decompressed_bytes or batches.compressed:
             if self._checks.crc:
-                check_checksums(data, origin, positions, sizes, source=self._source)
-        if not lies_open:
+                self._check_checksums(batches)
             yield from self._decode_compressed(batches)
             return
-        for begin, end in _chunks(sizes, self._chunk_bytes):
+        if self._checks.crc and not self._crc32c:
+            self._check_checksums(batches)
+        for begin, end in _chunks(batches, self._chunk_bytes):
             yield from self._decode_chunk(batches.part(begin, end))
 
-    def _check_places(self, batches: _Batches) -> None:
-        """Raise CorruptRecordError where a batch, as the table tells its place, does not lie in the window."""
-        starts, ends = batches.starts, batches.ends
-        outside = np.flatnonzero((starts < BATCH_OVERHEAD) | (ends < starts) | (ends > batches.data.size))
-        if outside.size:
-            position = int(batches.table.position[batches.rows[outside[0]]])
+    def _place(self, data: NDArray[np.uint8], table: BatchTable, rows: NDArray[np.int64]) -> _Batches:
+        """Return the batches of `table` in `rows`, by their addresses in `data`.
+
+        Raises CorruptRecordError where the table says of one that it lies elsewhere.
+        """
+        places = np.empty((3, rows.size), np.int64)
+        totals = np.empty(4, np.int64)
+        origin = int(table.position[0])
+        window = address_of(data)
+        outside = self._kernels.place_batches(
+            window, data.size, origin, address_of(table.position), address_of(table.size), address_of(rows), rows.size,
+            address_of(places), address_of(totals),
+        )  # fmt: skip
+        if outside >= 0:
+            position = int(table.position[rows[outside]])
             raise CorruptRecordError(self._source, position, parts.REASONS[parts.OUT_OF_WINDOW])
+        return _Batches(data, origin, table, rows, places, window + data.size, *totals.tolist())
+
+    def _check_checksums(self, batches: _Batches) -> None:
+        positions, sizes = batches.table.position[batches.rows], batches.table.size[batches.rows]
+        check_checksums(batches.data, batches.origin, positions, sizes, source=self._source)
 
     def _rows(self, table: BatchTable) -> NDArray[np.int64]:
         """Return the rows of `table` to decode."""
@@ -175,106 +180,112 @@ class ColumnDecoder:
             return np.arange(len(table))
         return self._within.rows(table, self._bounds)
 
-    def _lies_open(self, table: BatchTable, rows: NDArray[np.int64], sizes: NDArray[np.int64]) -> bool:
-        """Whether all records can be read where they are: uncompressed, and no batch larger than is allowed."""
-        if (sizes - BATCH_OVERHEAD).max() > self._checks.max_decompressed_bytes:
-            return False
-        is_compressed = table.attributes[rows] & CODEC_BITS != 0
-        return not is_compressed.any() or not (table.record_count[rows][is_compressed] > 0).any()
-
     def _decode_compressed(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
         """Decompress batch by batch, and decode whenever that has made a chunk."""
-        rows, table = batches.rows, batches.table
         pending: list[NDArray[np.uint8]] = []
         first = size = 0
-        for i, (start, end) in enumerate(zip(batches.starts.tolist(), batches.ends.tolist(), strict=True)):
+        for i in range(batches.rows.size):
             try:
-                pending.append(self._records_of(batches.data[start:end], int(rows[i]), table))
+                pending.append(self._records_of(batches, i))
             except CorruptRecordError:
                 # A batch before it may be broken as well: that one is named then.
                 if pending:
-                    yield from self._decode_pending(pending, rows[first:i], table)
+                    yield from self._decode_pending(pending, batches.part(first, i))
                 raise
             size += pending[-1].size
             if size >= self._chunk_bytes:
-                yield from self._decode_pending(pending, rows[first : i + 1], table)
+                yield from self._decode_pending(pending, batches.part(first, i + 1))
                 pending, first, size = [], i + 1, 0
         if pending:
-            yield from self._decode_pending(pending, rows[first:], table)
+            yield from self._decode_pending(pending, batches.part(first, batches.rows.size))
 
-    def _records_of(self, body: NDArray[np.uint8], row: int, table: BatchTable) -> NDArray[np.uint8]:
+    def _records_of(self, batches: _Batches, number: int) -> NDArray[np.uint8]:
+        row, table = int(batches.rows[number]), batches.table
+        position = int(table.position[row])
+        start = position - batches.origin
+        body = batches.data[start + BATCH_OVERHEAD : start + int(table.size[row])]
         codec = Compression(int(table.attributes[row]) & CODEC_BITS)
         most = self._checks.max_decompressed_bytes
         if not table.record_count[row] or (codec is Compression.NONE and body.size <= most):
             return body
-        position = int(table.position[row])
         content = decompress(codec, body.data, max_bytes=most, source=self._source, source_position=position)
         return np.frombuffer(content, np.uint8)
 
-    def _decode_pending(
-        self, contents: list[NDArray[np.uint8]], rows: NDArray[np.int64], table: BatchTable
-    ) -> Iterator[pa.RecordBatch]:
+    def _decode_pending(self, contents: list[NDArray[np.uint8]], batches: _Batches) -> Iterator[pa.RecordBatch]:
         """Decode the records that `contents` hold, a batch each, where they are."""
-        starts = np.array([content.ctypes.data for content in contents], np.int64)
-        sizes = np.array([content.size for content in contents], np.int64)
-        yield from self._decode_chunk(_Batches(_ADDRESSES, starts, starts + sizes, rows, table, 0))
+        starts = [address_of(content) for content in contents]
+        ends = [start + content.size for start, content in zip(starts, contents, strict=True)]
+        places = np.array([batches.places[_HEADERS], starts, ends])
+        total = sum(content.size for content in contents)
+        # Their checksums are compared already, and nothing behind them may be fetched.
+        yield from self._decode_chunk(replace(batches, places=places, data_end=0, total=total), crc32c=0)
 
-    def _decode_chunk(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
+    def _decode_chunk(self, batches: _Batches, *, crc32c: int | None = None) -> Iterator[pa.RecordBatch]:
         """Decode what belongs into one chunk; a batch that is too large for that makes several."""
-        memory = self._memory
-        progress = np.zeros(parts.PROGRESS_SIZE, np.int64)
-        columns = batches.table.columns()
-        sizes = batches.ends - batches.starts
-        total = int(sizes.sum())
-        counts = np.minimum(batches.table.record_count[batches.rows], sizes // _LEAST_RECORD_BYTES)
-        most_rows = min(int(counts.sum()), _MOST_ROWS)
-        size = min(total, 2 * self._chunk_bytes)
+        memory, progress = self._memory, np.zeros(parts.PROGRESS_SIZE, np.int64)
+        if crc32c is None:
+            crc32c = self._crc32c if self._checks.crc else 0
+        most_rows = min(batches.records, batches.total // _LEAST_RECORD_BYTES, _MOST_ROWS)
+        size = min(batches.total, 2 * self._chunk_bytes)
+        addresses = [address_of(column) for column in batches.places]
         verdict = parts.FULL
         while verdict == parts.FULL:
             chunk = memory.allocate(most_rows, size)
-            verdict = self._decode_batches(
-                batches.data, batches.starts, batches.ends, batches.rows, columns, self._bounds,
-                chunk.slab_view, chunk.layout, (most_rows, size), (memory.keys, chunk.values_view),
-                memory.header_texts, memory.header_ends, batches.crc32c, progress,
+            verdict = self._kernels.decode_batches(
+                *addresses, batches.rows.size, batches.data_end, crc32c, self._bounds_address,
+                address_of(chunk.places), most_rows, size, address_of(progress),
             )  # fmt: skip
             if verdict > parts.FULL:
-                self._raise_broken(verdict, progress, batches)
+                self._raise_broken(verdict, batches, int(progress[parts.BATCH]), int(progress[parts.RECORD]))
+            if progress[parts.STRANGE_HEADER_KEYS] and progress[parts.HEADER_KEY_BYTES] > INT32_MAX // _MOST_TEXT_BYTES:
+                reason = "its header keys, which are no UTF-8, are too long as text"
+                raise CorruptRecordError(self._source, int(batches.table.position[batches.rows[0]]), reason)
             if progress[parts.ROWS]:
                 yield memory.record_batch(chunk, progress)
             elif verdict == parts.FULL:
-                most_rows, size = max(most_rows, 1), total
+                most_rows, size = max(most_rows, 1), batches.total
 
-    def _raise_broken(self, verdict: int, progress: NDArray[np.int64], batches: _Batches) -> NoReturn:
-        number = int(progress[parts.BATCH])
+    def _raise_broken(self, verdict: int, batches: _Batches, number: int, behind: int) -> NoReturn:
+        """Say what is wrong with the record that follows `behind` others in batch `number`."""
         row = batches.rows[number]
         position = int(batches.table.position[row])
         if verdict == parts.WRONG_CHECKSUM:
-            start = int(batches.starts[number]) - BATCH_OVERHEAD
-            check_crc(batches.data.data[start : batches.ends[number]], source=self._source, source_position=position)
+            start = position - batches.origin
+            batch = batches.data.data[start : start + int(batches.table.size[row])]
+            check_crc(batch, source=self._source, source_position=position)
         count = int(batches.table.record_count[row])
-        record = min(int(progress[parts.RECORD]) + 1, count)
+        record = min(behind + 1, count)
         raise CorruptRecordError(self._source, position, f"record {record} of {count}: {parts.REASONS[verdict]}")
 
 
 @dataclass(frozen=True, slots=True)
 class _Batches:
-    """Batches whose records lie uncompressed in `data`, from `starts` to `ends`; `rows` are theirs in `table`.
-
-    Where `data` is empty, these are addresses in memory that whoever made this keeps.
-
-    `crc32c` is the address of a function for their checksums, where their headers lie before the records, or 0.
-    """
+    """Batches in `data`, which begins at `origin` of the segment; `rows` are theirs in `table`."""
 
     data: NDArray[np.uint8]
-    starts: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    rows: NDArray[np.int64]
+    origin: int
     table: BatchTable
-    crc32c: int
+    rows: NDArray[np.int64]
+    places: NDArray[np.int64]
+    """The addresses of their headers, of their uncompressed records, and of the ends of these."""
+    data_end: int
+    total: int
+    """How many bytes their records take."""
+    largest: int
+    """How many those of the largest one take."""
+    records: int
+    """How many records they say that they have."""
+    compressed: int
+    """How many of those that have records are compressed."""
 
     def part(self, begin: int, end: int) -> _Batches:
         """Return those from number `begin` to `end`, which is not included."""
-        return replace(self, starts=self.starts[begin:end], ends=self.ends[begin:end], rows=self.rows[begin:end])
+        if end - begin == self.rows.size:
+            return self
+        rows, places = self.rows[begin:end], self.places[:, begin:end]
+        total = int((places[_ENDS] - places[_STARTS]).sum())
+        records = int(np.maximum(self.table.record_count[rows], 0).sum())
+        return replace(self, rows=rows, places=places, total=total, records=records)
 
 
 def iterate_columns(
@@ -302,11 +313,14 @@ def iterate_columns(
             return
 
 
-def _chunks(sizes: NDArray[np.int64], chunk_bytes: int) -> Iterator[tuple[int, int]]:
+def _chunks(batches: _Batches, chunk_bytes: int) -> Iterator[tuple[int, int]]:
     """Cut batches into runs of at most `chunk_bytes`; a batch that is larger is a run of its own."""
-    behind = np.cumsum(sizes)
+    if batches.total <= chunk_bytes:
+        yield 0, batches.rows.size
+        return
+    behind = np.cumsum(batches.places[_ENDS] - batches.places[_STARTS])
     begin, before = 0, 0
-    while begin < sizes.size:
+    while begin < behind.size:
         end = max(int(np.searchsorted(behind, before + chunk_bytes, "right")), begin + 1)
         yield begin, end
         begin, before = end, int(behind[end - 1])

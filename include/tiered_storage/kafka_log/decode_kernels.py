@@ -1,38 +1,37 @@
-"""The loop over the records of many batches, compiled by numba; the layout of what it reads is in record.py.
+"""The loop over the records of many batches, in the form that is compiled; the layout of what it reads is in record.py.
 
-It checks every length and count against the bytes that there are before it reads or writes by it, and releases the GIL.
-It fills one slab of memory with the columns of a chunk, each part where its number in `layout` says, and beside it what
-grows by the byte: keys, values and headers. A part that nobody wants is at -1, and is not written.
+It checks every length and count against the bytes that there are before it reads or writes by it. It fills one slab of
+memory with the columns of a chunk, and beside it what grows by the byte: keys, values and headers. All arguments and
+results are 64-bit integers; memory is spoken of by its address, with 0 for what nobody wants, which is not written.
 
-Memory is spoken of by its address, with 0 for what is not wanted: arrays would be counted as they are passed on, which
-takes longer than a record does. `progress` carries the loop over the border of two chunks: it stops before a record
-that its buffers may not hold, and the next call goes on there.
+`progress` carries the loop over the border of two chunks: it stops before a record that its buffers may not hold, and
+the next call goes on there. batch_kernels.py is how kernels are called.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from tiered_storage.kafka_log import column_parts as parts
 from tiered_storage.kafka_log.batch_header import (
     APPEND_TIME_BIT,
     BATCH_OVERHEAD,
+    CODEC_BITS,
     CONTROL_BIT,
     CRC_END,
     INT32_MAX,
     TRANSACTIONAL_BIT,
 )
 from tiered_storage.kafka_log.kernel_memory import (
-    address_of,
     checksum,
     compiled,
     copy_bytes,
     fill_bits,
     inlined,
     load_byte,
+    load_int16,
+    load_int32,
+    load_int64,
     load_word,
     prefetch,
     put_bit,
@@ -40,9 +39,9 @@ from tiered_storage.kafka_log.kernel_memory import (
 )
 
 _CACHE_LINE = 64
-_LONG_RECORD = 256
-_AHEAD = 256 << 10
-"""Records so long are fetched from memory so far ahead: what comes then has to wait for none of its bytes."""
+_PIECE = 2 << 10
+_AHEAD = 64 << 10
+"""A checksum is computed over pieces of a batch; with each, a piece so far ahead is fetched from memory."""
 _HIGH_BITS = np.int64(-0x7F7F7F7F7F7F7F80)
 """The high bit of each byte of a word, which ASCII leaves unset."""
 
@@ -155,15 +154,16 @@ def _is_utf8(at: int, end: int, readable: int) -> bool:
 
 @inlined
 def _headers(
-    at: int, stop: int, count: int, targets: tuple[int, int, int, int, int], used: tuple[int, int, int, int]
-) -> tuple[int, tuple[int, int, int, int]]:
+    at: int, stop: int, count: int, targets: tuple[int, int, int, int, int], used: tuple[int, int, int, int, int]
+) -> tuple[int, tuple[int, int, int, int, int]]:
     """Read `count` headers, and write them behind those that there are if they are wanted.
 
     `targets` are the addresses of keys, their ends, values, their ends and their validity; `used` counts headers, bytes
-    of keys, bytes of values, and null values. Returns the address behind them, or a verdict, and what is used then.
+    of keys, bytes of values, null values, and keys that are no UTF-8. Returns the address behind them, or a verdict,
+    and what is used then.
     """
     keys, key_ends, values, value_ends, validity = targets
-    number, key_bytes, value_bytes, nulls = used
+    number, key_bytes, value_bytes, nulls, strange_keys = used
     for _ in range(count):
         key_length, key = _field(at, stop)
         if key < 0:
@@ -171,14 +171,13 @@ def _headers(
         if key_length < 0:
             return -parts.HEADER_KEY_NULL, used
         at = key + key_length
-        if not _is_utf8(key, at, stop):
-            return -parts.HEADER_KEY_NOT_UTF8, used
         value_length, value = _field(at, stop)
         if value < 0:
             return value, used
         at = value + max(value_length, 0)
         if not keys:
             continue
+        strange_keys += not _is_utf8(key, key + key_length, stop)
         copy_bytes(keys + key_bytes, key, key_length)
         key_bytes += key_length
         if value_length >= 0:
@@ -189,110 +188,120 @@ def _headers(
         number += 1
         store(key_ends + 4 * number, np.int32(key_bytes))
         store(value_ends + 4 * number, np.int32(value_bytes))
-    return at, (number, key_bytes, value_bytes, nulls)
+    return at, (number, key_bytes, value_bytes, nulls, strange_keys)
 
 
 @compiled
-def _is_sound(crc32c: int, records: int, end: int, before: int) -> bool:
-    """Whether a batch has the checksum that its header says; `before` its records there are so many bytes."""
-    if before < BATCH_OVERHEAD or end < records:
-        return False
-    stored = 0
-    for i in range(4):
-        stored = stored << 8 | load_byte(records - BATCH_OVERHEAD + CRC_END - 4 + i)
-    begin = records - BATCH_OVERHEAD + CRC_END
-    return checksum(crc32c, begin, end - begin) == stored
+def _is_sound(crc32c: int, header: int, end: int, data_end: int) -> bool:
+    """Whether the batch from `header` to `end` has the checksum that its header says; fetch what is behind it."""
+    at = header + CRC_END
+    computed = 0
+    while at < end:
+        size = min(_PIECE, end - at)
+        for line in range(at + _AHEAD, min(at + _AHEAD + size, data_end), _CACHE_LINE):
+            prefetch(line)
+        computed = checksum(crc32c, computed, at, size)
+        at += size
+    return computed == load_int32(header + CRC_END - 4) & 0xFFFFFFFF
 
 
 @inlined
-def _part(slab: int, layout: NDArray[np.int64], part: int) -> int:
-    return 0 if layout[part] < 0 else slab + layout[part]
+def _part(places: int, part: int) -> int:
+    return load_word(places + 8 * part)
 
 
-@compiled
-def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in registers would have to be passed on
-    data: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    ends: NDArray[np.int64],
-    table_rows: NDArray[np.int64],
-    table: tuple[NDArray[Any], ...],
-    bounds: NDArray[np.int64],
-    slab_array: NDArray[np.uint8],
-    layout: NDArray[np.int64],
-    capacity: tuple[int, int],
-    texts: tuple[NDArray[np.uint8], NDArray[np.uint8]],
-    header_texts: tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]],
-    header_ends: tuple[NDArray[np.int32], NDArray[np.int32]],
-    crc32c: int,
-    progress: NDArray[np.int64],
-) -> int:
-    """Decode records into the slab until the batches or the capacity (rows; bytes of records) end; return the verdict.
+@inlined
+def _note(progress: int, what: int, number: int) -> None:
+    store(progress + 8 * what, np.int64(number))
 
-    The records of batch i, uncompressed, are data[starts[i]:ends[i]]; where `data` is empty, `starts` and `ends` are
-    addresses, which the caller answers for. Its header is row table_rows[i] of `table`, the columns of a BatchTable.
-    `bounds`: the least and the greatest offset, then timestamp, to keep, and the attributes of batches of which to keep
-    nothing. `texts` take keys and values, `header_texts` keys, values and validity of headers; each has room for the
-    capacity in bytes. `crc32c` is the address of a C function, with which to check each batch, whose header has to lie
-    before its records; or 0.
+
+def place_batches(
+    window: int, size: int, window_position: int, positions: int, sizes: int, rows: int, count: int, places: int,
+    totals: int,
+) -> int:  # fmt: skip
+    """Write the addresses of `count` batches' headers, of their records and of their ends to `places`, `count` each.
+
+    Batch i is row rows[i] of a table whose columns of positions and sizes are given; it has to lie in the window of
+    `size` bytes. Returns the number of the first batch that does not, or -1. `totals` takes the bytes of records, the
+    same of the largest batch, how many records there can be, and how many batches with records are compressed.
     """
-    (
-        base_offsets, last_offsets, _, _, base_timestamps, max_timestamps, leader_epochs, attributes,
-        record_counts, producer_ids, producer_epochs, base_sequences,
-    ) = table  # fmt: skip
-    most_rows, most_bytes = capacity
-    slab = address_of(slab_array)
-    offsets, timestamps = _part(slab, layout, parts.OFFSETS), _part(slab, layout, parts.TIMESTAMPS)
-    kinds, create_times = _part(slab, layout, parts.TIMESTAMP_TYPES), _part(slab, layout, parts.CREATE_TIMES)
-    append_times, append_validity = (
-        _part(slab, layout, parts.APPEND_TIMES),
-        _part(slab, layout, parts.APPEND_TIME_VALIDITY),
-    )
-    key_ends, key_validity = _part(slab, layout, parts.KEY_ENDS), _part(slab, layout, parts.KEY_VALIDITY)
-    value_ends, value_validity = _part(slab, layout, parts.VALUE_ENDS), _part(slab, layout, parts.VALUE_VALIDITY)
-    row_headers, epochs = _part(slab, layout, parts.HEADER_ENDS), _part(slab, layout, parts.LEADER_EPOCHS)
-    ids, id_epochs = _part(slab, layout, parts.PRODUCER_IDS), _part(slab, layout, parts.PRODUCER_EPOCHS)
-    sequences, transactional = _part(slab, layout, parts.SEQUENCES), _part(slab, layout, parts.TRANSACTIONAL)
-    control = _part(slab, layout, parts.CONTROL)
-    keys, values = address_of(texts[0]), address_of(texts[1])
+    total = largest = records = compressed = 0
+    for i in range(count):
+        row = load_word(rows + 8 * i)
+        start, length = load_word(positions + 8 * row) - window_position, load_word(sizes + 8 * row)
+        if start < 0 or start > size or length < BATCH_OVERHEAD or length > size - start:
+            return i
+        header = window + start
+        store(places + 8 * i, np.int64(header))
+        store(places + 8 * (count + i), np.int64(header + BATCH_OVERHEAD))
+        store(places + 8 * (count + count + i), np.int64(header + length))
+        body, claimed = length - BATCH_OVERHEAD, load_int32(header + 57)
+        compressed += claimed > 0 and load_int16(header + 21) & CODEC_BITS != 0
+        total += body
+        records += max(claimed, 0)
+        largest = max(largest, body)
+    store(totals, np.int64(total))
+    store(totals + 8, np.int64(largest))
+    store(totals + 16, np.int64(records))
+    store(totals + 24, np.int64(compressed))
+    return -1
+
+
+def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in registers would have to be passed on
+    headers: int, starts: int, ends: int, batches: int, data_end: int, crc32c: int,
+    bounds: int, places: int, most_rows: int, most_bytes: int, progress: int,
+) -> int:  # fmt: skip
+    """Decode records into a chunk until the batches or the capacity (rows; bytes of records) end; return the verdict.
+
+    The header of batch i is at headers[i], its records, uncompressed, are at starts[i] up to ends[i]: the caller
+    answers for that. `bounds`: the least and the greatest offset, then timestamp, to keep, and the attributes of
+    batches of which to keep nothing. `places` has the address of every part of the chunk; those that grow by the byte
+    have room for the capacity. `crc32c` is the address of crc32c_extend, with which to check each batch, whose header
+    has to lie before its records; or 0. What lies before `data_end` may be fetched ahead.
+    """
+    offsets, timestamps = _part(places, parts.OFFSETS), _part(places, parts.TIMESTAMPS)
+    kinds, create_times = _part(places, parts.TIMESTAMP_TYPES), _part(places, parts.CREATE_TIMES)
+    append_times, append_validity = _part(places, parts.APPEND_TIMES), _part(places, parts.APPEND_TIME_VALIDITY)
+    key_ends, key_validity = _part(places, parts.KEY_ENDS), _part(places, parts.KEY_VALIDITY)
+    value_ends, value_validity = _part(places, parts.VALUE_ENDS), _part(places, parts.VALUE_VALIDITY)
+    row_headers, epochs = _part(places, parts.HEADER_ENDS), _part(places, parts.LEADER_EPOCHS)
+    ids, id_epochs = _part(places, parts.PRODUCER_IDS), _part(places, parts.PRODUCER_EPOCHS)
+    sequences, transactional = _part(places, parts.SEQUENCES), _part(places, parts.TRANSACTIONAL)
+    control = _part(places, parts.CONTROL)
+    keys, values = _part(places, parts.KEYS), _part(places, parts.VALUES)
     all_headers = (
-        address_of(header_texts[0]), address_of(header_ends[0]), address_of(header_texts[1]),
-        address_of(header_ends[1]), address_of(header_texts[2]),
+        _part(places, parts.HEADER_KEYS), _part(places, parts.HEADER_KEY_ENDS), _part(places, parts.HEADER_VALUES),
+        _part(places, parts.HEADER_VALUE_ENDS), _part(places, parts.HEADER_VALUE_VALIDITY),
     )  # fmt: skip
     no_headers = (0, 0, 0, 0, 0)
-    used_headers = (0, 0, 0, 0)
+    used_headers = (0, 0, 0, 0, 0)
+    first_offset, last_offset = load_word(bounds), load_word(bounds + 8)
+    first_time, last_time, left_out = load_word(bounds + 16), load_word(bounds + 24), load_word(bounds + 32)
     if key_ends:
         store(key_ends, np.int32(0))
     if value_ends:
         store(value_ends, np.int32(0))
     if row_headers:
         store(row_headers, np.int32(0))
-    first_offset, last_offset, first_time, last_time = bounds[0], bounds[1], bounds[2], bounds[3]
-    is_window = data.size > 0
-    memory = address_of(data) if is_window else 0
     row = used = key_bytes = value_bytes = key_nulls = value_nulls = 0
     verdict = parts.ALL_DONE
-    data_end = memory + data.size
-    at = memory
-    for i in range(progress[parts.BATCH], starts.size):
-        batch = table_rows[i]
-        number, lowest = progress[parts.RECORD], progress[parts.LOWEST_DELTA]
-        at = memory + (progress[parts.POSITION] if number else starts[i])
-        end = memory + ends[i]
-        base, base_time, append_time = base_offsets[batch], base_timestamps[batch], max_timestamps[batch]
-        flags, base_sequence = np.int64(attributes[batch]), np.int64(base_sequences[batch])
+    at = 0
+    i = load_word(progress + 8 * parts.BATCH)
+    number, lowest = load_word(progress + 8 * parts.RECORD), load_word(progress + 8 * parts.LOWEST_DELTA)
+    resumed_at = load_word(progress + 8 * parts.POSITION)
+    while i < batches:
+        header, at, end = load_word(headers + 8 * i), load_word(starts + 8 * i), load_word(ends + 8 * i)
+        base, base_time, append_time = load_int64(header), load_int64(header + 27), load_int64(header + 35)
+        flags, highest, base_sequence = load_int16(header + 21), load_int32(header + 23), load_int32(header + 53)
+        count = load_int32(header + 57)
         is_appended = flags & APPEND_TIME_BIT != 0
-        is_given = flags & bounds[4] == 0
-        highest = last_offsets[batch] - base
+        is_given = flags & left_out == 0
         first_row = row
-        if not is_window:
-            data_end = end
-        elif starts[i] < 0 or at > end or ends[i] > data.size:
-            at = -parts.OUT_OF_WINDOW
-            break
-        if crc32c and number == 0 and not _is_sound(crc32c, at, end, starts[i]):
+        if number:
+            at = resumed_at
+        elif crc32c and not _is_sound(crc32c, header, end, data_end):
             at = -parts.WRONG_CHECKSUM
             break
-        count = np.int64(record_counts[batch])
         while number < count:
             begin = at
             length, at = _varint(at, end)
@@ -302,9 +311,6 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
                 at = -parts.RECORD_TOO_LONG
                 break
             stop = at + length
-            if length >= _LONG_RECORD:
-                for line in range(at + _AHEAD, min(stop + _AHEAD, data_end), _CACHE_LINE):
-                    prefetch(line)
             time_delta, delta, key_length, key, value_length, value, header_count, at = _fields(at, stop)
             if at < 0:
                 break
@@ -335,11 +341,11 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
                 continue
             used += length
             if offsets:
-                store(offsets + 8 * row, offset)
+                store(offsets + 8 * row, np.int64(offset))
             if timestamps:
-                store(timestamps + 8 * row, timestamp)
+                store(timestamps + 8 * row, np.int64(timestamp))
             if create_times:
-                store(create_times + 8 * row, created)
+                store(create_times + 8 * row, np.int64(created))
             if sequences:
                 sequence = -1 if base_sequence < 0 else (base_sequence + delta) & INT32_MAX
                 store(sequences + 4 * row, np.int32(sequence))
@@ -365,17 +371,20 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
                 store(kinds + each, np.int8(is_appended))
         if append_times:
             for each in range(first_row, row):
-                store(append_times + 8 * each, append_time)
+                store(append_times + 8 * each, np.int64(append_time))
             fill_bits(append_validity, first_row, row, is_appended)
         if epochs:
+            epoch = np.int32(load_int32(header + 12))
             for each in range(first_row, row):
-                store(epochs + 4 * each, leader_epochs[batch])
+                store(epochs + 4 * each, epoch)
         if ids:
+            producer_id = np.int64(load_int64(header + 43))
             for each in range(first_row, row):
-                store(ids + 8 * each, producer_ids[batch])
+                store(ids + 8 * each, producer_id)
         if id_epochs:
+            producer_epoch = np.int16(load_int16(header + 51))
             for each in range(first_row, row):
-                store(id_epochs + 2 * each, producer_epochs[batch])
+                store(id_epochs + 2 * each, producer_epoch)
         if transactional:
             fill_bits(transactional, first_row, row, flags & TRANSACTIONAL_BIT != 0)
         if control:
@@ -383,12 +392,21 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
         if at >= 0 and verdict == parts.ALL_DONE and at != end:
             at = -parts.LEFT_OVER
         if at < 0 or verdict == parts.FULL:
-            progress[parts.BATCH], progress[parts.RECORD], progress[parts.LOWEST_DELTA] = i, number, lowest
             break
-        progress[parts.BATCH], progress[parts.RECORD], progress[parts.LOWEST_DELTA] = i + 1, 0, 0
-    progress[parts.POSITION] = at - memory
-    progress[parts.ROWS], progress[parts.KEY_BYTES], progress[parts.VALUE_BYTES] = row, key_bytes, value_bytes
-    progress[parts.KEY_NULLS], progress[parts.VALUE_NULLS] = key_nulls, value_nulls
-    progress[parts.HEADERS], progress[parts.HEADER_KEY_BYTES] = used_headers[0], used_headers[1]
-    progress[parts.HEADER_VALUE_BYTES], progress[parts.HEADER_VALUE_NULLS] = used_headers[2], used_headers[3]
+        i += 1
+        number = lowest = 0
+    _note(progress, parts.BATCH, i)
+    _note(progress, parts.RECORD, number)
+    _note(progress, parts.LOWEST_DELTA, lowest)
+    _note(progress, parts.POSITION, at)
+    _note(progress, parts.ROWS, row)
+    _note(progress, parts.KEY_BYTES, key_bytes)
+    _note(progress, parts.VALUE_BYTES, value_bytes)
+    _note(progress, parts.KEY_NULLS, key_nulls)
+    _note(progress, parts.VALUE_NULLS, value_nulls)
+    _note(progress, parts.HEADERS, used_headers[0])
+    _note(progress, parts.HEADER_KEY_BYTES, used_headers[1])
+    _note(progress, parts.HEADER_VALUE_BYTES, used_headers[2])
+    _note(progress, parts.HEADER_VALUE_NULLS, used_headers[3])
+    _note(progress, parts.STRANGE_HEADER_KEYS, used_headers[4])
     return -at if at < 0 else verdict

@@ -1,24 +1,73 @@
-"""Has the kernels compiled: `python -m tiered_storage.kafka_log.kernel_compilation`, for whoever sets a machine up.
+"""Compiles the kernels to one object file of machine code: the only place that needs numba, which is slow to import.
 
-It takes some seconds once. numba keeps the machine code beside the sources, or where NUMBA_CACHE_DIR says, and every
-later process on the machine finds it there.
+`python -m tiered_storage.kafka_log.kernel_compilation` does so, for whoever sets a machine up. It takes some seconds
+once; machine_code.py keeps the result, and every later process finds it there.
 """
 
 from __future__ import annotations
 
-from tiered_storage.kafka_log.columnar import ColumnDecoder
-from tiered_storage.kafka_log.record import Record
-from tiered_storage.kafka_log.record_batch import encode_batch
-from tiered_storage.kafka_log.segment_scan import SegmentScanner
+from collections.abc import Callable
+from typing import Any, cast
+
+from llvmlite import binding
+from numba import njit, types
+
+from tiered_storage.kafka_log import decode_kernels, scan_kernels
+
+_SOURCES: dict[str, Callable[..., int]] = {
+    "count_batches": scan_kernels.count_batches,
+    "read_headers": scan_kernels.read_headers,
+    "first_mismatch": scan_kernels.first_mismatch,
+    "place_batches": decode_kernels.place_batches,
+    "decode_batches": decode_kernels.decode_batches,
+}
+_EXTERNAL_LINKAGE = 0
+_LIBRARY = {"memcpy", "memmove", "memset"}
 
 
-def compile_kernels() -> None:
-    """Scan and decode a batch, whereby all is compiled that is not yet."""
-    batch = memoryview(encode_batch([Record(0, 0, b"key", b"value", (("header", b"value"),))]))
-    table, consumed = SegmentScanner("a batch", 0).feed(batch)
-    for _ in ColumnDecoder("a batch").decode(batch[:consumed], table):
-        pass
+def compile_kernels() -> bytes:
+    """Return an object file for this CPU that defines each kernel under its own name.
+
+    A kernel is called as numba calls its functions: with addresses for its result and for an exception, which none of
+    them has, then its arguments; it returns 0. Raises RuntimeError where a kernel would need Python to run.
+    """
+    whole = binding.parse_assembly("")
+    for name, function in _SOURCES.items():
+        whole.link_in(_module(name, function))
+    needed = {each.name for each in whole.functions if each.is_declaration and not each.name.startswith("llvm.")}
+    if needed - _LIBRARY:
+        raise RuntimeError(f"the kernels call {', '.join(sorted(needed - _LIBRARY))}: keep to numbers and addresses")
+    code: bytes = target_machine().emit_object(whole)
+    return code
+
+
+def target_machine() -> Any:
+    """Return what makes machine code for the CPU of this machine."""
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    features = binding.get_host_cpu_features().flatten()
+    target = binding.Target.from_default_triple()
+    return target.create_target_machine(
+        cpu=binding.get_host_cpu_name(), features=features, opt=3, codemodel="jitdefault", jit=True
+    )
+
+
+def _module(name: str, function: Callable[..., int]) -> Any:
+    """Return LLVM's module of a kernel, without what numba adds for callers in Python."""
+    compiled = cast("Any", njit)(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+    signature = (types.int64,) * function.__code__.co_argcount
+    compiled.compile(signature)
+    module = binding.parse_assembly(compiled.inspect_llvm(signature))
+    (kernel,) = (each for each in module.functions if not each.is_declaration and _is_external(each))
+    kernel.name = name
+    return module
+
+
+def _is_external(function: Any) -> bool:
+    return int(function.linkage.value) == _EXTERNAL_LINKAGE
 
 
 if __name__ == "__main__":
-    compile_kernels()
+    from tiered_storage.kafka_log.machine_code import load_kernels
+
+    load_kernels()

@@ -1,6 +1,6 @@
 """What the kernels do with memory by its address: compiled code, with no check of its own and nothing to count.
 
-Whoever changes this file changes decode_kernels.py too: numba's cache of compiled code goes by the latter alone.
+Only where kernels are compiled is this imported: numba takes most of a second.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
-from numpy.typing import NDArray
 
 _WORD_BITS = 64
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -24,18 +23,23 @@ _memcpy = cast(
 
 
 def compiled(function: _Function) -> _Function:
-    return cast("_Function", njit(nogil=True, cache=True)(function))
+    return cast("_Function", njit(nogil=True)(function))
 
 
 def inlined(function: _Function) -> _Function:
     return cast("_Function", njit(nogil=True, forceinline=True)(function))
 
 
-def _load_code(bits: int) -> Callable[..., Any]:
+def _load_code(bits: int, *, of_kafka: bool) -> Callable[..., Any]:
     def load(_: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001 -- numba's own
             number = builder.load(builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer()), align=1)
-            return number if bits == _WORD_BITS else builder.zext(number, ir.IntType(_WORD_BITS))
+            if of_kafka:
+                number = builder.bswap(number)
+            if bits == _WORD_BITS:
+                return number
+            widen = builder.sext if of_kafka else builder.zext
+            return widen(number, ir.IntType(_WORD_BITS))
 
         return types.int64(address), generate
 
@@ -62,22 +66,28 @@ def _prefetch_code(_: Any, address: Any) -> Any:
     return types.void(address), generate
 
 
-def _checksum_code(_: Any, function: Any, address: Any, size: Any) -> Any:
+def _checksum_code(_: Any, function: Any, before: Any, address: Any, size: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001 -- numba's own
-        function, address, size = arguments
-        kind = ir.FunctionType(ir.IntType(32), [ir.IntType(32), ir.IntType(64), ir.IntType(64)])
-        call = builder.call(builder.inttoptr(function, kind.as_pointer()), [ir.IntType(32)(0), address, size])
-        return builder.zext(call, ir.IntType(64))
+        function, before, address, size = arguments
+        half, word = ir.IntType(32), ir.IntType(_WORD_BITS)
+        pointer = ir.FunctionType(half, [half, word, word]).as_pointer()
+        call = builder.call(builder.inttoptr(function, pointer), [builder.trunc(before, half), address, size])
+        return builder.zext(call, word)
 
-    return types.int64(function, address, size), generate
+    return types.int64(function, before, address, size), generate
 
 
-checksum = cast("Callable[[int, int, int], int]", intrinsic(_checksum_code))
-"""Calls the C function at an address: CRC-32C of `size` bytes."""
+checksum = cast("Callable[[int, int, int, int], int]", intrinsic(_checksum_code))
+"""Calls the C function at an address: CRC-32C of bytes whose checksum is `before`, followed by `size` bytes."""
 prefetch = cast("Callable[[int], None]", intrinsic(_prefetch_code))
-load_byte = cast("Callable[[int], int]", intrinsic(_load_code(8)))
-load_half = cast("Callable[[int], int]", intrinsic(_load_code(32)))
-load_word = cast("Callable[[int], int]", intrinsic(_load_code(64)))
+load_byte = cast("Callable[[int], int]", intrinsic(_load_code(8, of_kafka=False)))
+load_half = cast("Callable[[int], int]", intrinsic(_load_code(32, of_kafka=False)))
+load_word = cast("Callable[[int], int]", intrinsic(_load_code(64, of_kafka=False)))
+"""As this machine orders bytes."""
+load_int16 = cast("Callable[[int], int]", intrinsic(_load_code(16, of_kafka=True)))
+load_int32 = cast("Callable[[int], int]", intrinsic(_load_code(32, of_kafka=True)))
+load_int64 = cast("Callable[[int], int]", intrinsic(_load_code(64, of_kafka=True)))
+"""Signed, the most significant byte first, as Kafka writes numbers."""
 store = cast("Callable[[int, Any], None]", intrinsic(_store_code))
 """Stores the value, as wide as its type is."""
 
@@ -112,8 +122,3 @@ def put_bit(bits: int, row: int, is_set: bool) -> None:
 def fill_bits(bits: int, begin: int, end: int, is_set: bool) -> None:
     for row in range(begin, end):
         put_bit(bits, row, is_set)
-
-
-@inlined
-def address_of(array: NDArray[Any]) -> int:
-    return int(np.int64(array.ctypes.data))

@@ -7,7 +7,7 @@
     key length        varint   -1: null; then the key
     value length      varint   -1: null; then the value
     header count      varint   then, for each header:
-        key length    varint   then the key, in UTF-8
+        key length    varint   then the key, in UTF-8; Java's consumers read U+FFFD for what is none
         value length  varint   -1: null; then the value
 
 Source: KIP-98; KIP-82 (headers).
@@ -70,6 +70,11 @@ def _append_bytes(out: bytearray, value: bytes | None) -> None:
         return
     append_varint(out, len(value))
     out += value
+
+
+def decode_header_key(key: bytes) -> str:
+    """Return a header's key with U+FFFD for what is no UTF-8, as Java's consumers are given it: no broker minds."""
+    return key.decode(errors="replace")
 
 
 def decode_records(data: bytes, header: RecordBatch, *, source: str, source_position: int) -> list[Record]:
@@ -147,5 +152,5 @@ def _read_headers(data: bytes, position: int, end: int, count: int) -> tuple[Hea
         if key is None:
             raise ValueError("a header has no key")
         value, position = _read_bytes(data, position, end)
-        headers.append((key.decode(), value))
+        headers.append((decode_header_key(key), value))
     return tuple(headers), position

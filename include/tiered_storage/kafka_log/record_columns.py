@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ from numpy.typing import NDArray
 
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log import column_parts as parts
+from tiered_storage.kafka_log.machine_code import address_of
+from tiered_storage.kafka_log.record import decode_header_key
 
 _INSTANT = pa.timestamp("ms", tz="UTC")
 _HEADER = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
@@ -101,10 +104,11 @@ class Chunk:
     rows: int
     size: int
     slab: pa.Buffer
-    slab_view: NDArray[np.uint8]
-    layout: NDArray[np.int64]
+    layout: list[int]
+    """Where in the slab each part begins."""
     values: pa.Buffer | None
-    values_view: NDArray[np.uint8]
+    places: NDArray[np.int64]
+    """The address of each part, in the slab and beside it, or 0."""
 
 
 class ChunkMemory:
@@ -119,23 +123,38 @@ class ChunkMemory:
         self._has_key = "key" in schema.names
         self._has_value = "value" in schema.names
         self._has_headers = "headers" in schema.names
-        self._size = -1
+        self._size = self._rows = -1
+        self._layout: list[int] = []
+        self._slab_size = 0
+        self._slab_parts = np.array([part for part, _ in self._parts], np.intp)
+        self._offsets = np.empty(0, np.int64)
+        self._places = np.zeros(parts.PLACES, np.int64)
         self.keys = _EMPTY
         self.header_texts = (_EMPTY, _EMPTY, _EMPTY)
         self.header_ends = (np.zeros(1, np.int32), np.zeros(1, np.int32))
 
     def allocate(self, rows: int, size: int) -> Chunk:
         """Return a chunk for `rows` records that take `size` bytes in all."""
-        places = [-1] * len(parts.PART_BITS)
+        if rows > self._rows or rows < self._rows // 2:
+            self._lay_out(rows)
+        self._reserve(size)
+        slab = pa.allocate_buffer(self._slab_size)
+        values = pa.allocate_buffer(size, resizable=True) if self._has_value else None
+        places = self._places.copy()
+        places[self._slab_parts] = self._offsets + slab.address
+        places[parts.VALUES] = 0 if values is None else values.address
+        return Chunk(rows, size, slab, self._layout, values, places)
+
+    def _lay_out(self, rows: int) -> None:
+        """Give each part of a slab its place, with room for `rows` rows."""
+        self._rows = rows
+        self._layout = [-1] * len(parts.PART_BITS)
         at = 0
         for part, bits in self._parts:
-            places[part] = at
+            self._layout[part] = at
             at += (((rows + 1) * bits + _ALIGNED_BITS - 1) // _ALIGNED_BITS) * _ALIGNMENT
-        layout = np.array(places, np.int64)
-        slab = pa.allocate_buffer(at)
-        values = pa.allocate_buffer(size, resizable=True) if self._has_value else None
-        self._reserve(size)
-        return Chunk(rows, size, slab, _view(slab), layout, values, _EMPTY if values is None else _view(values))
+        self._slab_size = at
+        self._offsets = np.array(self._layout, np.int64)[self._slab_parts]
 
     def record_batch(self, chunk: Chunk, progress: NDArray[np.int64]) -> pa.RecordBatch:
         """Return what `chunk` was filled with; `progress` says how far that is."""
@@ -155,6 +174,17 @@ class ChunkMemory:
             most = size // 2 + 1
             self.header_texts = (np.empty(size, np.uint8), np.empty(size, np.uint8), np.empty(most, np.uint8))
             self.header_ends = (np.zeros(most + 1, np.int32), np.zeros(most + 1, np.int32))
+        self._note_places()
+
+    def _note_places(self) -> None:
+        keys, values, validity = self.header_texts
+        key_ends, value_ends = self.header_ends
+        if self._has_key:
+            self._places[parts.KEYS] = address_of(self.keys)
+        if self._has_headers:
+            self._places[parts.HEADER_KEYS :] = [
+                address_of(keys), address_of(key_ends), address_of(values), address_of(value_ends), address_of(validity)
+            ]  # fmt: skip
 
 
 class _Filled:
@@ -163,7 +193,7 @@ class _Filled:
     def __init__(self, memory: ChunkMemory, chunk: Chunk, progress: list[int]) -> None:
         self._memory = memory
         self._slab = chunk.slab
-        self._places = chunk.layout.tolist()
+        self._places = chunk.layout
         self._values_buffer = chunk.values
         self._progress = progress
         self._rows = progress[parts.ROWS]
@@ -212,7 +242,10 @@ class _Filled:
         nulls = self._progress[parts.HEADER_VALUE_NULLS]
         keys, values, value_validity = self._memory.header_texts
         key_ends, value_ends = self._memory.header_ends
-        key_buffers = [None, _copy(key_ends, count + 1), _copy(keys, self._progress[parts.HEADER_KEY_BYTES])]
+        keys, key_ends = keys[: self._progress[parts.HEADER_KEY_BYTES]], key_ends[: count + 1]
+        if self._progress[parts.STRANGE_HEADER_KEYS]:
+            keys, key_ends = _as_utf8(keys, key_ends)
+        key_buffers = [None, _copy(key_ends, count + 1), _copy(keys, keys.size)]
         value_buffers = [
             _copy(value_validity, (count + 7) >> 3) if nulls else None,
             _copy(value_ends, count + 1),
@@ -228,6 +261,15 @@ class _Filled:
         return self._slab.slice(self._places[part])
 
 
+def _as_utf8(texts: NDArray[np.uint8], ends: NDArray[np.int32]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """Return texts and their ends with U+FFFD for what is no UTF-8, as Java's consumers are given it."""
+    content = texts.tobytes()
+    places = ends.tolist()
+    mended = [decode_header_key(content[begin:end]).encode() for begin, end in pairwise(places)]
+    sizes = np.array([0, *map(len, mended)], np.int64)
+    return np.frombuffer(b"".join(mended), np.uint8), np.cumsum(sizes).astype(np.int32)
+
+
 def _first_numbers(count: int) -> pa.Array:
     """Return 0 to `count` - 1. pyarrow makes an array of numpy's only after it has imported pandas, for a second."""
     return pa.Array.from_buffers(pa.int64(), count, [None, _copy(np.arange(count), count)], 0)
@@ -235,7 +277,3 @@ def _first_numbers(count: int) -> pa.Array:
 
 def _copy(source: NDArray[Any], count: int) -> pa.Buffer:
     return pa.py_buffer(source[:count].tobytes())
-
-
-def _view(buffer: pa.Buffer) -> NDArray[np.uint8]:
-    return np.frombuffer(buffer, np.uint8)

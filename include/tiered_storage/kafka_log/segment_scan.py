@@ -27,6 +27,8 @@ from tiered_storage.kafka_log.batch_header import (
 )
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.checksum import crc32c
+from tiered_storage.kafka_log.column_parts import HEADERS_SOUND
+from tiered_storage.kafka_log.machine_code import address_of, crc32c_address, load_kernels
 
 __all__ = [
     "BatchTable",
@@ -53,14 +55,14 @@ class SegmentScanner:
 
         No batch may reach below `base_offset`, nor further above it than an index can say (2**31 - 1).
         """
-        from tiered_storage.kafka_log import scan_kernels  # noqa: PLC0415 -- numba takes most of a second to import
-
-        self._kernels = scan_kernels
+        self._kernels = load_kernels()
         self._source = source
         self._base_offset = base_offset
         self._verify_crc = verify_crc
         self._position = start_position
         self._next_offset = base_offset
+        self._result = np.empty(2, np.int64)
+        self._result_address = address_of(self._result)
 
     @property
     def position(self) -> int:
@@ -80,14 +82,11 @@ class SegmentScanner:
         the sound part of the segment ends.
         """
         data = as_array(window)
-        table = BatchTable.allocate(self._kernels.count_batches(data))
-        rows, consumed, verdict = self._kernels.read_headers(
-            data, self._position, self._base_offset, self._next_offset, table.columns()
-        )
+        table, rows, consumed, verdict = self._read_headers(data)
         if self._verify_crc:
             check_checksums(data, self._position, table.position[:rows], table.size[:rows], source=self._source)
         next_offset = int(table.last_offset[rows - 1]) + 1 if rows else self._next_offset
-        if verdict != self._kernels.HEADERS_SOUND:
+        if verdict != HEADERS_SOUND:
             self._raise_broken(data.data[consumed:], self._position + consumed, next_offset)
         if data.size - consumed >= MAGIC_END:
             batch_size(data.data, consumed, source=self._source, source_position=self._position)
@@ -112,6 +111,18 @@ class SegmentScanner:
         if left:
             reason = f"truncated: the last {left} bytes are the beginning of a batch"
             raise CorruptRecordError(self._source, self._position, reason)
+
+    def _read_headers(self, data: NDArray[np.uint8]) -> tuple[BatchTable, int, int, int]:
+        """Return the table of the whole batches in `data`, how many of its rows are sound, their bytes, and why."""
+        window = address_of(data)
+        count = self._kernels.count_batches(window, data.size)
+        table = BatchTable.allocate(count)
+        verdict = self._kernels.read_headers(
+            window, count, self._position, self._base_offset, self._next_offset, address_of(table.base_offset),
+            self._result_address,
+        )  # fmt: skip
+        rows, consumed = self._result.tolist()
+        return table, rows, consumed, verdict
 
     def _raise_broken(self, rest: memoryview, position: int, next_offset: int) -> NoReturn:
         """Say what is wrong with the whole batch that `rest` begins with: a wrong checksum explains all else."""
@@ -211,12 +222,13 @@ def check_checksums(
 ) -> None:
     """Check the CRC of the batches at `positions` of `source`, of which `data` holds what begins at `data_position`.
 
-    Raises CorruptRecordError for the first one that is wrong. Where the compiled loop is there, it finds that one.
+    Both arrays are contiguous. Raises CorruptRecordError for the first one that is wrong. Where the C library is there,
+    compiled code finds that one.
     """
-    from tiered_storage.kafka_log import scan_kernels  # noqa: PLC0415 -- numba takes most of a second to import
-
-    kernel = scan_kernels.checksum_kernel()
-    suspect = 0 if kernel is None else kernel(data, data_position, positions, sizes)
+    suspect = 0
+    if crc32c_extend := crc32c_address():
+        places = (address_of(positions), address_of(sizes), positions.size)
+        suspect = load_kernels().first_mismatch(address_of(data), data_position, *places, crc32c_extend)
     if suspect < 0:
         return
     view = data.data

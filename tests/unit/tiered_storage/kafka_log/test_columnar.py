@@ -17,10 +17,11 @@ from support.made_up_batches import batch_of, record_of
 from support.record_batches import batches_of, some_records
 from support.record_rows import Row, expected_rows, rows_of, segments
 from tiered_storage.errors import ConfigurationError, CorruptRecordError
-from tiered_storage.kafka_log import scan_kernels
+from tiered_storage.kafka_log import columnar, segment_scan
 from tiered_storage.kafka_log.batch_header import BATCH_OVERHEAD, INT32_MAX
 from tiered_storage.kafka_log.checksum import crc32c
 from tiered_storage.kafka_log.columnar import EVERYTHING, STRICT, Checks, ColumnDecoder, RecordRange, iterate_columns
+from tiered_storage.kafka_log.machine_code import load_kernels
 from tiered_storage.kafka_log.record_batch import Compression, Record, TimestampType, encode_batch, read_batch_header
 from tiered_storage.kafka_log.record_columns import SCHEMA
 from tiered_storage.kafka_log.segment_scan import SegmentScanner
@@ -115,7 +116,7 @@ def test_headers_that_lie_are_refused_exactly_where_the_plain_decoder_refuses(
 
 @settings(deadline=None, max_examples=200)
 @given(key=st.binary(max_size=12) | st.text(max_size=6).map(str.encode), cut=st.integers(0, 3))
-def test_header_keys_are_utf_8_as_python_takes_it(key: bytes, cut: int) -> None:
+def test_header_keys_are_utf_8_or_mended_as_python_mends_it(key: bytes, cut: int) -> None:
     key = key[: max(0, len(key) - cut)]
     _assert_same_verdict(batch_of(record_of([0, 0, -1, -1, 1, len(key)], key + b"\x01")))
 
@@ -141,6 +142,18 @@ TAKEN = ["c280", "e0a080", "ed9fbf", "ee8080", "f0908080", "f48fbfbf", "61616161
 def test_the_edges_of_utf_8_are_those_of_python(key: str) -> None:
     content = bytes.fromhex(key)
     _assert_same_verdict(batch_of(record_of([0, 0, -1, -1, 1, len(content)], content + b"\x01")))
+
+
+def test_a_header_key_that_is_no_utf_8_changes_no_other() -> None:
+    strange = batch_of(record_of([0, 0, -1, -1, 3, 1], b"a\x01\x02\xff\x02v\x04\xc2\xa9\x02w"))
+    sound = encode_batch([Record(1, 5, None, None, (("b", b"x"),))])
+
+    rows = [row for batch in _record_batches([strange, sound]) for row in batch["headers"].to_pylist()]
+
+    assert [[(each["key"], each["value"]) for each in row] for row in rows] == [
+        [("a", None), ("\ufffd", b"v"), ("\u00a9", b"w")],
+        [("b", b"x")],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -176,8 +189,8 @@ def test_a_wrong_checksum_is_named_with_both(
     codec: Compression, with_library: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not with_library:
-        monkeypatch.setattr(scan_kernels, "crc32c_address", lambda: 0)
-        monkeypatch.setattr(scan_kernels, "checksum_kernel", lambda: None)
+        for module in (columnar, segment_scan):
+            monkeypatch.setattr(module, "crc32c_address", lambda: 0)
     batches = batches_of([3, 3, 3], compression=codec)
     broken = bytearray(batches[1])
     broken[19] ^= 1
@@ -362,21 +375,21 @@ def test_a_file_is_read_lazily_and_only_as_far_as_its_range(tmp_path: Path) -> N
     assert caught.value.path == str(path)
 
 
-def test_the_compiler_is_loaded_when_something_is_decoded_and_pandas_never(tmp_path: Path) -> None:
+def test_neither_the_compiler_nor_pandas_is_loaded_where_kernels_are_compiled_already(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(b"".join(batches_of([100, 100])))
     program = """
 import sys
 from pathlib import Path
 from tiered_storage.kafka_log.columnar import RecordRange, iterate_columns
+from tiered_storage.kafka_log.machine_code import load_kernels
 
-assert "numba" not in sys.modules
 for first_offset in (0, 150, 199):
     assert next(iterate_columns(Path(sys.argv[1]), 0, within=RecordRange(first_offset))).num_rows == 200 - first_offset
-assert "numba" in sys.modules
-assert "pandas" not in sys.modules
+assert not {"numba", "pandas"} & set(sys.modules)
 """
 
+    load_kernels()
     subprocess.run([sys.executable, "-c", program, str(path)], check=True)
 
 

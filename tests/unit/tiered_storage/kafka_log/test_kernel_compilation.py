@@ -1,13 +1,56 @@
 from __future__ import annotations
 
-from typing import Any
+import ast
+from dataclasses import fields
+from pathlib import Path
 
-from tiered_storage.kafka_log import decode_kernels, scan_kernels
-from tiered_storage.kafka_log.kernel_compilation import compile_kernels
+import pytest
+
+from tiered_storage.kafka_log import decode_kernels, kernel_compilation, machine_code, scan_kernels
+from tiered_storage.kafka_log.machine_code import SOURCES, Kernels
+
+PACKAGE = Path(kernel_compilation.__file__).parent
 
 
-def test_afterwards_all_kernels_are_compiled() -> None:
-    compile_kernels()
+def test_each_kernel_is_called_with_as_many_arguments_as_it_takes() -> None:
+    sources = {**vars(scan_kernels), **vars(decode_kernels)}
 
-    kernels: list[Any] = [scan_kernels.count_batches, scan_kernels.read_headers, scan_kernels.checksum_kernel()]
-    assert all(kernel.signatures for kernel in [*kernels, decode_kernels.decode_batches])
+    arities = {field.name: sources[field.name].__code__.co_argcount for field in fields(Kernels)}
+
+    assert arities == machine_code.ARITIES
+
+
+def test_a_kernel_that_needs_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(address: int) -> int:
+        if address:
+            raise ValueError
+        return 0
+
+    monkeypatch.setattr(kernel_compilation, "_SOURCES", {"raises": raises, "needs": lambda at: len([at])})
+
+    with pytest.raises(RuntimeError, match=r"the kernels call .*NRT"):
+        kernel_compilation.compile_kernels()
+
+
+def test_whatever_the_kernels_are_made_from_is_in_the_name_of_their_code() -> None:
+    """What they only take constants from, which in turn takes functions from others, ends the walk."""
+    pending, seen = ["kernel_compilation.py"], set[str]()
+    while pending:
+        name = pending.pop()
+        if name in seen or name == "machine_code.py":
+            continue
+        seen.add(name)
+        if name != "batch_header.py":
+            pending += _imported_modules((PACKAGE / name).read_text())
+
+    assert seen == set(SOURCES)
+
+
+def _imported_modules(source: str) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module == "tiered_storage.kafka_log":
+            found += [f"{each.name}.py" for each in node.names]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tiered_storage.kafka_log."):
+            found.append(f"{(node.module or '').rpartition('.')[2]}.py")
+    return found

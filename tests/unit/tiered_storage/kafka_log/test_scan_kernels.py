@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from support.record_batches import batches_of
-from tiered_storage.kafka_log import scan_kernels
+from tiered_storage.kafka_log import column_parts
 from tiered_storage.kafka_log.batch_header import BATCH_OVERHEAD, CRC_END, INT32_MAX
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.checksum import crc32c
+from tiered_storage.kafka_log.machine_code import address_of, crc32c_address, load_kernels
 
+KERNELS = load_kernels()
 HEADER = struct.Struct(">qiibIhiqqqhii")
 int16, int32, int64 = (st.integers(-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (16, 32, 64))
 
@@ -44,9 +46,11 @@ def test_headers_are_read_as_a_plain_loop_reads_them(
     data = b"".join(batches)
     window = _window(data[: max(0, len(data) - cut)])
 
-    count = scan_kernels.count_batches(window)
-    table = BatchTable.allocate(count)
-    found = scan_kernels.read_headers(window, position, base_offset, base_offset, table.columns())
+    count = KERNELS.count_batches(address_of(window), window.size)
+    table, result = BatchTable.allocate(count), np.empty(2, np.int64)
+    places = (address_of(table.base_offset), address_of(result))
+    verdict = KERNELS.read_headers(address_of(window), count, position, base_offset, base_offset, *places)
+    found = (*result.tolist(), verdict)
 
     assert count == _count_batches(window.tobytes())
     rows, *expected = _read_headers(window.tobytes(), count, position, base_offset)
@@ -62,7 +66,7 @@ def test_checksums_are_those_of_a_plain_loop(counts: list[int], flips: list[floa
     for flip in flips:
         data[int(flip * len(data))] ^= 1
 
-    found = _checksum_kernel()(_window(bytes(data)), 500, positions, sizes)
+    found = _first_mismatch(_window(bytes(data)), 500, positions, sizes)
 
     sound = [
         crc32c(data[at - 500 + CRC_END : at - 500 + size]).to_bytes(4, "big")
@@ -80,13 +84,15 @@ def test_the_linked_checksum_has_the_vectors_of_rfc_3720(data: bytes, checksum: 
     window = _window(bytes(17) + checksum.to_bytes(4, "big") + data)
     place = np.array([0]), np.array([CRC_END + len(data)])
 
-    assert _checksum_kernel()(window, 0, *place) == -1
+    assert _first_mismatch(window, 0, *place) == -1
 
 
-def _checksum_kernel() -> scan_kernels.ChecksumKernel:
-    kernel = scan_kernels.checksum_kernel()
-    assert kernel is not None
-    return kernel
+def _first_mismatch(
+    window: NDArray[np.uint8], position: int, positions: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> int:
+    assert crc32c_address()
+    places = (address_of(positions), address_of(sizes), positions.size)
+    return KERNELS.first_mismatch(address_of(window), position, *places, crc32c_address())
 
 
 def _window(data: bytes) -> NDArray[np.uint8]:
@@ -122,13 +128,13 @@ def _read_headers(window: bytes, count: int, position: int, base_offset: int) ->
         ) = HEADER.unpack_from(window, at)  # fmt: skip
         last = first + delta
         if magic != 2 or first < 0 or delta < 0 or not 0 <= record_count <= delta + 1 or attributes & 7 > 4:
-            return rows, at, scan_kernels.BROKEN_HEADER
+            return rows, at, column_parts.BROKEN_HEADER
         if first < lowest or last - base_offset > INT32_MAX:
-            return rows, at, scan_kernels.BROKEN_OFFSETS
+            return rows, at, column_parts.BROKEN_OFFSETS
         rows.append((
             first, last, position + at, 12 + length, base_timestamp, max_timestamp, epoch, attributes, record_count,
             producer_id, producer_epoch, base_sequence,
         ))  # fmt: skip
         lowest = last + 1
         at += 12 + length
-    return rows, at, scan_kernels.HEADERS_SOUND
+    return rows, at, column_parts.HEADERS_SOUND

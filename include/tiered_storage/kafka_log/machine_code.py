@@ -1,0 +1,190 @@
+"""The machine code of the kernels, kept from one process to the next, and the functions in it.
+
+    at    bytes
+     0        8  "RLKERNEL"
+     8        4  CRC-32C of what follows, big-endian
+    12      ...  an object file
+
+Its name says what it was made from: the kernels' sources, the compiler, the CPU. It is kept beside the sources, or
+where these cannot be written to, in the user's own cache; where neither can be, each process compiles for itself, which
+takes seconds. No other user must be able to write there: whoever can, runs code as this one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import os
+import stat
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tiered_storage.kafka_log.checksum import crc32c
+
+SOURCES = (
+    "batch_header.py",
+    "column_parts.py",
+    "decode_kernels.py",
+    "kernel_compilation.py",
+    "kernel_memory.py",
+    "scan_kernels.py",
+)
+"""All that the code depends on, beside this package's dependencies."""
+
+_MAGIC = b"RLKERNEL"
+_HEAD = len(_MAGIC) + 4
+_HERE = Path(__file__).parent
+_WRITEABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_lock = threading.Lock()
+
+Kernel = Callable[..., int]
+"""Takes and returns integers of 64 bits. Releases the GIL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """The kernels by their names; scan_kernels.py and decode_kernels.py say what each does."""
+
+    count_batches: Kernel
+    read_headers: Kernel
+    first_mismatch: Kernel
+    place_batches: Kernel
+    decode_batches: Kernel
+
+
+ARITIES = {"count_batches": 2, "read_headers": 7, "first_mismatch": 6, "place_batches": 9, "decode_batches": 11}
+_loaded: list[Any] = []
+
+
+@functools.cache
+def _load_once() -> Kernels:
+    engine = _engine_of(code_of_kernels())
+    _loaded.append(engine)  # whose memory the functions lie in
+    return Kernels(**{field.name: _function(engine, field.name) for field in fields(Kernels)})
+
+
+def load_kernels() -> Kernels:
+    """Return the kernels, compiled now if no process before this one has."""
+    with _lock:
+        return _load_once()
+
+
+@functools.cache
+def crc32c_address() -> int:
+    """Return the address of the C library's crc32c_extend(uint32 crc, bytes, size_t), or 0 where it is not there."""
+    try:
+        from google_crc32c import _crc32c  # noqa: PLC0415 -- the package also comes without this extension
+
+        crc32c_extend = ctypes.CDLL(_crc32c.__file__).crc32c_extend
+    except (ImportError, OSError, AttributeError):
+        return 0
+    return ctypes.cast(crc32c_extend, ctypes.c_void_p).value or 0
+
+
+def address_of(array: NDArray[Any]) -> int:
+    """Return where in memory a contiguous array begins; whoever passes that to a kernel keeps the array meanwhile."""
+    address: int = pa.py_buffer(array).address  # numpy takes several times as long to say it
+    return address
+
+
+def code_of_kernels() -> bytes:
+    """Return the object file of the kernels: a kept one, or one compiled now, and kept if that is possible."""
+    name = f"kernels-{name_of_code()}.o"
+    for folder in _folders():
+        if code := _kept_code(folder / name):
+            return code
+    from tiered_storage.kafka_log.kernel_compilation import (  # noqa: PLC0415 -- numba takes most of a second to import
+        compile_kernels,
+    )
+
+    code = compile_kernels()
+    for folder in _folders():
+        with contextlib.suppress(OSError):
+            _keep(code, folder / name)
+            break
+    return code
+
+
+def name_of_code() -> str:
+    """Return a name for what the code is made from."""
+    from llvmlite import binding  # noqa: PLC0415 -- a tenth of a second, for those who scan
+
+    digest = hashlib.sha256()
+    for part in (version("numba"), version("llvmlite"), binding.get_default_triple(), binding.get_host_cpu_name()):
+        digest.update(part.encode() + b"\0")
+    digest.update(binding.get_host_cpu_features().flatten().encode())
+    for source in SOURCES:
+        digest.update(b"\0" + (_HERE / source).read_bytes())
+    return digest.hexdigest()[:24]
+
+
+def _folders() -> Iterator[Path]:
+    """Yield where code may be kept, the best place first."""
+    yield _HERE / "__pycache__"
+    with contextlib.suppress(RuntimeError):  # a user without a home
+        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "remote-log"
+
+
+def _kept_code(path: Path) -> bytes | None:
+    """Return the code that `path` keeps, or None where it does not, is broken, or others may have put it there."""
+    try:
+        state = path.stat()
+        content = path.read_bytes()
+    except OSError:
+        return None
+    if state.st_uid not in (0, os.geteuid()) or state.st_mode & _WRITEABLE_BY_OTHERS:
+        return None
+    code = content[_HEAD:]
+    is_whole = content[:_HEAD] == _MAGIC + crc32c(code).to_bytes(4, "big")
+    return code if is_whole and code else None
+
+
+def _keep(code: bytes, path: Path) -> None:
+    """Write `code` to `path` all at once: other processes may do the same now."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
+        try:
+            file.write(_MAGIC + crc32c(code).to_bytes(4, "big") + code)
+            file.close()
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink()
+            raise
+
+
+def _engine_of(code: bytes) -> Any:
+    from llvmlite import binding  # noqa: PLC0415 -- a tenth of a second, for those who scan
+
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    machine = binding.Target.from_default_triple().create_target_machine(codemodel="jitdefault", jit=True)
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
+    engine.add_object_file(binding.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    return engine
+
+
+def _function(engine: Any, name: str) -> Kernel:
+    arguments = [ctypes.c_int64] * ARITIES[name]
+    kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *arguments)
+    function = kind(engine.get_function_address(name))
+    exception = ctypes.c_void_p()
+    no_exception = ctypes.addressof(exception)
+
+    def kernel(*arguments: int) -> int:
+        result = ctypes.c_int64()
+        function(ctypes.addressof(result), no_exception, *arguments)
+        return result.value
+
+    _loaded.append(exception)
+    return kernel

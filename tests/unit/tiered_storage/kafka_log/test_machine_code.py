@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from tiered_storage.kafka_log import kernel_compilation, machine_code
+
+CODE = b"an object file"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The one folder where code is kept here; compiling takes no time."""
+    folder = tmp_path / "kept"
+    monkeypatch.setattr(machine_code, "_folders", lambda: iter([folder]))
+    monkeypatch.setattr(kernel_compilation, "compile_kernels", lambda: CODE)
+    return folder
+
+
+def test_code_is_kept_for_the_next_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine_code.code_of_kernels() == CODE
+
+    monkeypatch.setattr(kernel_compilation, "compile_kernels", lambda: pytest.fail("it is compiled already"))
+    assert machine_code.code_of_kernels() == CODE
+    (kept,) = folder.iterdir()
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("cut", [0, 5, 12, 20])
+def test_code_that_is_cut_is_compiled_anew(folder: Path, cut: int) -> None:
+    machine_code.code_of_kernels()
+    (kept,) = folder.iterdir()
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[:cut])
+
+    assert machine_code.code_of_kernels() == CODE
+    assert kept.read_bytes() == whole
+
+
+def test_a_bit_that_changed_is_found(folder: Path) -> None:
+    machine_code.code_of_kernels()
+    (kept,) = folder.iterdir()
+    whole = kept.read_bytes()
+    for position in range(len(whole)):
+        changed = bytearray(whole)
+        changed[position] ^= 1
+        kept.write_bytes(bytes(changed))
+        assert machine_code.code_of_kernels() == CODE
+    assert kept.read_bytes() == whole
+
+
+def test_code_that_others_may_write_is_not_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_code.code_of_kernels()
+    (kept,) = folder.iterdir()
+    kept.chmod(0o620)
+    monkeypatch.setattr(kernel_compilation, "compile_kernels", lambda: b"compiled here")
+
+    assert machine_code.code_of_kernels() == b"compiled here"
+
+
+def test_a_change_of_any_source_has_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in machine_code.SOURCES:
+        (tmp_path / name).write_bytes(b"# a source\n")
+    monkeypatch.setattr(machine_code, "_HERE", tmp_path)
+    names = [machine_code.name_of_code()]
+    for name in machine_code.SOURCES:
+        (tmp_path / name).write_bytes(b"# a change\n")
+        names.append(machine_code.name_of_code())
+
+    assert len(set(names)) == len(machine_code.SOURCES) + 1
+
+
+def test_where_nothing_can_be_kept_each_process_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(machine_code, "_folders", lambda: iter([tmp_path / "file" / "folder"]))
+
+    assert machine_code.code_of_kernels() == CODE
+    assert machine_code.code_of_kernels() == CODE
+
+
+def test_a_write_that_fails_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Path, __: Path) -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr(Path, "replace", fail)
+
+    assert machine_code.code_of_kernels() == CODE
+    assert [*folder.iterdir()] == []
