@@ -7,7 +7,7 @@ the batch, then every record of it to the last byte, whichever columns are wante
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,15 +19,16 @@ from tiered_storage.errors import ConfigurationError, CorruptRecordError
 from tiered_storage.kafka_log import column_parts as parts
 from tiered_storage.kafka_log.batch_header import (
     APPEND_TIME_BIT,
-    BATCH_OVERHEAD,
     CODEC_BITS,
     CONTROL_BIT,
     INT32_MAX,
     check_crc,
 )
 from tiered_storage.kafka_log.batch_table import BatchTable
+from tiered_storage.kafka_log.chunk_filling import ChunkFilling
 from tiered_storage.kafka_log.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Compression, decompress
 from tiered_storage.kafka_log.machine_code import address_of, crc32c_address, load_kernels
+from tiered_storage.kafka_log.placed_batches import ENDS, HEADERS, STARTS, PlacedBatches
 from tiered_storage.kafka_log.record_columns import ChunkMemory, select_columns
 from tiered_storage.kafka_log.segment_scan import as_array, check_checksums, iterate_segment
 
@@ -36,10 +37,16 @@ CHUNK_BYTES = 2_500_000
 
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _LEAST_RECORD_BYTES = 7
+_HOT_BYTES = 256 << 10
+"""So much is decompressed, then decoded out of the cache closest to a core; the codec takes the same memory again."""
+_SPARE_BYTES = 2 * _HOT_BYTES
+"""A chunk of decompressed batches ends behind the ones that make it large enough."""
 _MOST_ROWS = 1 << 16
 _MOST_TEXT_BYTES = 3
 """What a byte that is no UTF-8 becomes at most: U+FFFD."""
-_HEADERS, _STARTS, _ENDS = range(3)
+_EMPTY = -1
+"""In the place of a codec: a batch without records."""
+_Contents = list[NDArray[np.uint8]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +156,10 @@ class ColumnDecoder:
             return
         if self._checks.crc and not self._crc32c:
             self._check_checksums(batches)
-        for begin, end in _chunks(batches, self._chunk_bytes):
-            yield from self._decode_chunk(batches.part(begin, end))
+        for chunk in batches.chunks(self._chunk_bytes):
+            yield from self._decode_open(chunk)
 
-    def _place(self, data: NDArray[np.uint8], table: BatchTable, rows: NDArray[np.int64]) -> _Batches:
+    def _place(self, data: NDArray[np.uint8], table: BatchTable, rows: NDArray[np.int64]) -> PlacedBatches:
         """Return the batches of `table` in `rows`, by their addresses in `data`.
 
         Raises CorruptRecordError where the table says of one that it lies elsewhere.
@@ -168,9 +175,9 @@ class ColumnDecoder:
         if outside >= 0:
             position = int(table.position[rows[outside]])
             raise CorruptRecordError(self._source, position, parts.REASONS[parts.OUT_OF_WINDOW])
-        return _Batches(data, origin, table, rows, places, window + data.size, *totals.tolist())
+        return PlacedBatches(data, origin, table, rows, places, window + data.size, *totals.tolist())
 
-    def _check_checksums(self, batches: _Batches) -> None:
+    def _check_checksums(self, batches: PlacedBatches) -> None:
         positions, sizes = batches.table.position[batches.rows], batches.table.size[batches.rows]
         check_checksums(batches.data, batches.origin, positions, sizes, source=self._source)
 
@@ -180,72 +187,109 @@ class ColumnDecoder:
             return np.arange(len(table))
         return self._within.rows(table, self._bounds)
 
-    def _decode_compressed(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
-        """Decompress batch by batch, and decode whenever that has made a chunk."""
-        pending: list[NDArray[np.uint8]] = []
+    def _decode_open(self, batches: PlacedBatches) -> Iterator[pa.RecordBatch]:
+        """Decode what belongs into one chunk; a batch that is too large for that makes several."""
+        filling = ChunkFilling(self._memory)
+        most_rows = min(batches.records, batches.total // _LEAST_RECORD_BYTES, _MOST_ROWS)
+        filling.begin(most_rows, min(batches.total, 2 * self._chunk_bytes))
+        yield from self._fill(filling, batches, self._crc32c if self._checks.crc else 0)
+        yield from filling.end()
+
+    def _decode_compressed(self, batches: PlacedBatches) -> Iterator[pa.RecordBatch]:
+        """Decompress some batches, decode them while they are in the cache, and so on until that has made a chunk."""
+        begins, ends = batches.places[STARTS].tolist(), batches.places[ENDS].tolist()
+        sizes, counts = batches.places[ENDS] - batches.places[STARTS], batches.record_counts()
+        codecs = np.where(counts, batches.table.attributes[batches.rows] & CODEC_BITS, _EMPTY).tolist()
+        filling = ChunkFilling(self._memory)
+        contents: _Contents = []
         first = size = 0
-        for i in range(batches.rows.size):
+        for i, codec in enumerate(codecs):
             try:
-                pending.append(self._records_of(batches, i))
+                contents.append(self._records_of(batches, i, begins[i], ends[i], codec))
             except CorruptRecordError:
                 # A batch before it may be broken as well: that one is named then.
-                if pending:
-                    yield from self._decode_pending(pending, batches.part(first, i))
+                if contents:
+                    self._begin(filling, size, sizes[first:i], counts[first:i], i - first)
+                    yield from self._fill(filling, batches, 0, first, contents)
                 raise
-            size += pending[-1].size
-            if size >= self._chunk_bytes:
-                yield from self._decode_pending(pending, batches.part(first, i + 1))
-                pending, first, size = [], i + 1, 0
-        if pending:
-            yield from self._decode_pending(pending, batches.part(first, batches.rows.size))
+            size += contents[-1].size
+            is_last = i + 1 == len(codecs)
+            if size < _HOT_BYTES and not is_last:
+                continue
+            self._begin(filling, size, sizes[first:], counts[first:], i + 1 - first)
+            yield from self._fill(filling, batches, 0, first, contents)
+            if is_last or filling.record_bytes >= self._chunk_bytes:
+                yield from filling.end()
+            contents, first, size = [], i + 1, 0
 
-    def _records_of(self, batches: _Batches, number: int) -> NDArray[np.uint8]:
-        row, table = int(batches.rows[number]), batches.table
-        position = int(table.position[row])
-        start = position - batches.origin
-        body = batches.data[start + BATCH_OVERHEAD : start + int(table.size[row])]
-        codec = Compression(int(table.attributes[row]) & CODEC_BITS)
+    def _begin(
+        self, filling: ChunkFilling, size: int, compressed: NDArray[np.int64], counts: NDArray[np.int64], ready: int
+    ) -> None:
+        """Begin a chunk, if there is none, for batches of which the `ready` first ones have become `size` bytes.
+
+        How much the others become is guessed from that: a chunk that turns out too small is followed by another.
+        """
+        if filling.is_begun:
+            return
+        all_bytes = int(compressed.sum()) * size // max(int(compressed[:ready].sum()), 1)
+        most_bytes = min(max(all_bytes, size), max(self._chunk_bytes, size)) + _SPARE_BYTES
+        records = int(counts.sum())
+        if all_bytes > most_bytes:
+            records = max(records * most_bytes // all_bytes, int(counts[:ready].sum()))
+        filling.begin(min(records, most_bytes // _LEAST_RECORD_BYTES, _MOST_ROWS), most_bytes)
+
+    def _records_of(self, batches: PlacedBatches, number: int, begin: int, end: int, codec: int) -> NDArray[np.uint8]:
+        """Return the records of a batch, which lie at the addresses from `begin` to `end` in the form of `codec`."""
         most = self._checks.max_decompressed_bytes
-        if not table.record_count[row] or (codec is Compression.NONE and body.size <= most):
+        window = batches.data_end - batches.data.size
+        body = batches.data[begin - window : end - window]
+        if codec == _EMPTY or (codec == Compression.NONE and end - begin <= most):
             return body
-        content = decompress(codec, body.data, max_bytes=most, source=self._source, source_position=position)
+        position = int(batches.table.position[batches.rows[number]])
+        content = decompress(
+            Compression(codec), body.data, max_bytes=most, source=self._source, source_position=position
+        )
         return np.frombuffer(content, np.uint8)
 
-    def _decode_pending(self, contents: list[NDArray[np.uint8]], batches: _Batches) -> Iterator[pa.RecordBatch]:
-        """Decode the records that `contents` hold, a batch each, where they are."""
-        starts = [address_of(content) for content in contents]
-        ends = [start + content.size for start, content in zip(starts, contents, strict=True)]
-        places = np.array([batches.places[_HEADERS], starts, ends])
-        total = sum(content.size for content in contents)
-        # Their checksums are compared already, and nothing behind them may be fetched.
-        yield from self._decode_chunk(replace(batches, places=places, data_end=0, total=total), crc32c=0)
+    def _fill(
+        self,
+        filling: ChunkFilling,
+        batches: PlacedBatches,
+        crc32c: int,
+        first: int = 0,
+        contents: _Contents | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Decode all of `batches`; yield each chunk that is full, and leave the last one as far as it came.
 
-    def _decode_chunk(self, batches: _Batches, *, crc32c: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Decode what belongs into one chunk; a batch that is too large for that makes several."""
-        memory, progress = self._memory, np.zeros(parts.PROGRESS_SIZE, np.int64)
-        if crc32c is None:
-            crc32c = self._crc32c if self._checks.crc else 0
-        most_rows = min(batches.records, batches.total // _LEAST_RECORD_BYTES, _MOST_ROWS)
-        size = min(batches.total, 2 * self._chunk_bytes)
-        addresses = [address_of(column) for column in batches.places]
-        verdict = parts.FULL
-        while verdict == parts.FULL:
-            chunk = memory.allocate(most_rows, size)
+        Where `contents` are given, they are the records of as many batches, the one of number `first` and those behind.
+        """
+        progress = filling.progress
+        progress[: parts.ROWS] = 0
+        places, data_end = batches.places, batches.data_end
+        if contents is not None:
+            starts = [address_of(content) for content in contents]
+            ends = [start + content.size for start, content in zip(starts, contents, strict=True)]
+            places, data_end = np.array([places[HEADERS, first : first + len(starts)], starts, ends]), 0
+        addresses = [address_of(column) for column in places]
+        while True:
             verdict = self._kernels.decode_batches(
-                *addresses, batches.rows.size, batches.data_end, crc32c, self._bounds_address,
-                address_of(chunk.places), most_rows, size, address_of(progress),
-            )  # fmt: skip
+                *addresses, places.shape[1], data_end, crc32c, self._bounds_address, *filling.arguments()
+            )
             if verdict > parts.FULL:
-                self._raise_broken(verdict, batches, int(progress[parts.BATCH]), int(progress[parts.RECORD]))
+                self._raise_broken(verdict, batches, first + int(progress[parts.BATCH]), int(progress[parts.RECORD]))
             if progress[parts.STRANGE_HEADER_KEYS] and progress[parts.HEADER_KEY_BYTES] > INT32_MAX // _MOST_TEXT_BYTES:
                 reason = "its header keys, which are no UTF-8, are too long as text"
-                raise CorruptRecordError(self._source, int(batches.table.position[batches.rows[0]]), reason)
+                raise CorruptRecordError(self._source, int(batches.table.position[batches.rows[first]]), reason)
+            if verdict == parts.ALL_DONE:
+                return
+            rows, size = filling.capacity
             if progress[parts.ROWS]:
-                yield memory.record_batch(chunk, progress)
-            elif verdict == parts.FULL:
-                most_rows, size = max(most_rows, 1), batches.total
+                yield from filling.end()
+            else:
+                rows, size = max(rows, 1), max(size, int((places[ENDS] - places[STARTS]).sum()))
+            filling.begin(rows, size)
 
-    def _raise_broken(self, verdict: int, batches: _Batches, number: int, behind: int) -> NoReturn:
+    def _raise_broken(self, verdict: int, batches: PlacedBatches, number: int, behind: int) -> NoReturn:
         """Say what is wrong with the record that follows `behind` others in batch `number`."""
         row = batches.rows[number]
         position = int(batches.table.position[row])
@@ -256,36 +300,6 @@ class ColumnDecoder:
         count = int(batches.table.record_count[row])
         record = min(behind + 1, count)
         raise CorruptRecordError(self._source, position, f"record {record} of {count}: {parts.REASONS[verdict]}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Batches:
-    """Batches in `data`, which begins at `origin` of the segment; `rows` are theirs in `table`."""
-
-    data: NDArray[np.uint8]
-    origin: int
-    table: BatchTable
-    rows: NDArray[np.int64]
-    places: NDArray[np.int64]
-    """The addresses of their headers, of their uncompressed records, and of the ends of these."""
-    data_end: int
-    total: int
-    """How many bytes their records take."""
-    largest: int
-    """How many those of the largest one take."""
-    records: int
-    """How many records they say that they have."""
-    compressed: int
-    """How many of those that have records are compressed."""
-
-    def part(self, begin: int, end: int) -> _Batches:
-        """Return those from number `begin` to `end`, which is not included."""
-        if end - begin == self.rows.size:
-            return self
-        rows, places = self.rows[begin:end], self.places[:, begin:end]
-        total = int((places[_ENDS] - places[_STARTS]).sum())
-        records = int(np.maximum(self.table.record_count[rows], 0).sum())
-        return replace(self, rows=rows, places=places, total=total, records=records)
 
 
 def iterate_columns(
@@ -311,16 +325,3 @@ def iterate_columns(
         yield from decoder.decode(window, table)
         if table.last_offset[-1] + 1 >= end_offset:
             return
-
-
-def _chunks(batches: _Batches, chunk_bytes: int) -> Iterator[tuple[int, int]]:
-    """Cut batches into runs of at most `chunk_bytes`; a batch that is larger is a run of its own."""
-    if batches.total <= chunk_bytes:
-        yield 0, batches.rows.size
-        return
-    behind = np.cumsum(batches.places[_ENDS] - batches.places[_STARTS])
-    begin, before = 0, 0
-    while begin < behind.size:
-        end = max(int(np.searchsorted(behind, before + chunk_bytes, "right")), begin + 1)
-        yield begin, end
-        begin, before = end, int(behind[end - 1])

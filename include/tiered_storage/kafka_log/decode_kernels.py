@@ -4,8 +4,8 @@ It checks every length and count against the bytes that there are before it read
 memory with the columns of a chunk, and beside it what grows by the byte: keys, values and headers. All arguments and
 results are 64-bit integers; memory is spoken of by its address, with 0 for what nobody wants, which is not written.
 
-`progress` carries the loop over the border of two chunks: it stops before a record that its buffers may not hold, and
-the next call goes on there. batch_kernels.py is how kernels are called.
+`progress` carries the loop from one call to the next: it stops before a record that its buffers may not hold, to go on
+there with the next chunk, and it goes on in the same chunk with further batches. machine_code.py gives the kernels.
 """
 
 from __future__ import annotations
@@ -18,191 +18,25 @@ from tiered_storage.kafka_log.batch_header import (
     BATCH_OVERHEAD,
     CODEC_BITS,
     CONTROL_BIT,
-    CRC_END,
     INT32_MAX,
     TRANSACTIONAL_BIT,
 )
 from tiered_storage.kafka_log.kernel_memory import (
-    checksum,
-    compiled,
     copy_bytes,
     fill_bits,
     inlined,
-    load_byte,
     load_int16,
     load_int32,
     load_int64,
     load_word,
-    prefetch,
     put_bit,
     store,
 )
+from tiered_storage.kafka_log.record_kernels import read_fields, read_record_headers, read_varint
+from tiered_storage.kafka_log.scan_kernels import fetch_ahead, is_sound
 
-_CACHE_LINE = 64
-_PIECE = 2 << 10
-_AHEAD = 64 << 10
-"""A checksum is computed over pieces of a batch; with each, a piece so far ahead is fetched from memory."""
-_HIGH_BITS = np.int64(-0x7F7F7F7F7F7F7F80)
-"""The high bit of each byte of a word, which ASCII leaves unset."""
-
-
-@compiled
-def _long_varint(at: int, end: int, max_bytes: int, highest_last: int) -> tuple[int, int]:
-    zigzag = np.uint64(0)
-    for i in range(max_bytes):
-        if at + i >= end:
-            return 0, -parts.RUNS_OUT
-        byte = load_byte(at + i)
-        zigzag |= np.uint64(byte & 0x7F) << np.uint64(7 * i)
-        if byte < 0x80:
-            if i == max_bytes - 1 and byte > highest_last:
-                return 0, -parts.VARINT_TOO_WIDE
-            return int(np.int64(zigzag >> np.uint64(1)) ^ -np.int64(zigzag & np.uint64(1))), at + i + 1
-    return 0, -parts.VARINT_TOO_LONG
-
-
-@inlined
-def _varlong(at: int, end: int) -> tuple[int, int]:
-    """Return the int64 at address `at` and the address behind it, or a verdict with its sign turned."""
-    if at < end:
-        byte = load_byte(at)
-        if byte < 0x80:
-            return (byte >> 1) ^ -(byte & 1), at + 1
-    return _long_varint(at, end, 10, 0x01)
-
-
-@inlined
-def _varint(at: int, end: int) -> tuple[int, int]:
-    """Return the int32 at address `at`, as `_varlong` does."""
-    if at + 1 < end:
-        byte = load_byte(at)
-        if byte < 0x80:
-            return (byte >> 1) ^ -(byte & 1), at + 1
-        following = load_byte(at + 1)
-        if following < 0x80:
-            zigzag = following << 7 | byte & 0x7F
-            return (zigzag >> 1) ^ -(zigzag & 1), at + 2
-    return _long_varint(at, end, 5, 0x0F)
-
-
-@inlined
-def _field(at: int, stop: int) -> tuple[int, int]:
-    """Return the length of the field at `at` (-1: null) and where its bytes begin, or a verdict."""
-    length, begin = _varint(at, stop)
-    if begin < 0:
-        return 0, begin
-    if length < -1:
-        return 0, -parts.NEGATIVE_LENGTH
-    if length > stop - begin:
-        return 0, -parts.FIELD_TOO_LONG
-    return length, begin
-
-
-@inlined
-def _fields(at: int, stop: int) -> tuple[int, int, int, int, int, int, int, int]:
-    """Read a record from its attributes to the number of its headers.
-
-    Returns the deltas of timestamp and offset, length and address of key and value, the number of headers, and the
-    address behind it, or a verdict.
-    """
-    time_delta, at = _varlong(at + 1, stop)
-    if at < 0:
-        return 0, 0, 0, 0, 0, 0, 0, at
-    delta, at = _varint(at, stop)
-    if at < 0:
-        return 0, 0, 0, 0, 0, 0, 0, at
-    key_length, key = _field(at, stop)
-    if key < 0:
-        return 0, 0, 0, 0, 0, 0, 0, key
-    value_length, value = _field(key + max(key_length, 0), stop)
-    if value < 0:
-        return 0, 0, 0, 0, 0, 0, 0, value
-    count, at = _varint(value + max(value_length, 0), stop)
-    if at >= 0 and (count < 0 or count > stop - at):
-        at = -parts.TOO_MANY_HEADERS
-    return time_delta, delta, key_length, key, value_length, value, count, at
-
-
-@compiled
-def _is_utf8(at: int, end: int, readable: int) -> bool:
-    """Whether the bytes are UTF-8: the shortest form of each character, none of them half of a surrogate pair.
-
-    Bytes up to `readable` may be looked at: short ASCII, which most of it is, then takes one look.
-    """
-    while at < end:
-        if readable - at >= 8 and not load_word(at) & _HIGH_BITS:
-            at += 8
-            continue
-        lead = load_byte(at)
-        if lead < 0x80:
-            at += 1
-            continue
-        size = 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
-        if lead < 0xC2 or lead > 0xF4 or size > end - at:
-            return False
-        second = load_byte(at + 1)
-        lowest = 0xA0 if lead == 0xE0 else 0x90 if lead == 0xF0 else 0x80
-        highest = 0x9F if lead == 0xED else 0x8F if lead == 0xF4 else 0xBF
-        if second < lowest or second > highest:
-            return False
-        for i in range(2, size):
-            if load_byte(at + i) & 0xC0 != 0x80:
-                return False
-        at += size
-    return True
-
-
-@inlined
-def _headers(
-    at: int, stop: int, count: int, targets: tuple[int, int, int, int, int], used: tuple[int, int, int, int, int]
-) -> tuple[int, tuple[int, int, int, int, int]]:
-    """Read `count` headers, and write them behind those that there are if they are wanted.
-
-    `targets` are the addresses of keys, their ends, values, their ends and their validity; `used` counts headers, bytes
-    of keys, bytes of values, null values, and keys that are no UTF-8. Returns the address behind them, or a verdict,
-    and what is used then.
-    """
-    keys, key_ends, values, value_ends, validity = targets
-    number, key_bytes, value_bytes, nulls, strange_keys = used
-    for _ in range(count):
-        key_length, key = _field(at, stop)
-        if key < 0:
-            return key, used
-        if key_length < 0:
-            return -parts.HEADER_KEY_NULL, used
-        at = key + key_length
-        value_length, value = _field(at, stop)
-        if value < 0:
-            return value, used
-        at = value + max(value_length, 0)
-        if not keys:
-            continue
-        strange_keys += not _is_utf8(key, key + key_length, stop)
-        copy_bytes(keys + key_bytes, key, key_length)
-        key_bytes += key_length
-        if value_length >= 0:
-            copy_bytes(values + value_bytes, value, value_length)
-            value_bytes += value_length
-        put_bit(validity, number, value_length >= 0)
-        nulls += value_length < 0
-        number += 1
-        store(key_ends + 4 * number, np.int32(key_bytes))
-        store(value_ends + 4 * number, np.int32(value_bytes))
-    return at, (number, key_bytes, value_bytes, nulls, strange_keys)
-
-
-@compiled
-def _is_sound(crc32c: int, header: int, end: int, data_end: int) -> bool:
-    """Whether the batch from `header` to `end` has the checksum that its header says; fetch what is behind it."""
-    at = header + CRC_END
-    computed = 0
-    while at < end:
-        size = min(_PIECE, end - at)
-        for line in range(at + _AHEAD, min(at + _AHEAD + size, data_end), _CACHE_LINE):
-            prefetch(line)
-        computed = checksum(crc32c, computed, at, size)
-        at += size
-    return computed == load_int32(header + CRC_END - 4) & 0xFFFFFFFF
+_LONG_RECORD = 256
+"""With records so long, what comes some way behind is fetched: computing a checksum does it otherwise."""
 
 
 @inlined
@@ -213,6 +47,11 @@ def _part(places: int, part: int) -> int:
 @inlined
 def _note(progress: int, what: int, number: int) -> None:
     store(progress + 8 * what, np.int64(number))
+
+
+@inlined
+def _noted(progress: int, what: int) -> int:
+    return load_word(progress + 8 * what)
 
 
 def place_batches(
@@ -274,7 +113,14 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
         _part(places, parts.HEADER_VALUE_ENDS), _part(places, parts.HEADER_VALUE_VALIDITY),
     )  # fmt: skip
     no_headers = (0, 0, 0, 0, 0)
-    used_headers = (0, 0, 0, 0, 0)
+    row, used = _noted(progress, parts.ROWS), _noted(progress, parts.RECORD_BYTES)
+    key_bytes, value_bytes = _noted(progress, parts.KEY_BYTES), _noted(progress, parts.VALUE_BYTES)
+    key_nulls, value_nulls = _noted(progress, parts.KEY_NULLS), _noted(progress, parts.VALUE_NULLS)
+    used_headers = (
+        _noted(progress, parts.HEADERS), _noted(progress, parts.HEADER_KEY_BYTES),
+        _noted(progress, parts.HEADER_VALUE_BYTES), _noted(progress, parts.HEADER_VALUE_NULLS),
+        _noted(progress, parts.STRANGE_HEADER_KEYS),
+    )  # fmt: skip
     first_offset, last_offset = load_word(bounds), load_word(bounds + 8)
     first_time, last_time, left_out = load_word(bounds + 16), load_word(bounds + 24), load_word(bounds + 32)
     if key_ends:
@@ -283,12 +129,10 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
         store(value_ends, np.int32(0))
     if row_headers:
         store(row_headers, np.int32(0))
-    row = used = key_bytes = value_bytes = key_nulls = value_nulls = 0
     verdict = parts.ALL_DONE
     at = 0
-    i = load_word(progress + 8 * parts.BATCH)
-    number, lowest = load_word(progress + 8 * parts.RECORD), load_word(progress + 8 * parts.LOWEST_DELTA)
-    resumed_at = load_word(progress + 8 * parts.POSITION)
+    i, resumed_at = _noted(progress, parts.BATCH), _noted(progress, parts.POSITION)
+    number, lowest = _noted(progress, parts.RECORD), _noted(progress, parts.LOWEST_DELTA)
     while i < batches:
         header, at, end = load_word(headers + 8 * i), load_word(starts + 8 * i), load_word(ends + 8 * i)
         base, base_time, append_time = load_int64(header), load_int64(header + 27), load_int64(header + 35)
@@ -299,19 +143,21 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
         first_row = row
         if number:
             at = resumed_at
-        elif crc32c and not _is_sound(crc32c, header, end, data_end):
+        elif crc32c and not is_sound(crc32c, header, end, data_end):
             at = -parts.WRONG_CHECKSUM
             break
         while number < count:
             begin = at
-            length, at = _varint(at, end)
+            length, at = read_varint(at, end)
             if at < 0:
                 break
             if length < 0 or length > end - at:
                 at = -parts.RECORD_TOO_LONG
                 break
             stop = at + length
-            time_delta, delta, key_length, key, value_length, value, header_count, at = _fields(at, stop)
+            if not crc32c and length >= _LONG_RECORD:
+                fetch_ahead(at, stop, data_end)
+            time_delta, delta, key_length, key, value_length, value, header_count, at = read_fields(at, stop)
             if at < 0:
                 break
             if delta < lowest or delta > highest:
@@ -329,7 +175,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
                 break
             if header_count:
                 targets = all_headers if is_kept and row_headers else no_headers
-                at, used_headers = _headers(at, stop, header_count, targets, used_headers)
+                at, used_headers = read_record_headers(at, stop, header_count, targets, used_headers)
                 if at < 0:
                     break
             if at != stop:
@@ -400,6 +246,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
     _note(progress, parts.LOWEST_DELTA, lowest)
     _note(progress, parts.POSITION, at)
     _note(progress, parts.ROWS, row)
+    _note(progress, parts.RECORD_BYTES, used)
     _note(progress, parts.KEY_BYTES, key_bytes)
     _note(progress, parts.VALUE_BYTES, value_bytes)
     _note(progress, parts.KEY_NULLS, key_nulls)

@@ -37,6 +37,7 @@ SOURCES = (
     "decode_kernels.py",
     "kernel_compilation.py",
     "kernel_memory.py",
+    "record_kernels.py",
     "scan_kernels.py",
 )
 """All that the code depends on, beside this package's dependencies."""
@@ -62,7 +63,7 @@ class Kernels:
     decode_batches: Kernel
 
 
-ARITIES = {"count_batches": 2, "read_headers": 7, "first_mismatch": 6, "place_batches": 9, "decode_batches": 11}
+ARITIES = {"count_batches": 2, "read_headers": 7, "first_mismatch": 7, "place_batches": 9, "decode_batches": 11}
 _loaded: list[Any] = []
 
 

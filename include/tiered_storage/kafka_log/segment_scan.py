@@ -228,7 +228,7 @@ def check_checksums(
     suspect = 0
     if crc32c_extend := crc32c_address():
         places = (address_of(positions), address_of(sizes), positions.size)
-        suspect = load_kernels().first_mismatch(address_of(data), data_position, *places, crc32c_extend)
+        suspect = load_kernels().first_mismatch(address_of(data), data.size, data_position, *places, crc32c_extend)
     if suspect < 0:
         return
     view = data.data

@@ -92,7 +92,7 @@ def _first_mismatch(
 ) -> int:
     assert crc32c_address()
     places = (address_of(positions), address_of(sizes), positions.size)
-    return KERNELS.first_mismatch(address_of(window), position, *places, crc32c_address())
+    return KERNELS.first_mismatch(address_of(window), window.size, position, *places, crc32c_address())
 
 
 def _window(data: bytes) -> NDArray[np.uint8]:
