@@ -24,7 +24,8 @@ from tiered_storage.kafka_log.batch_header import (
     RecordBatch,
 )
 from tiered_storage.kafka_log.batch_table import BatchTable
-from tiered_storage.kafka_log.control_record import EndTransactionMarker, read_end_marker
+from tiered_storage.kafka_log.control_record import EndTransactionMarker
+from tiered_storage.kafka_log.end_markers import marker_at, marker_rows
 from tiered_storage.kafka_log.producer_entry import NO_OFFSET, AppendedBatch, ProducerEntry
 from tiered_storage.kafka_log.producer_runs import ProducerRun, producer_runs
 from tiered_storage.kafka_log.producer_snapshot import ProducerSnapshotEntry, in_broker_order
@@ -50,6 +51,11 @@ class ProducerState:
     def producers(self) -> dict[int, ProducerEntry]:
         """The producers by id, in the order in which they came."""
         return self._producers
+
+    @property
+    def open_transactions(self) -> dict[int, int]:
+        """The first offset of each open transaction, by its producer's id."""
+        return {producer_id: first_offset for first_offset, producer_id in self._open.items()}
 
     @property
     def first_unstable_offset(self) -> int | None:
@@ -114,11 +120,11 @@ class ProducerState:
         """
         if not len(batches):
             return []
-        has_producer = (batches.producer_id != NO_PRODUCER_ID) & (batches.base_offset >= self.end_offset)
-        is_control = (batches.attributes & CONTROL_BIT) != 0
-        # Compaction leaves a control batch without its record where nothing is left of the transaction either.
-        markers = np.flatnonzero(has_producer & is_control & (batches.record_count > 0))
-        runs = producer_runs(batches, np.flatnonzero(has_producer & ~is_control), markers)
+        is_new = batches.base_offset >= self.end_offset
+        is_data = (batches.producer_id != NO_PRODUCER_ID) & ((batches.attributes & CONTROL_BIT) == 0)
+        markers = marker_rows(batches)
+        markers = markers[is_new[markers]]
+        runs = producer_runs(batches, np.flatnonzero(is_new & is_data), markers)
         aborted = []
         for row, run in merge(((row, None) for row in markers.tolist()), _by_row(runs), key=itemgetter(0)):
             if run is not None:
@@ -172,10 +178,7 @@ class ProducerState:
         return AbortedTransaction(producer_id, first_offset, offset, offset + 1 if undecided is None else undecided)
 
     def _feed_control(self, path: Path, window: memoryview, batches: BatchTable, row: int) -> AbortedTransaction | None:
-        position = int(batches.position[row])
-        start = position - int(batches.position[0])
-        batch = window[start : start + int(batches.size[row])]
-        marker = read_end_marker(batch, source=str(path), source_position=position)
+        marker = marker_at(path, window, batches, row)
         if marker is None:
             return None
         producer_id, epoch = int(batches.producer_id[row]), int(batches.producer_epoch[row])
