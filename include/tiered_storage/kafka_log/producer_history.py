@@ -99,9 +99,11 @@ class ProducerHistory:
         """
         with self._lock:
             found = self._remembered.get(partition_directory)
-        if found is None or not start <= found.end_offset <= end:
+        if found is not None and start <= found.end_offset <= end:
+            start = found.end_offset + 1
+        else:
             found = KnownProducers(start, (), start or None)
-        snapshot = latest_snapshot(partition_directory, found.end_offset, end - 1)
+        snapshot = latest_snapshot(partition_directory, start, end - 1)
         return found if snapshot is None else KnownProducers(*snapshot)
 
 

@@ -29,7 +29,7 @@ from tiered_storage.kafka_log.segment_scan import iterate_segment
 from tiered_storage.kafka_log.time_index import TimeIndex
 from tiered_storage.remote_log.copy_messages import CopyFailure, CopyOutcome, CopyTask
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState
-from tiered_storage.remote_log.producer_files import ProducerFiles
+from tiered_storage.remote_log.producer_files import ProducerFiles, instead_of_index
 from tiered_storage.remote_log.remote_index_builder import RemoteIndexBuilder
 from tiered_storage.remote_log.storage import IndexKind, LogSegmentData, RemoteStorageManager
 
@@ -138,7 +138,8 @@ class _SegmentStream:
 
     def _finish_producers(self, producers: ProducerFiles) -> None:
         self._of_producers = producers.contents()
-        if producers.damages and (corrected := producers.corrected(self._history.by_the_log(self._files))):
+        is_doubtful = producers.damages or producers.lacks_snapshot
+        if is_doubtful and (corrected := producers.corrected(self._history.by_the_log(self._files))):
             producers = corrected
             self._of_producers = producers.contents()
         self.damages += producers.damages
@@ -175,10 +176,7 @@ class _SegmentStream:
                 self._report(error)
 
     def _report(self, error: CorruptIndexError) -> None:
-        self.damages.append(
-            f"{error}; the remote segment has one rebuilt from the log; delete the file while the broker is stopped, "
-            "it is rebuilt at the start"
-        )
+        self.damages.append(f"{error}; {instead_of_index(self._files)}")
 
     def _check_epochs(self, table: BatchTable) -> None:
         """Batches must be of the leaders that the lineage names: it decides which copy readers follow."""

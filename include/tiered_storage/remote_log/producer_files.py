@@ -39,6 +39,14 @@ _BOTH = 2
 _REBUILT = "the remote segment has one rebuilt from the log"
 
 
+def instead_of_index(segment: LogSegment) -> str:
+    """Say what is done instead of copying a broken index of `segment`, and what a person can do about it."""
+    return (
+        f"{_REBUILT}; delete {segment.offset_index_path} while the broker is stopped: at its start it builds all "
+        "indexes of the segment anew"
+    )
+
+
 class ProducerFiles:
     """Follows the producers through one segment, and then tells what its files have to be.
 
@@ -115,10 +123,7 @@ class ProducerFiles:
         except (CorruptIndexError, InvalidLogDirectoryError) as error:
             if self._abort_markers:
                 raise InvalidLogDirectoryError(f"{error}; {self._remedy()}") from error
-            self.damages.append(
-                f"{error}; {_REBUILT}; delete {self._segment.offset_index_path} while the broker is stopped: at its "
-                "start it builds all indexes of the segment anew"
-            )
+            self.damages.append(f"{error}; {instead_of_index(self._segment)}")
         return encode_aborted_transactions(self._aborted)
 
     def _producer_snapshot(self) -> bytes | None:

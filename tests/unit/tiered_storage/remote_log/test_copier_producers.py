@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from support.golden_logs import GoldenLogs
 from support.local_logs import NOW, TOPIC_ID
@@ -22,7 +25,7 @@ from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.local_log import LocalLog
 from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_segment import LogSegment, list_segments, producer_snapshot_path
-from tiered_storage.kafka_log.producer_history import ProducerHistory
+from tiered_storage.kafka_log.producer_history import KnownProducers, ProducerHistory
 from tiered_storage.kafka_log.producer_snapshot import read_producer_snapshot, write_producer_snapshot
 from tiered_storage.kafka_log.segment_scan import iterate_segment
 from tiered_storage.kafka_log.transaction_index import ENTRY_BYTES, TransactionIndex, encode_aborted_transactions
@@ -421,6 +424,39 @@ def test_a_snapshot_that_nobody_can_know_does_not_travel(
     [told] = outcome.notices if damage is missing else outcome.damages
     assert str(path) in told
     assert "goes without a producer snapshot" in told
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_a_log_that_is_whole_makes_good_whatever_the_files_beside_it_say(written: Path, chosen: st.DataObject) -> None:
+    """Missing, broken, or those of another segment: copied in order, what travels is true."""
+    segments = list_segments(written)[:-1]
+    files = [each.transaction_index_path.name for each in segments] + [snapshot_behind(each).name for each in segments]
+    damages = chosen.draw(st.dictionaries(st.sampled_from(files), st.sampled_from([None, b"\xff", *files])))
+    with tempfile.TemporaryDirectory() as root:
+        directory = shutil.copytree(written, Path(root) / written.name)
+        for name, damage in damages.items():
+            path = directory / name
+            path.unlink(missing_ok=True)
+            if isinstance(damage, bytes):
+                path.write_bytes(damage)
+            elif damage is not None and (written / damage).is_file():
+                shutil.copy(written / damage, path)
+        storage = ObjectRemoteStorageManager(LocalDirectory(Path(root) / "store"))
+        history = ProducerHistory()
+        for segment in segments:
+            outcome = copied(LogSegment(segment.base_offset, directory), storage, history)
+
+            index = segment.transaction_index_path
+            assert fetched(outcome, storage, IndexKind.TRANSACTION) == (index.read_bytes() if index.is_file() else b"")
+            snapshot = Path(root) / "travelled.snapshot"
+            snapshot.write_bytes(fetched(outcome, storage, IndexKind.PRODUCER_SNAPSHOT))
+            assert open_in(snapshot) == open_in(snapshot_behind(segment))
+
+
+def open_in(snapshot: Path) -> dict[int, int]:
+    """The open transactions that a snapshot tells of."""
+    return KnownProducers(0, read_producer_snapshot(snapshot)).open_transactions
 
 
 def test_a_log_without_snapshots_is_not_read_from_its_start_for_every_segment(directory: Path, tmp_path: Path) -> None:
