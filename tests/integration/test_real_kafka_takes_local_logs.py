@@ -1,4 +1,7 @@
-"""What LocalLog writes is what Kafka reads: its tool accepts the files, a broker serves them and goes on in them."""
+"""What LocalLog writes is what Kafka reads: its tool accepts the files, a broker serves them and goes on in them.
+
+Producers and their transactions are in test_real_kafka_takes_local_transactions.py.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,21 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
 from support.kafka_programs import KafkaPrograms, RealKafkaError
+from support.local_logs import closed_files
 from support.real_kafka import RealKafka
 from support.real_kafka_client import CODECS
-from support.transactions import committed_offsets, split
 from support.varied_records import FIRST_TIMESTAMP, varied_records
 from tiered_storage.kafka_log.compression import Compression
-from tiered_storage.kafka_log.control_record import ControlRecordType
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.local_log import LocalLog
 from tiered_storage.kafka_log.log_config import LogConfig
-from tiered_storage.kafka_log.log_read import Isolation
-from tiered_storage.kafka_log.producer_snapshot import read_producer_snapshot
 from tiered_storage.kafka_log.record import Record
-from tiered_storage.kafka_log.transaction_index import TransactionIndex
 
 TOPIC = "written-by-us"
-TRANSACTIONS = "transactions-by-us"
 RECORDS = 1500
 RECORDS_IN_A_BATCH = 40
 BATCHES = -(-RECORDS // RECORDS_IN_A_BATCH)
@@ -50,41 +47,6 @@ def _write_logs(log_dir: Path, topic_id: str) -> None:
             _append(log, records[:half], Compression(number))
         with LocalLog.open(log.directory, CONFIG) as log:
             _append(log, records[half:], Compression(number))
-
-
-def _write_transactions(log_dir: Path, topic_id: str) -> Path:
-    """Write a partition whose transactions, some aborted, reach over segments; the last one stays open."""
-    with LocalLog.create(log_dir, TRANSACTIONS, 0, topic_id, CONFIG, clock=lambda: FIRST_TIMESTAMP) as log:
-        sequences = dict.fromkeys(range(7000, 7003), 0)
-        for turn in range(60):
-            producer_id = 7000 + turn % 3
-            batch = [replace(record, offset=0) for record in varied_records(20, seed=turn)]
-            log.append(
-                batch,
-                Compression(turn % 5),
-                producer_id=producer_id,
-                producer_epoch=0,
-                base_sequence=sequences[producer_id],
-                is_transactional=producer_id < 7002,
-            )
-            sequences[producer_id] += len(batch)
-            if turn % 10 == 9:
-                kind = ControlRecordType.ABORT if turn % 20 == 9 else ControlRecordType.COMMIT
-                log.append_end_marker(7000 + turn // 10 % 2, 0, kind, coordinator_epoch=turn)
-    return log.directory
-
-
-def _transactional_records(directory: Path, isolation: Isolation) -> list[Record]:
-    """What a client gets of the partition, by our own reading."""
-    found: list[Record] = []
-    with LocalLog.open(directory, CONFIG) as log:
-        offset = 0
-        while (fetched := log.fetch(offset, 100_000, isolation)).batches:
-            kept = set(committed_offsets(fetched.batches, fetched.aborted, offset))
-            for header, records in split(fetched.batches):
-                found += [record for record in records if record.offset in kept]
-                offset = header.next_offset
-    return found
 
 
 def _append(log: LocalLog, records: list[Record], compression: Compression) -> None:
@@ -111,7 +73,6 @@ def served(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFacto
     with RealKafka(kafka_programs, tmp_path_factory.mktemp("serving")) as kafka:
         topic_id = kafka.client.create_topic(TOPIC, len(CODECS), {"internal.segment.bytes": "16384"})
         _write_logs(written, topic_id)
-        _write_transactions(written, kafka.client.create_topic(TRANSACTIONS, 1, {"internal.segment.bytes": "16384"}))
         with kafka.stopped() as log_dir:
             for directory in written.glob("*-*"):
                 shutil.rmtree(log_dir / directory.name)
@@ -138,47 +99,6 @@ def test_kafkas_tool_finds_no_producers_in_our_snapshots(dumped: dict[Path, str]
     snapshots = [path for path in dumped if path.suffix == ".snapshot"]
     assert len(snapshots) > len(CODECS)
     assert {dumped[path] for path in snapshots} == {""}
-
-
-def test_kafkas_tool_finds_our_aborts_and_producers(kafka_programs: KafkaPrograms, tmp_path: Path) -> None:
-    directory = _write_transactions(tmp_path, random_uuid())
-    paths = sorted(path for path in directory.iterdir() if path.suffix in (".txnindex", ".snapshot", ".log"))
-    dumped = kafka_programs.dump_log_segments(paths)
-
-    for path in paths:
-        if path.suffix == ".txnindex":
-            aborted = [
-                f"version: 0 producerId: {entry.producer_id} firstOffset: {entry.first_offset} "
-                f"lastOffset: {entry.last_offset} lastStableOffset: {entry.last_stable_offset}"
-                for entry in TransactionIndex.read(path, int(path.stem)).transactions
-            ]
-            assert dumped[path].splitlines() == aborted
-        elif path.suffix == ".snapshot":
-            for entry, line in zip(read_producer_snapshot(path), dumped[path].splitlines(), strict=True):
-                assert f"producerId: {entry.producer_id} producerEpoch: {entry.producer_epoch} " in line
-                first = entry.current_transaction_first_offset
-                transaction = "OptionalLong.empty" if first == -1 else f"OptionalLong[{first}]"
-                assert f"currentTxnFirstOffset: {transaction} " in line
-                assert f"lastSequence: {entry.last_sequence} lastOffset: {entry.last_offset} " in line
-    markers = [line for path in paths for line in dumped[path].splitlines() if "endTxnMarker" in line]
-    assert [("ABORT" in line, "coordinatorEpoch: 9" in line) for line in markers][:2] == [(True, True), (False, False)]
-    assert len(markers) == 6
-    assert sum(path.suffix == ".txnindex" for path in paths) > 1
-
-
-@pytest.mark.parametrize(
-    ("isolation", "ours"),
-    [("read_uncommitted", Isolation.READ_UNCOMMITTED), ("read_committed", Isolation.READ_COMMITTED)],
-)
-def test_a_broker_serves_our_transactions(
-    served: ServedByBroker, tmp_path: Path, isolation: Literal["read_uncommitted", "read_committed"], ours: Isolation
-) -> None:
-    copy = shutil.copytree(served.written / f"{TRANSACTIONS}-0", tmp_path / f"{TRANSACTIONS}-0")
-    expected = _transactional_records(copy, ours)
-
-    assert served.kafka.client.consume_all(TRANSACTIONS, isolation=isolation) == expected
-    assert (len(expected) == 1200) == (ours is Isolation.READ_UNCOMMITTED)
-    assert len(expected) > 300
 
 
 def test_kafkas_tool_finds_a_wrong_entry_in_an_index(kafka_programs: KafkaPrograms, tmp_path: Path) -> None:
@@ -214,17 +134,8 @@ def test_a_broker_goes_on_in_our_log_and_leaves_its_files_as_they_are(served: Se
     assert client.produce(TOPIC, more, partition=2, codec="zstd", batch_num_messages=40) == more
     assert client.consume_all(TOPIC, 2) == _records(2) + more
     with served.kafka.stopped() as log_dir:
-        for ours in _closed_files(served.written):
+        for ours in closed_files(served.written):
             assert (log_dir / ours.parent.name / ours.name).read_bytes() == ours.read_bytes()
         with LocalLog.open(log_dir / f"{TOPIC}-2", CONFIG) as log:
             assert log.log_end_offset == RECORDS + len(more)
             assert [entry.start_offset for entry in log.leader_epochs] == [0, RECORDS]
-
-
-def _closed_files(log_dir: Path) -> list[Path]:
-    """The files of closed segments, which nobody changes any more."""
-    closed = []
-    for directory in log_dir.iterdir():
-        bases = sorted(path.stem for path in directory.glob("*.log"))
-        closed += [path for path in directory.glob("*.*") if path.stem in bases[:-1]]
-    return closed

@@ -1,11 +1,12 @@
 """A real broker starts from logs that LocalLog wrote, with transactions, and serves all of them to its clients.
 
-librdkafka and Java's console consumer read them, read_committed and not; and when the broker has to recover the logs,
-what it builds is what LocalLog had written.
+librdkafka and Java's console consumer read them, read_committed and not, and so does LocalLog; Kafka's tool finds our
+aborts and producers in them; and when the broker has to recover the logs, what it builds is what LocalLog had written.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from dataclasses import dataclass, replace
@@ -13,10 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from support.local_logs import read_all
+from support.kafka_programs import KafkaPrograms
+from support.local_logs import closed_files, read_all
 from support.real_kafka import RealKafka
 from support.real_kafka_client import Isolation, send
+from support.transactions import committed_offsets, split
 from support.varied_records import FIRST_TIMESTAMP, varied_records
+from tiered_storage.kafka_log import log_read
 from tiered_storage.kafka_log.batch_header import TimestampType
 from tiered_storage.kafka_log.compression import Compression
 from tiered_storage.kafka_log.control_record import ControlRecordType
@@ -24,8 +28,10 @@ from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKP
 from tiered_storage.kafka_log.local_log import LocalLog
 from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.offset_checkpoint import RECOVERY_POINT_CHECKPOINT
+from tiered_storage.kafka_log.producer_snapshot import read_producer_snapshot
 from tiered_storage.kafka_log.record import Record
 from tiered_storage.kafka_log.record_batch import encode_batch
+from tiered_storage.kafka_log.transaction_index import TransactionIndex
 
 TOPIC = "our-transactions"
 ENDED, UNFINISHED, APPEND_TIME = 0, 1, 2
@@ -33,7 +39,7 @@ PARTITIONS = 3
 SEGMENT_BYTES = 16_384
 RECORDS_IN_A_BATCH = 20
 ROUNDS = 12
-FIRST, SECOND = 5001, 5002
+FIRST, SECOND, IDEMPOTENT = 5001, 5002, 5003
 
 COMMIT, ABORT = ControlRecordType.COMMIT, ControlRecordType.ABORT
 
@@ -45,12 +51,14 @@ class Writer:
         self.log = log
         self.records: list[Record] = []
         self.aborted: set[int] = set()
+        self.markers: list[tuple[ControlRecordType, int]] = []
+        """Kind and coordinator epoch of each end marker."""
         self._seed = seed
         self._sequences: dict[int, int] = {}
         self._open: dict[int, list[int]] = {}
 
     def send(self, producer_id: int | None = None, compression: Compression = Compression.NONE) -> None:
-        """Append a batch, in the producer's transaction or, without a producer, outside of any."""
+        """Append a batch, in the producer's transaction or, of IDEMPOTENT and without a producer, outside of any."""
         self._seed += 1
         now = time.time_ns() // 1_000_000
         batch = [
@@ -68,13 +76,16 @@ class Writer:
                 producer_id=producer_id,
                 producer_epoch=0,
                 base_sequence=sequence,
-                is_transactional=True,
+                is_transactional=producer_id != IDEMPOTENT,
             )
-            self._open.setdefault(producer_id, []).extend(range(base, base + len(batch)))
+            if producer_id != IDEMPOTENT:
+                self._open.setdefault(producer_id, []).extend(range(base, base + len(batch)))
         self.records += [replace(record, offset=base + record.offset) for record in batch]
 
     def end(self, producer_id: int, kind: ControlRecordType) -> None:
-        self.log.append_end_marker(producer_id, 0, kind)
+        coordinator_epoch = len(self.markers) // 4
+        self.log.append_end_marker(producer_id, 0, kind, coordinator_epoch=coordinator_epoch)
+        self.markers.append((kind, coordinator_epoch))
         offsets = self._open.pop(producer_id)
         if kind is ABORT:
             self.aborted.update(offsets)
@@ -87,10 +98,11 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a consumer gets of a partition, by its isolation."""
+    """What a consumer gets of a partition, by its isolation, and the end markers in it."""
 
     read_uncommitted: list[Record]
     read_committed: list[Record]
+    markers: list[tuple[ControlRecordType, int]]
 
     def of(self, isolation: Isolation) -> list[Record]:
         return self.read_committed if isolation == "read_committed" else self.read_uncommitted
@@ -106,18 +118,21 @@ class Served:
 
 
 def _write_ended(log: LocalLog) -> Expected:
-    """Transactions of two producers, one within the other, over segment borders; one in three is aborted."""
+    """Transactions of two producers, one within the other, over segment borders; one in three is aborted.
+
+    Between them come batches of a third producer and of none.
+    """
     writer = Writer(log, seed=100)
     for number in range(ROUNDS):
         writer.send(FIRST)
         writer.send(SECOND, Compression(number % 5))
-        writer.send()
+        writer.send(IDEMPOTENT)
         writer.send(SECOND)
         writer.end(SECOND, ABORT if number % 3 == 0 else COMMIT)
         writer.send()
         writer.send(FIRST, Compression.SNAPPY)
         writer.end(FIRST, ABORT if number % 3 == 1 else COMMIT)
-    return Expected(writer.records, writer.committed())
+    return Expected(writer.records, writer.committed(), writer.markers)
 
 
 def _write_unfinished(log: LocalLog) -> Expected:
@@ -129,7 +144,7 @@ def _write_unfinished(log: LocalLog) -> Expected:
         writer.send(FIRST)
         writer.send(SECOND)
         writer.end(SECOND, COMMIT)
-    return Expected(writer.records, writer.committed())
+    return Expected(writer.records, writer.committed(), writer.markers)
 
 
 def _write_append_time(log: LocalLog) -> Expected:
@@ -144,7 +159,7 @@ def _write_append_time(log: LocalLog) -> Expected:
         )
         log.append_encoded_batch(batch, leader_epoch=number // 4, timestamp_type=TimestampType.LOG_APPEND_TIME)
     found = read_all(log)
-    return Expected(found, found)
+    return Expected(found, found, [])
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +187,15 @@ def test_librdkafka_gets_all_that_it_may_see(served: Served, partition: int, iso
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("partition", range(PARTITIONS))
+def test_our_own_readers_get_the_same(served: Served, tmp_path: Path, partition: int, isolation: Isolation) -> None:
+    copy = shutil.copytree(served.written / f"{TOPIC}-{partition}", tmp_path / f"{TOPIC}-{partition}")
+    with LocalLog.open(copy, LogConfig(segment_bytes=SEGMENT_BYTES)) as log:
+        found = _read(log, log_read.Isolation[isolation.upper()])
+    assert found == served.expected[partition].of(isolation)
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
 def test_java_gets_all_that_it_may_see(served: Served, isolation: Isolation) -> None:
     expected = [_console_line(record) for record in served.expected[ENDED].of(isolation)]
     assert _console(served.kafka, ENDED, isolation, len(expected), timeout_ms=30_000) == expected
@@ -189,10 +213,37 @@ def test_readers_of_committed_records_get_less(served: Served) -> None:
     assert append_time.read_committed == append_time.read_uncommitted
 
 
+def test_kafkas_tool_finds_our_aborts_producers_and_markers(served: Served, kafka_programs: KafkaPrograms) -> None:
+    paths = sorted(path for path in served.written.glob("*/*.*") if path.suffix in (".txnindex", ".snapshot", ".log"))
+    dumped = kafka_programs.dump_log_segments(paths)
+
+    aborts = [path for path in paths if path.suffix == ".txnindex"]
+    assert len(aborts) > 3
+    for path in aborts:
+        assert dumped[path].splitlines() == [
+            f"version: 0 producerId: {entry.producer_id} firstOffset: {entry.first_offset} "
+            f"lastOffset: {entry.last_offset} lastStableOffset: {entry.last_stable_offset}"
+            for entry in TransactionIndex.read(path, int(path.stem)).transactions
+        ]
+    for path in (path for path in paths if path.suffix == ".snapshot"):
+        for entry, line in zip(read_producer_snapshot(path), dumped[path].splitlines(), strict=True):
+            assert f"producerId: {entry.producer_id} producerEpoch: {entry.producer_epoch} " in line
+            first = entry.current_transaction_first_offset
+            transaction = "OptionalLong.empty" if first == -1 else f"OptionalLong[{first}]"
+            assert f"currentTxnFirstOffset: {transaction} " in line
+            assert f"lastSequence: {entry.last_sequence} lastOffset: {entry.last_offset} " in line
+    for number, expected in enumerate(served.expected):
+        logs = [path for path in paths if path.suffix == ".log" and path.parent.name == f"{TOPIC}-{number}"]
+        found = re.findall(r"endTxnMarker: (\w+) coordinatorEpoch: (\d+)", "".join(dumped[path] for path in logs))
+        assert found == [(kind.name, str(epoch)) for kind, epoch in expected.markers]
+
+
 def test_a_broker_that_recovers_builds_the_files_that_we_wrote(served: Served, tmp_path: Path) -> None:
     ours = {path.relative_to(served.written): path.read_bytes() for path in served.written.glob("*/*.*")}
     assert len([path for path in ours if path.suffix == ".txnindex"]) > 3
     with served.kafka.stopped() as log_dir:
+        for path in closed_files(served.written):
+            assert (log_dir / path.relative_to(served.written)).read_bytes() == path.read_bytes()
         for number in range(PARTITIONS):
             directory = log_dir / f"{TOPIC}-{number}"
             shutil.rmtree(directory)
@@ -208,6 +259,19 @@ def test_a_broker_that_recovers_builds_the_files_that_we_wrote(served: Served, t
     assert found.keys() == ours.keys()
     assert [str(path) for path in ours if found[path] != ours[path]] == []
     assert "0 0\n1 160\n2 320\n" in epochs
+
+
+def test_a_broker_builds_all_indexes_of_a_segment_whose_offset_index_is_gone(served: Served) -> None:
+    """Our copier advises this where a transaction index is missing or false."""
+    *_, ours = (path for path in closed_files(served.written) if path.suffix == ".txnindex")
+    names = [path.relative_to(served.written) for path in ours.parent.glob(f"{ours.stem}.*index")]
+    with served.kafka.stopped() as log_dir:
+        (log_dir / ours.relative_to(served.written)).unlink()
+        (log_dir / ours.relative_to(served.written)).with_suffix(".index").unlink()
+    with served.kafka.stopped() as log_dir:
+        found = {name: (log_dir / name).read_bytes() for name in names}
+    assert found == {name: (served.written / name).read_bytes() for name in names}
+    assert len(found) == 3
 
 
 def test_a_broker_goes_on_with_transactions_in_our_log(served: Served) -> None:
@@ -227,6 +291,18 @@ def test_a_broker_goes_on_with_transactions_in_our_log(served: Served) -> None:
         assert len(found) < len(expected)
         assert time.monotonic() < end
         time.sleep(0.1)
+
+
+def _read(log: LocalLog, isolation: log_read.Isolation) -> list[Record]:
+    """Return what a client makes of fetches from our log."""
+    found: list[Record] = []
+    offset = log.log_start_offset
+    while (fetched := log.fetch(offset, 10_000, isolation)).batches:
+        kept = set(committed_offsets(fetched.batches, fetched.aborted, offset))
+        for header, records in split(fetched.batches):
+            found += [record for record in records if record.offset in kept]
+            offset = header.next_offset
+    return found
 
 
 def _console(kafka: RealKafka, partition: int, isolation: Isolation, most: int, *, timeout_ms: int) -> list[str]:

@@ -34,3 +34,12 @@ def read_all(log: LocalLog) -> list[Record]:
             batches = batches[header.size :]
         offset = found[-1].offset + 1
     return found
+
+
+def closed_files(log_directory: Path) -> list[Path]:
+    """The files of closed segments, which nobody changes any more, in all partitions of `log_directory`."""
+    closed = []
+    for directory in log_directory.glob("*-*"):
+        bases = sorted(path.stem for path in directory.glob("*.log"))
+        closed += [path for path in directory.glob("*.*") if path.stem in bases[:-1]]
+    return closed

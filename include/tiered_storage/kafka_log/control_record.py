@@ -21,11 +21,28 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from tiered_storage.errors import CorruptRecordError
-from tiered_storage.kafka_log.batch_header import NO_LEADER_EPOCH, NO_SEQUENCE, Buffer
+from tiered_storage.kafka_log.batch_header import (
+    CONTROL_BIT,
+    HIGHEST_OFFSET,
+    LOG_OVERHEAD,
+    MAGIC,
+    NO_LEADER_EPOCH,
+    NO_SEQUENCE,
+    TRANSACTIONAL_BIT,
+    Buffer,
+)
 from tiered_storage.kafka_log.record import Record
 from tiered_storage.kafka_log.record_batch import encode_batch, read_records
 
 VERSION = 0
+
+_USUAL = struct.Struct(">qi4xb4xhiq22xi5shhchic")
+"""The whole batch of an end marker as brokers write it, but for the fields that tell nothing of the marker."""
+_USUAL_BYTES = _USUAL.size
+_USUAL_FIELDS = (
+    _USUAL_BYTES - LOG_OVERHEAD, MAGIC, TRANSACTIONAL_BIT | CONTROL_BIT, 0, 1, bytes.fromhex("2000000008"), VERSION,
+    b"\x0c", VERSION, b"\x00",
+)  # fmt: skip
 
 _KEY = struct.Struct(">hh")
 _END_MARKER = struct.Struct(">hi")
@@ -82,6 +99,8 @@ def read_end_marker(
     Its checksum is not verified again. Raises CorruptRecordError, naming `source` and `source_position`, for a batch
     whose record cannot be read.
     """
+    if marker := _usual_end_marker(batch):
+        return marker
     records = read_records(batch, source=source, source_position=source_position, verify_crc=False)
     if not records:
         return None
@@ -95,6 +114,20 @@ def read_end_marker(
     if version < 0:
         raise CorruptRecordError(source, source_position, f"an end marker has version {version}")
     return EndTransactionMarker(kind, coordinator_epoch, record.timestamp)
+
+
+def _usual_end_marker(batch: Buffer) -> EndTransactionMarker | None:
+    """Return the marker of a batch as brokers write it, without decoding a record; None for any other batch."""
+    if len(batch) != _USUAL_BYTES:
+        return None
+    (
+        base_offset, length, magic, attributes, offset_delta, timestamp, count,
+        until_key, key_version, kind, value_length, version, coordinator_epoch, headers,
+    ) = _USUAL.unpack_from(batch)  # fmt: skip
+    fields = length, magic, attributes, offset_delta, count, until_key, key_version, value_length, version, headers
+    if fields != _USUAL_FIELDS or not 0 <= base_offset <= HIGHEST_OFFSET or kind not in (0, 1):
+        return None
+    return EndTransactionMarker(_TYPES[kind], coordinator_epoch, timestamp)
 
 
 def encode_end_marker(

@@ -11,7 +11,11 @@ from pathlib import Path
 
 from tiered_storage.errors import CorruptIndexError
 from tiered_storage.kafka_log.log_segment import producer_snapshot_path
-from tiered_storage.kafka_log.producer_snapshot import read_producer_snapshot, write_producer_snapshot
+from tiered_storage.kafka_log.producer_snapshot import (
+    ProducerSnapshotEntry,
+    read_producer_snapshot,
+    write_producer_snapshot,
+)
 from tiered_storage.kafka_log.producer_state import ProducerState
 
 _SNAPSHOT = re.compile(r"(?P<offset>[0-9]{20})\.snapshot")
@@ -28,15 +32,24 @@ def latest_state(partition_directory: Path, start_offset: int, end_offset: int) 
 
     A snapshot that is broken is passed over.
     """
+    found = latest_snapshot(partition_directory, start_offset, end_offset)
+    return ProducerState(start_offset) if found is None else ProducerState(*found)
+
+
+def latest_snapshot(
+    partition_directory: Path, start_offset: int, end_offset: int
+) -> tuple[int, tuple[ProducerSnapshotEntry, ...]] | None:
+    """Return offset and producers of the latest sound snapshot in [`start_offset`, `end_offset`]; None: there is none.
+
+    A snapshot that is broken is passed over.
+    """
     for offset in reversed(list_snapshots(partition_directory)):
         if start_offset <= offset <= end_offset:
             try:
-                return ProducerState(
-                    offset, read_producer_snapshot(producer_snapshot_path(partition_directory, offset))
-                )
+                return offset, read_producer_snapshot(producer_snapshot_path(partition_directory, offset))
             except CorruptIndexError:
                 continue
-    return ProducerState(start_offset)
+    return None
 
 
 def take_snapshot(partition_directory: Path, state: ProducerState) -> None:

@@ -11,23 +11,23 @@ Source: KIP-98; ProducerStateManager of released Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import pairwise
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush, merge
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tiered_storage.kafka_log.batch_header import (
     CONTROL_BIT,
     NO_PRODUCER_ID,
-    TRANSACTIONAL_BIT,
     RecordBatch,
-    sequence_after,
 )
 from tiered_storage.kafka_log.batch_table import BatchTable
-from tiered_storage.kafka_log.control_record import EndTransactionMarker, read_end_marker
-from tiered_storage.kafka_log.producer_entry import BATCHES_KEPT, AppendedBatch, ProducerEntry
+from tiered_storage.kafka_log.control_record import EndTransactionMarker
+from tiered_storage.kafka_log.end_markers import marker_at, marker_rows
+from tiered_storage.kafka_log.producer_entry import NO_OFFSET, AppendedBatch, ProducerEntry
+from tiered_storage.kafka_log.producer_runs import ProducerRun, producer_runs
 from tiered_storage.kafka_log.producer_snapshot import ProducerSnapshotEntry, in_broker_order
 from tiered_storage.kafka_log.transaction_index import AbortedTransaction
 
@@ -41,6 +41,8 @@ class ProducerState:
         self._producers: dict[int, ProducerEntry] = {}
         self._open: dict[int, int] = {}
         """The producer of each open transaction, by its first offset."""
+        self._begun: list[int] = []
+        """The keys of `_open` as a heap, from which those of ended transactions go when they come to its top."""
         self._closed: dict[int, int] = {}
         """The last offset of each closed transaction whose marker the high watermark has not passed, by its first."""
         self.adopt(producers)
@@ -51,14 +53,22 @@ class ProducerState:
         return self._producers
 
     @property
+    def open_transactions(self) -> dict[int, int]:
+        """The first offset of each open transaction, by its producer's id."""
+        return {producer_id: first_offset for first_offset, producer_id in self._open.items()}
+
+    @property
     def first_unstable_offset(self) -> int | None:
         """The first offset of the earliest transaction that is open, or closed above the high watermark."""
-        return min([*self._open, *self._closed], default=None)
+        undecided = self.first_undecided_offset
+        return min(self._closed if undecided is None else [undecided, *self._closed], default=None)
 
     @property
     def first_undecided_offset(self) -> int | None:
         """The first offset of the earliest transaction that is open."""
-        return min(self._open, default=None)
+        while self._begun and self._begun[0] not in self._open:
+            heappop(self._begun)
+        return self._begun[0] if self._begun else None
 
     def adopt(self, producers: Iterable[ProducerSnapshotEntry]) -> None:
         """Take the producers of a snapshot that are not known here."""
@@ -68,7 +78,7 @@ class ProducerState:
             entry = ProducerEntry.from_snapshot(snapshot)
             self._producers[entry.producer_id] = entry
             if entry.transaction_first_offset is not None:
-                self._open[entry.transaction_first_offset] = entry.producer_id
+                self._open_transaction(entry.transaction_first_offset, entry.producer_id)
 
     def snapshot(self) -> tuple[ProducerSnapshotEntry, ...]:
         """Return what a snapshot at `end_offset` tells."""
@@ -110,16 +120,17 @@ class ProducerState:
         """
         if not len(batches):
             return []
-        has_producer = (batches.producer_id != NO_PRODUCER_ID) & (batches.base_offset >= self.end_offset)
-        is_control = (batches.attributes & CONTROL_BIT) != 0
-        data = has_producer & ~is_control
-        # Compaction leaves a control batch without its record where nothing is left of the transaction either.
-        markers = np.flatnonzero(has_producer & is_control & (batches.record_count > 0)).tolist()
+        is_new = batches.base_offset >= self.end_offset
+        is_data = (batches.producer_id != NO_PRODUCER_ID) & ((batches.attributes & CONTROL_BIT) == 0)
+        markers = marker_rows(batches)
+        markers = markers[is_new[markers]]
+        runs = producer_runs(batches, np.flatnonzero(is_new & is_data), markers)
         aborted = []
-        for begin, end in pairwise([-1, *markers, len(batches)]):
-            if begin >= 0 and (transaction := self._feed_control(path, window, batches, begin)):
+        for row, run in merge(((row, None) for row in markers.tolist()), _by_row(runs), key=itemgetter(0)):
+            if run is not None:
+                self._take_run(run)
+            elif transaction := self._feed_control(path, window, batches, row):
                 aborted.append(transaction)
-            self._feed_data(batches, begin + 1 + np.flatnonzero(data[begin + 1 : end]))
         self.end_offset = max(self.end_offset, int(batches.last_offset[-1]) + 1)
         return aborted
 
@@ -147,7 +158,11 @@ class ProducerState:
         entry = self._entry(producer_id)
         if entry.transaction_first_offset is None:
             entry.transaction_first_offset = first_offset
-            self._open[first_offset] = producer_id
+            self._open_transaction(first_offset, producer_id)
+
+    def _open_transaction(self, first_offset: int, producer_id: int) -> None:
+        self._open[first_offset] = producer_id
+        heappush(self._begun, first_offset)
 
     def _end(
         self, producer_id: int, epoch: int, offset: int, marker: EndTransactionMarker
@@ -159,46 +174,28 @@ class ProducerState:
         self._closed[first_offset] = offset
         if not marker.is_abort:
             return None
-        return AbortedTransaction(producer_id, first_offset, offset, min(self._open, default=offset + 1))
+        undecided = self.first_undecided_offset
+        return AbortedTransaction(producer_id, first_offset, offset, offset + 1 if undecided is None else undecided)
 
     def _feed_control(self, path: Path, window: memoryview, batches: BatchTable, row: int) -> AbortedTransaction | None:
-        position = int(batches.position[row])
-        start = position - int(batches.position[0])
-        batch = window[start : start + int(batches.size[row])]
-        marker = read_end_marker(batch, source=str(path), source_position=position)
+        marker = marker_at(path, window, batches, row)
         if marker is None:
             return None
         producer_id, epoch = int(batches.producer_id[row]), int(batches.producer_epoch[row])
         return self._end(producer_id, epoch, int(batches.base_offset[row]), marker)
 
-    def _feed_data(self, batches: BatchTable, rows: NDArray[np.int64]) -> None:
-        """Take the data batches `rows`, between which no transaction ends."""
-        if not rows.size:
-            return
-        producer_ids = batches.producer_id[rows]
-        _, first, group = np.unique(producer_ids, return_index=True, return_inverse=True)
-        for k in np.argsort(first).tolist():
-            self._feed_producer(batches, int(producer_ids[first[k]]), rows[group == k])
-
-    def _feed_producer(self, batches: BatchTable, producer_id: int, rows: NDArray[np.int64]) -> None:
-        epochs = batches.producer_epoch[rows]
-        other = np.flatnonzero(epochs != epochs[-1])
-        same_epoch = rows[int(other[-1]) + 1 if other.size else 0 :]
-        entry = self._entry(producer_id)
-        if other.size:
-            entry.add_batches(int(epochs[other[-1]]), ())
-        entry.add_batches(int(epochs[-1]), (_appended_row(batches, row) for row in same_epoch[-BATCHES_KEPT:].tolist()))
-        transactional = rows[(batches.attributes[rows] & TRANSACTIONAL_BIT) != 0]
-        if transactional.size:
-            self._begin(producer_id, int(batches.base_offset[transactional[0]]))
+    def _take_run(self, run: ProducerRun) -> None:
+        entry = self._entry(run.producer_id)
+        if run.earlier_epoch is not None:
+            entry.add_batches(run.earlier_epoch, ())
+        entry.add_batches(run.epoch, run.batches)
+        if run.transaction_first_offset != NO_OFFSET:
+            self._begin(run.producer_id, run.transaction_first_offset)
 
 
 def _appended(batch: RecordBatch) -> AppendedBatch:
     return AppendedBatch(batch.last_sequence, batch.last_offset, batch.last_offset_delta, batch.max_timestamp)
 
 
-def _appended_row(batches: BatchTable, row: int) -> AppendedBatch:
-    last_offset = int(batches.last_offset[row])
-    delta = last_offset - int(batches.base_offset[row])
-    base_sequence = int(batches.base_sequence[row])
-    return AppendedBatch(sequence_after(base_sequence, delta), last_offset, delta, int(batches.max_timestamp[row]))
+def _by_row(runs: Iterable[ProducerRun]) -> Iterator[tuple[int, ProducerRun | None]]:
+    return ((run.first_row, run) for run in runs)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tiered_storage.kafka_log.batch_header import CONTROL_BIT, NO_PRODUCER_ID, TRANSACTIONAL_BIT
 from tiered_storage.kafka_log.batch_table import BatchTable
-from tiered_storage.kafka_log.control_record import read_end_marker
+from tiered_storage.kafka_log.end_markers import marker_at, marker_rows
 from tiered_storage.kafka_log.log_segment import LogSegment, list_segments, producer_snapshot_path
 from tiered_storage.kafka_log.producer_snapshot import read_producer_snapshot
 from tiered_storage.kafka_log.segment_scan import iterate_segment
@@ -56,12 +56,10 @@ class OpenTransactions:
         Raises CorruptRecordError where an end marker is not to be read.
         """
         known = batches.base_offset < end_offset
-        has_producer = known & (batches.producer_id != NO_PRODUCER_ID)
-        is_control = (batches.attributes & CONTROL_BIT) != 0
-        opening = has_producer & ~is_control & ((batches.attributes & TRANSACTIONAL_BIT) != 0)
-        # Compaction leaves a control batch without its record where nothing is left of the transaction either.
-        markers = np.flatnonzero(has_producer & is_control & (batches.record_count > 0)).tolist()
-        for begin, end in pairwise([-1, *markers, len(batches)]):
+        is_opening = (batches.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT)) == TRANSACTIONAL_BIT
+        opening = known & is_opening & (batches.producer_id != NO_PRODUCER_ID)
+        markers = marker_rows(batches)
+        for begin, end in pairwise([-1, *markers[known[markers]].tolist(), len(batches)]):
             if begin >= 0:
                 self._end(path, window, batches, begin)
             self._open(batches, begin + 1 + np.flatnonzero(opening[begin + 1 : end]))
@@ -72,10 +70,7 @@ class OpenTransactions:
             self.first_offsets.setdefault(producer, offset)
 
     def _end(self, path: Path, window: memoryview, batches: BatchTable, row: int) -> None:
-        position = int(batches.position[row])
-        start = position - int(batches.position[0])
-        batch = window[start : start + int(batches.size[row])]
-        if read_end_marker(batch, source=str(path), source_position=position) is not None:
+        if marker_at(path, window, batches, row) is not None:
             self.first_offsets.pop(int(batches.producer_id[row]), None)
 
 

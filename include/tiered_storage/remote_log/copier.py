@@ -2,8 +2,8 @@
 
 A window of whole batches is read, every batch's checksum and offsets are checked, all indexes grow by it, and then it
 goes to the store. What the local index files say is held against the batches: where they are false or missing, the
-ones built here travel instead, and a false one is reported. Whatever the log itself gets wrong stops the copy before
-anything of the segment is marked as whole.
+ones built here travel instead, and a false one is reported; producer_files.py says it of those that tell of producers.
+Whatever the log itself gets wrong stops the copy before anything of the segment is marked as whole.
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ from tiered_storage.errors import CorruptIndexError, CorruptRecordError, TieredS
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.index_builder import IndexBuilder
 from tiered_storage.kafka_log.index_check import OffsetIndexCheck, TimeIndexCheck
-from tiered_storage.kafka_log.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, encode_leader_epochs
-from tiered_storage.kafka_log.log_segment import LogSegment, producer_snapshot_path
+from tiered_storage.kafka_log.log_segment import LogSegment
 from tiered_storage.kafka_log.offset_index import OffsetIndex
-from tiered_storage.kafka_log.producer_snapshot import read_producer_snapshot
+from tiered_storage.kafka_log.producer_history import ProducerHistory
 from tiered_storage.kafka_log.segment_scan import iterate_segment
 from tiered_storage.kafka_log.time_index import TimeIndex
-from tiered_storage.kafka_log.transaction_index import TransactionIndex
 from tiered_storage.remote_log.copy_messages import CopyFailure, CopyOutcome, CopyTask
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState
+from tiered_storage.remote_log.producer_files import ProducerFiles, instead_of_index
 from tiered_storage.remote_log.remote_index_builder import RemoteIndexBuilder
 from tiered_storage.remote_log.storage import IndexKind, LogSegmentData, RemoteStorageManager
 
@@ -46,11 +45,20 @@ class CopySizes:
     remote_index_chunk: int
 
 
-def copy_segment(task: CopyTask, storage: RemoteStorageManager, sizes: CopySizes, clock: Clock) -> CopyOutcome:
-    """Copy what `task` names and tell how it ended; never raises for what concerns this segment alone."""
+def copy_segment(
+    task: CopyTask,
+    storage: RemoteStorageManager,
+    sizes: CopySizes,
+    clock: Clock,
+    history: ProducerHistory | None = None,
+) -> CopyOutcome:
+    """Copy what `task` names and tell how it ended; never raises for what concerns this segment alone.
+
+    Copies of one partition's segments may share their `history`.
+    """
     begun = time.monotonic()
     try:
-        source = _SegmentStream(task, sizes)
+        source = _SegmentStream(task, sizes, history or ProducerHistory())
         data = LogSegmentData(task.metadata.size, source.chunks(), source.indexes)
         custom_metadata = storage.copy_log_segment_data(task.metadata, data)
     except (TieredStorageError, OSError) as error:
@@ -76,12 +84,14 @@ def copy_segment(task: CopyTask, storage: RemoteStorageManager, sizes: CopySizes
 class _SegmentStream:
     """The bytes of one local segment, and what is learned while they pass."""
 
-    def __init__(self, task: CopyTask, sizes: CopySizes) -> None:
+    def __init__(self, task: CopyTask, sizes: CopySizes, history: ProducerHistory) -> None:
         self._task = task
         self._sizes = sizes
+        self._history = history
         self._files = LogSegment(task.metadata.start_offset, task.log_path.parent)
         self._indexes = IndexBuilder(task.metadata.start_offset, sizes.index_interval)
         self._remote = RemoteIndexBuilder(task.metadata, sizes.remote_index_chunk)
+        self._of_producers: dict[IndexKind, bytes] = {}
         self.record_count = 0
         self.damages: list[str] = []
         self.notices: list[str] = []
@@ -92,8 +102,13 @@ class _SegmentStream:
         return self._indexes.latest.timestamp
 
     def chunks(self) -> Iterator[memoryview]:
-        """Yield the segment window by window. Raises CorruptRecordError for whatever is not as a broker wrote it."""
+        """Yield the segment window by window.
+
+        Raises CorruptRecordError for whatever is not as a broker wrote it, and InvalidLogDirectoryError where nobody
+        can know what is aborted.
+        """
         checks = self._local_index_checks()
+        producers = ProducerFiles(self._files, self._history.before(self._files))
         passed, last_offset = 0, -1
         batches = iterate_segment(self._task.log_path, self._files.base_offset, window_bytes=self._sizes.window)
         for window, table in batches:
@@ -101,6 +116,7 @@ class _SegmentStream:
             self._indexes.append(table)
             self._remote.append(table)
             self._run_checks(checks, table)
+            producers.feed(window, table)
             self.record_count += int(table.record_count.sum())
             passed += len(window)
             last_offset = int(table.last_offset[-1])
@@ -108,35 +124,28 @@ class _SegmentStream:
         self._check_end(passed, last_offset)
         self._run_checks(checks, None)
         self._indexes.close()
+        self._finish_producers(producers)
 
     def indexes(self) -> dict[IndexKind, bytes]:
         """Return everything that travels beside the segment, after its last chunk."""
-        found = {
+        return {
             **self._remote.indexes(),
             IndexKind.OFFSET: self._indexes.offset_index().to_bytes(),
             IndexKind.TIMESTAMP: self._indexes.time_index().to_bytes(),
             IndexKind.LEADER_EPOCH: encode_leader_epochs(self._task.lineage),
+            **self._of_producers,
         }
-        if self._files.has_transaction_index() and (content := self._transaction_index()):
-            found[IndexKind.TRANSACTION] = content
-        snapshot = producer_snapshot_path(self._files.directory, self._task.metadata.end_offset + 1)
-        if not snapshot.is_file():
-            self.notices.append(f"{snapshot} is missing: the remote segment goes without a producer snapshot")
-            return found
-        try:
-            read_producer_snapshot(snapshot)
-        except CorruptIndexError as error:
-            self.damages.append(f"{error}; the remote segment goes without a producer snapshot")
-            return found
-        found[IndexKind.PRODUCER_SNAPSHOT] = snapshot.read_bytes()
-        return found
 
-    def _transaction_index(self) -> bytes:
-        try:
-            return TransactionIndex.read(self._files.transaction_index_path, self._files.base_offset).to_bytes()
-        except CorruptIndexError as error:
-            self._report(error)
-        return rebuild_indexes(self._files, index_interval_bytes=self._sizes.index_interval).transaction_index
+    def _finish_producers(self, producers: ProducerFiles) -> None:
+        self._of_producers = producers.contents()
+        is_doubtful = producers.damages or producers.lacks_snapshot
+        if is_doubtful and (corrected := producers.corrected(self._history.by_the_log(self._files))):
+            producers = corrected
+            self._of_producers = producers.contents()
+        self.damages += producers.damages
+        self.notices += producers.notices
+        if producers.lacks_snapshot:
+            self._history.remember(self._files.directory, producers.known())
 
     def _local_index_checks(self) -> list[OffsetIndexCheck | TimeIndexCheck]:
         base = self._files.base_offset
@@ -167,10 +176,7 @@ class _SegmentStream:
                 self._report(error)
 
     def _report(self, error: CorruptIndexError) -> None:
-        self.damages.append(
-            f"{error}; the remote segment has one rebuilt from the log; delete the file while the broker is stopped, "
-            "it is rebuilt at the start"
-        )
+        self.damages.append(f"{error}; {instead_of_index(self._files)}")
 
     def _check_epochs(self, table: BatchTable) -> None:
         """Batches must be of the leaders that the lineage names: it decides which copy readers follow."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from tiered_storage.clock import Clock
+from tiered_storage.kafka_log.producer_history import ProducerHistory
 from tiered_storage.remote_log.copier import CopySizes, copy_segment
 from tiered_storage.remote_log.copy_messages import CopyFailure, CopyOutcome, CopyTask
 from tiered_storage.remote_log.model import TopicIdPartition
@@ -102,7 +103,8 @@ class CopyJob:
         outcomes: list[CopyOutcome] = []
         written, written_at = 0, time.monotonic()
         tasks = self.work.read(self._path("tasks", number), CopyTask)
-        for outcome in _copied(tasks, lambda task: copy_segment(task, storage, sizes, clock)):
+        history = ProducerHistory()
+        for outcome in _copied(tasks, lambda task: copy_segment(task, storage, sizes, clock, history)):
             outcomes.append(outcome)
             # Each writing is of all so far: after an eighth more, many small segments do not cost their square, and a
             # worker that dies takes little finished work with it.

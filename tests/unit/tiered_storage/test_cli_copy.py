@@ -142,7 +142,7 @@ def test_damage_beside_the_log_is_copied_and_the_run_fails(tmp_path: Path) -> No
     assert "error: orders-0" in result.err
     assert "00000000000000000000.index" in result.err
     assert "note: orders-0" in result.err
-    assert "goes without a producer snapshot" in result.err
+    assert "00000000000000000020.snapshot is missing: the remote segment has one rebuilt from the log" in result.err
 
 
 def test_what_somebody_else_holds_is_left_and_the_run_did_not_do_all_it_was_asked_for(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiered_storage.errors import CorruptRecordError
+from tiered_storage.kafka_log.batch_header import TimestampType
 from tiered_storage.kafka_log.control_record import (
     ControlRecordType,
     EndTransactionMarker,
@@ -70,6 +71,46 @@ def test_what_later_versions_add_is_read_over() -> None:
     key, value = struct.pack(">hh", 1, 1) + b"more", struct.pack(">hi", 1, 4) + b"more"
 
     assert read_end_marker(control_batch(key, value)) == EndTransactionMarker(ControlRecordType.COMMIT, 4, 0)
+
+
+@pytest.mark.parametrize("byte", [0, 1, 2, 0x08, 0x18, 0x30, 0x7F, 0x80, 0xFF])
+def test_a_marker_that_differs_from_the_usual_is_read_as_its_record_says(byte: int) -> None:
+    usual = encode_end_marker(MARKER, 5, producer_id=1, producer_epoch=0)
+    for position in range(len(usual)):
+        batch = usual[:position] + bytes([byte]) + usual[position + 1 :]
+        assert read_marker_or_error(batch) == marker_of_record_or_error(batch), position
+
+
+@pytest.mark.parametrize("timestamp_type", TimestampType)
+def test_a_marker_has_the_time_that_its_record_has(timestamp_type: TimestampType) -> None:
+    records = [Record(5, 77, bytes(4), bytes(6))]
+    batch = encode_batch(records, timestamp_type=timestamp_type, is_transactional=True, is_control=True)
+
+    assert read_marker_or_error(batch) == marker_of_record_or_error(batch)
+
+
+def read_marker_or_error(batch: bytes | bytearray) -> EndTransactionMarker | str | None:
+    try:
+        return read_end_marker(batch)
+    except CorruptRecordError as error:
+        return str(error)
+
+
+def marker_of_record_or_error(batch: bytes | bytearray) -> EndTransactionMarker | str | None:
+    """The same by the batch's record, decoded as that of any batch."""
+    try:
+        records = read_records(batch, verify_crc=False)
+        if not records or (kind := read_control_type(records[0].key)) > ControlRecordType.COMMIT or kind < 0:
+            return None
+    except CorruptRecordError as error:
+        return str(error)
+    value = records[0].value
+    if value is None or len(value) < 6:
+        return "<memory>: at byte 0: the value of an end marker is cut"
+    version, epoch = struct.unpack_from(">hi", value)
+    if version < 0:
+        return f"<memory>: at byte 0: an end marker has version {version}"
+    return EndTransactionMarker(kind, epoch, records[0].timestamp)
 
 
 def test_a_control_batch_that_compaction_has_emptied_has_no_marker() -> None:

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.batch_tables import Batch, batch_table, windows
 from support.transactions import ABORT, COMMIT, TIME, data, marker
 from tiered_storage.errors import CorruptRecordError, OutOfOrderSequenceError
 from tiered_storage.kafka_log.batch_header import read_batch_header
+from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.control_record import read_end_marker
 from tiered_storage.kafka_log.producer_snapshot import ProducerSnapshotEntry
 from tiered_storage.kafka_log.producer_state import ProducerState
@@ -123,6 +127,54 @@ def test_a_window_without_batches_changes_nothing() -> None:
     assert (state.end_offset, aborted) == (0, [])
 
 
+def test_of_many_batches_the_last_five_are_kept_and_sequences_begin_anew_at_their_end() -> None:
+    batches = [data(offset, 1, (2**31 - 4 + offset) & 0x7FFFFFFF, count=1) for offset in range(9)]
+
+    for state, _ in (fed(batches), added(batches)):
+        assert [(batch.last_offset, batch.last_sequence) for batch in state.producers[1].batches] == [
+            (4, 0), (5, 1), (6, 2), (7, 3), (8, 4),
+        ]  # fmt: skip
+
+
+def test_an_epoch_that_comes_back_begins_anew() -> None:
+    first = [data(0, 1, 0, epoch=1)]
+    later = [data(1, 1, 0, epoch=0), data(2, 1, 1, epoch=1)]
+
+    state, _ = fed(first)
+    fed(later, state)
+
+    assert state.producers == added([*first, *later])[0].producers
+    assert [batch.last_offset for batch in state.producers[1].batches] == [2]
+
+
+def test_producers_come_in_the_order_of_their_first_batches() -> None:
+    state, _ = fed([data(0, 9, 0), data(1, 3, 0), marker(2, 3), data(3, 5, 0), data(4, 9, 1), data(5, 1, 0)])
+
+    assert list(state.producers) == [9, 3, 5, 1]
+
+
+def test_a_window_of_many_producers_takes_as_long_as_many_windows_of_some() -> None:
+    many = table_of_producers(80_000)
+    some = windows(many, range(200, 80_000, 200))
+
+    def seconds(tables: Sequence[BatchTable]) -> float:
+        state = ProducerState(0)
+        begun = time.thread_time()
+        for table in tables:
+            state.feed(PATH, memoryview(b""), table)
+        assert len(state.producers) == 80_000
+        return time.thread_time() - begun
+
+    assert min(seconds([many]) for _ in range(2)) < 2 * min(seconds(some) for _ in range(2))
+
+
+def table_of_producers(producers: int) -> BatchTable:
+    """The table of one batch of each of so many producers."""
+    table = batch_table(0, [Batch(records=1, size=61, max_timestamp=0)] * producers)
+    table.producer_id[:] = np.arange(producers)
+    return table
+
+
 def test_producers_of_a_snapshot_that_are_known_better_are_not_taken() -> None:
     state, _ = fed([data(0, 1, 0)])
 
@@ -169,7 +221,7 @@ steps = st.tuples(
 )
 
 
-@given(st.lists(steps, max_size=40), st.sets(st.integers(0, 40), max_size=3))
+@given(st.lists(steps, max_size=60), st.sets(st.integers(0, 60), max_size=3))
 def test_windows_and_single_batches_lead_to_the_same_state(
     course: list[tuple[str, int, int, int]], borders: set[int]
 ) -> None:

@@ -28,7 +28,6 @@ from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.log_segment import LogSegment, producer_snapshot_path
 from tiered_storage.kafka_log.record_batch import encode_batch
 from tiered_storage.kafka_log.segment_scan import scan_segment
-from tiered_storage.kafka_log.transaction_index import AbortedTransaction, encode_aborted_transactions
 from tiered_storage.remote_log.copier import CopySizes, copy_segment
 from tiered_storage.remote_log.copy_messages import CopyOutcome, CopyTask
 from tiered_storage.remote_log.model import (
@@ -377,61 +376,6 @@ def test_both_indexes_may_be_false_at_once(segment: LogSegment, storage: ObjectR
     flip_bit(segment.time_index_path, 11)
 
     assert len(run(task_for(segment), storage).damages) == 2
-
-
-def test_a_segment_goes_without_a_producer_snapshot_that_is_missing(
-    segment: LogSegment, storage: ObjectRemoteStorageManager
-) -> None:
-    path = producer_snapshot_path(segment.directory, 20)
-    path.unlink()
-
-    outcome = run(task_for(segment), storage)
-
-    with pytest.raises(RemoteObjectNotFoundError):
-        storage.fetch_index(finished(outcome), IndexKind.PRODUCER_SNAPSHOT)
-    assert outcome.damages == ()
-    [notice] = outcome.notices
-    assert f"{path} is missing" in notice
-
-
-def test_a_segment_goes_without_a_producer_snapshot_that_is_broken(
-    segment: LogSegment, storage: ObjectRemoteStorageManager
-) -> None:
-    path = producer_snapshot_path(segment.directory, 20)
-    flip_bit(path, 4)
-
-    outcome = run(task_for(segment), storage)
-
-    with pytest.raises(RemoteObjectNotFoundError):
-        storage.fetch_index(finished(outcome), IndexKind.PRODUCER_SNAPSHOT)
-    [damage] = outcome.damages
-    assert str(path) in damage
-    assert "checksum" in damage
-
-
-def test_a_transaction_index_travels_along(segment: LogSegment, storage: ObjectRemoteStorageManager) -> None:
-    aborted = AbortedTransaction(77, segment.base_offset, segment.base_offset + 3, segment.base_offset + 4)
-    content = encode_aborted_transactions([aborted])
-    segment.transaction_index_path.write_bytes(content)
-
-    copied = finished(run(task_for(segment), storage))
-
-    assert storage.fetch_index(copied, IndexKind.TRANSACTION) == content
-
-
-def test_a_transaction_index_that_is_broken_is_told_and_built_anew(
-    segment: LogSegment, storage: ObjectRemoteStorageManager
-) -> None:
-    """In this log nobody has aborted anything: then a broker has no such file."""
-    segment.transaction_index_path.write_bytes(b"\xff" * 34)
-
-    outcome = run(task_for(segment), storage)
-
-    with pytest.raises(RemoteObjectNotFoundError):
-        storage.fetch_index(finished(outcome), IndexKind.TRANSACTION)
-    [damage] = outcome.damages
-    assert str(segment.transaction_index_path) in damage
-    assert "rebuilt from the log" in damage
 
 
 def test_a_store_that_fails_makes_a_failure_that_says_whether_to_try_again(segment: LogSegment) -> None:

@@ -1,0 +1,192 @@
+"""The transaction index and the producer snapshot that travel with a segment, held against its batches as they pass.
+
+The producers are followed from what is known of them at the segment's base offset. Where that is all there is to know,
+both files have to say what the batches say, and what the batches say takes the place of one that is missing, broken or
+false.
+
+Where it is not all, a transaction that is aborted in the segment may have begun before anything that is known here. The
+files are believed then as far as the batches do not contradict them. Where the segment has abort markers, but no such
+transaction index, it is not copied: readers of its copy would be given aborted records.
+
+An abort is recorded in the segment that holds its marker, see transaction_index.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tiered_storage.errors import CorruptIndexError, InvalidLogDirectoryError
+from tiered_storage.kafka_log.batch_table import BatchTable
+from tiered_storage.kafka_log.end_markers import abort_markers
+from tiered_storage.kafka_log.log_segment import LogSegment, producer_snapshot_path
+from tiered_storage.kafka_log.producer_history import KnownProducers
+from tiered_storage.kafka_log.producer_snapshot import (
+    ProducerSnapshotEntry,
+    encode_producer_snapshot,
+    read_producer_snapshot,
+)
+from tiered_storage.kafka_log.segment_scan import iterate_segment
+from tiered_storage.kafka_log.transaction_index import (
+    ENTRY_BYTES,
+    AbortedTransaction,
+    TransactionIndex,
+    encode_aborted_transactions,
+)
+from tiered_storage.remote_log.storage import IndexKind
+
+_BOTH = 2
+_REBUILT = "the remote segment has one rebuilt from the log"
+
+
+def instead_of_index(segment: LogSegment) -> str:
+    """Say what is done instead of copying a broken index of `segment`, and what a person can do about it."""
+    return (
+        f"{_REBUILT}; delete {segment.offset_index_path} while the broker is stopped: at its start it builds all "
+        "indexes of the segment anew"
+    )
+
+
+class ProducerFiles:
+    """Follows the producers through one segment, and then tells what its files have to be.
+
+    `damages` and `notices` are told as a CopyOutcome tells them.
+    """
+
+    def __init__(self, segment: LogSegment, known: KnownProducers) -> None:
+        """Begin where `segment` begins, with what is known there."""
+        self._segment = segment
+        self._begun_with = known
+        self._seen_from = known.seen_from
+        self._state = known.state()
+        self._aborted: list[AbortedTransaction] = []
+        self._abort_markers: set[tuple[int, int]] = set()
+        """Producer id and offset of each; looked for only where not all producers are known."""
+        self._contradictions = 0
+        """How many of the files are sound in themselves, but not true."""
+        self.lacks_snapshot = False
+        """Whether the snapshot behind the segment turned out to be missing, broken or false."""
+        self.damages: list[str] = []
+        self.notices: list[str] = []
+
+    def feed(self, window: memoryview, batches: BatchTable) -> None:
+        """Take the segment's next batches, whose bytes are `window`.
+
+        Raises CorruptRecordError where an end marker cannot be read.
+        """
+        if self._seen_from is not None:
+            self._abort_markers.update(abort_markers(self._segment.log_path, window, batches))
+        self._aborted += self._state.feed(self._segment.log_path, window, batches)
+        self._state.on_high_watermark(self._state.end_offset)
+
+    def corrected(self, logged: KnownProducers) -> ProducerFiles | None:
+        """Begin anew where the snapshot that this began with is found to be of another log or of another time.
+
+        `logged` is what the log says of the producers before the segment. Where that is not all, only both files
+        together, each sound in itself, stand against the snapshot's checksum. None stands for no such finding.
+        """
+        is_false = logged.open_transactions != self._begun_with.open_transactions
+        if logged.seen_from is not None:
+            is_false = self._contradictions == _BOTH
+        if not is_false:
+            return None
+        path = producer_snapshot_path(self._segment.directory, self._segment.base_offset)
+        anew = ProducerFiles(self._segment, logged)
+        anew.damages.append(
+            f"{path}: the snapshot disagrees with its log, or with the files behind it, on which transactions are "
+            "open; it was left out of account"
+        )
+        for window, batches in iterate_segment(self._segment.log_path, self._segment.base_offset, verify_crc=False):
+            anew.feed(window, batches)
+        return anew
+
+    def known(self) -> KnownProducers:
+        """Return what is known of the producers behind the batches so far."""
+        return KnownProducers(self._state.end_offset, self._state.snapshot(), self._seen_from)
+
+    def contents(self) -> dict[IndexKind, bytes]:
+        """Return those of the two files that there have to be.
+
+        Raises InvalidLogDirectoryError, which says what to do, where nobody can know what is aborted.
+        """
+        found = {
+            IndexKind.TRANSACTION: self._transaction_index(),
+            IndexKind.PRODUCER_SNAPSHOT: self._producer_snapshot(),
+        }
+        return {kind: content for kind, content in found.items() if content}
+
+    def _transaction_index(self) -> bytes:
+        if not (self._segment.has_transaction_index() or self._aborted or self._abort_markers):
+            return b""
+        try:
+            return encode_aborted_transactions(self._read_index())
+        except (CorruptIndexError, InvalidLogDirectoryError) as error:
+            if self._abort_markers:
+                raise InvalidLogDirectoryError(f"{error}; {self._remedy()}") from error
+            self.damages.append(f"{error}; {instead_of_index(self._segment)}")
+        return encode_aborted_transactions(self._aborted)
+
+    def _producer_snapshot(self) -> bytes | None:
+        """Return the snapshot at the offset behind the segment; None where it is lost and cannot be known."""
+        path = producer_snapshot_path(self._segment.directory, self._state.end_offset)
+        instead = _REBUILT if self._seen_from is None else "the remote segment goes without a producer snapshot"
+        try:
+            producers = read_producer_snapshot(path)
+            self._check_snapshot(path, producers)
+        except FileNotFoundError:
+            self.notices.append(f"{path} is missing: {instead}")
+        except CorruptIndexError as error:
+            self.damages.append(f"{error}; {instead}")
+        else:
+            return encode_producer_snapshot(producers)
+        self.lacks_snapshot = True
+        return None if self._seen_from is not None else encode_producer_snapshot(self._state.snapshot())
+
+    def _read_index(self) -> Sequence[AbortedTransaction]:
+        """Return the entries of the file, which the batches do not contradict."""
+        path = self._segment.transaction_index_path
+        if not self._segment.has_transaction_index():
+            raise InvalidLogDirectoryError(f"{path} is missing, though the segment has abort markers")
+        found = TransactionIndex.read(path, self._segment.base_offset).transactions
+        of_log = {entry.last_offset: entry for entry in self._aborted}
+        for number, entry in enumerate(found):
+            if not self._is_true(entry, of_log.pop(entry.last_offset, None)):
+                raise self._contradiction(path, number * ENTRY_BYTES, f"the log has no such abort: {entry}")
+        if of_log:
+            lacking = next(iter(of_log.values()))
+            raise self._contradiction(path, len(found) * ENTRY_BYTES, f"it lacks an abort that the log has: {lacking}")
+        return found
+
+    def _is_true(self, entry: AbortedTransaction, of_log: AbortedTransaction | None) -> bool:
+        """Say whether `entry` is what the log says, `of_log`, or what it can say of a time that is not known here."""
+        seen_from = self._seen_from or 0
+        began_before = entry.first_offset < seen_from
+        if of_log is None:
+            return began_before and (entry.producer_id, entry.last_offset) in self._abort_markers
+        return (
+            entry.producer_id == of_log.producer_id
+            and (began_before or entry.first_offset == of_log.first_offset)
+            and (entry.last_stable_offset < seen_from or entry.last_stable_offset == of_log.last_stable_offset)
+        )
+
+    def _check_snapshot(self, path: Path, producers: Sequence[ProducerSnapshotEntry]) -> None:
+        """Hold the open transactions against the log: they are never forgotten, as silent producers are."""
+        found = {
+            entry.producer_id: entry.current_transaction_first_offset
+            for entry in producers
+            if entry.current_transaction_first_offset >= 0
+        }
+        if self._seen_from is None and found != self._state.open_transactions:
+            raise self._contradiction(path, 0, "other transactions are open")
+
+    def _contradiction(self, path: Path, position: int, reason: str) -> CorruptIndexError:
+        self._contradictions += 1
+        return CorruptIndexError(path, position, f"the file disagrees with its log: {reason}")
+
+    def _remedy(self) -> str:
+        snapshot = producer_snapshot_path(self._segment.directory, self._segment.base_offset)
+        return (
+            f"it cannot be rebuilt, as nothing is known of producers before offset {self._seen_from}, and without it "
+            f"readers would be given aborted records: put it, or {snapshot}, back as another replica has it; where "
+            "surely nothing was aborted that began before, an empty file says so"
+        )
