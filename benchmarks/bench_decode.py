@@ -36,7 +36,7 @@ CODEC_GOALS = {Compression.LZ4: 1.6, Compression.ZSTD: 0.9, Compression.SNAPPY: 
 IMPORT = (
     "import time; begun = time.perf_counter();"
     "import tiered_storage.kafka_log.local_log, tiered_storage.kafka_log.segment_scan,"
-    " tiered_storage.kafka_log.record_batch;"
+    " tiered_storage.kafka_log.record_batch, tiered_storage.kafka_log.columnar;"
     "print(time.perf_counter() - begun)"
 )
 FIRST_DECODE = (
