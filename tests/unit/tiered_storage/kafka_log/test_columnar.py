@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.examples import USUAL_EXAMPLES
 from support.made_up_batches import batch_of, record_of
 from support.record_batches import batches_of, some_records
 from support.record_rows import Row, expected_rows, rows_of, segments
@@ -30,7 +31,7 @@ EVERY_CODEC = pytest.mark.parametrize("codec", list(Compression))
 
 
 @EVERY_CODEC
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=USUAL_EXAMPLES // 2)
 @given(data=st.data())
 def test_each_row_is_what_the_plain_decoder_reads(codec: Compression, data: st.DataObject) -> None:
     batches = data.draw(segments(codecs=(codec,)))
@@ -85,7 +86,7 @@ MUTATIONS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=4 * USUAL_EXAMPLES)
 @given(batches=segments(codecs=(Compression.NONE,), max_batches=1), mutations=MUTATIONS)
 def test_broken_records_are_refused_exactly_where_the_plain_decoder_refuses(
     batches: list[bytes], mutations: list[tuple[float, int, bytes]]
@@ -97,7 +98,7 @@ def test_broken_records_are_refused_exactly_where_the_plain_decoder_refuses(
     _assert_same_verdict(_sealed(batches[0][:BATCH_OVERHEAD] + body))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=2 * USUAL_EXAMPLES)
 @given(
     batches=segments(max_batches=1),
     field=st.sampled_from([(21, ">h"), (23, ">i"), (27, ">q"), (35, ">q"), (53, ">i"), (57, ">i")]),
@@ -113,7 +114,7 @@ def test_headers_that_lie_are_refused_exactly_where_the_plain_decoder_refuses(
     _assert_same_verdict(_sealed(batch))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=2 * USUAL_EXAMPLES)
 @given(key=st.binary(max_size=12) | st.text(max_size=6).map(str.encode), cut=st.integers(0, 3))
 def test_header_keys_are_utf_8_as_python_takes_it(key: bytes, cut: int) -> None:
     key = key[: max(0, len(key) - cut)]
