@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pyarrow as pa
 import pytest
@@ -320,12 +321,20 @@ def test_what_is_kept_of_a_chunk_does_not_keep_the_chunk() -> None:
 
 
 def test_a_decoder_in_each_thread_reads_alike() -> None:
-    batches = [batch for codec in Compression for batch in batches_of([50] * 20, compression=codec)]
-    with ThreadPoolExecutor(4) as pool:
-        found = [*pool.map(lambda codec: _decode(batches_of([50] * 40, compression=codec)), [*Compression] * 4)]
+    # No two are alike, so that nothing of another thread's could pass for one's own.
+    segments = [
+        batches_of([50] * 20, base_offset=number << 20, value=b"value %d" % number, compression=codec)
+        for number, codec in enumerate([*Compression] * 4)
+    ]
+    expected = [[*expected_rows(batches)] for batches in segments]
+    all_begin = Barrier(4)
 
-    assert len(batches) == 100
-    assert all(rows == found[0] for rows in found)
+    def decode_after_the_others_are_there(batches: list[bytes]) -> list[Row]:
+        all_begin.wait(60)
+        return _decode(batches)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(decode_after_the_others_are_there, segments)] == expected
 
 
 @pytest.mark.parametrize(

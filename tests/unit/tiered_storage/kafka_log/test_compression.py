@@ -14,6 +14,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.framings import FRAMINGS, REFUSED_FRAMINGS
 from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log import compression
 from tiered_storage.kafka_log.compression import Compression, compress, decompress
@@ -41,6 +42,16 @@ def test_data_of_many_blocks_survives_each_codec(codec: Compression) -> None:
     packed = compress(codec, data)
 
     assert decompress(codec, memoryview(packed)) == data
+
+
+@pytest.mark.parametrize("name", [*FRAMINGS, *REFUSED_FRAMINGS])
+def test_every_framing_of_a_codec_is_read(name: str) -> None:
+    framing = {**FRAMINGS, **REFUSED_FRAMINGS}[name]
+
+    packed = framing.pack(TEXT)
+
+    assert framing.is_shown_by(packed)
+    assert decompress(framing.codec, packed) == TEXT
 
 
 @pytest.mark.parametrize("codec", REAL_CODECS)
