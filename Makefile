@@ -5,6 +5,8 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 # Another project's would come before ours.
 unexport PYTHONPATH PYTHONHOME
+# Without bytecode on the disk every process compiles all of its modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON_BIN := .venv/bin
 EMBEDDED := $(PYTHON_BIN)/python -m tiered_storage_airflow.embedded
@@ -58,7 +60,8 @@ format: setup-test ## Format the code and mend what ruff can mend
 	@$(PYTHON_BIN)/ruff format $(CODE)
 
 nightly: test ## Run all tests, also those that take minutes
-	@$(PYTHON_BIN)/python -m pytest -m nightly
+	@$(PYTHON_BIN)/python -m pytest tests/unit --hypothesis-profile=nightly --timeout=1800 --numprocesses=auto --dist=worksteal
+	@$(PYTHON_BIN)/python -m pytest -m nightly --hypothesis-profile=nightly
 
 bench: setup-test ## Measure against the peers, a benchmark after the other
 	@missed=0; for bench in benchmarks/bench_*.py; do \

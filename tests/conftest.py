@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from support.s3_server import S3Endpoint
 
 PROJECT = Path(__file__).parent.parent
+
+# Examples of each property that does not count its own; `make nightly` looks at many more of the same. None has a
+# deadline: a machine that has other things to do is no fault of the code.
+settings.register_profile("daily", max_examples=50, deadline=None)
+settings.register_profile("nightly", max_examples=1000, deadline=None)
+settings.load_profile("daily")
+
+
+def pytest_collection_finish() -> None:
+    # What was imported stays to the end: a collector that need not look at it again is done sooner.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

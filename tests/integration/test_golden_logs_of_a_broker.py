@@ -16,14 +16,18 @@ import pytest
 from support import golden_checks
 from support.command_line import run
 from support.dump_text import rows_of_ours, rows_of_the_tool
+from support.framings import REFUSED_FRAMINGS, batch_in
 from support.golden_logs import KNOWN_TO_THE_TOOL, GoldenLogs, make_golden_logs, split_dump
+from support.golden_topics import framed_records
 from support.kafka_programs import KafkaPrograms
+from support.raw_produce import ProduceRefusedError, produce_batch
 from support.real_kafka import RealKafka
 from support.real_kafka_client import send
 from support.varied_records import varied_records
 from tiered_storage.kafka_log.dump_event import DumpRow
 from tiered_storage.kafka_log.file_dump import dump_file, find_files
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
+from tiered_storage.kafka_log.record_batch import read_records
 
 SCALE = 6
 
@@ -67,6 +71,17 @@ def test_copies_of_fresh_golden_logs(
     golden: GoldenLogs, check: Callable[[GoldenLogs, Path], None], tmp_path: Path
 ) -> None:
     check(golden, tmp_path)
+
+
+@pytest.mark.parametrize("name", REFUSED_FRAMINGS)
+def test_framings_that_only_we_read_are_refused_by_a_broker(real_kafka: RealKafka, name: str) -> None:
+    topic = f"refused-{len(name)}"
+    real_kafka.client.create_topic(topic)
+    batch = batch_in(REFUSED_FRAMINGS[name], framed_records(0))
+    assert read_records(batch) == framed_records(0)
+    with pytest.raises(ProduceRefusedError):
+        produce_batch(real_kafka.bootstrap_servers, topic, 0, batch)
+    assert real_kafka.client.consume_all(topic) == []
 
 
 def test_a_live_brokers_directory_is_shown_and_left_alone(live: RealKafka) -> None:

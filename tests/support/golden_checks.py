@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from itertools import pairwise
+from dataclasses import replace
+from itertools import cycle, pairwise
 from pathlib import Path
 
 from support.dump_text import rows_of_ours, rows_of_the_tool
+from support.framings import XERIAL_MAGIC
 from support.golden_logs import KNOWN_TO_THE_TOOL, GoldenLogs
 from support.golden_topics import (
     APPEND_TIME_TOPICS,
     BROKER_CODECS,
     FIRST_TIMESTAMP,
+    FRAMING_TOPICS,
+    FRAMINGS_BY_PARTITION,
     INDEX_INTERVAL_BYTES,
     LOG_STARTS,
     PARTITIONS,
+    framed_records,
     golden_records,
 )
 from support.real_kafka_client import CODECS
-from support.record_rows import expected_rows, rows_of
+from support.record_rows import Row, expected_rows, rows_of
 from tiered_storage.kafka_log.batch_header import APPEND_TIME_BIT, BATCH_OVERHEAD, CRC_END, TimestampType
 from tiered_storage.kafka_log.columnar import iterate_columns
 from tiered_storage.kafka_log.compression import Compression
@@ -38,8 +43,6 @@ from tiered_storage.kafka_log.transaction_index import TransactionIndex
 COMPACTED = "compacted"
 CONFIG = LogConfig(segment_bytes=1500, index_interval_bytes=INDEX_INTERVAL_BYTES)
 NAMES = [f"{topic}-{number}" for topic, number in PARTITIONS]
-
-_XERIAL = b"\x82SNAPPY\x00"
 
 
 def batches(segment: LogSegment) -> Iterator[tuple[RecordBatch, memoryview]]:
@@ -81,9 +84,12 @@ def check_columns(logs: GoldenLogs) -> None:
             assert found == list(expected_rows(bytes(batch) for _, batch in batches(segment)))
             rows += [row for row in found if not row["control"]]
         start = LOG_STARTS.get(name.rpartition("-")[0], 0)
-        assert [
-            (row["offset"], row["timestamp"], row["key"], row["value"]) for row in rows if row["offset"] >= start
-        ] == [(record.offset, record.timestamp, record.key, record.value) for record in consumed.records]
+        assert [_record_of(row) for row in rows if row["offset"] >= start] == consumed.records, name
+
+
+def _record_of(row: Row) -> Record:
+    headers = tuple((header["key"], header["value"]) for header in row["headers"])
+    return Record(row["offset"], row["timestamp"], row["key"], row["value"], headers)
 
 
 def check_codecs(logs: GoldenLogs) -> None:
@@ -99,8 +105,31 @@ def check_codecs(logs: GoldenLogs) -> None:
     of_broker = [
         bytes(batch[BATCH_OVERHEAD:]) for _, batch in all_batches(logs.partition("compressed-by-broker-snappy"))
     ]
-    assert not any(body.startswith(_XERIAL) for body in of_client)
-    assert all(body.startswith(_XERIAL) for body in of_broker)
+    assert not any(body.startswith(XERIAL_MAGIC) for body in of_client)
+    assert all(body.startswith(XERIAL_MAGIC) for body in of_broker)
+
+
+def check_framings(logs: GoldenLogs) -> None:
+    """A broker keeps each framing as it was sent, stamped or not, and the records in it are those that were sent."""
+    for topic, timestamp_type in FRAMING_TOPICS.items():
+        for partition, framings in enumerate(FRAMINGS_BY_PARTITION):
+            found = list(all_batches(logs.partition(topic, partition)))
+            assert len(found) >= len(framings)
+            for number, ((header, batch), framing) in enumerate(zip(found, cycle(framings), strict=False)):
+                assert header.compression is framing.codec
+                assert framing.is_shown_by(bytes(batch[BATCH_OVERHEAD:])), (topic, number)
+                assert header.timestamp_type is timestamp_type
+                sent = [
+                    replace(record, offset=header.base_offset + i) for i, record in enumerate(framed_records(number))
+                ]
+                assert _as_produced(batch) == sent, (topic, number)
+
+
+def _as_produced(batch: memoryview) -> list[Record]:
+    """Read the records with the producer's times, which a stamp leaves in their deltas."""
+    without_stamp = bytearray(batch)
+    without_stamp[CRC_END + 1] &= ~APPEND_TIME_BIT
+    return read_records(without_stamp, verify_crc=False)
 
 
 def check_append_times(logs: GoldenLogs) -> None:
@@ -113,9 +142,7 @@ def check_append_times(logs: GoldenLogs) -> None:
             records = read_records(batch)
             assert {record.timestamp for record in records} == {header.max_timestamp}
             stamped += records
-            without_stamp = bytearray(batch)
-            without_stamp[CRC_END + 1] &= ~APPEND_TIME_BIT
-            produced += read_records(without_stamp, verify_crc=False)
+            produced += _as_produced(batch)
         sent = list(golden_records(len(produced), seed=20))
         assert produced == sent, topic
         assert min(record.timestamp for record in stamped) > max(record.timestamp for record in sent)
@@ -254,6 +281,7 @@ CHECKS = (
     check_records,
     check_columns,
     check_codecs,
+    check_framings,
     check_append_times,
     check_transactions,
     check_leftovers_of_compaction,

@@ -4,7 +4,9 @@ compressed-by-client     a partition for each codec, compressed by librdkafka
 compressed-by-broker-*   the same records, compressed by Kafka's Java code
 headers                  idempotent producer; null and empty keys, values and header values, repeated header keys
 transactions             aborted over segment borders, aborted in one segment, committed, still open at the end
-append-time-*            LogAppendTime; not compressed, lz4 as the client sent it, gzip by the broker
+framings                 a batch in each framing that brokers take, sent as it is; what librdkafka cannot read apart
+append-time-*            LogAppendTime; not compressed, lz4 as the client sent it, others by the broker
+framings-append-time     LogAppendTime, the batches of framings
 epochs                   three leader epochs
 compacted                what compaction leaves: gaps, empty batches, delete horizons, markers without a transaction
 """
@@ -18,10 +20,12 @@ from pathlib import Path
 
 import numpy as np
 
+from support.framings import FRAMINGS, Framing, batch_in
+from support.raw_produce import produce_batch
 from support.real_kafka import RealKafka
 from support.real_kafka_client import CODECS, Codec, RealKafkaClient, send
 from tiered_storage.errors import CorruptLogError
-from tiered_storage.kafka_log.batch_header import CONTROL_BIT, DELETE_HORIZON_BIT
+from tiered_storage.kafka_log.batch_header import CONTROL_BIT, DELETE_HORIZON_BIT, TimestampType
 from tiered_storage.kafka_log.log_segment import list_segments
 from tiered_storage.kafka_log.record import Record
 from tiered_storage.kafka_log.segment_scan import BatchTable, scan_segment
@@ -33,8 +37,22 @@ APPEND_TIME_TOPICS: dict[str, tuple[Codec, str]] = {
     "append-time-none": ("none", "producer"),
     "append-time-lz4": ("lz4", "producer"),
     "append-time-gzip": ("lz4", "gzip"),
+    "append-time-snappy": ("gzip", "snappy"),
+    "append-time-zstd": ("none", "zstd"),
 }
 """The codec of the client and of the broker, by topic."""
+
+FRAMING_TOPICS = {"framings": TimestampType.CREATE_TIME, "framings-append-time": TimestampType.LOG_APPEND_TIME}
+"""The timestamp type, by topic."""
+
+_FOR_FEW = ("gzip, two members",)
+FRAMINGS_BY_PARTITION: tuple[tuple[Framing, ...], ...] = (
+    tuple(framing for name, framing in FRAMINGS.items() if name not in _FOR_FEW),
+    tuple(FRAMINGS[name] for name in _FOR_FEW),
+)
+"""The framings of the batches in each partition of these topics, again and again; librdkafka reads the first one."""
+
+UNREAD_BY_LIBRDKAFKA = [(topic, 1) for topic in FRAMING_TOPICS]
 
 LOG_STARTS = {"headers": 1}
 """The log starts that records were deleted up to, by topic; the others begin at 0."""
@@ -42,6 +60,7 @@ LOG_STARTS = {"headers": 1}
 PARTITIONS = [
     *(("compressed-by-client", number) for number in range(len(CODECS))),
     *((f"compressed-by-broker-{codec}", 0) for codec in BROKER_CODECS),
+    *((topic, number) for topic in FRAMING_TOPICS for number in range(len(FRAMINGS_BY_PARTITION))),
     *((topic, 0) for topic in ("headers", "transactions", *APPEND_TIME_TOPICS, "epochs", "compacted")),
 ]
 
@@ -49,6 +68,8 @@ INDEX_INTERVAL_BYTES = 400
 """Of all topics."""
 
 _RECORDS_IN_A_BATCH = 6
+_RECORDS_IN_A_FRAMING = 4
+_TIMESTAMP_TYPES = {TimestampType.CREATE_TIME: "CreateTime", TimestampType.LOG_APPEND_TIME: "LogAppendTime"}
 _SMALL_SEGMENTS = {"internal.segment.bytes": "1500", "index.interval.bytes": str(INDEX_INTERVAL_BYTES)}
 _COMPACTED = {
     **_SMALL_SEGMENTS,
@@ -77,6 +98,7 @@ def write_golden_topics(kafka: RealKafka, scale: int = 1) -> None:
     """Write all topics; `scale` multiplies their records. Restarts `kafka` twice, for the leader epochs."""
     client = kafka.client
     _write_codecs(client, scale)
+    _write_framings(client, scale)
     _write_headers(client, scale)
     _write_append_times(client, scale)
     _write_transactions(client, scale)
@@ -102,6 +124,21 @@ def _write_codecs(client: RealKafkaClient, scale: int) -> None:
         topic = f"compressed-by-broker-{codec}"
         client.create_topic(topic, 1, _SMALL_SEGMENTS | {"compression.type": codec})
         client.produce(topic, golden_records(count, seed=9), batch_num_messages=_RECORDS_IN_A_BATCH)
+
+
+def framed_records(number: int) -> list[Record]:
+    """Return the records of the batch `number` in each partition of the framings."""
+    return list(golden_records(_RECORDS_IN_A_FRAMING, seed=50 + number))
+
+
+def _write_framings(client: RealKafkaClient, scale: int) -> None:
+    for topic, timestamp_type in FRAMING_TOPICS.items():
+        config = {"message.timestamp.type": _TIMESTAMP_TYPES[timestamp_type]}
+        client.create_topic(topic, len(FRAMINGS_BY_PARTITION), _SMALL_SEGMENTS | config)
+        for partition, framings in enumerate(FRAMINGS_BY_PARTITION):
+            for number, framing in enumerate(framings * scale):
+                batch = batch_in(framing, framed_records(number))
+                produce_batch(client.bootstrap_servers, topic, partition, batch)
 
 
 def _write_headers(client: RealKafkaClient, scale: int) -> None:

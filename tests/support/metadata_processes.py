@@ -1,4 +1,4 @@
-"""What other processes do to a metadata store in tests; importable, so that a spawned process finds it."""
+"""What other processes do to a metadata store in tests; importable, so that a new process finds it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ NOBODY = 65_534
 
 def in_processes(count: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
     """Run `work(number, barrier, *arguments)` in `count` new processes at once; return what each returned, in order."""
-    context = get_context("spawn")
+    # Its processes have inherited nothing of ours, as spawned ones, but need not import it all one by one.
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__])
     barrier, answers = context.Barrier(count), context.Queue()
     processes = [
         context.Process(target=_answer, args=(answers, work, number, barrier, *arguments)) for number in range(count)

@@ -14,6 +14,8 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from tiered_storage import cli
+from tiered_storage.kafka_log.file_kind import FileKind, recognize
+from tiered_storage.kafka_log.record_columns import SCHEMA
 from tiered_storage.remote_log.storage import IndexKind
 from tiered_storage.remote_log.storage.index_bundle import build_bundle
 from tiered_storage.settings import Settings
@@ -146,6 +148,23 @@ def test_the_examples_for_kafkas_log_print_what_is_said(
     printed = [line for line in console.splitlines() if not line.startswith("$ ")]
     assert capsys.readouterr().out.splitlines() == printed
     assert [path.name for path in tmp_path.rglob("*.txnindex")] == re.findall(r"`(\d{20}\.txnindex)`", text)
+
+
+def test_the_files_of_kafkas_log_are_those_that_are_known_by_their_names() -> None:
+    text = (PROJECT / "docs" / "kafka-log.md").read_text()
+    listings = re.findall(r"^## A (?:log|partition's) directory\n\n```\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    named = [re.split(r"  +", line)[0] for listing in listings for line in listing.splitlines()]
+    files = [re.sub(r"\{.*\}", "0" * 20, name) for name in named if not name.endswith("/")]
+    assert [name for name in files if recognize(Path(name)) is None] == [".lock"]
+    assert {file.kind for name in files if (file := recognize(Path(name)))} == set(FileKind)
+    for suffix in re.findall(r"^\| `…(\.[a-z]+)` \|", text, re.MULTILINE):
+        assert recognize(Path(f"{0:020d}.log{suffix}")), suffix
+
+
+def test_the_columns_of_kafkas_log_are_those_that_are_made() -> None:
+    _, _, table = (PROJECT / "docs" / "kafka-log.md").read_text().partition("| Column | Type |")
+    rows = [row.split("|")[1] for row in table.partition("\n\n")[0].splitlines() if row.startswith("| `")]
+    assert re.findall(r"`([a-z_]+)`", "".join(rows)) == SCHEMA.names
 
 
 def test_each_module_of_kafkas_log_has_its_place_in_the_documentation() -> None:

@@ -7,12 +7,14 @@ import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.examples import USUAL_EXAMPLES
 from support.made_up_batches import batch_of, record_of
 from support.record_batches import batches_of, some_records
 from support.record_rows import Row, expected_rows, rows_of, segments
@@ -31,7 +33,7 @@ EVERY_CODEC = pytest.mark.parametrize("codec", list(Compression))
 
 
 @EVERY_CODEC
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=USUAL_EXAMPLES // 2)
 @given(data=st.data())
 def test_each_row_is_what_the_plain_decoder_reads(codec: Compression, data: st.DataObject) -> None:
     batches = data.draw(segments(codecs=(codec,)))
@@ -86,7 +88,7 @@ MUTATIONS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=4 * USUAL_EXAMPLES)
 @given(batches=segments(codecs=(Compression.NONE,), max_batches=1), mutations=MUTATIONS)
 def test_broken_records_are_refused_exactly_where_the_plain_decoder_refuses(
     batches: list[bytes], mutations: list[tuple[float, int, bytes]]
@@ -98,7 +100,7 @@ def test_broken_records_are_refused_exactly_where_the_plain_decoder_refuses(
     _assert_same_verdict(_sealed(batches[0][:BATCH_OVERHEAD] + body))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=2 * USUAL_EXAMPLES)
 @given(
     batches=segments(max_batches=1),
     field=st.sampled_from([(21, ">h"), (23, ">i"), (27, ">q"), (35, ">q"), (53, ">i"), (57, ">i")]),
@@ -114,7 +116,7 @@ def test_headers_that_lie_are_refused_exactly_where_the_plain_decoder_refuses(
     _assert_same_verdict(_sealed(batch))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=2 * USUAL_EXAMPLES)
 @given(key=st.binary(max_size=12) | st.text(max_size=6).map(str.encode), cut=st.integers(0, 3))
 def test_header_keys_are_utf_8_or_mended_as_python_mends_it(key: bytes, cut: int) -> None:
     key = key[: max(0, len(key) - cut)]
@@ -332,12 +334,20 @@ def test_what_is_kept_of_a_chunk_does_not_keep_the_chunk() -> None:
 
 
 def test_a_decoder_in_each_thread_reads_alike() -> None:
-    batches = [batch for codec in Compression for batch in batches_of([50] * 20, compression=codec)]
-    with ThreadPoolExecutor(4) as pool:
-        found = [*pool.map(lambda codec: _decode(batches_of([50] * 40, compression=codec)), [*Compression] * 4)]
+    # No two are alike, so that nothing of another thread's could pass for one's own.
+    segments = [
+        batches_of([50] * 20, base_offset=number << 20, value=b"value %d" % number, compression=codec)
+        for number, codec in enumerate([*Compression] * 4)
+    ]
+    expected = [[*expected_rows(batches)] for batches in segments]
+    all_begin = Barrier(4)
 
-    assert len(batches) == 100
-    assert all(rows == found[0] for rows in found)
+    def decode_after_the_others_are_there(batches: list[bytes]) -> list[Row]:
+        all_begin.wait(60)
+        return _decode(batches)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(decode_after_the_others_are_there, segments)] == expected
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import struct
 import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import cramjam
 import lz4.frame
@@ -14,8 +15,9 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.framings import FRAMINGS, REFUSED_FRAMINGS
 from tiered_storage.errors import CorruptRecordError
-from tiered_storage.kafka_log import compression
+from tiered_storage.kafka_log import compression, whole_decompression
 from tiered_storage.kafka_log.compression import Compression, compress, decompress
 
 CODECS = list(Compression)
@@ -41,6 +43,16 @@ def test_data_of_many_blocks_survives_each_codec(codec: Compression) -> None:
     packed = compress(codec, data)
 
     assert decompress(codec, memoryview(packed)) == data
+
+
+@pytest.mark.parametrize("name", [*FRAMINGS, *REFUSED_FRAMINGS])
+def test_every_framing_of_a_codec_is_read(name: str) -> None:
+    framing = {**FRAMINGS, **REFUSED_FRAMINGS}[name]
+
+    packed = framing.pack(TEXT)
+
+    assert framing.is_shown_by(packed)
+    assert decompress(framing.codec, packed) == TEXT
 
 
 @pytest.mark.parametrize("codec", REAL_CODECS)
@@ -203,6 +215,14 @@ def test_threads_do_not_share_codec_objects() -> None:
 
     with ThreadPoolExecutor(max_workers=4) as threads:
         assert all(threads.map(survives, [bytes([i]) * 100_000 + TEXT for i in range(8)]))
+        # That two threads had one would show now and then only, as a crash.
+        all_are_there = Barrier(4)
+        codecs = [*threads.map(lambda _: (all_are_there.wait(60), *_codec_objects())[1:], range(4))]
+    assert len({id(each) for of_a_thread in codecs for each in of_a_thread}) == 4 * len(codecs[0])
+
+
+def _codec_objects() -> list[object]:
+    return [*vars(compression._codecs).values(), *vars(whole_decompression._codecs).values()]
 
 
 def _raw_snappy_that_claims(size: int) -> bytes:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.dump_events import dumped, notes, problems
+from support.examples import USUAL_EXAMPLES
 from support.golden_logs import GoldenLogs
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.dump_event import DumpProblem
@@ -57,13 +58,13 @@ def show(directory: Path, kind: FileKind, content: bytes, offset: int = 0) -> No
 
 
 @given(st.sampled_from(list(NAMES)), st.binary(max_size=300))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * USUAL_EXAMPLES, deadline=None)
 def test_any_bytes_are_shown_or_named(workshop: Path, kind: FileKind, content: bytes) -> None:
     show(workshop, kind, content)
 
 
 @given(st.sampled_from(FILES), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * USUAL_EXAMPLES, deadline=None)
 def test_changed_golden_bytes_are_shown_or_named(workshop: Path, file: KafkaFile, data: st.DataObject) -> None:
     content = bytearray(file.path.read_bytes())
     for at in data.draw(st.lists(st.integers(0, max(0, len(content) - 1)), max_size=4)) if content else []:

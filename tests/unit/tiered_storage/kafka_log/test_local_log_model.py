@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from support.examples import USUAL_EXAMPLES
 from support.local_logs import TOPIC_ID, read_all
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.compression import Compression
@@ -145,6 +146,6 @@ def must_roll(before: BatchTable, after: BatchTable) -> bool:
 
 
 LogAgainstRecords.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=USUAL_EXAMPLES // 2, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
 test_any_course_of_appends_closes_and_crashes = LogAgainstRecords.TestCase

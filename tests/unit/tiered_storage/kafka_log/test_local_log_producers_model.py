@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from support.examples import USUAL_EXAMPLES
 from support.local_logs import TOPIC_ID, records
 from support.transactions import ABORT, COMMIT, committed_offsets, data, split
 from tiered_storage.errors import InvalidProducerEpochError, InvalidTransactionStateError, OutOfOrderSequenceError
@@ -307,6 +308,6 @@ class LogAgainstBatches(RuleBasedStateMachine):
 
 
 LogAgainstBatches.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=USUAL_EXAMPLES // 2, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
 test_any_course_of_producers_crashes_and_retention = LogAgainstBatches.TestCase

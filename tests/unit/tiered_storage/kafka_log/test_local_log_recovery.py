@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.examples import USUAL_EXAMPLES
 from support.local_logs import NOW, TOPIC_ID, create, read_all, records
 from support.record_batches import a_message_of_magic_1
 from support.transactions import ABORT, data, next_offset
@@ -318,7 +319,7 @@ def test_the_log_directory_is_locked_for_as_long_as_a_log_in_it_is_open(tmp_path
             ensure_unlocked(tmp_path)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=USUAL_EXAMPLES // 2, deadline=None)
 @given(st.data())
 def test_whatever_became_of_a_file_a_log_opens_or_says_what_is_wrong(
     tmp_path_factory: pytest.TempPathFactory, draw: st.DataObject

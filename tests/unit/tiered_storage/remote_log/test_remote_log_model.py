@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from support.examples import USUAL_EXAMPLES
 from support.remote_logs import (
     BATCH_RECORDS,
     ENABLED,
@@ -123,7 +124,7 @@ class RemoteLogAgainstRecords(RuleBasedStateMachine):
 
 
 RemoteLogAgainstRecords.TestCase.settings = settings(
-    max_examples=15, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=USUAL_EXAMPLES // 5, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from tiered_storage_airflow.embedded.processes import (
 )
 from tiered_storage_airflow.embedded.record import RunningAirflow, read_record, write_record
 from tiered_storage_airflow.embedded.stopping import stop
-from tiered_storage_airflow.embedded.waiting import wait_until
+from tiered_storage_airflow.embedded.waiting import wait_until as wait_until_at_intervals
 
 MARK = f"test-{os.getpid()}"
 
@@ -38,13 +38,17 @@ def home(tmp_path: Path) -> Iterator[Path]:
     assert wait_ended(marked, 10)
 
 
+def wait_until(condition: Callable[[], bool]) -> bool:
+    return wait_until_at_intervals(condition, 10, interval=0.01)
+
+
 def start_shell(home: Path, script: str, name: str = "scheduler") -> ServiceProcess:
     """Start a service that runs `script` and says so in the file `ready` once it is set up."""
     environment = {**os.environ, MARK_VARIABLE: MARK}
     ready = home / f"{name}.ready"
     command = ["bash", "-c", f"{script.replace('READY', f'touch {ready}')}"]
     service = start(name, command, environment, log=home / "logs" / f"{name}.log", directory=home)
-    assert wait_until(ready.exists, 10)
+    assert wait_until(ready.exists)
     return service
 
 
@@ -64,7 +68,7 @@ def test_a_service_runs_in_a_session_of_its_own_and_logs_into_its_file(home: Pat
 def test_the_log_of_the_start_before_is_kept(home: Path) -> None:
     start_shell(home, "echo first; READY")
     start_shell(home, "echo second; READY")
-    assert wait_until(lambda: (home / "logs" / "scheduler.log").read_text() == "second\n", 10)
+    assert wait_until(lambda: (home / "logs" / "scheduler.log").read_text() == "second\n")
     assert (home / "logs" / "scheduler.log.1").read_text() == "first\n"
 
 
@@ -79,7 +83,7 @@ def test_an_id_that_was_given_to_another_process_is_not_ours(home: Path) -> None
 
 def test_a_service_of_an_earlier_boot_has_left_nothing(home: Path) -> None:
     service = start_shell(home, "READY")
-    assert wait_until(lambda: not service.is_running(), 10)
+    assert wait_until(lambda: not service.is_running())
     os.waitpid(service.pid, 0)
     assert service.may_have_left_orphans()
     assert not replace(service, started="another boot:1").may_have_left_orphans()
@@ -88,28 +92,28 @@ def test_a_service_of_an_earlier_boot_has_left_nothing(home: Path) -> None:
 def test_what_airflow_leaves_in_the_session_of_a_service_that_is_gone_is_found_by_its_title(home: Path) -> None:
     # Airflow's workers write their title over their arguments, and over the mark in their environment.
     service = start_shell(home, f"env -u {MARK_VARIABLE} bash -c 'exec -a \"airflow worker\" sleep 60' & READY")
-    assert wait_until(lambda: not service.is_running(), 10)
+    assert wait_until(lambda: not service.is_running())
     os.waitpid(service.pid, 0)
     left = ["airflow worker", "60"]
-    assert wait_until(lambda: [p.cmdline() for p in members([service], "another mark")] == [left], 10)
+    assert wait_until(lambda: [p.cmdline() for p in members([service], "another mark")] == [left])
     signal_all(members([service], "another mark"), signal.SIGKILL)
 
 
 def test_an_ended_service_does_not_run_though_nobody_waited_for_it(home: Path) -> None:
     service = start_shell(home, "READY")
-    assert wait_until(lambda: not service.is_running(), 10)
+    assert wait_until(lambda: not service.is_running())
     assert members([service], MARK) == []
 
 
 def test_members_are_all_that_was_started_also_outside_of_the_session(home: Path) -> None:
     service = start_shell(home, "sleep 60 & setsid sleep 60 & READY; wait")
-    assert wait_until(lambda: len(members([service], "")) == 3, 10)
+    assert wait_until(lambda: len(members([service], "")) == 3)
     assert sorted(process.name() for process in members([service], "")) == ["bash", "sleep", "sleep"]
 
 
 def test_what_outlives_its_service_is_found_by_the_mark(home: Path) -> None:
     service = start_shell(home, "sleep 60 & setsid sleep 60 & READY")
-    assert wait_until(lambda: not service.is_running(), 10)
+    assert wait_until(lambda: not service.is_running())
     os.waitpid(service.pid, 0)
     assert [process.name() for process in members([service], MARK)] == ["sleep", "sleep"]
     assert members([service], "another mark") == []
@@ -151,21 +155,21 @@ time.sleep(SECONDS)
 
 
 @pytest.mark.parametrize(
-    ("on_sigterm", "seconds", "told"),
+    ("on_sigterm", "seconds", "grace", "told"),
     [
-        ("signal.SIG_IGN", 0.5, "the task ended with 0"),
-        ("lambda *_: sys.exit(7)", 60, "the task ended with 7"),
-        ("signal.SIG_IGN", 60, "the task ended with -9"),
+        ("signal.SIG_IGN", 0.3, 10, "the task ended with 0"),
+        ("lambda *_: sys.exit(7)", 60, 2, "the task ended with 7"),
+        ("signal.SIG_IGN", 60, 0.2, "the task ended with -9"),
     ],
     ids=["it may end by itself", "it hears of the end", "it is killed when it goes on all the same"],
 )
 def test_a_task_ends_before_its_scheduler_which_can_still_report(
-    home: Path, on_sigterm: str, seconds: float, told: str
+    home: Path, on_sigterm: str, seconds: float, grace: float, told: str
 ) -> None:
     (home / "scheduler.py").write_text(SCHEDULER)
     (home / "task.py").write_text(TASK.replace("ON_SIGTERM", on_sigterm).replace("SECONDS", str(seconds)))
     service = start_shell(home, f"exec {sys.executable} scheduler.py")
-    stop(record(home, service), task_grace=2)
+    stop(record(home, service), task_grace=grace)
     assert (home / "told").read_text() == told
     assert members([service], MARK) == []
 

@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from support.examples import USUAL_EXAMPLES
 from support.metadata_stores import (
     DELETED,
     DELETING,
@@ -270,12 +271,7 @@ def offsets_at(segment: RemoteLogSegmentMetadata, epoch: int | None) -> list[int
     ]
 
 
-def test_any_order_of_calls() -> None:
-    few = settings(max_examples=15, stateful_step_count=30, deadline=None)
-    run_state_machine_as_test(MetadataStoreMachine, settings=few)
-
-
-@pytest.mark.nightly
-def test_any_order_of_many_calls() -> None:
-    many = settings(max_examples=300, stateful_step_count=60, deadline=None)
-    run_state_machine_as_test(MetadataStoreMachine, settings=many)
+@pytest.mark.parametrize("calls", [30, pytest.param(60, marks=pytest.mark.nightly)])
+def test_any_order_of_calls(calls: int) -> None:
+    share = settings(max_examples=USUAL_EXAMPLES // 5, stateful_step_count=calls, deadline=None)
+    run_state_machine_as_test(MetadataStoreMachine, settings=share)
