@@ -93,7 +93,7 @@ class ProducerState:
     def add_batch(self, batch: RecordBatch, marker: EndTransactionMarker | None = None) -> AbortedTransaction | None:
         """Take the next batch of the log, with the end marker that it holds; return the transaction that it aborts."""
         aborted = None
-        if batch.producer_id != NO_PRODUCER_ID:
+        if batch.has_producer:
             if marker is not None:
                 aborted = self._end(batch.producer_id, batch.producer_epoch, batch.base_offset, marker)
             elif not batch.is_control:
@@ -110,7 +110,7 @@ class ProducerState:
         """
         if not len(batches):
             return []
-        has_producer = (batches.producer_id != NO_PRODUCER_ID) & (batches.base_offset >= self.end_offset)
+        has_producer = (batches.producer_id > NO_PRODUCER_ID) & (batches.base_offset >= self.end_offset)
         is_control = (batches.attributes & CONTROL_BIT) != 0
         data = has_producer & ~is_control
         # Compaction leaves a control batch without its record where nothing is left of the transaction either.

@@ -56,7 +56,7 @@ class OpenTransactions:
         Raises CorruptRecordError where an end marker is not to be read.
         """
         known = batches.base_offset < end_offset
-        has_producer = known & (batches.producer_id != NO_PRODUCER_ID)
+        has_producer = known & (batches.producer_id > NO_PRODUCER_ID)
         is_control = (batches.attributes & CONTROL_BIT) != 0
         opening = has_producer & ~is_control & ((batches.attributes & TRANSACTIONAL_BIT) != 0)
         # Compaction leaves a control batch without its record where nothing is left of the transaction either.
