@@ -55,7 +55,7 @@ def recover_segment(segment: LogSegment, index_interval_bytes: int, producers: P
         next_offset = int(batches.last_offset[-1]) + 1
         if first_timestamp is None:
             first_timestamp = int(batches.max_timestamp[0])
-        epochs += _begun_epochs(batches, epochs[-1].epoch if epochs else -1)
+        epochs += begun_epochs(batches, epochs[-1].epoch if epochs else -1)
         aborted += producers.feed(segment.log_path, window, batches)
     return RecoveredSegment(
         length, truncated_bytes, next_offset, first_timestamp, indexes, tuple(epochs), tuple(aborted)
@@ -69,8 +69,8 @@ def truncate_log_file(segment: LogSegment, length: int) -> None:
         os.fsync(file.fileno())
 
 
-def _begun_epochs(batches: BatchTable, latest: int) -> list[EpochEntry]:
-    """Return the leader epochs above `latest` that begin in `batches`."""
+def begun_epochs(batches: BatchTable, latest: int) -> list[EpochEntry]:
+    """Return the leader epochs above `latest` (-1: none yet) that begin in `batches`."""
     epochs = batches.partition_leader_epoch
     before = np.maximum.accumulate(np.concatenate(([latest], epochs[:-1])))
     begun = np.flatnonzero(epochs > before)

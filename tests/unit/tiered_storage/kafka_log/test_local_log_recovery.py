@@ -18,12 +18,14 @@ from tiered_storage.errors import (
     TieredStorageError,
     UnsupportedMagicError,
 )
+from tiered_storage.kafka_log import log_segments
 from tiered_storage.kafka_log.directory_lock import DirectoryLock, ensure_unlocked
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, read_leader_epochs
 from tiered_storage.kafka_log.local_log import LocalLog
 from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_read import Isolation
 from tiered_storage.kafka_log.offset_index import OffsetIndex
+from tiered_storage.kafka_log.record_batch import encode_batch
 from tiered_storage.kafka_log.segment_scan import scan_segment
 from tiered_storage.kafka_log.transaction_index import TransactionIndex
 
@@ -112,6 +114,40 @@ def test_epochs_past_the_end_are_dropped_and_those_of_the_active_segment_are_fou
         assert reopened.leader_epochs == (EpochEntry(2, 0), EpochEntry(5, 2))
 
 
+@pytest.mark.parametrize("content", [None, "", "0\n0\n"])
+def test_epochs_are_taken_from_all_batches_where_none_are_written_down(tmp_path: Path, content: str | None) -> None:
+    size = len(encode_batch(records()))
+    config = LogConfig(segment_bytes=2 * size)
+    log = create(tmp_path, config=config)
+    for epoch in (2, 2, 2, 5, 7, 7, 7):
+        log.append(records(), leader_epoch=epoch)
+    log.close()
+    checkpoint = log.directory / "leader-epoch-checkpoint"
+    before = checkpoint.read_bytes()
+    checkpoint.unlink()
+    if content is not None:
+        checkpoint.write_text(content)
+
+    with LocalLog.open(log.directory, config, clock=lambda: NOW) as reopened:
+        assert reopened.leader_epochs == (EpochEntry(2, 0), EpochEntry(5, 3), EpochEntry(7, 4))
+        assert [mending.path for mending in reopened.mended] == [checkpoint]
+    assert checkpoint.read_bytes() == before
+    checkpoint.unlink()
+    with LocalLog.open(log.directory, config, clock=lambda: NOW, log_start_offset=1) as reopened:
+        assert reopened.leader_epochs == (EpochEntry(2, 1), EpochEntry(5, 3), EpochEntry(7, 4))
+
+
+def test_a_log_without_any_batch_gets_an_empty_checkpoint(tmp_path: Path) -> None:
+    log = create(tmp_path)
+    log.close()
+    checkpoint = log.directory / "leader-epoch-checkpoint"
+    checkpoint.unlink()
+
+    with LocalLog.open(log.directory, clock=lambda: NOW) as reopened:
+        assert (reopened.leader_epochs, reopened.mended) == ((), ())
+        assert checkpoint.read_text() == "0\n0\n"
+
+
 def test_batches_of_an_older_format_are_no_damage_to_be_cut_off(tmp_path: Path) -> None:
     log = written(tmp_path)
     path = log.segments[0].log_path
@@ -125,11 +161,6 @@ def test_batches_of_an_older_format_are_no_damage_to_be_cut_off(tmp_path: Path) 
 
 
 def test_a_directory_that_holds_no_log_is_refused(tmp_path: Path) -> None:
-    log = written(tmp_path)
-    (log.directory / "leader-epoch-checkpoint").unlink()
-    with pytest.raises(InvalidLogDirectoryError, match="leader-epoch-checkpoint is missing"):
-        LocalLog.open(log.directory)
-
     (tmp_path / "empty-0").mkdir()
     for name in ("empty-0", "missing-0", "other"):
         with pytest.raises(InvalidLogDirectoryError, match="is no directory topic-partition"):
@@ -316,6 +347,53 @@ def test_the_log_directory_is_locked_for_as_long_as_a_log_in_it_is_open(tmp_path
         LocalLog.open(log.directory, lock=lock).close()
         with pytest.raises(LogDirectoryLockedError):
             ensure_unlocked(tmp_path)
+
+
+def descriptors() -> int:
+    """How many files this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def unwritable(path: Path) -> None:
+    """Let whoever replaces the small file `path` fail, root as well."""
+    path.with_name(path.name + ".tmp").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("start", "checkpoint"),
+    [
+        (0, "0\n2\n0 0\n9 99\n"),  # epochs past the end are dropped
+        (1, "0\n1\n0 0\n"),  # the log start moves the first epoch up
+        (50, "0\n1\n0 0\n"),  # the log begins anew at its start
+    ],
+)
+def test_a_log_that_fails_to_open_leaves_no_file_open(tmp_path: Path, start: int, checkpoint: str) -> None:
+    log = many_segments(tmp_path)
+    (log.directory / "leader-epoch-checkpoint").write_text(checkpoint)
+    unwritable(log.directory / "leader-epoch-checkpoint")
+    before = descriptors()
+
+    with pytest.raises(IsADirectoryError):
+        LocalLog.open(log.directory, SEGMENT, clock=lambda: NOW, log_start_offset=start)
+    assert descriptors() == before
+    ensure_unlocked(tmp_path)
+
+
+def test_what_fails_while_a_log_is_written_leaves_no_file_open_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(directory: Path) -> None:
+        raise OSError(f"the disk of {directory} is gone")
+
+    before = descriptors()
+    log = create(tmp_path)
+    log.append(records())
+    with monkeypatch.context() as patched:
+        patched.setattr(log_segments, "sync_directory", fails)
+        with pytest.raises(OSError, match="is gone"):
+            log.roll()
+    log.abandon()
+    assert descriptors() == before
 
 
 @settings(max_examples=30, deadline=None)

@@ -1,0 +1,163 @@
+"""The indexes of the closed segments of an open log, read when they are asked for and kept for a while.
+
+An index that is missing, cannot be read, or points past what it promises is built anew from the log and takes its place
+on the disk: neither readers nor retention stop at it. `Mending` says so to whoever has opened the log.
+
+What an index tells is checked where it could cost records. An offset index entry (O, P) has to lead to a batch that
+begins at or before O: then no batch before P holds what is looked for from O on. Retention believes a time index that a
+segment is still young, but that it is over only after a look at its batches. A transaction index has no such witness.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiered_storage.errors import CorruptIndexError, CorruptRecordError
+from tiered_storage.kafka_log.batch_header import BATCH_OVERHEAD, read_batch_header
+from tiered_storage.kafka_log.index_builder import IndexBuilder
+from tiered_storage.kafka_log.index_rebuild import rebuild_indexes, write_transaction_index
+from tiered_storage.kafka_log.log_segment import LogSegment
+from tiered_storage.kafka_log.mending import BUILT_ANEW, MISSING, Mending, Report
+from tiered_storage.kafka_log.offset_index import OffsetIndex, OffsetPosition
+from tiered_storage.kafka_log.segment_scan import iterate_segment
+from tiered_storage.kafka_log.small_files import replace_file
+from tiered_storage.kafka_log.time_index import TimeIndex
+from tiered_storage.kafka_log.transaction_index import TransactionIndex
+
+_OFFSET_INDEXES_KEPT = 4
+
+
+class SegmentIndexes:
+    """Reads the indexes of closed segments, and mends them. Not for two threads at once."""
+
+    def __init__(self, index_interval_bytes: int, report: Report) -> None:
+        """Build indexes with that interval where they are missing or broken, and `report` each one."""
+        self._interval = index_interval_bytes
+        self._report = report
+        self._offset_indexes: dict[LogSegment, OffsetIndex] = {}
+        self._latest: dict[LogSegment, int] = {}
+        """The largest timestamps of segments whose batches were looked at for them."""
+
+    def position(self, segment: LogSegment, offset: int) -> int:
+        """Return where in the `.log` file looking for `offset` has to begin, bytes from its start."""
+        index = self._offset_index(segment)
+        entry = index.lookup(offset)
+        if not _leads_to_a_batch(segment, entry):
+            index = self._mended_offset_index(segment, "an entry leads to no batch that it could be of")
+            entry = index.lookup(offset)
+        return entry.position
+
+    def transaction_index(self, segment: LogSegment) -> TransactionIndex:
+        """Return the transaction index; without a file it is empty.
+
+        Raises CorruptRecordError where it is broken, and so is the log from which to build it.
+        """
+        path = segment.transaction_index_path
+        try:
+            return TransactionIndex.read(path, segment.base_offset)
+        except CorruptIndexError as error:
+            rebuilt = rebuild_indexes(segment, index_interval_bytes=self._interval)
+            write_transaction_index(segment, rebuilt.transaction_index)
+            self._report(Mending(path, error.reason, BUILT_ANEW))
+            return TransactionIndex.read(path, segment.base_offset)
+
+    def latest_timestamp(self, segment: LogSegment) -> int:
+        """Return the largest timestamp (ms) of the records, -1 where none has one, as the time index tells it.
+
+        Raises as `transaction_index` does.
+        """
+        if segment in self._latest:
+            return self._latest[segment]
+        path = segment.time_index_path
+        try:
+            timestamps = TimeIndex.read(path, segment.base_offset).timestamps
+        except CorruptIndexError as error:
+            return self._mend_time_index(segment, error.reason)
+        except FileNotFoundError:
+            return self._mend_time_index(segment, MISSING)
+        if timestamps.size:
+            return int(timestamps[-1])
+        indexes = self._build(segment).indexes
+        self._latest[segment] = indexes.latest.timestamp
+        return self._latest[segment] if indexes.latest.timestamp < 0 else self._mend_time_index(segment, "it is empty")
+
+    def confirmed_latest_timestamp(self, segment: LogSegment) -> int:
+        """Return the largest timestamp (ms) after a look at the batches, the first time it is asked for.
+
+        Of a segment that is broken both what is sound and the time index count. Raises as `transaction_index` does.
+        """
+        if segment not in self._latest:
+            told = self.latest_timestamp(segment)
+            self._latest[segment] = max(told, self._build(segment).indexes.latest.timestamp)
+        return self._latest[segment]
+
+    def forget(self) -> None:
+        """Let go of all that was read: the segments have changed."""
+        self._offset_indexes.clear()
+        self._latest.clear()
+
+    def _offset_index(self, segment: LogSegment) -> OffsetIndex:
+        if segment not in self._offset_indexes:
+            try:
+                self._keep(segment, OffsetIndex.read(segment.offset_index_path, segment.base_offset))
+            except CorruptIndexError as error:
+                return self._mended_offset_index(segment, error.reason)
+            except FileNotFoundError:
+                return self._mended_offset_index(segment, MISSING)
+        return self._offset_indexes[segment]
+
+    def _mended_offset_index(self, segment: LogSegment, reason: str) -> OffsetIndex:
+        path = segment.offset_index_path
+        built = self._build(segment)
+        index = built.indexes.offset_index()
+        if built.error is None:
+            replace_file(path, index.to_bytes())
+            self._report(Mending(path, reason, BUILT_ANEW))
+        return self._keep(segment, index)
+
+    def _mend_time_index(self, segment: LogSegment, reason: str) -> int:
+        built = self._build(segment)
+        if built.error is not None:
+            raise built.error
+        replace_file(segment.time_index_path, built.indexes.time_index().to_bytes())
+        self._report(Mending(segment.time_index_path, reason, BUILT_ANEW))
+        self._latest[segment] = built.indexes.latest.timestamp
+        return self._latest[segment]
+
+    def _build(self, segment: LogSegment) -> _Built:
+        indexes = IndexBuilder(segment.base_offset, self._interval)
+        error: CorruptRecordError | None = None
+        try:
+            for _, batches in iterate_segment(segment.log_path, segment.base_offset):
+                indexes.append(batches)
+        except CorruptRecordError as broken:
+            error = broken
+        indexes.close()
+        return _Built(indexes, error)
+
+    def _keep(self, segment: LogSegment, index: OffsetIndex) -> OffsetIndex:
+        while len(self._offset_indexes) >= _OFFSET_INDEXES_KEPT:
+            del self._offset_indexes[next(iter(self._offset_indexes))]
+        self._offset_indexes[segment] = index
+        return index
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """Indexes of the batches of a segment up to its end, or to the one that `error` is about."""
+
+    indexes: IndexBuilder
+    error: CorruptRecordError | None
+
+
+def _leads_to_a_batch(segment: LogSegment, entry: OffsetPosition) -> bool:
+    """Say whether the batch at the entry's position begins at or before the entry's offset."""
+    if not entry.position:
+        return True
+    with segment.log_path.open("rb", buffering=0) as file:
+        file.seek(entry.position)
+        header = file.read(BATCH_OVERHEAD)
+    try:
+        return read_batch_header(header).base_offset <= entry.offset
+    except CorruptRecordError:
+        return False
