@@ -37,15 +37,32 @@ class SegmentIndexes:
         self._offset_indexes: dict[LogSegment, OffsetIndex] = {}
         self._latest: dict[LogSegment, int] = {}
         """The largest timestamps of segments whose batches were looked at for them."""
+        self._built: _Built | None = None
+        """What was built last: who reads through a broken segment asks for it again and again."""
 
     def position(self, segment: LogSegment, offset: int) -> int:
-        """Return where in the `.log` file looking for `offset` has to begin, bytes from its start."""
-        index = self._offset_index(segment)
-        entry = index.lookup(offset)
-        if not _leads_to_a_batch(segment, entry):
-            index = self._mended_offset_index(segment, "an entry leads to no batch that it could be of")
-            entry = index.lookup(offset)
-        return entry.position
+        """Return where in the `.log` file looking for `offset` has to begin, bytes from its start.
+
+        Raises CorruptRecordError where the index does not tell it, and the log is broken before `offset`.
+        """
+        try:
+            entry = self._offset_index(segment).lookup(offset)
+            if _leads_to_a_batch(segment, entry):
+                return entry.position
+            fault = "an entry leads to no batch that it could be of"
+        except CorruptIndexError as error:
+            fault = error.reason
+        except FileNotFoundError:
+            fault = MISSING
+        built = self._build(segment)
+        index = built.indexes.offset_index()
+        if built.error is None:
+            replace_file(segment.offset_index_path, index.to_bytes())
+            self._report(Mending(segment.offset_index_path, fault, BUILT_ANEW))
+            self._keep(segment, index)
+        elif offset >= built.end_offset:
+            raise built.error
+        return index.lookup(offset).position
 
     def transaction_index(self, segment: LogSegment) -> TransactionIndex:
         """Return the transaction index; without a file it is empty.
@@ -95,25 +112,12 @@ class SegmentIndexes:
         """Let go of all that was read: the segments have changed."""
         self._offset_indexes.clear()
         self._latest.clear()
+        self._built = None
 
     def _offset_index(self, segment: LogSegment) -> OffsetIndex:
         if segment not in self._offset_indexes:
-            try:
-                self._keep(segment, OffsetIndex.read(segment.offset_index_path, segment.base_offset))
-            except CorruptIndexError as error:
-                return self._mended_offset_index(segment, error.reason)
-            except FileNotFoundError:
-                return self._mended_offset_index(segment, MISSING)
+            self._keep(segment, OffsetIndex.read(segment.offset_index_path, segment.base_offset))
         return self._offset_indexes[segment]
-
-    def _mended_offset_index(self, segment: LogSegment, reason: str) -> OffsetIndex:
-        path = segment.offset_index_path
-        built = self._build(segment)
-        index = built.indexes.offset_index()
-        if built.error is None:
-            replace_file(path, index.to_bytes())
-            self._report(Mending(path, reason, BUILT_ANEW))
-        return self._keep(segment, index)
 
     def _mend_time_index(self, segment: LogSegment, reason: str) -> int:
         built = self._build(segment)
@@ -125,28 +129,34 @@ class SegmentIndexes:
         return self._latest[segment]
 
     def _build(self, segment: LogSegment) -> _Built:
+        if self._built is not None and self._built.segment == segment:
+            return self._built
         indexes = IndexBuilder(segment.base_offset, self._interval)
+        end_offset = segment.base_offset
         error: CorruptRecordError | None = None
         try:
             for _, batches in iterate_segment(segment.log_path, segment.base_offset):
                 indexes.append(batches)
+                end_offset = int(batches.last_offset[-1]) + 1
         except CorruptRecordError as broken:
             error = broken
         indexes.close()
-        return _Built(indexes, error)
+        self._built = _Built(segment, indexes, end_offset, error)
+        return self._built
 
-    def _keep(self, segment: LogSegment, index: OffsetIndex) -> OffsetIndex:
+    def _keep(self, segment: LogSegment, index: OffsetIndex) -> None:
         while len(self._offset_indexes) >= _OFFSET_INDEXES_KEPT:
             del self._offset_indexes[next(iter(self._offset_indexes))]
         self._offset_indexes[segment] = index
-        return index
 
 
 @dataclass(frozen=True, slots=True)
 class _Built:
-    """Indexes of the batches of a segment up to its end, or to the one that `error` is about."""
+    """Indexes of the batches of `segment` up to `end_offset` (exclusive), before the one that `error` is about."""
 
+    segment: LogSegment
     indexes: IndexBuilder
+    end_offset: int
     error: CorruptRecordError | None
 
 

@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.damaged_logs import intact_batches, survivors
 from support.local_logs import NOW, TOPIC_ID, create, read_all, records
 from support.record_batches import a_message_of_magic_1
 from support.transactions import ABORT, data, next_offset
 from tiered_storage.errors import (
+    CorruptLogError,
+    CorruptRecordError,
     InvalidLogDirectoryError,
     LogDirectoryLockedError,
-    TieredStorageError,
     UnsupportedMagicError,
 )
 from tiered_storage.kafka_log import log_segments
@@ -25,7 +27,7 @@ from tiered_storage.kafka_log.local_log import LocalLog
 from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_read import Isolation
 from tiered_storage.kafka_log.offset_index import OffsetIndex
-from tiered_storage.kafka_log.record_batch import encode_batch
+from tiered_storage.kafka_log.record_batch import encode_batch, read_batch_header
 from tiered_storage.kafka_log.segment_scan import scan_segment
 from tiered_storage.kafka_log.transaction_index import TransactionIndex
 
@@ -396,32 +398,109 @@ def test_what_fails_while_a_log_is_written_leaves_no_file_open_behind_it(
     assert descriptors() == before
 
 
-@settings(max_examples=30, deadline=None)
+def damaged(content: bytes, draw: st.DataObject) -> bytes | None:
+    """The content of a file after something has come over it; None: it is gone."""
+    kind = draw.draw(st.sampled_from(["cut", "changed", "replaced", "gone"]), label="damage")
+    if kind == "cut":
+        return content[: draw.draw(st.integers(0, len(content)))]
+    if kind == "changed" and content:
+        changed = bytearray(content)
+        changed[draw.draw(st.integers(0, len(content) - 1))] ^= 1 << draw.draw(st.integers(0, 7))
+        return bytes(changed)
+    if kind == "replaced":
+        return draw.draw(st.binary(max_size=200))
+    return None if kind == "gone" else content
+
+
+def segment_content(log: LocalLog, base: int, end: int) -> bytes:
+    """All batches of a segment of `log`."""
+    found = bytearray()
+    offset = base
+    while offset < end and (batches := log.read(offset, 100)):
+        if read_batch_header(batches).base_offset >= end:
+            break
+        found += batches
+        offset = next_offset(batches)
+    return bytes(found)
+
+
+def check_what_is_read_of_a_broken_segment(log: LocalLog, path: Path, sound: bytes) -> None:
+    """Each batch that still is where it was is found by its offset, or the log says which file is broken."""
+    for batch in intact_batches(path.read_bytes(), sound):
+        try:
+            assert log.read(read_batch_header(batch).base_offset, 1) == batch
+        except CorruptRecordError as error:
+            assert error.path == str(path)
+
+
+MAY_STOP_A_LOG = ("leader-epoch-checkpoint", "partition.metadata")
+"""Beside `.log` files: what nothing else tells, so that it cannot be built anew where it is broken."""
+
+
+@settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_whatever_became_of_a_file_a_log_opens_or_says_what_is_wrong(
+def test_whatever_became_of_a_file_no_sound_record_is_lost(
     tmp_path_factory: pytest.TempPathFactory, draw: st.DataObject
 ) -> None:
-    log = many_segments(tmp_path_factory.mktemp("logs"))
-    path = draw.draw(st.sampled_from(sorted(log.directory.iterdir())), label="file")
-    content = bytearray(path.read_bytes())
-    kind = draw.draw(st.sampled_from(["cut", "changed", "replaced", "gone"]))
-    if kind == "cut":
-        del content[draw.draw(st.integers(0, len(content))) :]
-    elif kind == "changed" and content:
-        content[draw.draw(st.integers(0, len(content) - 1))] ^= 1 << draw.draw(st.integers(0, 7))
-    elif kind == "replaced":
-        content[:] = draw.draw(st.binary(max_size=200))
-    path.write_bytes(content)
-    if kind == "gone":
+    sound_log = many_segments(tmp_path_factory.mktemp("logs"))
+    sound = contents(sound_log)
+    with LocalLog.open(sound_log.directory, SEGMENT, clock=lambda: NOW) as log:
+        producers, epochs = log.producers, log.leader_epochs
+        aborted = log.fetch(0, 1, Isolation.READ_COMMITTED).aborted
+    assert contents(sound_log) == sound
+    name = draw.draw(st.sampled_from(sorted(sound)), label="file")
+    path = sound_log.directory / name
+    change = damaged(sound[name], draw)
+    files = sound | {name: change or b""}
+    path.write_bytes(change or b"")
+    if change is None:
         path.unlink()
-    recovery_point = draw.draw(st.none() | st.integers(0, 12))
+        del files[name]
+    recovery_point = draw.draw(st.none() | st.integers(0, 12), label="recovery point")
+    expected = survivors(files, recovery_point)
 
     try:
-        with LocalLog.open(log.directory, SEGMENT, clock=lambda: NOW, recovery_point=recovery_point) as reopened:
-            offset = reopened.log_start_offset
-            while batches := reopened.fetch(offset, 100, Isolation.READ_COMMITTED).batches:
-                offset = next_offset(batches)
-            assert offset == reopened.last_stable_offset
-            assert reopened.append(records()) == reopened.log_end_offset - 1
-    except TieredStorageError as error:
-        assert str(log.directory.name) in str(error)
+        log = LocalLog.open(sound_log.directory, SEGMENT, clock=lambda: NOW, recovery_point=recovery_point)
+    except CorruptLogError as error:
+        assert error.path == str(path)
+        assert name in MAY_STOP_A_LOG or expected.refused == int(name[:20])
+        return
+
+    with log:
+        assert expected.refused is None
+        bases = [segment.base_offset for segment in log.segments]
+        assert bases == sorted(expected.segments)
+        for base, end in zip(bases, [*bases[1:], expected.end_offset], strict=True):
+            if path != log.directory / f"{base:020d}.log" or base in expected.verified:
+                assert segment_content(log, base, end) == expected.segments[base]
+                continue
+            # A closed segment is believed when the log is opened: what is broken in it is found by who reads it.
+            check_what_is_read_of_a_broken_segment(log, path, sound[name])
+            assert path.read_bytes() == files[name]
+        assert log.log_end_offset == expected.end_offset
+        is_untouched = not name.endswith(".log") or change == sound[name]
+        if is_untouched:
+            assert log.producers == producers
+            assert log.leader_epochs == epochs or name == "leader-epoch-checkpoint"
+        if is_untouched and (not name.endswith(".txnindex") or int(name[:20]) in expected.verified):
+            assert log.fetch(0, 1, Isolation.READ_COMMITTED).aborted == aborted
+        told = {mending.path.name for mending in log.mended}
+        of_the_same_segment = {each for each in (*sound, name) if each[:20] == name[:20]}
+        assert told <= of_the_same_segment | {f"{base:020d}.log" for base in expected.removed}
+        assert (log.truncated_bytes > 0) == any(
+            expected.segments.get(base) != files[f"{base:020d}.log"] for base in expected.verified
+        )
+        assert log.append(records()) == expected.end_offset
+
+
+@pytest.mark.parametrize("kind", ["index", "timeindex"])
+@pytest.mark.parametrize("base", [0, 3, 6])
+def test_an_index_that_was_lost_is_told_of(tmp_path: Path, kind: str, base: int) -> None:
+    log = many_segments(tmp_path)
+    before = contents(log)
+    path = log.directory / f"{base:020d}.{kind}"
+    path.unlink()
+
+    with LocalLog.open(log.directory, SEGMENT, clock=lambda: NOW) as reopened:
+        assert [str(mending) for mending in reopened.mended] == [f"{path}: it is missing: built anew from the log"]
+    assert contents(log) == before

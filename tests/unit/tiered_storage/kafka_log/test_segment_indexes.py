@@ -98,8 +98,22 @@ def test_up_to_where_a_log_is_broken_as_well_it_is_found(closed: Closed) -> None
     closed.segment.offset_index_path.unlink()
     closed.break_log()
 
-    assert closed.positions() == [*POSITIONS[:3], POSITIONS[2]]
+    for _ in range(2):
+        assert [closed.indexes.position(closed.segment, offset) for offset in range(10, 13)] == POSITIONS[:3]
+        with pytest.raises(CorruptRecordError, match=f"at byte {3 * SIZE}: .*CRC"):
+            closed.indexes.position(closed.segment, 13)
     assert (closed.told, closed.segment.offset_index_path.exists()) == ([], False)
+
+
+def test_a_sound_index_leads_past_what_is_broken_in_the_log(closed: Closed) -> None:
+    content = bytearray(closed.segment.log_path.read_bytes())
+    content[SIZE] ^= 1
+    closed.segment.log_path.write_bytes(content)
+
+    assert [closed.indexes.position(closed.segment, offset) for offset in (10, 12, 13)] == [0, 2 * SIZE, 3 * SIZE]
+    with pytest.raises(CorruptRecordError):
+        closed.indexes.position(closed.segment, 11)
+    assert (closed.contents(), closed.told) == (closed.before, [])
 
 
 @pytest.mark.parametrize(
