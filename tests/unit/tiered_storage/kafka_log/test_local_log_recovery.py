@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.damaged_logs import intact_batches, survivors
+from support.damaged_logs import survivors
 from support.local_logs import NOW, TOPIC_ID, create, read_all, records
+from support.log_contents import check_what_is_read_of_a_broken_segment, segment_content
 from support.record_batches import a_message_of_magic_1
-from support.transactions import ABORT, data, next_offset
+from support.transactions import ABORT, data
 from tiered_storage.errors import (
     CorruptLogError,
-    CorruptRecordError,
     InvalidLogDirectoryError,
     LogDirectoryLockedError,
     UnsupportedMagicError,
@@ -27,7 +27,7 @@ from tiered_storage.kafka_log.local_log import LocalLog
 from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_read import Isolation
 from tiered_storage.kafka_log.offset_index import OffsetIndex
-from tiered_storage.kafka_log.record_batch import encode_batch, read_batch_header
+from tiered_storage.kafka_log.record_batch import encode_batch
 from tiered_storage.kafka_log.segment_scan import scan_segment
 from tiered_storage.kafka_log.transaction_index import TransactionIndex
 
@@ -410,27 +410,6 @@ def damaged(content: bytes, draw: st.DataObject) -> bytes | None:
     if kind == "replaced":
         return draw.draw(st.binary(max_size=200))
     return None if kind == "gone" else content
-
-
-def segment_content(log: LocalLog, base: int, end: int) -> bytes:
-    """All batches of a segment of `log`."""
-    found = bytearray()
-    offset = base
-    while offset < end and (batches := log.read(offset, 100)):
-        if read_batch_header(batches).base_offset >= end:
-            break
-        found += batches
-        offset = next_offset(batches)
-    return bytes(found)
-
-
-def check_what_is_read_of_a_broken_segment(log: LocalLog, path: Path, sound: bytes) -> None:
-    """Each batch that still is where it was is found by its offset, or the log says which file is broken."""
-    for batch in intact_batches(path.read_bytes(), sound):
-        try:
-            assert log.read(read_batch_header(batch).base_offset, 1) == batch
-        except CorruptRecordError as error:
-            assert error.path == str(path)
 
 
 MAY_STOP_A_LOG = ("leader-epoch-checkpoint", "partition.metadata")

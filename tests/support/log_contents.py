@@ -1,0 +1,32 @@
+"""What a log gives back, segment by segment, whole or broken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.damaged_logs import intact_batches
+from support.transactions import next_offset
+from tiered_storage.errors import CorruptRecordError
+from tiered_storage.kafka_log.local_log import LocalLog
+from tiered_storage.kafka_log.record_batch import read_batch_header
+
+
+def segment_content(log: LocalLog, base: int, end: int) -> bytes:
+    """All batches of a segment of `log`."""
+    found = bytearray()
+    offset = max(base, log.log_start_offset)
+    while offset < end and (batches := log.read(offset, 100)):
+        if read_batch_header(batches).base_offset >= end:
+            break
+        found += batches
+        offset = next_offset(batches)
+    return bytes(found)
+
+
+def check_what_is_read_of_a_broken_segment(log: LocalLog, path: Path, sound: bytes) -> None:
+    """Each batch that still is where it was is found by its offset, or the log says which file is broken."""
+    for batch in intact_batches(path.read_bytes(), sound):
+        try:
+            assert log.read(read_batch_header(batch).base_offset, 1) == batch
+        except CorruptRecordError as error:
+            assert error.path == str(path)
