@@ -34,7 +34,7 @@ from tiered_storage.kafka_log.offset_checkpoint import (
 from tiered_storage.kafka_log.partition_metadata import PARTITION_METADATA
 from tiered_storage.kafka_log.record_batch import Compression
 
-_CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=100)
+_CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=0)
 _MEND = 1
 _UNCLEAN = 2
 _MAY_STOP = (
@@ -96,7 +96,8 @@ def _may_not_be_cut(files: dict[str, bytes], changed: Path) -> bool:
     """Whether a segment may hold a batch that is whole and yet stops its log: by its header, or as an end marker."""
     if changed.suffix != ".log":
         return False
-    found = survey(files[changed.name], int(changed.stem))
+    later = [int(name[:20]) for name in files if name.endswith(".log") and name > changed.name]
+    found = survey(files[changed.name], int(changed.stem), min(later, default=None))
     return found.is_refused or found.has_control
 
 

@@ -30,15 +30,15 @@ class Survey:
     has_control: bool
 
 
-def survey(content: bytes, base_offset: int) -> Survey:
-    """Walk the batches of a `.log` file that is named by `base_offset`."""
+def survey(content: bytes, base_offset: int, segment_end: int | None = None) -> Survey:
+    """Walk the batches of a `.log` file that is named by `base_offset`; the next one begins at `segment_end`."""
     position, next_offset, has_control = 0, base_offset, False
     while position < len(content):
         rest = content[position:]
         if not _is_whole(rest):
             break
         last = _last_offset(rest, base_offset, next_offset)
-        if last is None:
+        if last is None or (segment_end is not None and last >= segment_end):
             return Survey(content[:position], next_offset, is_torn=False, is_refused=True, has_control=has_control)
         has_control |= bool(rest[_CRC_END + 1] & 0x20)
         next_offset = last + 1
@@ -72,7 +72,7 @@ def survivors(files: Mapping[str, bytes], recovery_point: int | None) -> Survivo
     verified = [base for base in bases if base >= first]
     end_offset = first
     for i, base in enumerate(verified):
-        found = survey(logs[base], base)
+        found = survey(logs[base], base, min(verified[i + 1 :], default=None))
         if found.is_refused:
             return Survivors(left, end_offset, frozenset(verified), base, frozenset())
         left[base], end_offset = found.sound, found.next_offset

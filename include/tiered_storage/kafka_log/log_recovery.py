@@ -146,7 +146,8 @@ def _read(
         producers.end_offset = segment.base_offset
         if i > 0 and segment.base_offset not in snapshots:
             take_snapshot(directory, producers)
-        recovered = recover_segment(segment, config.index_interval_bytes, producers)
+        segment_end = later[0].base_offset if later else None
+        recovered = recover_segment(segment, config.index_interval_bytes, producers, segment_end=segment_end)
         truncated_bytes += recovered.truncated_bytes
         epochs += recovered.epochs
         if recovered.truncated_bytes:

@@ -110,11 +110,16 @@ class LogSegments:
         """Return whole batches, up to `max_bytes` but at least one, beginning with the one that `offset` is in.
 
         They end with their segment, and below `end_offset` (exclusive), at the latest. None stands for no batch.
+        Raises CorruptRecordError where a batch cannot be read, or reaches into the next segment.
         """
         self._active.write_out()
-        for segment in self._from(offset):
+        segments = self._from(offset)
+        for i, segment in enumerate(segments):
+            segment_end = segments[i + 1].base_offset if i + 1 < len(segments) else None
             position = self._position(segment, offset)
-            if found := read_batch_range(segment.log_path, position, offset, max_bytes, end_offset):
+            if found := read_batch_range(
+                segment.log_path, position, offset, max_bytes, end_offset, segment_end=segment_end
+            ):
                 return found
             if end_offset is not None and segment.base_offset >= end_offset:
                 break

@@ -13,9 +13,10 @@ from support.damaged_logs import survivors
 from support.local_logs import NOW, TOPIC_ID, create, read_all, records
 from support.log_contents import check_what_is_read_of_a_broken_segment, segment_content
 from support.record_batches import a_message_of_magic_1
-from support.transactions import ABORT, data
+from support.transactions import ABORT, data, next_offset
 from tiered_storage.errors import (
     CorruptLogError,
+    CorruptRecordError,
     InvalidLogDirectoryError,
     LogDirectoryLockedError,
     UnsupportedMagicError,
@@ -238,6 +239,31 @@ def test_damage_before_the_recovery_point_is_not_looked_for(tmp_path: Path) -> N
     for recovery_point in (9, None):
         with LocalLog.open(log.directory, SEGMENT, clock=lambda: NOW, recovery_point=recovery_point) as reopened:
             assert (reopened.log_end_offset, reopened.truncated_bytes) == (11, 0)
+
+
+@pytest.mark.parametrize("recovery_point", [None, 0])
+def test_a_batch_that_reaches_into_the_next_segment_hides_none_of_it(
+    tmp_path: Path, recovery_point: int | None
+) -> None:
+    log = many_segments(tmp_path)
+    path = log.segments[0].log_path
+    content = bytearray(path.read_bytes())
+    position = int(scan_segment(path, 0).position[-1])
+    content[position + 7] = 5  # its base offset, which no checksum covers
+    path.write_bytes(content)
+    log.segments[0].offset_index_path.write_bytes(b"")
+
+    def read() -> None:
+        with LocalLog.open(log.directory, SEGMENT, clock=lambda: NOW, recovery_point=recovery_point) as reopened:
+            assert next_offset(reopened.read(0, 1000)) == 2
+            reopened.read(2, 1000)
+
+    for _ in range(2):
+        with pytest.raises(
+            CorruptRecordError, match=f"at byte {position}: the batch reaches offset 5, the next segment"
+        ):
+            read()
+    assert path.read_bytes() == content
 
 
 def test_zeros_behind_a_closed_segment_are_trimmed_and_what_follows_stays(tmp_path: Path) -> None:
