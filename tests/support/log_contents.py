@@ -1,14 +1,36 @@
-"""What a log gives back, segment by segment, whole or broken."""
+"""A log of several segments for tests, what is in its files, and what it gives back, whole or broken."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from support.damaged_logs import intact_batches
-from support.transactions import next_offset
+from support.local_logs import create
+from support.transactions import ABORT, data, next_offset
 from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.local_log import LocalLog
+from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.record_batch import read_batch_header
+
+SMALL_SEGMENTS = LogConfig(segment_bytes=3 * len(data(0, 1, 0)), index_interval_bytes=0)
+
+
+def many_segments(directory: Path) -> LocalLog:
+    """Four segments of three batches, of which the second aborts a transaction that the first begins."""
+    log = create(directory, config=SMALL_SEGMENTS)
+    log.append_encoded_batch(data(0, 9, 0, transactional=True))
+    for sequence in range(3):
+        log.append_encoded_batch(data(0, 1, sequence))
+    log.append_end_marker(9, 0, ABORT)
+    for sequence in range(3, 9):
+        log.append_encoded_batch(data(0, 1, sequence))
+    log.close()
+    return log
+
+
+def contents(log: LocalLog) -> dict[str, bytes]:
+    """The files in a log's directory."""
+    return {path.name: path.read_bytes() for path in log.directory.iterdir()}
 
 
 def segment_content(log: LocalLog, base: int, end: int) -> bytes:

@@ -6,27 +6,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from support.damaged_logs import survivors
 from support.local_logs import NOW, TOPIC_ID, create, read_all, records
-from support.log_contents import check_what_is_read_of_a_broken_segment, segment_content
+from support.log_contents import (
+    SMALL_SEGMENTS,
+    contents,
+    many_segments,
+)
 from support.record_batches import a_message_of_magic_1
-from support.transactions import ABORT, data, next_offset
+from support.transactions import ABORT, data
 from tiered_storage.errors import (
-    CorruptLogError,
-    CorruptRecordError,
     InvalidLogDirectoryError,
     LogDirectoryLockedError,
     UnsupportedMagicError,
 )
-from tiered_storage.kafka_log import log_segments
 from tiered_storage.kafka_log.directory_lock import DirectoryLock, ensure_unlocked
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, read_leader_epochs
 from tiered_storage.kafka_log.local_log import LocalLog
 from tiered_storage.kafka_log.log_config import LogConfig
-from tiered_storage.kafka_log.log_read import Isolation
 from tiered_storage.kafka_log.offset_index import OffsetIndex
 from tiered_storage.kafka_log.record_batch import encode_batch
 from tiered_storage.kafka_log.segment_scan import scan_segment
@@ -177,26 +174,6 @@ def test_a_directory_that_exists_is_not_created_over(tmp_path: Path) -> None:
         create(tmp_path)
 
 
-SEGMENT = LogConfig(segment_bytes=3 * len(data(0, 1, 0)), index_interval_bytes=0)
-
-
-def many_segments(directory: Path) -> LocalLog:
-    """Four segments of three batches, of which the second aborts a transaction that the first begins."""
-    log = create(directory, config=SEGMENT)
-    log.append_encoded_batch(data(0, 9, 0, transactional=True))
-    for sequence in range(3):
-        log.append_encoded_batch(data(0, 1, sequence))
-    log.append_end_marker(9, 0, ABORT)
-    for sequence in range(3, 9):
-        log.append_encoded_batch(data(0, 1, sequence))
-    log.close()
-    return log
-
-
-def contents(log: LocalLog) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in log.directory.iterdir()}
-
-
 def test_from_the_recovery_point_on_all_is_verified_and_built_anew(tmp_path: Path) -> None:
     log = many_segments(tmp_path)
     before = contents(log)
@@ -204,7 +181,7 @@ def test_from_the_recovery_point_on_all_is_verified_and_built_anew(tmp_path: Pat
         if path.suffix in (".index", ".timeindex", ".txnindex") or (path.stem == f"{6:020d}" and path.suffix != ".log"):
             path.write_bytes(b"nonsense of any size")
 
-    with LocalLog.open(log.directory, SEGMENT, clock=lambda: NOW, recovery_point=1) as reopened:
+    with LocalLog.open(log.directory, SMALL_SEGMENTS, clock=lambda: NOW, recovery_point=1) as reopened:
         assert (reopened.log_end_offset, reopened.truncated_bytes) == (11, 0)
         assert reopened.recovery_point == 1
 
@@ -218,7 +195,7 @@ def test_damage_behind_the_recovery_point_ends_the_log_there(tmp_path: Path) -> 
     content[-1] ^= 1
     path.write_bytes(content)
 
-    with LocalLog.open(log.directory, SEGMENT, clock=lambda: NOW, recovery_point=4) as reopened:
+    with LocalLog.open(log.directory, SMALL_SEGMENTS, clock=lambda: NOW, recovery_point=4) as reopened:
         size = len(data(0, 1, 0))
         assert reopened.truncated_bytes > 4 * size
         assert (reopened.log_end_offset, len(reopened.segments)) == (5, 2)
@@ -237,33 +214,8 @@ def test_damage_before_the_recovery_point_is_not_looked_for(tmp_path: Path) -> N
     path.write_bytes(content)
 
     for recovery_point in (9, None):
-        with LocalLog.open(log.directory, SEGMENT, clock=lambda: NOW, recovery_point=recovery_point) as reopened:
+        with LocalLog.open(log.directory, SMALL_SEGMENTS, clock=lambda: NOW, recovery_point=recovery_point) as reopened:
             assert (reopened.log_end_offset, reopened.truncated_bytes) == (11, 0)
-
-
-@pytest.mark.parametrize("recovery_point", [None, 0])
-def test_a_batch_that_reaches_into_the_next_segment_hides_none_of_it(
-    tmp_path: Path, recovery_point: int | None
-) -> None:
-    log = many_segments(tmp_path)
-    path = log.segments[0].log_path
-    content = bytearray(path.read_bytes())
-    position = int(scan_segment(path, 0).position[-1])
-    content[position + 7] = 5  # its base offset, which no checksum covers
-    path.write_bytes(content)
-    log.segments[0].offset_index_path.write_bytes(b"")
-
-    def read() -> None:
-        with LocalLog.open(log.directory, SEGMENT, clock=lambda: NOW, recovery_point=recovery_point) as reopened:
-            assert next_offset(reopened.read(0, 1000)) == 2
-            reopened.read(2, 1000)
-
-    for _ in range(2):
-        with pytest.raises(
-            CorruptRecordError, match=f"at byte {position}: the batch reaches offset 5, the next segment"
-        ):
-            read()
-    assert path.read_bytes() == content
 
 
 def test_zeros_behind_a_closed_segment_are_trimmed_and_what_follows_stays(tmp_path: Path) -> None:
@@ -272,7 +224,7 @@ def test_zeros_behind_a_closed_segment_are_trimmed_and_what_follows_stays(tmp_pa
     with log.segments[1].log_path.open("ab") as file:
         file.truncate(1 << 20)
 
-    with LocalLog.open(log.directory, SEGMENT, clock=lambda: NOW, recovery_point=0) as reopened:
+    with LocalLog.open(log.directory, SMALL_SEGMENTS, clock=lambda: NOW, recovery_point=0) as reopened:
         assert reopened.log_end_offset == 11
 
     assert contents(log) == before
@@ -285,7 +237,7 @@ def test_indexes_of_closed_segments_that_are_missing_or_broken_are_built_anew(tm
     log.segments[1].transaction_index_path.write_bytes(b"broken")
     log.segments[2].time_index_path.write_bytes(b"broken")
 
-    LocalLog.open(log.directory, SEGMENT, clock=lambda: NOW).close()
+    LocalLog.open(log.directory, SMALL_SEGMENTS, clock=lambda: NOW).close()
 
     assert contents(log) == before
 
@@ -294,7 +246,7 @@ def test_a_closed_segment_is_read_though_its_index_is_nonsense(tmp_path: Path) -
     log = many_segments(tmp_path)
     log.segments[1].offset_index_path.write_bytes(b"\xff" * 16)
 
-    with LocalLog.open(log.directory, SEGMENT, clock=lambda: NOW) as reopened:
+    with LocalLog.open(log.directory, SMALL_SEGMENTS, clock=lambda: NOW) as reopened:
         assert [record.offset for record in read_all(reopened)] == list(range(11))
 
 
@@ -305,7 +257,7 @@ def test_indexes_may_be_preallocated(tmp_path: Path) -> None:
             with path.open("ab") as file:
                 file.truncate(size)
 
-    with LocalLog.open(log.directory, SEGMENT, clock=lambda: NOW) as reopened:
+    with LocalLog.open(log.directory, SMALL_SEGMENTS, clock=lambda: NOW) as reopened:
         assert [record.offset for record in read_all(reopened)] == list(range(11))
         assert reopened.segments[-1].offset_index_path.stat().st_size < 8 * 1000
 
@@ -330,21 +282,21 @@ def test_snapshots_that_belong_to_no_segment_go_but_for_the_last_one(tmp_path: P
     for offset in (4, 10, 12, 99):
         (log.directory / f"{offset:020d}.snapshot").write_bytes(source.read_bytes())
 
-    with LocalLog.open(log.directory, SEGMENT, clock=lambda: NOW):
+    with LocalLog.open(log.directory, SMALL_SEGMENTS, clock=lambda: NOW):
         found = sorted(int(path.stem) for path in log.directory.glob("*.snapshot"))
     assert found == [3, 6, 9, 11]
 
 
 def test_producers_below_the_log_start_are_known_by_the_last_snapshot(tmp_path: Path) -> None:
     log = many_segments(tmp_path)
-    known = LocalLog.open(log.directory, SEGMENT, clock=lambda: NOW)
+    known = LocalLog.open(log.directory, SMALL_SEGMENTS, clock=lambda: NOW)
     expected = known.producers
     known.close()
     for path in log.directory.iterdir():
         if (path.name.endswith(".snapshot") and path.stem != f"{11:020d}") or path.stem in (f"{0:020d}", f"{3:020d}"):
             path.unlink()
 
-    with LocalLog.open(log.directory, SEGMENT, clock=lambda: NOW) as reopened:
+    with LocalLog.open(log.directory, SMALL_SEGMENTS, clock=lambda: NOW) as reopened:
         assert reopened.producers == expected
 
 
@@ -356,7 +308,7 @@ def test_an_older_format_in_closed_segments_is_no_hindrance(tmp_path: Path) -> N
     for snapshot in log.directory.glob("*.snapshot"):
         snapshot.unlink()
 
-    with LocalLog.open(log.directory, SEGMENT, clock=lambda: NOW) as reopened:
+    with LocalLog.open(log.directory, SMALL_SEGMENTS, clock=lambda: NOW) as reopened:
         assert [entry.last_offset for entry in reopened.producers if entry.producer_id == 1] == [10]
 
 
@@ -375,137 +327,3 @@ def test_the_log_directory_is_locked_for_as_long_as_a_log_in_it_is_open(tmp_path
         LocalLog.open(log.directory, lock=lock).close()
         with pytest.raises(LogDirectoryLockedError):
             ensure_unlocked(tmp_path)
-
-
-def descriptors() -> int:
-    """How many files this process has open."""
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def unwritable(path: Path) -> None:
-    """Let whoever replaces the small file `path` fail, root as well."""
-    path.with_name(path.name + ".tmp").mkdir()
-
-
-@pytest.mark.parametrize(
-    ("start", "checkpoint"),
-    [
-        (0, "0\n2\n0 0\n9 99\n"),  # epochs past the end are dropped
-        (1, "0\n1\n0 0\n"),  # the log start moves the first epoch up
-        (50, "0\n1\n0 0\n"),  # the log begins anew at its start
-    ],
-)
-def test_a_log_that_fails_to_open_leaves_no_file_open(tmp_path: Path, start: int, checkpoint: str) -> None:
-    log = many_segments(tmp_path)
-    (log.directory / "leader-epoch-checkpoint").write_text(checkpoint)
-    unwritable(log.directory / "leader-epoch-checkpoint")
-    before = descriptors()
-
-    with pytest.raises(IsADirectoryError):
-        LocalLog.open(log.directory, SEGMENT, clock=lambda: NOW, log_start_offset=start)
-    assert descriptors() == before
-    ensure_unlocked(tmp_path)
-
-
-def test_what_fails_while_a_log_is_written_leaves_no_file_open_behind_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(directory: Path) -> None:
-        raise OSError(f"the disk of {directory} is gone")
-
-    before = descriptors()
-    log = create(tmp_path)
-    log.append(records())
-    with monkeypatch.context() as patched:
-        patched.setattr(log_segments, "sync_directory", fails)
-        with pytest.raises(OSError, match="is gone"):
-            log.roll()
-    log.abandon()
-    assert descriptors() == before
-
-
-def damaged(content: bytes, draw: st.DataObject) -> bytes | None:
-    """The content of a file after something has come over it; None: it is gone."""
-    kind = draw.draw(st.sampled_from(["cut", "changed", "replaced", "gone"]), label="damage")
-    if kind == "cut":
-        return content[: draw.draw(st.integers(0, len(content)))]
-    if kind == "changed" and content:
-        changed = bytearray(content)
-        changed[draw.draw(st.integers(0, len(content) - 1))] ^= 1 << draw.draw(st.integers(0, 7))
-        return bytes(changed)
-    if kind == "replaced":
-        return draw.draw(st.binary(max_size=200))
-    return None if kind == "gone" else content
-
-
-MAY_STOP_A_LOG = ("leader-epoch-checkpoint", "partition.metadata")
-"""Beside `.log` files: what nothing else tells, so that it cannot be built anew where it is broken."""
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_whatever_became_of_a_file_no_sound_record_is_lost(
-    tmp_path_factory: pytest.TempPathFactory, draw: st.DataObject
-) -> None:
-    sound_log = many_segments(tmp_path_factory.mktemp("logs"))
-    sound = contents(sound_log)
-    with LocalLog.open(sound_log.directory, SEGMENT, clock=lambda: NOW) as log:
-        producers, epochs = log.producers, log.leader_epochs
-        aborted = log.fetch(0, 1, Isolation.READ_COMMITTED).aborted
-    assert contents(sound_log) == sound
-    name = draw.draw(st.sampled_from(sorted(sound)), label="file")
-    path = sound_log.directory / name
-    change = damaged(sound[name], draw)
-    files = sound | {name: change or b""}
-    path.write_bytes(change or b"")
-    if change is None:
-        path.unlink()
-        del files[name]
-    recovery_point = draw.draw(st.none() | st.integers(0, 12), label="recovery point")
-    expected = survivors(files, recovery_point)
-
-    try:
-        log = LocalLog.open(sound_log.directory, SEGMENT, clock=lambda: NOW, recovery_point=recovery_point)
-    except CorruptLogError as error:
-        assert error.path == str(path)
-        assert name in MAY_STOP_A_LOG or expected.refused == int(name[:20])
-        return
-
-    with log:
-        assert expected.refused is None
-        bases = [segment.base_offset for segment in log.segments]
-        assert bases == sorted(expected.segments)
-        for base, end in zip(bases, [*bases[1:], expected.end_offset], strict=True):
-            if path != log.directory / f"{base:020d}.log" or base in expected.verified:
-                assert segment_content(log, base, end) == expected.segments[base]
-                continue
-            # A closed segment is believed when the log is opened: what is broken in it is found by who reads it.
-            check_what_is_read_of_a_broken_segment(log, path, sound[name])
-            assert path.read_bytes() == files[name]
-        assert log.log_end_offset == expected.end_offset
-        is_untouched = not name.endswith(".log") or change == sound[name]
-        if is_untouched:
-            assert log.producers == producers
-            assert log.leader_epochs == epochs or name == "leader-epoch-checkpoint"
-        if is_untouched and (not name.endswith(".txnindex") or int(name[:20]) in expected.verified):
-            assert log.fetch(0, 1, Isolation.READ_COMMITTED).aborted == aborted
-        told = {mending.path.name for mending in log.mended}
-        of_the_same_segment = {each for each in (*sound, name) if each[:20] == name[:20]}
-        assert told <= of_the_same_segment | {f"{base:020d}.log" for base in expected.removed}
-        assert (log.truncated_bytes > 0) == any(
-            expected.segments.get(base) != files[f"{base:020d}.log"] for base in expected.verified
-        )
-        assert log.append(records()) == expected.end_offset
-
-
-@pytest.mark.parametrize("kind", ["index", "timeindex"])
-@pytest.mark.parametrize("base", [0, 3, 6])
-def test_an_index_that_was_lost_is_told_of(tmp_path: Path, kind: str, base: int) -> None:
-    log = many_segments(tmp_path)
-    before = contents(log)
-    path = log.directory / f"{base:020d}.{kind}"
-    path.unlink()
-
-    with LocalLog.open(log.directory, SEGMENT, clock=lambda: NOW) as reopened:
-        assert [str(mending) for mending in reopened.mended] == [f"{path}: it is missing: built anew from the log"]
-    assert contents(log) == before
