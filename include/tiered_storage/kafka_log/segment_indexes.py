@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiered_storage.errors import CorruptIndexError, CorruptRecordError
-from tiered_storage.kafka_log.batch_header import BATCH_OVERHEAD, read_batch_header
+from tiered_storage.kafka_log.batch_header import BATCH_OVERHEAD, NO_TIMESTAMP, read_batch_header
 from tiered_storage.kafka_log.index_builder import IndexBuilder
 from tiered_storage.kafka_log.index_rebuild import rebuild_indexes, write_transaction_index
 from tiered_storage.kafka_log.log_segment import LogSegment
@@ -61,7 +61,7 @@ class SegmentIndexes:
             self._report(Mending(segment.offset_index_path, fault, BUILT_ANEW))
             self._keep(segment, index)
         elif offset >= built.end_offset:
-            raise built.error
+            raise built.error.with_traceback(None)
         return index.lookup(offset).position
 
     def transaction_index(self, segment: LogSegment) -> TransactionIndex:
@@ -94,18 +94,25 @@ class SegmentIndexes:
             return self._mend_time_index(segment, MISSING)
         if timestamps.size:
             return int(timestamps[-1])
-        indexes = self._build(segment).indexes
-        self._latest[segment] = indexes.latest.timestamp
-        return self._latest[segment] if indexes.latest.timestamp < 0 else self._mend_time_index(segment, "it is empty")
+        if self._whole(segment).latest.timestamp >= 0:
+            return self._mend_time_index(segment, "it is empty")
+        self._latest[segment] = NO_TIMESTAMP
+        return NO_TIMESTAMP
 
     def confirmed_latest_timestamp(self, segment: LogSegment) -> int:
         """Return the largest timestamp (ms) after a look at the batches, the first time it is asked for.
 
-        Of a segment that is broken both what is sound and the time index count. Raises as `transaction_index` does.
+        An index that ends too early is built anew. Of a segment that is broken both what is sound and the time index
+        count. Raises as `transaction_index` does.
         """
-        if segment not in self._latest:
-            told = self.latest_timestamp(segment)
-            self._latest[segment] = max(told, self._build(segment).indexes.latest.timestamp)
+        told = self.latest_timestamp(segment)
+        if segment in self._latest:
+            return self._latest[segment]
+        built = self._build(segment)
+        found = built.indexes.latest.timestamp
+        if found > told and built.error is None:
+            return self._mend_time_index(segment, f"a record is later than timestamp {told}, its last entry")
+        self._latest[segment] = max(told, found)
         return self._latest[segment]
 
     def forget(self) -> None:
@@ -120,13 +127,18 @@ class SegmentIndexes:
         return self._offset_indexes[segment]
 
     def _mend_time_index(self, segment: LogSegment, reason: str) -> int:
+        indexes = self._whole(segment)
+        replace_file(segment.time_index_path, indexes.time_index().to_bytes())
+        self._report(Mending(segment.time_index_path, reason, BUILT_ANEW))
+        self._latest[segment] = indexes.latest.timestamp
+        return self._latest[segment]
+
+    def _whole(self, segment: LogSegment) -> IndexBuilder:
+        """Return indexes of all of a segment, which must not be broken."""
         built = self._build(segment)
         if built.error is not None:
-            raise built.error
-        replace_file(segment.time_index_path, built.indexes.time_index().to_bytes())
-        self._report(Mending(segment.time_index_path, reason, BUILT_ANEW))
-        self._latest[segment] = built.indexes.latest.timestamp
-        return self._latest[segment]
+            raise built.error.with_traceback(None)
+        return built.indexes
 
     def _build(self, segment: LogSegment) -> _Built:
         if self._built is not None and self._built.segment == segment:

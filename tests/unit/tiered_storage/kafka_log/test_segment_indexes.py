@@ -137,9 +137,13 @@ def test_nothing_is_guessed_where_the_log_is_broken_as_well(closed: Closed) -> N
     closed.segment.time_index_path.unlink()
     closed.break_log()
 
+    for _ in range(2):
+        with pytest.raises(CorruptRecordError, match="CRC"):
+            closed.indexes.latest_timestamp(closed.segment)
+    assert not closed.segment.time_index_path.exists()
+    closed.segment.time_index_path.touch()
     with pytest.raises(CorruptRecordError, match="CRC"):
         closed.indexes.latest_timestamp(closed.segment)
-    assert not closed.segment.time_index_path.exists()
 
 
 def test_a_time_index_is_held_against_the_batches_before_it_costs_records(closed: Closed) -> None:
@@ -147,6 +151,8 @@ def test_a_time_index_is_held_against_the_batches_before_it_costs_records(closed
 
     assert closed.indexes.latest_timestamp(closed.segment) == TIME
     assert closed.indexes.confirmed_latest_timestamp(closed.segment) == TIME + 2
+    assert [mending.path for mending in closed.told] == [closed.segment.time_index_path]
+    assert closed.contents() == closed.before
 
     closed.indexes.forget()
     closed.break_log()
