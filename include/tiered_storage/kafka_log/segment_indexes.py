@@ -4,8 +4,9 @@ An index that is missing, cannot be read, or points past what it promises is bui
 on the disk: neither readers nor retention stop at it. `Mending` says so to whoever has opened the log.
 
 What an index tells is checked where it could cost records. An offset index entry (O, P) has to lead to a batch that
-begins at or before O: then no batch before P holds what is looked for from O on. Retention believes a time index that a
-segment is still young, but that it is over only after a look at its batches. A transaction index has no such witness.
+begins at or before O: then no batch before P holds what is looked for from O on. The last entry of a time index has to
+have its timestamp from the batch at its offset; and that a segment is over by it, retention believes only after a look
+at all batches. A transaction index has no such witness.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 
 from tiered_storage.errors import CorruptIndexError, CorruptRecordError
 from tiered_storage.kafka_log.batch_header import BATCH_OVERHEAD, NO_TIMESTAMP, read_batch_header
+from tiered_storage.kafka_log.batch_read import read_batches
 from tiered_storage.kafka_log.index_builder import IndexBuilder
 from tiered_storage.kafka_log.index_rebuild import rebuild_indexes, write_transaction_index
 from tiered_storage.kafka_log.log_segment import LogSegment
@@ -87,13 +89,13 @@ class SegmentIndexes:
             return self._latest[segment]
         path = segment.time_index_path
         try:
-            timestamps = TimeIndex.read(path, segment.base_offset).timestamps
+            index = TimeIndex.read(path, segment.base_offset)
         except CorruptIndexError as error:
             return self._mend_time_index(segment, error.reason)
         except FileNotFoundError:
             return self._mend_time_index(segment, MISSING)
-        if timestamps.size:
-            return int(timestamps[-1])
+        if index.timestamps.size:
+            return self._witnessed(segment, int(index.timestamps[-1]), int(index.offsets[-1]))
         if self._whole(segment).latest.timestamp >= 0:
             return self._mend_time_index(segment, "it is empty")
         self._latest[segment] = NO_TIMESTAMP
@@ -132,6 +134,18 @@ class SegmentIndexes:
         self._report(Mending(segment.time_index_path, reason, BUILT_ANEW))
         self._latest[segment] = indexes.latest.timestamp
         return self._latest[segment]
+
+    def _witnessed(self, segment: LogSegment, timestamp: int, offset: int) -> int:
+        """Return `timestamp` if the batch with `offset` has it, or else the largest one, as far as the log can tell."""
+        try:
+            batch = read_batches(segment.log_path, self.position(segment, offset), offset, max_bytes=1)
+            if batch and read_batch_header(batch).max_timestamp == timestamp:
+                return timestamp
+        except CorruptRecordError:
+            return timestamp
+        if self._build(segment).error is not None:
+            return timestamp
+        return self._mend_time_index(segment, f"its last entry has timestamp {timestamp}, but no batch at {offset} has")
 
     def _whole(self, segment: LogSegment) -> IndexBuilder:
         """Return indexes of all of a segment, which must not be broken."""

@@ -146,6 +146,17 @@ def test_nothing_is_guessed_where_the_log_is_broken_as_well(closed: Closed) -> N
         closed.indexes.latest_timestamp(closed.segment)
 
 
+@pytest.mark.parametrize(("timestamp", "offset"), [(TIME + (1 << 40), 2), (TIME + 2, 3), (TIME + 2, 50)])
+def test_a_time_index_whose_last_entry_is_of_no_batch_is_built_anew(
+    closed: Closed, timestamp: int, offset: int
+) -> None:
+    closed.segment.time_index_path.write_bytes(TIME_ENTRY.pack(timestamp, offset))
+
+    assert closed.indexes.latest_timestamp(closed.segment) == TIME + 2
+    assert [mending.path for mending in closed.told] == [closed.segment.time_index_path]
+    assert closed.contents() == closed.before
+
+
 def test_a_time_index_is_held_against_the_batches_before_it_costs_records(closed: Closed) -> None:
     closed.segment.time_index_path.write_bytes(TIME_ENTRY.pack(TIME, 0))
 
