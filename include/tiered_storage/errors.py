@@ -13,6 +13,7 @@
     ├── AppendRefusedError             a batch that a log does not take from its producer, coordinator or leader
     │   ├── OutOfOrderSequenceError    its sequence number does not follow its producer's last one
     │   ├── InvalidProducerEpochError  of a producer epoch that is over
+    │   ├── InvalidTimestampError      too far from the log's clock
     │   ├── InvalidTransactionStateError       not part of its producer's open transaction
     │   ├── TransactionCoordinatorFencedError  of a transaction coordinator that was replaced
     │   └── UnexpectedAppendOffsetError        it does not go on from the log's end
@@ -111,6 +112,10 @@ class OutOfOrderSequenceError(AppendRefusedError):
 
 class InvalidProducerEpochError(AppendRefusedError):
     """A batch or a marker has a producer epoch that is over: a newer instance of the producer has written."""
+
+
+class InvalidTimestampError(AppendRefusedError):
+    """A record's timestamp is further from the log's clock than the log's settings allow."""
 
 
 class InvalidTransactionStateError(AppendRefusedError):

@@ -10,24 +10,46 @@ from pathlib import Path
 
 from fuzz.segments import mended
 from fuzz.target import Target
+from support.damaged_logs import Survivors, survey, survivors
 from support.local_logs import NOW, TOPIC_ID, records
-from tiered_storage.errors import TieredStorageError
+from support.log_contents import check_what_is_read_of_a_broken_segment, segment_content
+from support.transactions import next_offset
+from tiered_storage.errors import CorruptRecordError, OffsetOutOfRangeError, TieredStorageError
+from tiered_storage.kafka_log.batch_header import HIGHEST_OFFSET
 from tiered_storage.kafka_log.clean_shutdown import CLEAN_SHUTDOWN
 from tiered_storage.kafka_log.control_record import ControlRecordType
 from tiered_storage.kafka_log.directory_lock import LOCK_FILE
+from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
 from tiered_storage.kafka_log.local_log import LocalLog
 from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.log_read import Isolation
-from tiered_storage.kafka_log.record_batch import Compression, read_batch_header
+from tiered_storage.kafka_log.meta_properties import META_PROPERTIES
+from tiered_storage.kafka_log.offset_checkpoint import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    read_offset_checkpoint,
+)
+from tiered_storage.kafka_log.partition_metadata import PARTITION_METADATA
+from tiered_storage.kafka_log.record_batch import Compression
 
-_CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=100)
+_CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=0)
 _MEND = 1
 _UNCLEAN = 2
+_MAY_STOP = (
+    META_PROPERTIES,
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    LEADER_EPOCH_CHECKPOINT,
+    PARTITION_METADATA,
+)
+"""What nothing else tells, so that it cannot be built anew where it is broken."""
 
 
 def open_directory(content: bytes) -> None:
-    """Put `content`, behind two bytes of choices, in the place of one file."""
+    """Put `content`, behind two bytes of choices, in the place of one file: nothing else may be lost for it."""
     if len(content) < 2:
         return
     names, root = list(_sound_files()), _work_directory() / "logs"
@@ -37,35 +59,93 @@ def open_directory(content: bytes) -> None:
         changed = b"".join(mended(changed, with_codecs=False))
     files = {**_sound_files(), name: changed}
     if content[1] & _UNCLEAN:
-        del files[CLEAN_SHUTDOWN]
+        files.pop(CLEAN_SHUTDOWN, None)
     _lay_out(root, files)
+    for _ in range(2):
+        if not _use(root, root / name):
+            return
+
+
+def _use(root: Path, changed: Path) -> bool:
+    """Open the directory in which the file `changed` may be anything, read and write; say whether it opens."""
+    was_clean = (root / CLEAN_SHUTDOWN).is_file()
+    files = {path.name: path.read_bytes() for path in (root / "orders-0").iterdir()}
     try:
-        for _ in range(2):
-            _use(root)
+        writer = LogDirectoryWriter.open(root, _CONFIG, clock=lambda: NOW)
     except TieredStorageError as error:
-        assert str(root) in str(error) or "orders" in str(error), f"an error that names no place: {error}"
-
-
-def _use(root: Path) -> None:
-    with LogDirectoryWriter.open(root, _CONFIG, clock=lambda: NOW) as writer:
+        assert str(changed) in str(error), f"an error of another file: {error}"
+        assert changed.name in _MAY_STOP or _may_not_be_cut(files, changed), f"an error where none is due: {error}"
+        return False
+    with writer:
+        # They could be read, or the directory would not have opened; opening it changes none of them.
+        recovery_point = None if was_clean else _said(root / RECOVERY_POINT_CHECKPOINT, 0)
+        start = _said(root / LOG_START_OFFSET_CHECKPOINT, 0)
         log = writer.log("orders", 0)
+        expected = survivors(files, recovery_point)
+        assert expected.refused is None, "a batch was cut off that is no crash's work"
+        if start > expected.end_offset:
+            assert (log.log_start_offset, log.log_end_offset, len(log.segments)) == (start, start, 1)
+        else:
+            _check_what_is_left(log, expected, files, changed)
         _read_through(log)
-        before = log.log_end_offset
-        log.append(records(2))
-        assert log.log_end_offset == before + 2
-        assert log.read(before, 1)
+        _append(log)
+    return True
+
+
+def _may_not_be_cut(files: dict[str, bytes], changed: Path) -> bool:
+    """Whether a segment may hold a batch that is whole and yet stops its log: by its header, or as an end marker."""
+    if changed.suffix != ".log":
+        return False
+    later = [int(name[:20]) for name in files if name.endswith(".log") and name > changed.name]
+    found = survey(files[changed.name], int(changed.stem), min(later, default=None))
+    return found.is_refused or found.has_control
+
+
+def _check_what_is_left(log: LocalLog, expected: Survivors, files: dict[str, bytes], changed: Path) -> None:
+    bases = [segment.base_offset for segment in log.segments]
+    assert bases == sorted(expected.segments), f"there are segments {bases}"
+    assert log.log_end_offset == expected.end_offset, f"the log ends at {log.log_end_offset}"
+    for base, end in zip(bases, [*bases[1:], expected.end_offset], strict=True):
+        if end <= log.log_start_offset:
+            continue
+        path = log.directory / f"{base:020d}.log"
+        if path == changed and base not in expected.verified:
+            check_what_is_read_of_a_broken_segment(log, path, _sound_files()[f"orders-0/{path.name}"])
+            assert path.read_bytes() == files[path.name], "a closed segment was changed"
+        else:
+            whole = expected.segments[base]
+            read = segment_content(log, base, end)
+            assert whole.endswith(read), f"batches that {path.name} does not have"
+            assert read == whole or base < log.log_start_offset, f"batches of {path.name} are lost"
+    told = {mending.path.name for mending in log.mended}
+    removed = {f"{base:020d}.log" for base in expected.removed}
+    assert {each for each in told if each[:20] != changed.name[:20]} <= removed, f"{told} were mended"
 
 
 def _read_through(log: LocalLog) -> None:
+    """Read as a consumer does, up to the first batch that is broken."""
     log.update_high_watermark(log.log_end_offset)
     offset = log.log_start_offset
-    while batches := memoryview(log.fetch(offset, 300, Isolation.READ_COMMITTED).batches):
-        before = offset
-        while batches:
-            header = read_batch_header(batches, source=str(log.directory))
-            offset = header.next_offset
-            batches = batches[header.size :]
-        assert offset > before, "a read that does not get on"
+    try:
+        while batches := log.fetch(offset, 300, Isolation.READ_COMMITTED).batches:
+            before, offset = offset, next_offset(batches)
+            assert offset > before, "a read that does not get on"
+    except (CorruptRecordError, OffsetOutOfRangeError) as error:
+        assert "orders-0" in str(error), f"an error that names no place: {error}"
+
+
+def _append(log: LocalLog) -> None:
+    before = log.log_end_offset
+    if before > HIGHEST_OFFSET - 2:
+        return
+    log.append(records(2))
+    assert log.log_end_offset == before + 2
+    assert log.read(before, 1)
+
+
+def _said(checkpoint: Path, otherwise: int) -> int:
+    """What a checkpoint says of the log."""
+    return read_offset_checkpoint(checkpoint).get(("orders", 0), otherwise)
 
 
 def _lay_out(root: Path, files: dict[str, bytes]) -> None:

@@ -250,6 +250,8 @@ def check_opening(logs: GoldenLogs, work: Path) -> None:
         before = _contents(directory)
         with LocalLog.open(directory, CONFIG, clock=lambda: FIRST_TIMESTAMP) as log:
             assert log.truncated_bytes == 0
+            log.delete_old_segments()
+            assert log.mended == (), name
         assert _contents(directory) == before, name
 
 

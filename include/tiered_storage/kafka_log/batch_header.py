@@ -55,6 +55,7 @@ TRANSACTIONAL_BIT = 1 << 4
 CONTROL_BIT = 1 << 5
 DELETE_HORIZON_BIT = 1 << 6
 
+INT16_MAX = (1 << 15) - 1
 INT32_MAX = (1 << 31) - 1
 HIGHEST_OFFSET = (1 << 63) - 2
 """The last offset that a record can have: the one behind it still has to be an int64."""
@@ -105,6 +106,11 @@ class RecordBatch:
     def last_sequence(self) -> int:
         """The last record's sequence number, which restarts at 0 behind 2**31 - 1; -1 without a producer id."""
         return sequence_after(self.base_sequence, self.last_offset_delta)
+
+    @property
+    def has_producer(self) -> bool:
+        """Whether the batch comes from a producer that numbers its records: ids below 0 stand for none."""
+        return self.producer_id > NO_PRODUCER_ID
 
     @property
     def compression(self) -> Compression:

@@ -33,11 +33,18 @@ def read_batches(log_path: Path, position: int, offset: int, max_bytes: int) -> 
 
 
 def read_batch_range(
-    log_path: Path, position: int, offset: int, max_bytes: int, end_offset: int | None = None
+    log_path: Path,
+    position: int,
+    offset: int,
+    max_bytes: int,
+    end_offset: int | None = None,
+    *,
+    segment_end: int | None = None,
 ) -> BatchRange | None:
     """Return what read_batches does, up to the first batch that reaches `end_offset` (exclusive) or further.
 
-    None stands for no batch at all. Raises as read_batches does.
+    None stands for no batch at all. Raises as read_batches does, and where the first batch reaches beyond
+    `segment_end` (exclusive): whoever believed its offsets would pass over the segments that follow.
     """
     source = str(log_path)
     with log_path.open("rb") as file:
@@ -45,8 +52,12 @@ def read_batch_range(
         if found is None:
             return None
         position, header = found
+        if segment_end is not None and header.next_offset > segment_end:
+            reason = f"the batch reaches offset {header.last_offset}, the next segment begins at {segment_end}"
+            raise CorruptRecordError(source, position, reason)
         if end_offset is not None and header.next_offset > end_offset:
             return None
+        end_offset = min((end for end in (end_offset, segment_end) if end is not None), default=None)
         file.seek(position)
         return _whole_batches(file.read(max(max_bytes, header.size)), source, position, end_offset)
 

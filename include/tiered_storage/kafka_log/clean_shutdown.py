@@ -11,10 +11,13 @@ Source: KIP-966; released Kafka.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tiered_storage.errors import CorruptIndexError
-from tiered_storage.kafka_log.small_files import read_small_file
+from tiered_storage.kafka_log.directory_lock import DirectoryLock
+from tiered_storage.kafka_log.small_files import read_small_file, sync_directory
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 VERSION = 0
@@ -41,3 +44,21 @@ def read_clean_shutdown(path: Path) -> int:
     if type(broker_epoch) is not int:
         raise CorruptIndexError(path, 0, f"brokerEpoch is {broker_epoch!r:.40}, which is no number")
     return broker_epoch
+
+
+@contextmanager
+def locked_for_writing(log_directory: Path, held: DirectoryLock | None) -> Iterator[DirectoryLock | None]:
+    """Take the lock of `log_directory`, unless it is `held` already, and give it back where the block fails.
+
+    Whoever takes it takes away the mark of a clean shutdown: should this process be killed, the next one must recover.
+    """
+    own = DirectoryLock.acquire(log_directory) if held is None else None
+    try:
+        if own is not None and (log_directory / CLEAN_SHUTDOWN).is_file():
+            (log_directory / CLEAN_SHUTDOWN).unlink()
+            sync_directory(log_directory)
+        yield own
+    except BaseException:
+        if own is not None:
+            own.release()
+        raise

@@ -18,7 +18,7 @@ def marker_rows(batches: BatchTable) -> NDArray[np.int64]:
     Compaction leaves a control batch without its record where nothing is left of the transaction either.
     """
     is_control = (batches.attributes & CONTROL_BIT) != 0
-    return np.flatnonzero((batches.producer_id != NO_PRODUCER_ID) & is_control & (batches.record_count > 0))
+    return np.flatnonzero((batches.producer_id > NO_PRODUCER_ID) & is_control & (batches.record_count > 0))
 
 
 def marker_at(path: Path, window: memoryview, batches: BatchTable, row: int) -> EndTransactionMarker | None:

@@ -14,7 +14,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Self
 
-from tiered_storage.errors import InvalidLogDirectoryError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, read_leader_epochs, write_leader_epochs
 
 _EPOCH = attrgetter("epoch")
@@ -26,17 +25,17 @@ class LeaderEpochCache:
 
     def __init__(self, path: Path, entries: Sequence[EpochEntry]) -> None:
         """Use `read`."""
-        self._path = path
+        self.path = path
         self._entries = list(entries)
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read the checkpoint `path`.
+        """Read the checkpoint `path`; one that is missing has no entries, and is made.
 
-        Raises InvalidLogDirectoryError where it is missing, CorruptIndexError where it is broken.
+        Raises CorruptIndexError where it is broken.
         """
         if not path.is_file():
-            raise InvalidLogDirectoryError(f"{path} is missing: which leader epochs the log had is unknown without it")
+            write_leader_epochs(path, [])
         return cls(path, read_leader_epochs(path))
 
     @property
@@ -102,5 +101,5 @@ class LeaderEpochCache:
     def _replace(self, entries: list[EpochEntry]) -> None:
         if entries == self._entries:
             return
-        write_leader_epochs(self._path, entries)
+        write_leader_epochs(self.path, entries)
         self._entries = entries

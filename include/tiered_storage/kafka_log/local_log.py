@@ -9,17 +9,18 @@
     log start <= last stable offset <= high watermark <= log end
 
 A log is its only replica unless `update_high_watermark` says otherwise: the high watermark is its end. Here is how it
-is opened and what is appended; log_append.py and producer_entry.py say what may be, stored_log.py what else a log does,
-log_leftovers.py and log_recovery.py what opening it mends.
+is opened and what is appended; batch_validation.py, log_append.py and producer_entry.py say what may be, stored_log.py
+what else a log does, log_leftovers.py and log_recovery.py what opening it mends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+import numpy as np
 
 from tiered_storage.clock import Clock, wall_clock
 from tiered_storage.errors import InvalidLogDirectoryError
@@ -27,9 +28,18 @@ from tiered_storage.kafka_log.batch_header import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    RecordBatch,
     TimestampType,
 )
-from tiered_storage.kafka_log.clean_shutdown import CLEAN_SHUTDOWN
+from tiered_storage.kafka_log.batch_validation import (
+    RecordTimes,
+    check_marker,
+    check_produced_header,
+    check_timestamps,
+    read_produced_batch,
+    read_record_times,
+)
+from tiered_storage.kafka_log.clean_shutdown import locked_for_writing
 from tiered_storage.kafka_log.compression import Compression
 from tiered_storage.kafka_log.control_record import (
     ControlRecordType,
@@ -44,7 +54,6 @@ from tiered_storage.kafka_log.log_append import (
     PlacedBatch,
     check_followed_epochs,
     check_leader_epoch,
-    check_producer_header,
     check_size,
     place_batch,
     place_records,
@@ -84,7 +93,7 @@ class LocalLog(StoredLog):
         directory = log_directory / partition_directory_name(topic, partition)
         decode_uuid(topic_id)  # before anything is made
         log_directory.mkdir(parents=True, exist_ok=True)
-        with _locked(log_directory, lock) as own:
+        with locked_for_writing(log_directory, lock) as own:
             try:
                 directory.mkdir()
             except FileExistsError as error:
@@ -122,7 +131,7 @@ class LocalLog(StoredLog):
         """
         if not directory.is_dir():
             raise InvalidLogDirectoryError(f"{directory} is no directory topic-partition with .log files in it")
-        with _locked(directory.parent, lock) as own:
+        with locked_for_writing(directory.parent, lock) as own:
             return cls(
                 directory,
                 config or LogConfig(),
@@ -151,7 +160,8 @@ class LocalLog(StoredLog):
         `append_encoded_batch`.
 
         Raises ConfigurationError where the batch is empty, larger than `max_message_bytes` or a segment, or of a
-        leader epoch that is over; and as `append_encoded_batch`.
+        leader epoch that is over; InvalidTimestampError for a record too far from the clock, unless that stamps the
+        batch; and as `append_encoded_batch` for one that is not its producer's turn.
         """
         batch = encode_batch(
             place_records(records, self.log_end_offset),
@@ -162,10 +172,13 @@ class LocalLog(StoredLog):
             base_sequence=base_sequence,
             is_transactional=is_transactional,
         )
+        now = self._clock()
         if timestamp_type is TimestampType.LOG_APPEND_TIME:
             stamped = bytearray(batch)
-            restamp_batch(stamped, self._clock())
-            batch = bytes(stamped)
+            restamp_batch(stamped, now)
+            return self._append_as_leader(PlacedBatch.of(stamped))
+        times = RecordTimes.of([np.array([record.timestamp for record in records], np.int64)])
+        check_timestamps(times, now, self._config, self.directory.name)
         return self._append_as_leader(PlacedBatch.of(batch))
 
     def append_encoded_batch(
@@ -177,18 +190,26 @@ class LocalLog(StoredLog):
     ) -> int:
         """Append one encoded `batch`, as a producer sends it, and return the base offset that it gets here.
 
-        Its base offset and leader epoch are set, which its checksum does not cover; with LOG_APPEND_TIME it is stamped
-        as well; else it is kept as it is. One of its producer's last five batches is not appended again: the offset
-        that it has is returned.
+        It is checked and decoded to its last byte: see batch_validation.py. Its base offset and leader epoch are set,
+        which its checksum does not cover; with LOG_APPEND_TIME it is stamped as well; else it is kept as it is, but for
+        a largest timestamp that its records belie. One of its producer's last five batches is not appended again: the
+        offset that it has is returned.
 
-        Raises as `append`, CorruptRecordError for a batch that is not whole, ConfigurationError for one that a producer
-        may not send, OutOfOrderSequenceError, InvalidProducerEpochError or InvalidTransactionStateError for one that is
-        not its producer's turn.
+        Raises ConfigurationError for one that a producer may not send, is larger than `max_message_bytes` or a segment,
+        or is of a leader epoch that is over; CorruptRecordError for one that is not whole or cannot be decoded;
+        InvalidTimestampError for a record too far from the clock, unless that stamps the batch;
+        OutOfOrderSequenceError, InvalidProducerEpochError or InvalidTransactionStateError for one that is not its
+        producer's turn.
         """
-        append_time = self._clock() if timestamp_type is TimestampType.LOG_APPEND_TIME else None
-        return self._append_as_leader(
-            place_batch(batch, self.log_end_offset, self._epoch_to_write(leader_epoch), append_time)
-        )
+        epoch = self._epoch_to_write(leader_epoch)
+        header = read_produced_batch(batch)
+        self._check_size(header)
+        times = read_record_times(batch, header)
+        now = latest = self._clock()
+        if timestamp_type is TimestampType.CREATE_TIME:
+            check_timestamps(times, now, self._config, self.directory.name)
+            latest = times.latest
+        return self._append_as_leader(place_batch(batch, self.log_end_offset, epoch, latest, timestamp_type))
 
     def append_end_marker(
         self,
@@ -203,8 +224,10 @@ class LocalLog(StoredLog):
         """Append the marker that ends a producer's transaction, `kind` ABORT or COMMIT, and return its offset.
 
         Raises InvalidProducerEpochError for a producer epoch that is over (from `transaction_version` 2 on: that is not
-        a new one), TransactionCoordinatorFencedError for a coordinator epoch that is over.
+        a new one), TransactionCoordinatorFencedError for a coordinator epoch that is over, ConfigurationError for
+        another `kind`, no producer, or a marker larger than `max_message_bytes` or a segment.
         """
+        check_marker(kind, producer_id, producer_epoch)
         marker = EndTransactionMarker(kind, coordinator_epoch, self._clock())
         self._producers.check_marker(
             marker, producer_id, producer_epoch, self.directory.name, transaction_version=transaction_version
@@ -218,6 +241,7 @@ class LocalLog(StoredLog):
                 partition_leader_epoch=self._epoch_to_write(leader_epoch),
             )
         )
+        self._check_size(batch.header)
         self._append(batch, marker)
         return batch.header.base_offset
 
@@ -250,35 +274,20 @@ class LocalLog(StoredLog):
 
     def _append_as_leader(self, batch: PlacedBatch) -> int:
         header = batch.header
-        check_producer_header(header)
-        check_size(header, min(self._config.max_message_bytes, self._config.segment_bytes), self.directory.name)
-        if header.producer_id != NO_PRODUCER_ID:
+        check_produced_header(header)
+        self._check_size(header)
+        if header.has_producer:
             if duplicate := self._producers.find_duplicate(header):
                 return duplicate.first_offset
             self._producers.check_batch(header, self.directory.name)
         self._append(batch, None)
         return header.base_offset
 
+    def _check_size(self, header: RecordBatch) -> None:
+        check_size(header, min(self._config.max_message_bytes, self._config.segment_bytes), self.directory.name)
+
     def _epoch_to_write(self, leader_epoch: int | None) -> int:
         if leader_epoch is None:
             return self._epochs.latest or 0
         check_leader_epoch(leader_epoch, self._epochs.latest, self.directory.name)
         return leader_epoch
-
-
-@contextmanager
-def _locked(log_directory: Path, held: DirectoryLock | None) -> Iterator[DirectoryLock | None]:
-    """Take the lock of `log_directory`, unless it is `held` already, and give it back where the block fails.
-
-    Whoever takes it takes away the mark of a clean shutdown: should this process be killed, the next one must recover.
-    """
-    own = DirectoryLock.acquire(log_directory) if held is None else None
-    try:
-        if own is not None and (log_directory / CLEAN_SHUTDOWN).is_file():
-            (log_directory / CLEAN_SHUTDOWN).unlink()
-            sync_directory(log_directory)
-        yield own
-    except BaseException:
-        if own is not None:
-            own.release()
-        raise

@@ -1,4 +1,6 @@
-"""What a log checks and changes in batches before it appends them: those of producers, and those of a leader.
+"""What a log changes in the batches of producers, and checks in those of a leader, before it appends them.
+
+What it checks in those of producers is in batch_validation.py.
 
 Source: LogValidator and UnifiedLog of released Kafka.
 """
@@ -9,23 +11,23 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tiered_storage.errors import ConfigurationError, CorruptRecordError, UnexpectedAppendOffsetError
+from tiered_storage.errors import ConfigurationError, UnexpectedAppendOffsetError
 from tiered_storage.kafka_log.batch_header import (
     BATCH_OVERHEAD,
     INT32_MAX,
     NO_LEADER_EPOCH,
-    NO_PRODUCER_ID,
     RecordBatch,
+    TimestampType,
     check_crc,
     read_batch_header,
 )
+from tiered_storage.kafka_log.batch_validation import SOURCE
 from tiered_storage.kafka_log.record import Record
-from tiered_storage.kafka_log.record_batch import restamp_batch
+from tiered_storage.kafka_log.record_batch import correct_max_timestamp, restamp_batch
 
 _BASE_OFFSET = struct.Struct(">q")
 _LEADER_EPOCH = struct.Struct(">i")
 _LEADER_EPOCH_POSITION = 12
-_SOURCE = "<batch>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class PlacedBatch:
     @classmethod
     def of(cls, content: bytes | bytearray) -> PlacedBatch:
         """Read the header of `content`."""
-        return cls(content, read_batch_header(content, source=_SOURCE))
+        return cls(content, read_batch_header(content, source=SOURCE))
 
 
 def place_records(records: Sequence[Record], base_offset: int) -> list[Record]:
@@ -49,37 +51,22 @@ def place_records(records: Sequence[Record], base_offset: int) -> list[Record]:
     ]
 
 
-def place_batch(batch: bytes, base_offset: int, leader_epoch: int, append_time: int | None) -> PlacedBatch:
-    """Return the encoded `batch` of a producer with its place in the log, stamped with `append_time` (ms) if given.
+def place_batch(
+    batch: bytes, base_offset: int, leader_epoch: int, max_timestamp: int, timestamp_type: TimestampType
+) -> PlacedBatch:
+    """Return the encoded `batch` of a producer with its place in the log, and its largest timestamp (ms) set right.
 
-    Raises CorruptRecordError where it is not whole.
+    With LOG_APPEND_TIME that is the log's own time, and stamps the batch. Raises CorruptRecordError where its offsets
+    would exceed the highest one that there is.
     """
-    header = read_batch_header(batch, source=_SOURCE)
-    if header.size != len(batch):
-        raise CorruptRecordError(_SOURCE, 0, f"the batch has {header.size} bytes, but {len(batch)} are given")
-    check_crc(batch, source=_SOURCE)
     placed = bytearray(batch)
     _BASE_OFFSET.pack_into(placed, 0, base_offset)
     _LEADER_EPOCH.pack_into(placed, _LEADER_EPOCH_POSITION, leader_epoch)
-    if append_time is not None:
-        restamp_batch(placed, append_time)
+    if timestamp_type is TimestampType.LOG_APPEND_TIME:
+        restamp_batch(placed, max_timestamp)
+    elif max_timestamp != read_batch_header(batch, source=SOURCE).max_timestamp:
+        correct_max_timestamp(placed, max_timestamp)
     return PlacedBatch.of(placed)
-
-
-def check_producer_header(header: RecordBatch) -> None:
-    """Raise ConfigurationError where a producer may not send a batch with `header`.
-
-    It has fewer records than offsets, a control record, a producer id without a sequence number, or a transaction
-    without a producer id.
-    """
-    if header.record_count != header.last_offset_delta + 1:
-        raise ConfigurationError(f"the batch has {header.record_count} records: its offsets have gaps")
-    if header.is_control:
-        raise ConfigurationError("the batch is a control batch: only the log itself writes those")
-    if header.producer_id != NO_PRODUCER_ID and (header.base_sequence < 0 or header.producer_epoch < 0):
-        raise ConfigurationError(f"the batch of producer id {header.producer_id} has no epoch or no sequence number")
-    if header.is_transactional and header.producer_id == NO_PRODUCER_ID:
-        raise ConfigurationError("the batch is transactional, but has no producer id")
 
 
 def split_batches(content: bytes, next_offset: int, leader_epoch: int | None, partition: str) -> list[PlacedBatch]:
@@ -92,13 +79,13 @@ def split_batches(content: bytes, next_offset: int, leader_epoch: int | None, pa
     batches: list[PlacedBatch] = []
     at = 0
     while len(content) - at >= BATCH_OVERHEAD:
-        header = read_batch_header(content, at, source=_SOURCE)
+        header = read_batch_header(content, at, source=SOURCE)
         if at + header.size > len(content):
             break
         if leader_epoch is not None and header.partition_leader_epoch > leader_epoch:
             break
         batch = memoryview(content)[at : at + header.size]
-        check_crc(batch, source=_SOURCE, source_position=at)
+        check_crc(batch, source=SOURCE, source_position=at)
         if header.base_offset < next_offset:
             raise UnexpectedAppendOffsetError(
                 f"{partition}: a batch begins at offset {header.base_offset}, the log goes on at {next_offset}: "

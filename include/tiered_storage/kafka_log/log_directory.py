@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tiered_storage.errors import CorruptIndexError, InvalidLogDirectoryError
-from tiered_storage.kafka_log.log_segment import list_segments
+from tiered_storage.kafka_log.log_segment import awaits_swap, list_segments
 from tiered_storage.kafka_log.meta_properties import META_PROPERTIES, MetaProperties
 from tiered_storage.kafka_log.offset_checkpoint import (
     HIGH_WATERMARK_CHECKPOINT,
@@ -36,6 +36,10 @@ _SUFFIX_REASONS = {
     "-delete": "the partition is being deleted",
     "-stray": "the partition is of a topic that its cluster does not know",
     "-future": "the partition is being moved here from another log directory",
+}
+_NO_SEGMENT = {
+    False: "it has no .log file",
+    True: "its segments were being exchanged when its broker fell over: start that, or open it with LogDirectoryWriter",
 }
 _INDEX_CACHE = "remote-log-index-cache"
 
@@ -94,7 +98,7 @@ def read_log_directory(root: Path) -> LogDirectory:
         elif name[0] == CLUSTER_METADATA_TOPIC:
             skipped[directory.name] = "it is the log of the KRaft controllers"
         elif not list_segments(directory):
-            skipped[directory.name] = "it has no .log file"
+            skipped[directory.name] = _NO_SEGMENT[awaits_swap(directory)]
         else:
             try:
                 partitions.append(PartitionDirectory(*name, directory, read_topic_id(directory / PARTITION_METADATA)))

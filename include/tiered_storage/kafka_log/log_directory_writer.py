@@ -6,6 +6,8 @@
     replication-offset-checkpoint        at the end, and when asked for: each log's high watermark
     recovery-point-offset-checkpoint     likewise: up to where each log is on the disk, at the end all of it
     log-start-offset-checkpoint          likewise: each log's start
+                                         (what these three said of a partition that is here but not opened, as one
+                                         without any segment, stays in them)
     .kafka_cleanshutdown                 at the very end: {"version":0,"brokerEpoch":-1}; a broker that finds it skips
                                          recovery and removes it
 
@@ -27,7 +29,9 @@ from tiered_storage.kafka_log.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.local_log import LocalLog
 from tiered_storage.kafka_log.log_config import LogConfig
-from tiered_storage.kafka_log.log_directory import read_log_directory
+from tiered_storage.kafka_log.log_directory import LogDirectory, read_log_directory
+from tiered_storage.kafka_log.log_leftovers import clear_leftovers
+from tiered_storage.kafka_log.log_segment import awaits_swap
 from tiered_storage.kafka_log.meta_properties import META_PROPERTIES, MetaProperties
 from tiered_storage.kafka_log.offset_checkpoint import (
     HIGH_WATERMARK_CHECKPOINT,
@@ -36,8 +40,14 @@ from tiered_storage.kafka_log.offset_checkpoint import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from tiered_storage.kafka_log.small_files import replace_file, sync_directory
-from tiered_storage.kafka_log.topic_partition import partition_directory_name
+from tiered_storage.kafka_log.small_files import remove_temporary_files, replace_file, sync_directory
+from tiered_storage.kafka_log.topic_partition import (
+    CLUSTER_METADATA_TOPIC,
+    parse_partition_directory,
+    partition_directory_name,
+)
+
+_CHECKPOINTS = (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT)
 
 
 class LogDirectoryWriter:
@@ -50,6 +60,8 @@ class LogDirectoryWriter:
         self._logs: dict[tuple[str, int], LocalLog] = {}
         self._found_high_watermarks: dict[tuple[str, int], tuple[int, int]] = {}
         """What the checkpoint said when a log was opened, and the log's end then."""
+        self._passed_over: dict[str, dict[tuple[str, int], int]] = {}
+        """What each checkpoint said of partitions that are here, but not open."""
         self._lock = lock
         self._open_files = ExitStack()
         self._open_files.enter_context(lock)
@@ -116,9 +128,12 @@ class LogDirectoryWriter:
         recovery_points = {partition: log.recovery_point for partition, log in self._logs.items()}
         high_watermarks = {partition: self._high_watermark(partition) for partition in self._logs}
         starts = {partition: log.log_start_offset for partition, log in self._logs.items()}
-        write_offset_checkpoint(self.root / RECOVERY_POINT_CHECKPOINT, recovery_points)
-        write_offset_checkpoint(self.root / HIGH_WATERMARK_CHECKPOINT, high_watermarks)
-        write_offset_checkpoint(self.root / LOG_START_OFFSET_CHECKPOINT, starts)
+        for name, offsets in (
+            (RECOVERY_POINT_CHECKPOINT, recovery_points),
+            (HIGH_WATERMARK_CHECKPOINT, high_watermarks),
+            (LOG_START_OFFSET_CHECKPOINT, starts),
+        ):
+            write_offset_checkpoint(self.root / name, self._passed_over.get(name, {}) | offsets)
 
     def close(self) -> None:
         """Bring all logs to the disk, then write the checkpoints and, last, the mark of a clean shutdown."""
@@ -146,13 +161,17 @@ class LogDirectoryWriter:
         was_clean = (self.root / CLEAN_SHUTDOWN).is_file()
         (self.root / CLEAN_SHUTDOWN).unlink(missing_ok=True)
         sync_directory(self.root)
+        remove_temporary_files(self.root, (META_PROPERTIES, CLEAN_SHUTDOWN, *_CHECKPOINTS))
+        for directory in self.root.iterdir():
+            name = parse_partition_directory(directory.name)
+            if name and name[0] != CLUSTER_METADATA_TOPIC and directory.is_dir() and awaits_swap(directory):
+                clear_leftovers(directory)
         found = read_log_directory(self.root)
         for error in found.damaged.values():
             raise error
-        checkpoint = self.root / RECOVERY_POINT_CHECKPOINT
-        recovery_points = read_offset_checkpoint(checkpoint) if checkpoint.is_file() else {}
-        starts = found.log_start_offsets or {}
-        high_watermarks = found.high_watermarks or {}
+        recovery_points = self._read_checkpoint(RECOVERY_POINT_CHECKPOINT, found)
+        high_watermarks = self._read_checkpoint(HIGH_WATERMARK_CHECKPOINT, found)
+        starts = self._read_checkpoint(LOG_START_OFFSET_CHECKPOINT, found)
         for partition in found.partitions:
             name = partition.topic, partition.partition
             log = LocalLog.open(
@@ -167,6 +186,13 @@ class LogDirectoryWriter:
             if name in high_watermarks:
                 known = min(max(high_watermarks[name], log.log_start_offset), log.log_end_offset)
                 self._found_high_watermarks[name] = known, log.log_end_offset
+
+    def _read_checkpoint(self, name: str, found: LogDirectory) -> dict[tuple[str, int], int]:
+        path = self.root / name
+        offsets = read_offset_checkpoint(path) if path.is_file() else {}
+        passed_over = [parse_partition_directory(directory) for directory in found.skipped]
+        self._passed_over[name] = {partition: offsets[partition] for partition in passed_over if partition in offsets}
+        return offsets
 
     def _high_watermark(self, partition: tuple[str, int]) -> int:
         """Return what stood in the checkpoint as long as nothing was appended: other replicas may have had less."""

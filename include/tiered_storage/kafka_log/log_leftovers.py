@@ -1,10 +1,12 @@
 """What a broker left half done in a partition's directory, brought to an end when the log is opened for writing.
 
     {name}.deleted    of a segment that is no part of the log any more: removed
+    {name}.tmp        of a file that was being replaced: removed
     {name}.cleaned    written by compaction, or by splitting a segment, and not finished: removed
     {name}.swap       finished, and about to take the place of the segments whose offsets it has: those are removed, and
                       the suffix with them; unless a `.cleaned` one of the same or a lower offset tells that a split was
-                      cut off in the middle, whose parts are removed
+                      cut off in the middle, whose parts are removed. The `.log` is renamed first, so that no index of
+                      its own is taken for one of those that it replaces, however often this is cut off
     index files       without their `.log` file: removed
 
 Source: LogLoader of released Kafka.
@@ -16,12 +18,14 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
+from tiered_storage.kafka_log.log_segment import SWAP_SUFFIX
+from tiered_storage.kafka_log.partition_metadata import PARTITION_METADATA
 from tiered_storage.kafka_log.segment_deletion import DELETED_SUFFIX
 from tiered_storage.kafka_log.segment_scan import scan_segment
-from tiered_storage.kafka_log.small_files import sync_directory
+from tiered_storage.kafka_log.small_files import TEMPORARY_SUFFIX, remove_temporary_files, sync_directory
 
 CLEANED_SUFFIX = ".cleaned"
-SWAP_SUFFIX = ".swap"
 
 _NAMED_BY_OFFSET = re.compile(r"(?P<offset>[0-9]{20})\.(?P<kind>log|index|timeindex|txnindex|snapshot)(?P<suffix>.*)")
 _INDEX_KINDS = ("index", "timeindex", "txnindex")
@@ -32,7 +36,8 @@ def clear_leftovers(partition_directory: Path) -> tuple[str, ...]:
 
     Raises CorruptRecordError where a segment that was to be swapped in is broken: nothing is removed for it then.
     """
-    removed = _remove(partition_directory, lambda _, __, suffix: suffix == DELETED_SUFFIX)
+    removed = remove_temporary_files(partition_directory, (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA))
+    removed += _remove(partition_directory, lambda _, __, suffix: suffix in (DELETED_SUFFIX, TEMPORARY_SUFFIX))
     cleaned = [offset for offset, _, suffix, _ in _files(partition_directory) if suffix == CLEANED_SUFFIX]
     if cleaned:
         first = min(cleaned)
@@ -58,14 +63,15 @@ def _swap_in(directory: Path) -> list[str]:
     begin = min((offset for offset, _ in ranges), default=0)
     end = max((end for _, end in ranges), default=0)
     removed = _remove(directory, lambda offset, _, suffix: not suffix and begin <= offset < end)
-    for _, _, path in swaps:
+    sync_directory(directory)
+    for _, _, path in sorted(swaps, key=lambda swap: (swap[0], swap[1] != "log")):
         path.replace(path.with_name(path.name.removesuffix(SWAP_SUFFIX)))
     sync_directory(directory)
     return removed
 
 
 def _end_offset(path: Path, base_offset: int) -> int:
-    last_offsets = scan_segment(path, base_offset, verify_crc=False).last_offset
+    last_offsets = scan_segment(path, base_offset).last_offset
     return int(last_offsets[-1]) + 1 if last_offsets.size else base_offset
 
 

@@ -2,9 +2,13 @@
 
 The segments from the one with the recovery point on, or the last one alone where no such point is known, are read
 whole: checksums are verified, indexes and transaction indexes built, and the producers followed from the latest sound
-snapshot before them. The first batch that is broken or cut ends the log, unless the next segment goes on right behind
-what comes before it, as behind the zeros of a preallocated file. Closed segments before that are only looked at for
-indexes that are missing or cannot be read.
+snapshot before them. Closed segments before that are only looked at for indexes that are missing or cannot be read.
+
+The first batch that is cut or whose checksum is wrong ends its segment: what follows in the file is cut off. A broker
+deletes all segments behind such a one. Here they stay where the next one goes on exactly at the offset at which this
+one now ends: then nothing of the log was lost with what was cut, as with the zeros of a preallocated file. Otherwise
+there is a hole, and they are deleted here too: none of it was known to be on the disk, and a log whose end is missing
+can be filled up by its leader or its producers, one with a hole in the middle by nobody.
 
 Source: LogLoader of released Kafka.
 """
@@ -12,15 +16,19 @@ Source: LogLoader of released Kafka.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
-from tiered_storage.errors import CorruptIndexError
+from tiered_storage.errors import CorruptIndexError, UnsupportedMagicError
+from tiered_storage.kafka_log.batch_header import NO_LEADER_EPOCH
 from tiered_storage.kafka_log.index_rebuild import feed_segments, rebuild_indexes, write_transaction_index
+from tiered_storage.kafka_log.leader_epoch_cache import LeaderEpochCache
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_segment import LogSegment, list_segments
+from tiered_storage.kafka_log.mending import BUILT_ANEW, CUT_OFF, MISSING, REMOVED, Mending, Report
 from tiered_storage.kafka_log.offset_index import ENTRY as OFFSET_ENTRY
 from tiered_storage.kafka_log.producer_snapshot_files import (
     latest_state,
@@ -32,7 +40,8 @@ from tiered_storage.kafka_log.producer_snapshot_files import (
 )
 from tiered_storage.kafka_log.producer_state import ProducerState
 from tiered_storage.kafka_log.segment_deletion import SegmentDeletion
-from tiered_storage.kafka_log.segment_recovery import RecoveredSegment, recover_segment
+from tiered_storage.kafka_log.segment_recovery import RecoveredSegment, begun_epochs, recover_segment
+from tiered_storage.kafka_log.segment_scan import iterate_segment
 from tiered_storage.kafka_log.small_files import replace_file
 from tiered_storage.kafka_log.time_index import ENTRY as TIME_ENTRY
 from tiered_storage.kafka_log.transaction_index import TransactionIndex, encode_aborted_transactions
@@ -58,10 +67,11 @@ def recover_log(
     config: LogConfig,
     now: int,
     *,
-    log_start_offset: int = 0,
-    recovery_point: int | None = None,
+    log_start_offset: int,
+    recovery_point: int | None,
+    report: Report,
 ) -> RecoveredLog:
-    """Recover the log in `partition_directory`, in which there is a segment.
+    """Recover the log in `partition_directory`, in which there is a segment; `report` each file that was mended.
 
     Up to `recovery_point` (exclusive) the log is on the disk for sure. Producers that are silent at `now` (ms) for too
     long are forgotten. Raises UnsupportedMagicError for batches of an older format where batches must be read,
@@ -71,12 +81,13 @@ def recover_log(
     start_offset = segments[_place_of(segments, log_start_offset)].base_offset
     first = _first_to_read(segments, recovery_point)
     for segment in segments[:first]:
-        if not _has_sound_indexes(segment):
+        if mending := _broken_index(segment):
             rebuild_indexes(segment, index_interval_bytes=config.index_interval_bytes).write_indexes(segment)
+            report(mending)
     producers = latest_state(partition_directory, start_offset, segments[first].base_offset)
-    remove_broken_snapshots(partition_directory, above=producers.end_offset)
+    remove_broken_snapshots(partition_directory, producers.end_offset, report)
     feed_segments(producers, segments[:first], segments[first].base_offset, skip_older_formats=True)
-    log = _read(segments, first, producers, config, now)
+    log = _read(segments, first, producers, config, now, report)
     end_offset = log.active.next_offset
     remove_snapshots(partition_directory, start_offset, end_offset)
     remove_stray_snapshots(partition_directory, {segment.base_offset for segment in log.segments})
@@ -85,6 +96,31 @@ def recover_log(
         producers.adopt(latest_state(partition_directory, end_offset, end_offset).snapshot())
     producers.expire(now, config.producer_id_expiration_ms)
     return log
+
+
+def recover_epochs(epochs: LeaderEpochCache, log: RecoveredLog, report: Report) -> None:
+    """Bring `epochs` in line with `log` as it was recovered: those behind its end go, later ones in its batches come.
+
+    Where none are known, they are taken from the headers of all batches: epochs whose leaders appended nothing, or
+    whose batches are gone, are not among them then. Raises CorruptRecordError where a batch is broken that is needed.
+    """
+    if not epochs.entries and (found := _epochs_of(log.segments)):
+        epochs.add_later(found)
+        report(Mending(epochs.path, "it has no epochs", BUILT_ANEW))
+    epochs.truncate_from_end(log.active.next_offset)
+    epochs.add_later(log.epochs)
+
+
+def _epochs_of(segments: Sequence[LogSegment]) -> list[EpochEntry]:
+    """Return where the epochs begin; a batch of magic 0 or 1, which knows none, hides the rest of its segment."""
+    found: list[EpochEntry] = []
+    for segment in segments:
+        try:
+            for _, batches in iterate_segment(segment.log_path, segment.base_offset, verify_crc=False):
+                found += begun_epochs(batches, found[-1].epoch if found else NO_LEADER_EPOCH)
+        except UnsupportedMagicError:
+            continue
+    return found
 
 
 def _first_to_read(segments: list[LogSegment], recovery_point: int | None) -> int:
@@ -98,7 +134,7 @@ def _place_of(segments: list[LogSegment], offset: int) -> int:
 
 
 def _read(
-    segments: list[LogSegment], first: int, producers: ProducerState, config: LogConfig, now: int
+    segments: list[LogSegment], first: int, producers: ProducerState, config: LogConfig, now: int, report: Report
 ) -> RecoveredLog:
     """Recover the segments from the one at `first` on, as far as they follow one another."""
     directory = segments[0].directory
@@ -110,13 +146,18 @@ def _read(
         producers.end_offset = segment.base_offset
         if i > 0 and segment.base_offset not in snapshots:
             take_snapshot(directory, producers)
-        recovered = recover_segment(segment, config.index_interval_bytes, producers)
+        segment_end = later[0].base_offset if later else None
+        recovered = recover_segment(segment, config.index_interval_bytes, producers, segment_end=segment_end)
         truncated_bytes += recovered.truncated_bytes
         epochs += recovered.epochs
+        if recovered.truncated_bytes:
+            report(Mending(segment.log_path, f"{recovered.truncated_bytes} bytes behind its last whole batch", CUT_OFF))
         if not later:
             break
         if recovered.truncated_bytes and later[0].base_offset != recovered.next_offset:
             truncated_bytes += sum(gone.size() for gone in later)
+            for gone in later:
+                report(Mending(gone.log_path, f"the log ends at offset {recovered.next_offset}", REMOVED))
             _delete(later, now)
             segments = segments[: i + 1]
             break
@@ -138,15 +179,16 @@ def _write_indexes(segment: LogSegment, recovered: RecoveredSegment) -> None:
     write_transaction_index(segment, encode_aborted_transactions(recovered.aborted))
 
 
-def _has_sound_indexes(segment: LogSegment) -> bool:
-    """Say whether the indexes of a closed segment are there and, from all that is seen at once, can be read."""
-    if not segment.has_indexes():
-        return False
+def _broken_index(segment: LogSegment) -> Mending | None:
+    """Return what is wrong with the indexes of a closed segment, from all that is seen at once."""
+    for path, entry in ((segment.offset_index_path, OFFSET_ENTRY), (segment.time_index_path, TIME_ENTRY)):
+        if not path.is_file():
+            return Mending(path, MISSING, BUILT_ANEW)
+        size = path.stat().st_size
+        if size % entry.itemsize:
+            return Mending(path, f"{size} bytes are no whole number of entries", BUILT_ANEW)
     try:
         TransactionIndex.read(segment.transaction_index_path, segment.base_offset)
-    except CorruptIndexError:
-        return False
-    return (
-        segment.offset_index_path.stat().st_size % OFFSET_ENTRY.itemsize == 0
-        and segment.time_index_path.stat().st_size % TIME_ENTRY.itemsize == 0
-    )
+    except CorruptIndexError as error:
+        return Mending(segment.transaction_index_path, error.reason, BUILT_ANEW)
+    return None

@@ -4,7 +4,7 @@ Always from the first segment on, and as long as each ends up to the high waterm
 
     log start   the next segment begins at the log start or before it
     size        without the segment, the log still has `retention_bytes` or more
-    time        the segment's largest timestamp is more than `retention_ms` ago
+    time        the segment's largest timestamp is more than `retention_ms` ago, by its time index and by its batches
 
 The active segment can be over by time or by size, once the high watermark is at the log's end: it is rolled then.
 
@@ -65,6 +65,9 @@ def _over_by_time(segments: LogSegments, candidates: Sequence[LogSegment], reten
     over = 0
     for segment in candidates:
         if now - segments.latest_timestamp(segment) <= retention_ms:
+            break
+        # An index that is wrong shall not cost records: only what the batches themselves say makes a segment go.
+        if now - segments.latest_timestamp(segment, confirmed=True) <= retention_ms:
             break
         over += 1
     return over

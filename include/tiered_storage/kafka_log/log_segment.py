@@ -18,7 +18,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+SWAP_SUFFIX = ".swap"
+
 _LOG_FILE = re.compile(r"[0-9]{20}\.log")
+_SWAPPED_LOG_FILE = re.compile(_LOG_FILE.pattern + re.escape(SWAP_SUFFIX))
 _MAX_OFFSET = (1 << 63) - 1
 
 
@@ -76,7 +79,15 @@ def list_segments(partition_directory: Path) -> list[LogSegment]:
 
     Files of other names, as `.deleted` ones, are none of the log's and are left alone.
     """
-    with os.scandir(partition_directory) as entries:
-        names = [entry.name for entry in entries if _LOG_FILE.fullmatch(entry.name) and entry.is_file()]
-    offsets = sorted(int(name.removesuffix(".log")) for name in names)
+    offsets = sorted(int(name.removesuffix(".log")) for name in _files(partition_directory, _LOG_FILE))
     return [LogSegment(offset, partition_directory) for offset in offsets if offset <= _MAX_OFFSET]
+
+
+def awaits_swap(partition_directory: Path) -> bool:
+    """Say whether a segment is about to be swapped in there, whatever else there is."""
+    return bool(_files(partition_directory, _SWAPPED_LOG_FILE))
+
+
+def _files(directory: Path, name: re.Pattern[str]) -> list[str]:
+    with os.scandir(directory) as entries:
+        return [entry.name for entry in entries if name.fullmatch(entry.name) and entry.is_file()]

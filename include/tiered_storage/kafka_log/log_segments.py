@@ -11,23 +11,19 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import CorruptIndexError
 from tiered_storage.kafka_log.active_segment import ActiveSegment
 from tiered_storage.kafka_log.batch_header import RecordBatch
 from tiered_storage.kafka_log.batch_read import BatchRange, batch_position, read_batch_range
-from tiered_storage.kafka_log.index_builder import IndexBuilder
 from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_segment import LogSegment
-from tiered_storage.kafka_log.offset_index import OffsetIndex
+from tiered_storage.kafka_log.mending import Report
 from tiered_storage.kafka_log.producer_state import ProducerState
 from tiered_storage.kafka_log.segment_deletion import SegmentDeletion
+from tiered_storage.kafka_log.segment_indexes import SegmentIndexes
 from tiered_storage.kafka_log.segment_recovery import RecoveredSegment, recover_segment, truncate_log_file
-from tiered_storage.kafka_log.segment_scan import iterate_segment
 from tiered_storage.kafka_log.small_files import sync_directory
-from tiered_storage.kafka_log.time_index import TimeIndex
 from tiered_storage.kafka_log.transaction_index import AbortedTransaction, TransactionIndex, collect_aborted
 
-_OFFSET_INDEXES_KEPT = 4
 _BASE_OFFSET = attrgetter("base_offset")
 
 
@@ -41,15 +37,19 @@ class LogSegments:
         deletion: SegmentDeletion,
         config: LogConfig,
         clock: Clock,
+        report: Report,
     ) -> None:
-        """Go on with `segments`, by rising base offset, of which the last is the active one as it was recovered."""
+        """Go on with `segments`, by rising base offset, of which the last is the active one as it was recovered.
+
+        Each index that is found missing or broken later, and is built anew, is told to `report`.
+        """
         self.directory = segments[-1].directory
         self._segments = list(segments)
         self._config = config
         self._clock = clock
         self._active = ActiveSegment(segments[-1], active, config, clock())
         self._deletion = deletion
-        self._offset_indexes: dict[LogSegment, OffsetIndex] = {}
+        self._indexes = SegmentIndexes(config.index_interval_bytes, report)
 
     @property
     def all(self) -> tuple[LogSegment, ...]:
@@ -75,9 +75,13 @@ class LogSegments:
         """Return the bytes of a segment's batches."""
         return self._active.size if segment == self._active.segment else segment.size()
 
-    def latest_timestamp(self, segment: LogSegment) -> int:
-        """Return the largest timestamp (ms) of a segment: its records', or where they have none, its `.log` file's."""
-        latest = self._latest_record_timestamp(segment)
+    def latest_timestamp(self, segment: LogSegment, *, confirmed: bool = False) -> int:
+        """Return the largest timestamp (ms) of a segment: its records', or where they have none, its `.log` file's.
+
+        It is as its time index tells it, or, `confirmed`, as its batches do. Raises CorruptRecordError where the index
+        is missing or broken, and so is the log from which to build it.
+        """
+        latest = self._latest_record_timestamp(segment, confirmed=confirmed)
         return latest if latest >= 0 else segment.log_path.stat().st_mtime_ns // 1_000_000
 
     def append(
@@ -96,8 +100,8 @@ class LogSegments:
         """Begin a new active segment at `base_offset`, behind one that was finished by `finish`."""
         segment = LogSegment(base_offset, self.directory)
         segment.log_path.touch()
-        active = ActiveSegment(segment, self._empty(segment), self._config, self._clock())
         sync_directory(self.directory)
+        active = ActiveSegment(segment, self._empty(segment), self._config, self._clock())
         self._active.close()
         self._active = active
         self._segments.append(segment)
@@ -106,11 +110,16 @@ class LogSegments:
         """Return whole batches, up to `max_bytes` but at least one, beginning with the one that `offset` is in.
 
         They end with their segment, and below `end_offset` (exclusive), at the latest. None stands for no batch.
+        Raises CorruptRecordError where a batch cannot be read, or reaches into the next segment.
         """
         self._active.write_out()
-        for segment in self._from(offset):
-            position = self._offset_index(segment).lookup(offset).position
-            if found := read_batch_range(segment.log_path, position, offset, max_bytes, end_offset):
+        segments = self._from(offset)
+        for i, segment in enumerate(segments):
+            segment_end = segments[i + 1].base_offset if i + 1 < len(segments) else None
+            position = self._position(segment, offset)
+            if found := read_batch_range(
+                segment.log_path, position, offset, max_bytes, end_offset, segment_end=segment_end
+            ):
                 return found
             if end_offset is not None and segment.base_offset >= end_offset:
                 break
@@ -125,7 +134,7 @@ class LogSegments:
         self._deletion.delete(segments, self._clock(), with_snapshots=with_snapshots)
         gone = set(segments)
         self._segments = [segment for segment in self._segments if segment not in gone]
-        self._offset_indexes.clear()
+        self._indexes.forget()
 
     def cut(self, end_offset: int) -> None:
         """Cut the log before the batch that reaches `end_offset`; it has to be recovered before it goes on.
@@ -139,7 +148,7 @@ class LogSegments:
         # From the end on, so that a crash in between leaves a log without a gap.
         self.delete(later[::-1])
         last = self._segments[-1]
-        position = batch_position(last.log_path, self._offset_index(last).lookup(end_offset).position, end_offset)
+        position = batch_position(last.log_path, self._position(last, end_offset), end_offset)
         if position is not None:
             truncate_log_file(last, position)
 
@@ -181,29 +190,16 @@ class LogSegments:
             if segment == self._active.segment:
                 yield self._active.transaction_index()
             else:
-                yield TransactionIndex.read(segment.transaction_index_path, segment.base_offset)
+                yield self._indexes.transaction_index(segment)
 
-    def _latest_record_timestamp(self, segment: LogSegment) -> int:
+    def _latest_record_timestamp(self, segment: LogSegment, *, confirmed: bool) -> int:
         if segment == self._active.segment:
             return self._active.latest_timestamp
-        timestamps = TimeIndex.read(segment.time_index_path, segment.base_offset).timestamps
-        return int(timestamps[-1]) if timestamps.size else -1
+        if confirmed:
+            return self._indexes.confirmed_latest_timestamp(segment)
+        return self._indexes.latest_timestamp(segment)
 
-    def _offset_index(self, segment: LogSegment) -> OffsetIndex:
+    def _position(self, segment: LogSegment, offset: int) -> int:
         if segment == self._active.segment:
-            return self._active.offset_index()
-        if segment not in self._offset_indexes:
-            while len(self._offset_indexes) >= _OFFSET_INDEXES_KEPT:
-                del self._offset_indexes[next(iter(self._offset_indexes))]
-            self._offset_indexes[segment] = self._read_offset_index(segment)
-        return self._offset_indexes[segment]
-
-    def _read_offset_index(self, segment: LogSegment) -> OffsetIndex:
-        """Read the index of a closed segment, or build it from the segment where it is broken."""
-        try:
-            return OffsetIndex.read(segment.offset_index_path, segment.base_offset)
-        except CorruptIndexError:
-            indexes = IndexBuilder(segment.base_offset, self._config.index_interval_bytes)
-            for _, batches in iterate_segment(segment.log_path, segment.base_offset, verify_crc=False):
-                indexes.append(batches)
-            return indexes.offset_index()
+            return self._active.offset_index().lookup(offset).position
+        return self._indexes.position(segment, offset)

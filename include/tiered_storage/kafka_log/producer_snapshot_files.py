@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tiered_storage.errors import CorruptIndexError
 from tiered_storage.kafka_log.log_segment import producer_snapshot_path
+from tiered_storage.kafka_log.mending import REMOVED, Mending, Report
 from tiered_storage.kafka_log.producer_snapshot import (
     ProducerSnapshotEntry,
     read_producer_snapshot,
@@ -71,12 +72,13 @@ def remove_stray_snapshots(partition_directory: Path, base_offsets: Collection[i
             producer_snapshot_path(partition_directory, offset).unlink()
 
 
-def remove_broken_snapshots(partition_directory: Path, above: int) -> None:
-    """Remove the snapshots above offset `above` that cannot be read, as a broker does that comes upon them."""
+def remove_broken_snapshots(partition_directory: Path, above: int, report: Report) -> None:
+    """Remove the snapshots above offset `above` that cannot be read, as a broker does, and `report` each one."""
     for offset in list_snapshots(partition_directory):
         path = producer_snapshot_path(partition_directory, offset)
         try:
             if offset > above:
                 read_producer_snapshot(path)
-        except CorruptIndexError:
+        except CorruptIndexError as error:
             path.unlink()
+            report(Mending(path, error.reason, REMOVED))

@@ -103,7 +103,7 @@ class ProducerState:
     def add_batch(self, batch: RecordBatch, marker: EndTransactionMarker | None = None) -> AbortedTransaction | None:
         """Take the next batch of the log, with the end marker that it holds; return the transaction that it aborts."""
         aborted = None
-        if batch.producer_id != NO_PRODUCER_ID:
+        if batch.has_producer:
             if marker is not None:
                 aborted = self._end(batch.producer_id, batch.producer_epoch, batch.base_offset, marker)
             elif not batch.is_control:
@@ -121,7 +121,7 @@ class ProducerState:
         if not len(batches):
             return []
         is_new = batches.base_offset >= self.end_offset
-        is_data = (batches.producer_id != NO_PRODUCER_ID) & ((batches.attributes & CONTROL_BIT) == 0)
+        is_data = (batches.producer_id > NO_PRODUCER_ID) & ((batches.attributes & CONTROL_BIT) == 0)
         markers = marker_rows(batches)
         markers = markers[is_new[markers]]
         runs = producer_runs(batches, np.flatnonzero(is_new & is_data), markers)

@@ -45,6 +45,7 @@ __all__ = [
     "Record",
     "RecordBatch",
     "TimestampType",
+    "correct_max_timestamp",
     "encode_batch",
     "encode_empty_batch",
     "read_batch_header",
@@ -135,7 +136,12 @@ def restamp_batch(batch: bytearray, append_time: int) -> None:
     """
     attributes = int.from_bytes(batch[CRC_END : CRC_END + 2], "big") | APPEND_TIME_BIT
     batch[CRC_END : CRC_END + 2] = attributes.to_bytes(2, "big")
-    _INT64.pack_into(batch, _MAX_TIMESTAMP_POSITION, append_time)
+    correct_max_timestamp(batch, append_time)
+
+
+def correct_max_timestamp(batch: bytearray, max_timestamp: int) -> None:
+    """Set what the header of the encoded `batch` says of its largest timestamp (ms), and make its checksum anew."""
+    _INT64.pack_into(batch, _MAX_TIMESTAMP_POSITION, max_timestamp)
     batch[CRC_END - 4 : CRC_END] = crc32c(memoryview(batch)[CRC_END:]).to_bytes(4, "big")
 
 

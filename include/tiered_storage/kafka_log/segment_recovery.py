@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.index_builder import IndexBuilder
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
@@ -34,11 +35,14 @@ class RecoveredSegment:
     aborted: tuple[AbortedTransaction, ...]
 
 
-def recover_segment(segment: LogSegment, index_interval_bytes: int, producers: ProducerState) -> RecoveredSegment:
+def recover_segment(
+    segment: LogSegment, index_interval_bytes: int, producers: ProducerState, *, segment_end: int | None = None
+) -> RecoveredSegment:
     """Cut `segment` behind its last whole batch, as a broker does after a crash, and build its indexes in memory.
 
     `producers` is the state at its base offset and then at its end. Raises UnsupportedMagicError where the segment
-    holds batches of magic 0 or 1, CorruptRecordError where an end marker with a right checksum cannot be read.
+    holds batches of magic 0 or 1, CorruptRecordError where an end marker with a right checksum cannot be read, or a
+    batch with one reaches beyond `segment_end` (exclusive), where the next segment begins.
     """
     length = recover_valid_length(segment.log_path, segment.base_offset)
     truncated_bytes = segment.size() - length
@@ -51,11 +55,13 @@ def recover_segment(segment: LogSegment, index_interval_bytes: int, producers: P
     aborted: list[AbortedTransaction] = []
     # The checksums have just been verified, up to this length.
     for window, batches in iterate_segment(segment.log_path, segment.base_offset, verify_crc=False):
+        if segment_end is not None:
+            _check_end(segment, batches, segment_end)
         indexes.append(batches)
         next_offset = int(batches.last_offset[-1]) + 1
         if first_timestamp is None:
             first_timestamp = int(batches.max_timestamp[0])
-        epochs += _begun_epochs(batches, epochs[-1].epoch if epochs else -1)
+        epochs += begun_epochs(batches, epochs[-1].epoch if epochs else -1)
         aborted += producers.feed(segment.log_path, window, batches)
     return RecoveredSegment(
         length, truncated_bytes, next_offset, first_timestamp, indexes, tuple(epochs), tuple(aborted)
@@ -69,8 +75,15 @@ def truncate_log_file(segment: LogSegment, length: int) -> None:
         os.fsync(file.fileno())
 
 
-def _begun_epochs(batches: BatchTable, latest: int) -> list[EpochEntry]:
-    """Return the leader epochs above `latest` that begin in `batches`."""
+def _check_end(segment: LogSegment, batches: BatchTable, segment_end: int) -> None:
+    beyond = int(np.searchsorted(batches.last_offset, segment_end))
+    if beyond < len(batches):
+        reason = f"the batch reaches offset {batches.last_offset[beyond]}, the next segment begins at {segment_end}"
+        raise CorruptRecordError(segment.log_path, int(batches.position[beyond]), reason)
+
+
+def begun_epochs(batches: BatchTable, latest: int) -> list[EpochEntry]:
+    """Return the leader epochs above `latest` (-1: none yet) that begin in `batches`."""
     epochs = batches.partition_leader_epoch
     before = np.maximum.accumulate(np.concatenate(([latest], epochs[:-1])))
     begun = np.flatnonzero(epochs > before)

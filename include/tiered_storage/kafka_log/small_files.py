@@ -1,15 +1,18 @@
 """Kafka's small files, as checkpoints and indexes: read whole but within a bound, and replaced all or nothing.
 
 A file is replaced as a broker does it: a temporary file beside it (`{name}.tmp`), fsync, rename, fsync of the
-directory. After a crash there is the old file or the new one, never a part of one.
+directory. After a crash there is the old file or the new one, never a part of one, and perhaps the temporary file.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from tiered_storage.errors import CorruptIndexError
+
+TEMPORARY_SUFFIX = ".tmp"
 
 
 def read_small_file(path: Path, max_bytes: int) -> bytes:
@@ -26,13 +29,25 @@ def read_small_file(path: Path, max_bytes: int) -> bytes:
 
 def replace_file(path: Path, content: bytes) -> None:
     """Make `content` the whole content of `path`, durably and all or nothing."""
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = _temporary(path)
     with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+        try:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
     temporary.replace(path)
     sync_directory(path.parent)
+
+
+def remove_temporary_files(directory: Path, names: Iterable[str]) -> list[str]:
+    """Remove what a crash left in `directory` of files of these `names` that were being replaced; return its names."""
+    left = [temporary for name in names if (temporary := _temporary(directory / name)).is_file()]
+    for temporary in left:
+        temporary.unlink()
+    return [temporary.name for temporary in left]
 
 
 def sync_directory(directory: Path) -> None:
@@ -42,3 +57,7 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(path.name + TEMPORARY_SUFFIX)

@@ -6,6 +6,7 @@ into it is LocalLog's affair.
 
 from __future__ import annotations
 
+from collections import deque
 from pathlib import Path
 
 from tiered_storage.clock import Clock
@@ -19,10 +20,11 @@ from tiered_storage.kafka_log.log_append import PlacedBatch
 from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_leftovers import clear_leftovers
 from tiered_storage.kafka_log.log_read import FetchedBatches, Isolation
-from tiered_storage.kafka_log.log_recovery import recover_log
+from tiered_storage.kafka_log.log_recovery import RecoveredLog, recover_epochs, recover_log
 from tiered_storage.kafka_log.log_retention import LogLimits, segments_to_delete
 from tiered_storage.kafka_log.log_segment import LogSegment, list_segments
 from tiered_storage.kafka_log.log_segments import LogSegments
+from tiered_storage.kafka_log.mending import REMOVED, Mending
 from tiered_storage.kafka_log.partition_metadata import PARTITION_METADATA, read_topic_id
 from tiered_storage.kafka_log.producer_snapshot import ProducerSnapshotEntry
 from tiered_storage.kafka_log.producer_snapshot_files import list_snapshots, remove_snapshots, take_snapshot
@@ -30,6 +32,8 @@ from tiered_storage.kafka_log.producer_state import ProducerState
 from tiered_storage.kafka_log.segment_deletion import SegmentDeletion
 from tiered_storage.kafka_log.topic_partition import parse_partition_directory
 from tiered_storage.kafka_log.transaction_index import AbortedTransaction
+
+MENDINGS_KEPT = 1000
 
 
 class StoredLog:
@@ -47,8 +51,7 @@ class StoredLog:
     ) -> None:
         """Use `create` or `open`; `close` gives `lock` back."""
         name = parse_partition_directory(directory.name)
-        if name is not None and directory.is_dir():
-            clear_leftovers(directory)
+        left_over = clear_leftovers(directory) if name is not None and directory.is_dir() else ()
         if name is None or not directory.is_dir() or not list_segments(directory):
             raise InvalidLogDirectoryError(f"{directory} is no directory topic-partition with .log files in it")
         self.directory = directory
@@ -57,19 +60,26 @@ class StoredLog:
         self._config = config
         self._clock = clock
         self._lock = lock
+        self._mended = deque((Mending(directory / each, "left over", REMOVED) for each in left_over), MENDINGS_KEPT)
         self._epochs = LeaderEpochCache.read(directory / LEADER_EPOCH_CHECKPOINT)
         self._start_offset = log_start_offset
         self._high_watermark: int | None = None
         self._deletion = SegmentDeletion(directory, config.file_delete_delay_ms)
-        self.truncated_bytes = self._recover(recovery_point)
+        recovered = self._recover(recovery_point)
+        self.truncated_bytes = recovered.truncated_bytes
         """How many bytes behind the last whole batch were cut off when the log was opened."""
         flushed = self.segments[-1].base_offset if recovery_point is None else recovery_point
         self._recovery_point = min(flushed, self.log_end_offset)
         self._flushed_at = clock()
-        if log_start_offset > self.log_end_offset:
-            self.truncate_fully_and_start_at(log_start_offset)
-        elif log_start_offset > self.segments[0].base_offset:
-            self._epochs.truncate_from_start(log_start_offset)
+        try:
+            self._follow(recovered)
+            if log_start_offset > self.log_end_offset:
+                self.truncate_fully_and_start_at(log_start_offset)
+            elif log_start_offset > self.segments[0].base_offset:
+                self._epochs.truncate_from_start(log_start_offset)
+        except BaseException:
+            self._segments.close()
+            raise
 
     @property
     def log_start_offset(self) -> int:
@@ -113,6 +123,11 @@ class StoredLog:
     def producers(self) -> tuple[ProducerSnapshotEntry, ...]:
         """The producers that are known, as a snapshot at the log's end tells of them."""
         return self._producers.snapshot()
+
+    @property
+    def mended(self) -> tuple[Mending, ...]:
+        """What was found missing, broken or half done, and what became of it: the last thousand, latest last."""
+        return tuple(self._mended)
 
     def read(self, offset: int, max_bytes: int) -> bytes:
         """Return whole batches, up to `max_bytes` but at least one, beginning with the one that `offset` is in.
@@ -201,7 +216,7 @@ class StoredLog:
         if end_offset < self.log_end_offset:
             self._segments.cut(end_offset)
             self._start_offset = min(self._start_offset, end_offset)
-            self._recover(recovery_point=None)
+            self._follow(self._recover(recovery_point=None))
             self._after_truncation()
             if self.log_end_offset < self._start_offset:
                 # The log started within the batch that went.
@@ -273,22 +288,26 @@ class StoredLog:
             take_snapshot(self.directory, self._producers)
             self._snapshot_offset = self._producers.end_offset
 
-    def _recover(self, recovery_point: int | None) -> int:
-        """Find out what the log holds, and return how many bytes were cut off its end."""
+    def _recover(self, recovery_point: int | None) -> RecoveredLog:
+        """Find out what the log holds, and open it for appending."""
         log = recover_log(
             self.directory,
             self._config,
             self._clock(),
             log_start_offset=self._start_offset,
             recovery_point=recovery_point,
+            report=self._mended.append,
         )
-        self._segments = LogSegments(log.segments, log.active, self._deletion, self._config, self._clock)
+        self._segments = LogSegments(
+            log.segments, log.active, self._deletion, self._config, self._clock, self._mended.append
+        )
         self._producers = log.producers
         self._snapshot_offset = max(list_snapshots(self.directory), default=self.segments[0].base_offset)
-        self._epochs.truncate_from_end(self.log_end_offset)
-        self._epochs.add_later(log.epochs)
+        return log
+
+    def _follow(self, log: RecoveredLog) -> None:
+        recover_epochs(self._epochs, log, self._mended.append)
         self._producers.on_high_watermark(self.high_watermark)
-        return log.truncated_bytes
 
     def _after_truncation(self) -> None:
         self._recovery_point = min(self._recovery_point, self.log_end_offset)

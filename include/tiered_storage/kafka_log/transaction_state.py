@@ -57,7 +57,7 @@ class OpenTransactions:
         """
         known = batches.base_offset < end_offset
         is_opening = (batches.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT)) == TRANSACTIONAL_BIT
-        opening = known & is_opening & (batches.producer_id != NO_PRODUCER_ID)
+        opening = known & is_opening & (batches.producer_id > NO_PRODUCER_ID)
         markers = marker_rows(batches)
         for begin, end in pairwise([-1, *markers[known[markers]].tolist(), len(batches)]):
             if begin >= 0:

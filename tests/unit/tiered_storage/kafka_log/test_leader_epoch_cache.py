@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered_storage.errors import InvalidLogDirectoryError
 from tiered_storage.kafka_log.leader_epoch_cache import LeaderEpochCache
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, read_leader_epochs, write_leader_epochs
 
@@ -22,9 +21,11 @@ def starts(cache: LeaderEpochCache) -> list[tuple[int, int]]:
     return [(entry.epoch, entry.start_offset) for entry in cache.entries]
 
 
-def test_a_missing_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidLogDirectoryError, match="leader-epoch-checkpoint is missing"):
-        LeaderEpochCache.read(tmp_path / "leader-epoch-checkpoint")
+def test_a_missing_checkpoint_is_made_without_entries(tmp_path: Path) -> None:
+    path = tmp_path / "leader-epoch-checkpoint"
+
+    assert LeaderEpochCache.read(path).entries == ()
+    assert path.read_bytes() == b"0\n0\n"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from support.local_logs import NOW, TOPIC_ID, create, read_all, records
 from tiered_storage.errors import (
     ConfigurationError,
     CorruptRecordError,
+    InvalidTimestampError,
     OffsetOutOfRangeError,
     UnsupportedMagicError,
 )
@@ -23,7 +24,13 @@ from tiered_storage.kafka_log.offset_index import OffsetIndex
 from tiered_storage.kafka_log.partition_metadata import read_topic_id
 from tiered_storage.kafka_log.producer_snapshot import read_producer_snapshot
 from tiered_storage.kafka_log.record import Record
-from tiered_storage.kafka_log.record_batch import TimestampType, encode_batch, read_batch_header, read_records
+from tiered_storage.kafka_log.record_batch import (
+    TimestampType,
+    correct_max_timestamp,
+    encode_batch,
+    read_batch_header,
+    read_records,
+)
 from tiered_storage.kafka_log.segment_scan import scan_segment
 from tiered_storage.kafka_log.time_index import TimeIndex
 
@@ -231,6 +238,62 @@ def test_an_encoded_batch_that_is_not_whole_or_not_ours_to_keep_is_refused(tmp_p
                 log.append_encoded_batch(refused)
 
         assert log.log_end_offset == 0
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_an_encoded_batch_whose_records_nobody_could_read_is_refused(tmp_path: Path, count: int) -> None:
+    batch = bytearray(encode_batch(records(count)))
+    batch[-5] = 0x7F  # the length of the last header's value
+    correct_max_timestamp(batch, NOW)  # the checksum is that of what is broken
+    with create(tmp_path) as log:
+        with pytest.raises(CorruptRecordError, match=f"record {count}"):
+            log.append_encoded_batch(bytes(batch))
+
+        assert log.log_end_offset == 0
+
+
+@pytest.mark.parametrize("count", [3, 100])
+def test_a_largest_timestamp_that_the_records_belie_is_set_right(tmp_path: Path, count: int) -> None:
+    sound = encode_batch([Record(i, NOW + i % 3, None, b"x") for i in range(count)])
+    lying = bytearray(sound)
+    correct_max_timestamp(lying, NOW + 10**9)
+    with create(tmp_path) as log:
+        log.append_encoded_batch(bytes(lying))
+
+        assert log.read(0, 1) == sound
+
+
+LIMITS = LogConfig(message_timestamp_before_max_ms=1000, message_timestamp_after_max_ms=500)
+
+
+@pytest.mark.parametrize("count", [1, 100])
+@pytest.mark.parametrize("timestamp", [NOW - 1001, NOW + 501])
+def test_records_too_far_from_the_clock_are_refused_unless_it_stamps_them(
+    tmp_path: Path, timestamp: int, count: int
+) -> None:
+    refused = [*records(count - 1), Record(count - 1, timestamp, None, None)]
+    with create(tmp_path, config=LIMITS) as log:
+        with pytest.raises(InvalidTimestampError, match=f"orders-3: a record has timestamp {timestamp}"):
+            log.append(refused)
+        with pytest.raises(InvalidTimestampError, match=f"orders-3: a record has timestamp {timestamp}"):
+            log.append_encoded_batch(encode_batch(refused))
+        assert log.log_end_offset == 0
+
+        log.append(refused, timestamp_type=TimestampType.LOG_APPEND_TIME)
+        log.append_encoded_batch(encode_batch(refused), timestamp_type=TimestampType.LOG_APPEND_TIME)
+        for taken in (NOW - 1000, NOW + 500, -1):
+            log.append(records(timestamp=taken))
+            log.append_encoded_batch(encode_batch(records(timestamp=taken)))
+        assert log.log_end_offset == 2 * count + 6
+
+
+def test_a_follower_takes_what_its_leader_took(tmp_path: Path) -> None:
+    batch = bytearray(encode_batch([Record(0, NOW - 10**9, None, b"x")]))
+    correct_max_timestamp(batch, NOW + 10**9)
+    with create(tmp_path, config=LIMITS) as log:
+        log.append_as_follower(bytes(batch))
+
+        assert log.read(0, 1) == batch
 
 
 def test_offsets_outside_the_log_are_refused_with_its_range(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from support.examples import USUAL_EXAMPLES
-from support.local_logs import TOPIC_ID, read_all
+from support.local_logs import NOW, TOPIC_ID, read_all
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.compression import Compression
 from tiered_storage.kafka_log.index_builder import IndexBuilder
@@ -40,7 +40,7 @@ class LogAgainstRecords(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.temporary = tempfile.TemporaryDirectory()
-        self.log = LocalLog.create(Path(self.temporary.name), "orders", 0, TOPIC_ID, CONFIG, clock=lambda: 0)
+        self.log = LocalLog.create(Path(self.temporary.name), "orders", 0, TOPIC_ID, CONFIG, clock=lambda: NOW)
         self.records: list[Record] = []
         self.epochs: list[tuple[int, int]] = []
         self.flushed = 0
@@ -77,7 +77,7 @@ class LogAgainstRecords(RuleBasedStateMachine):
         self.log.close()
         self.flushed = len(self.records)
         self.check_closed_segments()
-        self.log = LocalLog.open(self.log.directory, CONFIG, clock=lambda: 0)
+        self.log = LocalLog.open(self.log.directory, CONFIG, clock=lambda: NOW)
 
     @rule()
     def read_back(self) -> None:
@@ -95,7 +95,7 @@ class LogAgainstRecords(RuleBasedStateMachine):
         with active.log_path.open("r+b") as file:
             file.truncate(length)
 
-        self.log = LocalLog.open(self.log.directory, CONFIG, clock=lambda: 0)
+        self.log = LocalLog.open(self.log.directory, CONFIG, clock=lambda: NOW)
 
         whole = table.position + table.size <= length
         end = int(table.last_offset[whole][-1]) + 1 if whole.any() else active.base_offset

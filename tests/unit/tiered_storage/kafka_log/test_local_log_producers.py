@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.local_logs import NOW, create, records
-from support.transactions import ABORT, COMMIT, committed_offsets, data, split
+from support.transactions import ABORT, COMMIT, committed_offsets, data, marker, split
 from tiered_storage.errors import (
     ConfigurationError,
     InvalidProducerEpochError,
@@ -16,6 +16,7 @@ from tiered_storage.errors import (
     TransactionCoordinatorFencedError,
 )
 from tiered_storage.kafka_log.batch_header import TimestampType, read_batch_header
+from tiered_storage.kafka_log.control_record import ControlRecordType
 from tiered_storage.kafka_log.local_log import LocalLog
 from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_read import Isolation
@@ -71,6 +72,33 @@ def test_records_are_appended_for_a_producer(tmp_path: Path) -> None:
         assert log.last_stable_offset == 0
         with pytest.raises(ConfigurationError, match="no epoch or no sequence number"):
             log.append(records(), producer_id=7)
+
+
+def test_a_producer_id_below_0_is_refused(tmp_path: Path) -> None:
+    with create(tmp_path) as log:
+        for producer_id in (-2, -(2**63)):
+            with pytest.raises(ConfigurationError, match=f"producer id {producer_id}"):
+                log.append(records(), producer_id=producer_id, producer_epoch=0, base_sequence=0)
+        for producer_id, epoch in ((-1, 0), (-2, 0), (7, -1), (2**63, 0), (7, 2**15)):
+            with pytest.raises(ConfigurationError, match=f"producer id {producer_id}, epoch {epoch}"):
+                log.append_end_marker(producer_id, epoch, ABORT)
+        with pytest.raises(ConfigurationError, match="ABORT or COMMIT"):
+            log.append_end_marker(7, 0, ControlRecordType.LEADER_CHANGE)
+
+        assert (log.log_end_offset, log.producers) == (0, ())
+
+
+@pytest.mark.parametrize("setting", ["max_message_bytes", "segment_bytes"])
+def test_an_end_marker_that_is_too_large_is_refused_and_nothing_is_appended(tmp_path: Path, setting: str) -> None:
+    size = len(marker(0, 7))
+    with create(tmp_path / "small", config=LogConfig(**{setting: size - 1})) as log:
+        with pytest.raises(
+            ConfigurationError, match=f"orders-3: a batch of {size} bytes is larger than the {size - 1}"
+        ):
+            log.append_end_marker(7, 0, COMMIT)
+        assert (log.log_end_offset, log.producers) == (0, ())
+    with create(tmp_path / "large", config=LogConfig(**{setting: size})) as log:
+        assert log.append_end_marker(7, 0, COMMIT) == 0
 
 
 def test_a_coordinator_that_was_replaced_is_refused(tmp_path: Path) -> None:

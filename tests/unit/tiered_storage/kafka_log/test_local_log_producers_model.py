@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from support.examples import USUAL_EXAMPLES
-from support.local_logs import TOPIC_ID, records
+from support.local_logs import NOW, TOPIC_ID, records
 from support.transactions import ABORT, COMMIT, committed_offsets, data, split
 from tiered_storage.errors import InvalidProducerEpochError, InvalidTransactionStateError, OutOfOrderSequenceError
 from tiered_storage.kafka_log.index_rebuild import rebuild_indexes
@@ -53,7 +53,7 @@ class LogAgainstBatches(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.temporary = tempfile.TemporaryDirectory()
-        self.log = LocalLog.create(Path(self.temporary.name), "orders", 0, TOPIC_ID, CONFIG, clock=lambda: 0)
+        self.log = LocalLog.create(Path(self.temporary.name), "orders", 0, TOPIC_ID, CONFIG, clock=lambda: NOW)
         self.batches: list[Batch] = []
         self.start = 0
         """Where `batches` begin; the log may begin later."""
@@ -183,7 +183,7 @@ class LogAgainstBatches(RuleBasedStateMachine):
         """A follower takes all that is committed or not, and is then the same log."""
         with (
             tempfile.TemporaryDirectory() as directory,
-            LocalLog.create(Path(directory), "orders", 0, TOPIC_ID, CONFIG, clock=lambda: 0) as follower,
+            LocalLog.create(Path(directory), "orders", 0, TOPIC_ID, CONFIG, clock=lambda: NOW) as follower,
         ):
             offset = self.log.log_start_offset
             while batches := self.log.fetch(offset, 300).batches:
@@ -217,7 +217,7 @@ class LogAgainstBatches(RuleBasedStateMachine):
         self.log.close()
         self.flushed = self.end
         self.check_files()
-        self.log = LocalLog.open(self.log.directory, CONFIG, clock=lambda: 0, log_start_offset=start)
+        self.log = LocalLog.open(self.log.directory, CONFIG, clock=lambda: NOW, log_start_offset=start)
         assert self.log.truncated_bytes == 0
 
     @rule(kept=st.floats(0, 1), point_known=st.booleans())
@@ -242,7 +242,7 @@ class LogAgainstBatches(RuleBasedStateMachine):
         self.log = LocalLog.open(
             self.log.directory,
             CONFIG,
-            clock=lambda: 0,
+            clock=lambda: NOW,
             log_start_offset=start,
             recovery_point=point if point_known else None,
         )

@@ -67,6 +67,48 @@ def test_segments_go_while_the_log_stays_as_large_as_it_is_to_be(
         assert bases(log) == kept
 
 
+@pytest.mark.parametrize("content", [None, b"", b"torn", b"\xff" * 12])
+def test_a_broken_time_index_does_not_stop_retention(tmp_path: Path, content: bytes | None) -> None:
+    now = [NOW]
+    with log_of(tmp_path, now=now, retention_ms=10_000) as log:
+        path = log.segments[1].time_index_path
+        sound = path.read_bytes()
+        path.unlink()
+        if content is not None:
+            path.write_bytes(content)
+        now[0] = NOW + 11_001
+        log.delete_old_segments()
+
+        assert bases(log) == [2, 4]
+        assert path.read_bytes() == sound
+        assert [mending.path for mending in log.mended] == [path]
+
+
+def test_a_time_index_that_is_wrong_costs_no_records(tmp_path: Path) -> None:
+    now = [NOW]
+    with log_of(tmp_path, now=now, retention_ms=10_000) as log:
+        path = log.segments[0].time_index_path
+        path.write_bytes((1).to_bytes(8, "big") + bytes(4))
+        now[0] = NOW + 11_000
+        log.delete_old_segments()
+        assert bases(log) == [0, 2, 4]
+
+        now[0] += 1
+        log.delete_old_segments()
+        assert bases(log) == [2, 4]
+
+
+def test_a_closed_segment_whose_indexes_are_lost_meanwhile_is_read_and_cut(tmp_path: Path) -> None:
+    with log_of(tmp_path) as log:
+        for path in (*log.segments[0].index_paths, *log.segments[1].index_paths):
+            path.unlink(missing_ok=True)
+
+        assert [record.offset for record in read_all(log)] == list(range(6))
+        log.segments[1].offset_index_path.unlink()
+        log.truncate_to(3)
+        assert [record.offset for record in read_all(log)] == list(range(3))
+
+
 def test_records_without_a_time_are_as_old_as_their_file(tmp_path: Path) -> None:
     now = [NOW]
     with log_of(tmp_path, now=now, timestamp=-1, retention_ms=10_000) as log:

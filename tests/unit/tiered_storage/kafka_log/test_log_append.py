@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.transactions import data, marker
+from support.transactions import TIME, data, marker
 from tiered_storage.errors import (
     AppendRefusedError,
     ConfigurationError,
     CorruptRecordError,
     UnexpectedAppendOffsetError,
 )
-from tiered_storage.kafka_log.batch_header import read_batch_header
+from tiered_storage.kafka_log.batch_header import TimestampType, read_batch_header
 from tiered_storage.kafka_log.log_append import (
     check_followed_epochs,
     check_leader_epoch,
@@ -20,6 +20,7 @@ from tiered_storage.kafka_log.log_append import (
     split_batches,
 )
 from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.record_batch import correct_max_timestamp
 
 BATCHES = [data(5, 1, 0, count=2, leader_epoch=1), marker(7, 1), data(9, leader_epoch=3)]
 SENT = b"".join(BATCHES)
@@ -73,11 +74,22 @@ def test_records_get_offsets_and_keep_all_else() -> None:
 
 
 def test_a_batch_gets_its_place_which_no_checksum_covers() -> None:
-    placed = place_batch(BATCHES[0], 70, 9, None)
+    placed = place_batch(BATCHES[0], 70, 9, TIME, TimestampType.CREATE_TIME)
 
     header = read_batch_header(placed.content)
     assert (header.base_offset, header.partition_leader_epoch, header.last_offset) == (70, 9, 71)
     assert bytes(placed.content[16:]) == BATCHES[0][16:]
+
+
+def test_what_a_header_says_of_its_largest_timestamp_is_set_right() -> None:
+    lying = bytearray(BATCHES[0])
+    correct_max_timestamp(lying, TIME - 5)
+
+    placed = place_batch(bytes(lying), 5, 1, TIME, TimestampType.CREATE_TIME)
+    assert bytes(placed.content) == BATCHES[0]
+
+    stamped = place_batch(bytes(lying), 5, 1, TIME + 9, TimestampType.LOG_APPEND_TIME).header
+    assert (stamped.max_timestamp, stamped.timestamp_type) == (TIME + 9, TimestampType.LOG_APPEND_TIME)
 
 
 @pytest.mark.parametrize(("epoch", "latest"), [(-1, None), (3, 4), (2**31, None)])

@@ -124,6 +124,50 @@ def test_a_directory_that_cannot_be_opened_whole_is_left_unlocked(tmp_path: Path
     ensure_unlocked(tmp_path)
 
 
+def test_a_partition_of_which_only_a_swap_is_left_is_opened_with_what_its_checkpoints_say(tmp_path: Path) -> None:
+    write(tmp_path)
+    write_offset_checkpoint(tmp_path / "log-start-offset-checkpoint", {("orders", 0): 0, ("orders", 1): 2})
+    for path in (tmp_path / "orders-1").glob("0*"):
+        path.rename(path.with_name(path.name + ".swap"))
+    (tmp_path / "__cluster_metadata-0").mkdir()
+    quorums = tmp_path / "__cluster_metadata-0" / "00000000000000000000.log.swap"
+    quorums.touch()
+
+    with LogDirectoryWriter.open(tmp_path, clock=lambda: NOW) as directory:
+        log = directory.log("orders", 1)
+        assert (log.log_start_offset, log.log_end_offset) == (2, 6)
+    assert read_offset_checkpoint(tmp_path / "log-start-offset-checkpoint") == {("orders", 0): 0, ("orders", 1): 2}
+    assert quorums.exists()
+
+
+def test_what_checkpoints_say_of_partitions_that_are_passed_over_is_kept(tmp_path: Path) -> None:
+    write(tmp_path)
+    names = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint", "log-start-offset-checkpoint")
+    (tmp_path / "empty-0").mkdir()
+    for name in names:
+        said = {("orders", 0): 1, ("orders", 1): 2, ("empty", 0): 7, ("gone", 0): 9}
+        write_offset_checkpoint(tmp_path / name, said)
+
+    LogDirectoryWriter.open(tmp_path, clock=lambda: NOW).close()
+
+    for name in names:
+        said = read_offset_checkpoint(tmp_path / name)
+        assert set(said) == {("orders", 0), ("orders", 1), ("empty", 0)}
+        assert said["empty", 0] == 7
+
+
+def test_files_that_were_being_replaced_go_when_the_directory_is_opened(tmp_path: Path) -> None:
+    write(tmp_path)
+    before = {path.name for path in tmp_path.iterdir()}
+    for name in before:
+        if (tmp_path / name).is_file() and name != ".lock":
+            (tmp_path / f"{name}.tmp").write_bytes(b"half of it")
+
+    LogDirectoryWriter.open(tmp_path, clock=lambda: NOW).close()
+
+    assert {path.name for path in tmp_path.iterdir()} == before
+
+
 def test_a_partition_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
     with (
         LogDirectoryWriter.create(tmp_path, "cluster") as directory,

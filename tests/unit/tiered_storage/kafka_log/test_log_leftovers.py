@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,74 @@ def test_deleted_and_unfinished_files_go(tmp_path: Path) -> None:
     (tmp_path / "leader-epoch-checkpoint").unlink()
     (tmp_path / "00000000000000000005-0000000001.checkpoint.deleted").unlink()
     assert files(tmp_path) == each(KINDS, 5)
+
+
+def test_files_that_were_being_replaced_go(tmp_path: Path) -> None:
+    segment(tmp_path, 0)
+    kept = {path.name for path in tmp_path.iterdir()} | {"notes.tmp"}
+    mine = {"leader-epoch-checkpoint.tmp", "partition.metadata.tmp", *(f"{0:020d}.{kind}.tmp" for kind in KINDS)}
+    for name in (*mine, "notes.tmp"):
+        (tmp_path / name).write_bytes(b"half of it")
+
+    assert set(clear_leftovers(tmp_path)) == mine
+    assert {path.name for path in tmp_path.iterdir()} == kept
+
+
+def test_a_segment_of_which_nothing_but_the_swap_is_left_is_swapped_in(tmp_path: Path) -> None:
+    segment(tmp_path, 0, ".swap")
+    segment(tmp_path, 50, ".swap")
+    segment(tmp_path, 0, ".deleted")
+
+    clear_leftovers(tmp_path)
+
+    assert files(tmp_path) == {kind: {0, 50} for kind in KINDS}
+
+
+@pytest.mark.parametrize("stop", range(1, 20))
+def test_a_swap_that_is_cut_off_again_and_again_comes_to_the_same_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+) -> None:
+    """Kill the process at each change of the directory, and open it again."""
+    for base in (0, 10, 20, 30):
+        segment(tmp_path, base)
+    parts = (data(12, count=3), data(20, count=5))
+    segment(tmp_path, 10, ".swap", parts[0], kinds=("log", "index", "timeindex"))
+    segment(tmp_path, 20, ".swap", parts[1], kinds=("log", "index", "timeindex"))
+
+    class KilledError(Exception): ...
+
+    left = [stop]
+
+    def counted(change: Callable[..., object]) -> Callable[..., object]:
+        def changed(*arguments: object, **options: object) -> object:
+            left[0] -= 1
+            if left[0] < 0:
+                raise KilledError
+            return change(*arguments, **options)
+
+        return changed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", counted(Path.unlink))
+        patched.setattr(Path, "replace", counted(Path.replace))
+        with contextlib.suppress(KilledError):
+            clear_leftovers(tmp_path)
+    clear_leftovers(tmp_path)
+
+    assert {path.name for path in tmp_path.glob("*.log")} == {f"{base:020d}.log" for base in (0, 10, 20, 30)}
+    assert [(tmp_path / f"{base:020d}.log").read_bytes() for base in (10, 20)] == list(parts)
+    assert not list(tmp_path.glob("*.swap"))
+
+
+def test_nothing_goes_for_a_swap_whose_checksum_is_wrong(tmp_path: Path) -> None:
+    segment(tmp_path, 0)
+    batch = data(0)
+    segment(tmp_path, 0, ".swap", batch[:-1] + bytes([batch[-1] ^ 1]), kinds=("log",))
+
+    with pytest.raises(CorruptRecordError, match=r"log\.swap: .*CRC"):
+        clear_leftovers(tmp_path)
+
+    assert files(tmp_path) == {"log.swap": {0}} | each(KINDS, 0)
 
 
 def test_a_swap_that_was_under_way_is_brought_to_its_end(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tiered_storage.kafka_log.log_segment import LogSegment, list_segments, producer_snapshot_path
+from tiered_storage.kafka_log.log_segment import LogSegment, awaits_swap, list_segments, producer_snapshot_path
 
 
 def test_a_segments_files_are_named_by_its_base_offset(tmp_path: Path) -> None:
@@ -52,3 +52,13 @@ def test_segments_are_listed_by_base_offset_and_all_other_files_are_left_out(tmp
         LogSegment(15363, tmp_path),
         LogSegment((1 << 63) - 1, tmp_path),
     ]
+
+
+def test_a_segment_that_awaits_its_swap_is_no_part_of_the_log_yet(tmp_path: Path) -> None:
+    assert not awaits_swap(tmp_path)
+    (tmp_path / "00000000000000000000.index.swap").touch()
+    assert not awaits_swap(tmp_path)
+    (tmp_path / "00000000000000000000.log.swap").touch()
+
+    assert awaits_swap(tmp_path)
+    assert list_segments(tmp_path) == []

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tiered_storage.kafka_log.mending import Mending
 from tiered_storage.kafka_log.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
 from tiered_storage.kafka_log.producer_snapshot_files import (
     latest_state,
@@ -59,7 +60,9 @@ def test_strays_are_removed_but_the_latest_one(directory: Path) -> None:
 
 
 def test_broken_ones_are_removed_where_they_are_come_upon(directory: Path) -> None:
-    remove_broken_snapshots(directory, above=25)
-    assert list_snapshots(directory) == [10, 20, 25, 30, 37]
-    remove_broken_snapshots(directory, above=20)
+    reported: list[Mending] = []
+    remove_broken_snapshots(directory, 25, reported.append)
+    assert (list_snapshots(directory), reported) == ([10, 20, 25, 30, 37], [])
+    remove_broken_snapshots(directory, 20, reported.append)
     assert list_snapshots(directory) == [10, 20, 30, 37]
+    assert [mending.path.name for mending in reported] == ["00000000000000000025.snapshot"]

@@ -52,6 +52,15 @@ def test_batches_without_a_producer_leave_no_trace_but_the_end() -> None:
     assert (state.end_offset, state.snapshot(), aborted) == (4, (), [])
 
 
+@pytest.mark.parametrize("producer_id", [-2, -(2**63)])
+def test_an_id_below_0_is_no_producer(producer_id: int) -> None:
+    begun = encode_batch(
+        [Record(0, TIME, None, b"x")], producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True
+    )
+    for state, aborted in (fed([begun, marker(1, producer_id, ABORT)]), added([begun, marker(1, producer_id, ABORT)])):
+        assert (state.snapshot(), state.first_unstable_offset, aborted) == ((), None, [])
+
+
 def test_a_transaction_is_unstable_until_its_marker_and_the_high_watermark() -> None:
     state, _ = fed([data(0), data(1, 1, 0, transactional=True), data(2, 2, 0, transactional=True)])
     assert (state.first_unstable_offset, state.first_undecided_offset) == (1, 1)

@@ -57,6 +57,13 @@ def test_a_log_without_transactions_is_stable_up_to_the_high_watermark(tmp_path:
     assert last_stable_offset(tmp_path, 0) == 0
 
 
+def test_an_id_below_0_opens_no_transaction(tmp_path: Path) -> None:
+    nobodys = encode_batch([Record(0, 1, None, b"x")], producer_id=-2, producer_epoch=0, is_transactional=True)
+    write(tmp_path, 0, [nobodys, data(1)])
+
+    assert last_stable_offset(tmp_path, 2) == 2
+
+
 def test_an_open_transaction_holds_back_what_comes_after_its_first_batch(tmp_path: Path) -> None:
     write(tmp_path, 0, [data(0, records=5), data(5, producer=1), data(6), data(7, producer=1)])
 

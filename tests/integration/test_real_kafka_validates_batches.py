@@ -1,0 +1,158 @@
+"""What a log takes from a producer, and what it makes of it, is what a broker's own LogValidator takes and makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from support.kafka_programs import KafkaPrograms
+from support.local_logs import NOW, create
+from support.transactions import data, marker
+from support.varied_records import varied_records
+from tiered_storage.errors import TieredStorageError
+from tiered_storage.kafka_log.batch_header import BATCH_OVERHEAD, CRC_END, LOG_OVERHEAD
+from tiered_storage.kafka_log.checksum import crc32c
+from tiered_storage.kafka_log.compression import Compression, compress
+from tiered_storage.kafka_log.record import Record, encode_records
+from tiered_storage.kafka_log.record_batch import TimestampType, correct_max_timestamp, encode_batch
+
+VALIDATOR = Path(__file__).parents[1] / "support" / "ValidateProduced.java"
+BASE_OFFSET, LEADER_EPOCH = 100, 5
+HOUR = 60 * 60 * 1000
+NAMES = {TimestampType.CREATE_TIME: "CreateTime", TimestampType.LOG_APPEND_TIME: "LogAppendTime"}
+
+ONLY_OURS = (
+    "append time",
+    "deltas with a gap, uncompressed",
+    "deltas not from 0, uncompressed",
+    "delete horizon",
+    "id below -1",
+    "no epoch",
+    "transaction without an id",
+)
+"""Beginnings of the names of what only we refuse: docs/kafka-log.md says so."""
+
+
+def numbered(*times: int) -> list[Record]:
+    return [Record(i, time, b"key", b"value", (("h", None),)) for i, time in enumerate(times)]
+
+
+def mended(batch: bytes | bytearray) -> bytes:
+    """The batch with its length and its checksum set right."""
+    changed = bytearray(batch)
+    changed[8:LOG_OVERHEAD] = (len(changed) - LOG_OVERHEAD).to_bytes(4, "big")
+    changed[CRC_END - 4 : CRC_END] = crc32c(memoryview(changed)[CRC_END:]).to_bytes(4, "big")
+    return bytes(changed)
+
+
+def header_with(position: int, field: bytes) -> bytes:
+    """A batch of two records of a producer, in which one field is another one."""
+    batch = bytearray(data(0, 7, 0, count=2))
+    batch[position : position + len(field)] = field
+    return mended(batch)
+
+
+def batches_of(codec: Compression) -> Mapping[str, bytes]:
+    """Batches of a codec that a producer might send, sound ones and others, by what they are."""
+    name = "uncompressed" if codec is Compression.NONE else codec.name.lower()
+    header = encode_batch(numbered(NOW, NOW, NOW), codec)[:BATCH_OVERHEAD]
+
+    def with_records(content: bytes) -> bytes:
+        return mended(header + compress(codec, content))
+
+    def with_offsets(*offsets: int) -> bytes:
+        return with_records(encode_records([Record(offset, NOW, None, b"x") for offset in offsets], 0, NOW))
+
+    sound = encode_records(numbered(NOW, NOW, NOW), 0, NOW)
+    lying = bytearray(encode_batch(numbered(NOW, NOW + 9, NOW - 4), codec))
+    correct_max_timestamp(lying, NOW + 10**9)
+    append_time = TimestampType.LOG_APPEND_TIME
+    batches = {
+        "sound": encode_batch(numbered(NOW, NOW), codec),
+        "many": encode_batch(list(varied_records(200, seed=codec)), codec),
+        "idempotent": encode_batch(numbered(NOW, NOW), codec, producer_id=7, producer_epoch=0, base_sequence=5),
+        "largest timestamp not true": bytes(lying),
+        "long ago": encode_batch(numbered(NOW, 0), codec),
+        "without times": encode_batch(numbered(-1, -1), codec),
+        "an hour ahead": encode_batch(numbered(NOW, NOW + HOUR), codec),
+        "more than an hour ahead": encode_batch(numbered(NOW + HOUR + 1, NOW), codec),
+        "append time": encode_batch(numbered(NOW, NOW), codec, timestamp_type=append_time),
+        "append time without times": encode_batch(numbered(-1), codec, timestamp_type=append_time),
+        "delete horizon": encode_batch(numbered(NOW, NOW), codec, delete_horizon=NOW),
+        "a byte left over": with_records(sound + b"\0"),
+        "a byte missing": with_records(sound[:-1]),
+        "garbage": with_records(b"garbage"),
+        "deltas with a gap": with_offsets(0, 1, 3),
+        "deltas not from 0": with_offsets(1, 2, 3),
+    }
+    return {f"{what}, {name}": batch for what, batch in batches.items()}
+
+
+def not_as_it_says(codec: int) -> bytes:
+    batch = bytearray(encode_batch(numbered(NOW)))
+    batch[CRC_END + 1] |= codec
+    return mended(batch)
+
+
+def produced() -> dict[str, bytes]:
+    """All batches to look at, by what they are."""
+    found = {
+        "fewer records than offsets": header_with(57, b"\0\0\0\1"),
+        "no records": header_with(57, bytes(4)),
+        "more offsets than records": header_with(23, b"\0\0\0\5"),
+        "control batch": marker(0, 7),
+        "no sequence": header_with(53, b"\xff" * 4),
+        "no epoch": header_with(51, b"\xff\xff"),
+        "id below -1": header_with(43, b"\xff" * 7 + b"\xfe"),
+        "transaction without an id": encode_batch(numbered(NOW), is_transactional=True),
+        "wrong checksum": data()[:-1] + b"\1",
+        **{f"not codec {codec}": not_as_it_says(codec) for codec in range(1, 8)},
+    }
+    for codec in Compression:
+        found |= batches_of(codec)
+    return found
+
+
+def by_the_broker(programs: KafkaPrograms, files: list[Path], timestamp_type: TimestampType) -> list[bytes | None]:
+    """What a broker would append for each file, None where it refuses it."""
+    arguments: list[str | Path] = [str(NOW), NAMES[timestamp_type], str(BASE_OFFSET), str(LEADER_EPOCH), *files]
+    lines = [line.split(maxsplit=1) for line in programs.tool(str(VALIDATOR), *arguments).splitlines()]
+    assert {verdict for verdict, _ in lines} == {"taken", "refused"}
+    return [bytes.fromhex(told) if verdict == "taken" else None for verdict, told in lines]
+
+
+def by_us(directory: Path, batch: bytes, timestamp_type: TimestampType) -> bytes | None:
+    """What a log appends for `batch`, None where it refuses it."""
+    with create(directory, base_offset=BASE_OFFSET) as log:
+        try:
+            log.append_encoded_batch(batch, leader_epoch=LEADER_EPOCH, timestamp_type=timestamp_type)
+        except TieredStorageError:
+            assert log.log_end_offset == BASE_OFFSET
+            return None
+        return log.read(BASE_OFFSET, 1)
+
+
+@pytest.mark.parametrize("timestamp_type", TimestampType)
+def test_a_log_takes_what_a_broker_takes_and_makes_the_same_of_it(
+    kafka_programs: KafkaPrograms, tmp_path: Path, timestamp_type: TimestampType
+) -> None:
+    batches = produced()
+    files = []
+    for number, batch in enumerate(batches.values()):
+        files.append(tmp_path / f"{number}.batch")
+        files[-1].write_bytes(batch)
+
+    theirs = dict(zip(batches, by_the_broker(kafka_programs, files, timestamp_type), strict=True))
+    ours = {
+        name: by_us(tmp_path / str(number), batch, timestamp_type)
+        for number, (name, batch) in enumerate(batches.items())
+    }
+
+    assert sum(taken is not None for taken in ours.values()) >= 5 * 7
+    only_ours = {name for name in batches if ours[name] is None and theirs[name] is not None}
+    assert all(name.startswith(ONLY_OURS) for name in only_ours), only_ours
+    assert {name: taken for name, taken in ours.items() if name not in only_ours} == {
+        name: taken for name, taken in theirs.items() if name not in only_ours
+    }
