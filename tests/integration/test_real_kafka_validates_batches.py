@@ -118,7 +118,10 @@ def produced() -> dict[str, bytes]:
 def by_the_broker(programs: KafkaPrograms, files: list[Path], timestamp_type: TimestampType) -> list[bytes | None]:
     """What a broker would append for each file, None where it refuses it."""
     arguments: list[str | Path] = [str(NOW), NAMES[timestamp_type], str(BASE_OFFSET), str(LEADER_EPOCH), *files]
-    lines = [line.split(maxsplit=1) for line in programs.tool(str(VALIDATOR), *arguments).splitlines()]
+    lines = [
+        line.split(maxsplit=1)
+        for line in programs.source(VALIDATOR, files[0].parent / "classes", *arguments).splitlines()
+    ]
     assert {verdict for verdict, _ in lines} == {"taken", "refused"}
     return [bytes.fromhex(told) if verdict == "taken" else None for verdict, told in lines]
 

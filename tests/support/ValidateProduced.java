@@ -1,6 +1,6 @@
 // Lets a broker's LogValidator look at batches as producers send them, one a file, and says what it makes of each.
 //
-//     java -cp {Kafka's jars} ValidateProduced.java {now, ms} {timestamp type} {base offset} {leader epoch} {file} ...
+//     java -cp {Kafka's jars}:{its class} ValidateProduced {now, ms} {timestamp type} {base offset} {leader epoch} {file} ...
 //
 // A line a file, in their order: "taken" and the batch as it would be appended, in hexadecimal digits, or "refused" and
 // why. The limits of timestamps are those that a topic has unless it is told otherwise.

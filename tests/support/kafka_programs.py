@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -14,6 +14,8 @@ from support.kafka_jars import kafka_jars
 from tiered_storage_airflow.embedded.java import java_home
 
 TOOL_SECONDS = 120
+
+_COMPILER = "org.eclipse.jdt.internal.compiler.batch.Main"
 
 # A small heap and the quick compiler alone: a broker starts in half the time.
 _JVM_OPTIONS = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dstdout.encoding=UTF-8")
@@ -50,6 +52,15 @@ class KafkaPrograms:
         Raises RealKafkaError where it does not end with 0.
         """
         return self._run(main_class, *args).stdout
+
+    def source(self, file: Path, classes: Path, *args: str | Path) -> str:
+        """Compile a Java file of ours into the directory `classes` and run it; return its standard output.
+
+        The compiler is one of the jars: the project's Java need not be a whole JDK. Raises as `tool` does.
+        """
+        jars = ":".join(map(str, self.jars))
+        self._run(_COMPILER, "-17", "-proc:none", "-cp", jars, "-d", classes, file)
+        return replace(self, jars=(*self.jars, classes)).tool(file.stem, *args)
 
     def dump_log_segments(self, files: Iterable[Path]) -> dict[Path, str]:
         """Let DumpLogSegments decode `files`, down to the records; return what it says of each.
