@@ -63,7 +63,7 @@ class Kernels:
     decode_batches: Kernel
 
 
-ARITIES = {"count_batches": 2, "read_headers": 7, "first_mismatch": 7, "place_batches": 9, "decode_batches": 11}
+ARITIES = {"count_batches": 2, "read_headers": 7, "first_mismatch": 7, "place_batches": 9, "decode_batches": 13}
 _loaded: list[Any] = []
 
 
