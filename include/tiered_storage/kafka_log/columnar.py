@@ -238,7 +238,7 @@ class ColumnDecoder:
         if filling.is_begun:
             return
         all_bytes = int(compressed.sum()) * size // max(int(compressed[:ready].sum()), 1)
-        most_bytes = min(max(all_bytes, size), max(self._chunk_bytes, size)) + _SPARE_BYTES
+        most_bytes = min(min(max(all_bytes, size), max(self._chunk_bytes, size)) + _SPARE_BYTES, INT32_MAX)
         records = int(counts.sum())
         if all_bytes > most_bytes:
             records = max(records * most_bytes // all_bytes, int(counts[:ready].sum()))
@@ -295,10 +295,13 @@ class ColumnDecoder:
             if verdict == parts.ALL_DONE:
                 return
             rows, size = filling.capacity
+            if progress[parts.ROWS] == rows:
+                # Its number was guessed, maybe by batches that are not like these: the next guess is a better one.
+                rows = min(2 * rows, _MOST_ROWS)
             if progress[parts.ROWS]:
                 yield from filling.end()
             else:
-                rows, size = max(rows, 1), max(size, int((places[ENDS] - places[STARTS]).sum()))
+                rows, size = max(rows, 1), min(max(size, int((places[ENDS] - places[STARTS]).sum())), INT32_MAX)
             filling.begin(rows, size)
 
     def _raise_broken(self, verdict: int, batches: PlacedBatches, number: int, behind: int) -> NoReturn:
