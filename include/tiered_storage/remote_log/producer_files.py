@@ -20,7 +20,7 @@ from tiered_storage.errors import CorruptIndexError, InvalidLogDirectoryError
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.end_markers import abort_markers
 from tiered_storage.kafka_log.log_segment import LogSegment, producer_snapshot_path
-from tiered_storage.kafka_log.producer_history import KnownProducers
+from tiered_storage.kafka_log.producer_history import KnownProducers, follow
 from tiered_storage.kafka_log.producer_snapshot import (
     ProducerSnapshotEntry,
     encode_producer_snapshot,
@@ -76,8 +76,7 @@ class ProducerFiles:
         """
         if self._seen_from is not None:
             self._abort_markers.update(abort_markers(self._segment.log_path, window, batches))
-        self._aborted += self._state.feed(self._segment.log_path, window, batches)
-        self._state.on_high_watermark(self._state.end_offset)
+        self._aborted += follow(self._state, self._segment.log_path, window, batches)
 
     def corrected(self, logged: KnownProducers) -> ProducerFiles | None:
         """Begin anew where the snapshot that this began with is found to be of another log or of another time.
