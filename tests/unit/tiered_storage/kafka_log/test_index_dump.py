@@ -60,9 +60,7 @@ def test_an_index_that_a_follower_wrote_of_a_whole_fetch_is_sound(tmp_path: Path
     events = dumped(segment.transaction_index_path)
 
     assert problems(events) == []
-    assert rows(events) == [
-        {"version": 0, "producerId": 7, "firstOffset": 0, "lastOffset": 1, "lastStableOffset": 10}
-    ]
+    assert rows(events) == [{"version": 0, "producerId": 7, "firstOffset": 0, "lastOffset": 1, "lastStableOffset": 10}]
 
 
 def test_zeros_of_a_preallocated_index_are_left_out(tmp_path: Path) -> None:
