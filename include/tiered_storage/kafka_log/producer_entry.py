@@ -8,7 +8,6 @@ Source: KIP-98, KIP-360 (producers of which nothing is known any more), KIP-890 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Self
@@ -66,7 +65,7 @@ class ProducerEntry:
     coordinator_epoch: int = NO_COORDINATOR_EPOCH
     last_timestamp: int = NO_TIMESTAMP
     transaction_first_offset: int | None = None
-    batches: deque[AppendedBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
+    batches: list[AppendedBatch] = field(default_factory=list)
 
     @classmethod
     def from_snapshot(cls, snapshot: ProducerSnapshotEntry) -> Self:
@@ -145,10 +144,10 @@ class ProducerEntry:
                 f"{who} has coordinator epoch {self.coordinator_epoch}: an end marker of {marker.coordinator_epoch}"
             )
 
-    def add_batches(self, epoch: int, batches: Iterable[AppendedBatch]) -> None:
-        """Take the producer's next batches, all of one epoch; only the last five matter."""
+    def add_batches(self, epoch: int, batches: Iterable[AppendedBatch], kept: int = BATCHES_KEPT) -> None:
+        """Take the producer's next batches, all of one epoch; the last `kept` of all are kept."""
         self._begin_epoch(epoch)
-        self.batches.extend(batches)
+        self.batches = [*self.batches, *batches][-kept:]
         if self.batches:
             self.last_timestamp = self.batches[-1].timestamp
 
@@ -162,7 +161,7 @@ class ProducerEntry:
 
     def _begin_epoch(self, epoch: int) -> None:
         if epoch != self.epoch:
-            self.batches.clear()
+            self.batches = []
             self.epoch = epoch
 
     def _check_sequence(self, batch: RecordBatch, who: str) -> None:

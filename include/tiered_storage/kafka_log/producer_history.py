@@ -4,6 +4,10 @@ All is known from offset 0 on, from a producer snapshot on, and behind either as
 a log whose oldest segment begins later and has no snapshot at its base offset, or in which a segment is broken or
 missing, only what came after that is known: a transaction may have begun before.
 
+What is followed here is kept as small as a snapshot needs it: every open transaction, and of the producers without one
+those heard of last, PRODUCERS_KEPT of them for sure and never more than twice as many, each with its last batch alone.
+Those that are forgotten are missing in a snapshot that is rebuilt, as they are once they have expired.
+
 Source: ProducerStateManager of released Kafka, which takes such a log's producers as unknown to it, too.
 """
 
@@ -16,13 +20,16 @@ from pathlib import Path
 from threading import Lock
 
 from tiered_storage.errors import CorruptIndexError, CorruptRecordError
+from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.log_segment import LogSegment, list_segments, producer_snapshot_path
 from tiered_storage.kafka_log.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
 from tiered_storage.kafka_log.producer_snapshot_files import latest_snapshot
 from tiered_storage.kafka_log.producer_state import ProducerState
 from tiered_storage.kafka_log.segment_scan import iterate_segment
+from tiered_storage.kafka_log.transaction_index import AbortedTransaction
 
 DIRECTORIES_REMEMBERED = 4
+PRODUCERS_KEPT = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +49,8 @@ class KnownProducers:
         return self.state().open_transactions
 
     def state(self) -> ProducerState:
-        """Return a state to go on from."""
-        return ProducerState(self.end_offset, self.producers)
+        """Return a state to go on from with `follow`: a snapshot needs no more than a producer's last batch."""
+        return ProducerState(self.end_offset, self.producers, batches_kept=1)
 
 
 class ProducerHistory:
@@ -107,13 +114,25 @@ class ProducerHistory:
         return found if snapshot is None else KnownProducers(*snapshot)
 
 
+def follow(state: ProducerState, path: Path, window: memoryview, batches: BatchTable) -> list[AbortedTransaction]:
+    """Let `state` take the next batches of the log `path`, whose bytes are `window` and are not going to be cut off.
+
+    Returns the transactions that they abort. Keeps no more of the producers than is said at the top of this module.
+    Raises CorruptRecordError where an end marker cannot be read.
+    """
+    aborted = state.feed(path, window, batches)
+    state.on_high_watermark(state.end_offset)
+    state.forget_silent(PRODUCERS_KEPT)
+    return aborted
+
+
 def _read_on(known: KnownProducers, segments: Sequence[LogSegment], end_offset: int) -> KnownProducers:
     """Go from `known` through `segments`, which follow one another, up to `end_offset`."""
     state, seen_from = known.state(), known.seen_from
     offsets = [*(segment.base_offset for segment in segments), end_offset]
     for segment, (_, end) in zip(segments, pairwise(offsets), strict=True):
         if end > state.end_offset and not _read_segment(state, segment, end):
-            state, seen_from = ProducerState(end), end
+            state, seen_from = KnownProducers(end).state(), end
     return KnownProducers(end_offset, state.snapshot(), seen_from)
 
 
@@ -121,8 +140,7 @@ def _read_segment(state: ProducerState, segment: LogSegment, end: int) -> bool:
     """Take the batches of `segment`; say whether they are whole and reach up to offset `end`."""
     try:
         for window, batches in iterate_segment(segment.log_path, segment.base_offset):
-            state.feed(segment.log_path, window, batches)
-            state.on_high_watermark(state.end_offset)
+            follow(state, segment.log_path, window, batches)
     except CorruptRecordError:
         return False
     return state.end_offset == end

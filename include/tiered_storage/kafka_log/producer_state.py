@@ -12,8 +12,8 @@ Source: KIP-98; ProducerStateManager of released Kafka.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from heapq import heappop, heappush, merge
-from operator import itemgetter
+from heapq import heappop, heappush, merge, nlargest
+from operator import attrgetter, itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -26,23 +26,31 @@ from tiered_storage.kafka_log.batch_header import (
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.control_record import EndTransactionMarker
 from tiered_storage.kafka_log.end_markers import marker_at, marker_rows
-from tiered_storage.kafka_log.producer_entry import NO_OFFSET, AppendedBatch, ProducerEntry
+from tiered_storage.kafka_log.producer_entry import BATCHES_KEPT, NO_OFFSET, AppendedBatch, ProducerEntry
 from tiered_storage.kafka_log.producer_runs import ProducerRun, producer_runs
 from tiered_storage.kafka_log.producer_snapshot import ProducerSnapshotEntry, in_broker_order
 from tiered_storage.kafka_log.transaction_index import AbortedTransaction
+
+_BEGUN_SPARE = 64
 
 
 class ProducerState:
     """The producers of one log as of `end_offset` (exclusive). Not for two threads at once."""
 
-    def __init__(self, end_offset: int, producers: Iterable[ProducerSnapshotEntry] = ()) -> None:
-        """Begin at `end_offset` with what a snapshot at that offset tells, or with no producers."""
+    def __init__(
+        self, end_offset: int, producers: Iterable[ProducerSnapshotEntry] = (), *, batches_kept: int = BATCHES_KEPT
+    ) -> None:
+        """Begin at `end_offset` with what a snapshot at that offset tells, or with no producers.
+
+        A leader needs a producer's last five batches, a snapshot only the last one: `batches_kept`.
+        """
         self.end_offset = end_offset
+        self._batches_kept = batches_kept
         self._producers: dict[int, ProducerEntry] = {}
         self._open: dict[int, int] = {}
         """The producer of each open transaction, by its first offset."""
         self._begun: list[int] = []
-        """The keys of `_open` as a heap, from which those of ended transactions go when they come to its top."""
+        """The keys of `_open` as a heap; those of ended transactions go at its top, or when they are the most of it."""
         self._closed: dict[int, int] = {}
         """The last offset of each closed transaction whose marker the high watermark has not passed, by its first."""
         self.adopt(producers)
@@ -107,7 +115,7 @@ class ProducerState:
             if marker is not None:
                 aborted = self._end(batch.producer_id, batch.producer_epoch, batch.base_offset, marker)
             elif not batch.is_control:
-                self._entry(batch.producer_id).add_batches(batch.producer_epoch, [_appended(batch)])
+                self._entry(batch.producer_id).add_batches(batch.producer_epoch, [_appended(batch)], self._batches_kept)
                 if batch.is_transactional:
                     self._begin(batch.producer_id, batch.base_offset)
         self.end_offset = batch.next_offset
@@ -146,6 +154,21 @@ class ProducerState:
             if not entry.is_expired(now, expiration_ms)
         }
 
+    def forget_silent(self, kept: int) -> None:
+        """Once there are more than 2 * `kept` producers without an open transaction, forget all but `kept` of them.
+
+        Those go whose last batch or marker has the earliest timestamp, as those do that expire.
+        """
+        if len(self._producers) - len(self._open) <= 2 * kept:
+            return
+        silent = [entry for entry in self._producers.values() if entry.transaction_first_offset is None]
+        heard_of = {entry.producer_id for entry in nlargest(kept, silent, key=attrgetter("last_timestamp"))}
+        self._producers = {
+            producer_id: entry
+            for producer_id, entry in self._producers.items()
+            if entry.transaction_first_offset is not None or producer_id in heard_of
+        }
+
     def _known_or_new(self, producer_id: int) -> ProducerEntry:
         return self._producers.get(producer_id) or ProducerEntry(producer_id)
 
@@ -163,6 +186,8 @@ class ProducerState:
     def _open_transaction(self, first_offset: int, producer_id: int) -> None:
         self._open[first_offset] = producer_id
         heappush(self._begun, first_offset)
+        if len(self._begun) > 2 * len(self._open) + _BEGUN_SPARE:
+            self._begun = sorted(self._open)
 
     def _end(
         self, producer_id: int, epoch: int, offset: int, marker: EndTransactionMarker
@@ -188,7 +213,7 @@ class ProducerState:
         entry = self._entry(run.producer_id)
         if run.earlier_epoch is not None:
             entry.add_batches(run.earlier_epoch, ())
-        entry.add_batches(run.epoch, run.batches)
+        entry.add_batches(run.epoch, run.batches, self._batches_kept)
         if run.transaction_first_offset != NO_OFFSET:
             self._begin(run.producer_id, run.transaction_first_offset)
 

@@ -7,13 +7,18 @@
     first offset         int64   of the transaction, maybe in an earlier segment
     last offset          int64   the abort marker's
     last stable offset   int64   as the marker left it: the first offset of the earliest transaction that was still
-                                 open, or the offset behind the marker
+                                 open, or the offset behind the marker; a follower may have written a later one
 
 A transaction that begins in one segment and is aborted in another has its entry in the latter alone: a reader looks on
-into later segments until an entry's last stable offset tells that nothing before it can be aborted any more. The file
-exists only where there was an abort, is never preallocated, and grows entry by entry.
+into later segments until an entry tells that nothing before an offset can be aborted any more. The file exists only
+where there was an abort, is never preallocated, and grows entry by entry.
 
-Source: KIP-98; released Kafka.
+A broker that follows takes all batches of a fetch before it computes the last stable offsets of the transactions that
+end in it. Where none is open at the marker, an entry may then name the first offset of one that begins behind it in the
+same fetch, even if the very next batch begins another of the same producer. So of a last stable offset no more counts
+than the offset behind the marker: whatever begins there is not decided by the marker.
+
+Source: KIP-98; released Kafka (UnifiedLog, ProducerStateManager).
 """
 
 from __future__ import annotations
@@ -43,6 +48,11 @@ class AbortedTransaction:
     last_offset: int
     last_stable_offset: int
 
+    @property
+    def decided_up_to(self) -> int:
+        """The offset (exclusive) below which the marker left no transaction open, whoever wrote the entry."""
+        return min(self.last_stable_offset, self.last_offset + 1)
+
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransactions:
@@ -64,7 +74,7 @@ class TransactionIndex:
         """Read the entries of `path`; a file that is missing has none.
 
         Raises CorruptIndexError where an entry is torn or of an unknown version, ends before it begins or before the
-        segment, or does not end after the one before it.
+        segment, does not end after the one before it, or has a last stable offset below 0.
         """
         if not path.is_file():
             return cls(base_offset)
@@ -91,7 +101,7 @@ class TransactionIndex:
         for transaction in self.transactions:
             if transaction.last_offset >= start_offset and transaction.first_offset < end_offset:
                 found.append(transaction)
-            if transaction.last_stable_offset >= end_offset:
+            if transaction.decided_up_to >= end_offset:
                 return AbortedTransactions(tuple(found), is_complete=True)
         return AbortedTransactions(tuple(found), is_complete=False)
 
@@ -130,6 +140,5 @@ def _check(path: Path, position: int, version: int, entry: AbortedTransaction, l
         raise CorruptIndexError(path, position, reason)
     if entry.last_offset < lowest:
         raise CorruptIndexError(path, position, f"the abort at offset {entry.last_offset} comes before {lowest}")
-    if not 0 <= entry.last_stable_offset <= entry.last_offset + 1:
-        reason = f"the last stable offset {entry.last_stable_offset} is not in 0 to {entry.last_offset + 1}"
-        raise CorruptIndexError(path, position, reason)
+    if entry.last_stable_offset < 0:
+        raise CorruptIndexError(path, position, f"the last stable offset {entry.last_stable_offset} is below 0")

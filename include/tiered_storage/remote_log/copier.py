@@ -108,7 +108,7 @@ class _SegmentStream:
         can know what is aborted.
         """
         checks = self._local_index_checks()
-        producers = ProducerFiles(self._files, self._history.before(self._files))
+        producers = ProducerFiles(self._files, self._history.before(self._files), self._task.readable_from)
         passed, last_offset = 0, -1
         batches = iterate_segment(self._task.log_path, self._files.base_offset, window_bytes=self._sizes.window)
         for window, table in batches:

@@ -23,12 +23,16 @@ _ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
 
 @dataclass(frozen=True, slots=True)
 class CopyTask:
-    """One segment to copy, begun as `metadata` under `lease`. `lineage` holds all epochs up to its end."""
+    """One segment to copy, begun as `metadata` under `lease`. `lineage` holds all epochs up to its end.
+
+    `readable_from` is the first offset (inclusive) of the partition that readers are given once this is committed.
+    """
 
     metadata: RemoteLogSegmentMetadata
     lease: Lease
     log_path: Path
     lineage: tuple[EpochEntry, ...]
+    readable_from: int = 0
 
 
 @dataclass(frozen=True, slots=True)

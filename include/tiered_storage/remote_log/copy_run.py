@@ -109,6 +109,7 @@ def _start(
     # Planned before we held the lease: another run may have copied some meanwhile, or let them expire.
     coverage = Coverage.of(metadata.list_remote_log_segments(partition), segments[-1].lineage)
     log_start = metadata.log_start_offset(partition) or 0
+    first = _first_readable(partition, metadata, log_start)
     tasks = []
     for segment in segments:
         if not coverage.lacks(segment.base_offset, segment.end_offset, log_start):
@@ -124,8 +125,21 @@ def _start(
             fencing_number=lease.fencing_number,
         )
         metadata.add_remote_log_segment_metadata(started, lease)
-        tasks.append(CopyTask(started, lease, segment.log_path, segment.lineage))
+        first = segment.base_offset if first is None else min(first, segment.base_offset)
+        tasks.append(CopyTask(started, lease, segment.log_path, segment.lineage, max(first, log_start)))
     return tasks
+
+
+def _first_readable(partition: TopicIdPartition, metadata: RemoteLogMetadataManager, log_start: int) -> int | None:
+    """Return the base offset of the first segment that readers are given by now; None: they are given none."""
+    return next(
+        (
+            segment.start_offset
+            for segment in metadata.list_remote_log_segments(partition)
+            if _is_visible(segment) and segment.end_offset >= log_start
+        ),
+        None,
+    )
 
 
 def commit_copy(

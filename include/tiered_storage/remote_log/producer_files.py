@@ -6,21 +6,27 @@ false.
 
 Where it is not all, a transaction that is aborted in the segment may have begun before anything that is known here. The
 files are believed then as far as the batches do not contradict them. Where the segment has abort markers, but no such
-transaction index, it is not copied: readers of its copy would be given aborted records.
+transaction index, it depends on what readers find in the store. With records from before what is known, the segment is
+not copied: some of them may be aborted, and nothing would tell. Without any, what the batches say is all that readers
+need. That is ordinary: a broker forgets its oldest snapshot when it starts, and has no entry, perhaps no file, for the
+abort of a transaction without records.
 
-An abort is recorded in the segment that holds its marker, see transaction_index.py.
+An abort is recorded in the segment that holds its marker, see transaction_index.py. Of its last stable offsets, as the
+file and the batches tell them, the lowest travels: a broker's may be late, and too low a one only lets readers look
+further.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tiered_storage.errors import CorruptIndexError, InvalidLogDirectoryError
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.end_markers import abort_markers
 from tiered_storage.kafka_log.log_segment import LogSegment, producer_snapshot_path
-from tiered_storage.kafka_log.producer_history import KnownProducers
+from tiered_storage.kafka_log.producer_history import KnownProducers, follow
 from tiered_storage.kafka_log.producer_snapshot import (
     ProducerSnapshotEntry,
     encode_producer_snapshot,
@@ -53,10 +59,14 @@ class ProducerFiles:
     `damages` and `notices` are told as a CopyOutcome tells them.
     """
 
-    def __init__(self, segment: LogSegment, known: KnownProducers) -> None:
-        """Begin where `segment` begins, with what is known there."""
+    def __init__(self, segment: LogSegment, known: KnownProducers, readable_from: int = 0) -> None:
+        """Begin where `segment` begins, with what is known there.
+
+        `readable_from` is the first offset (inclusive) of the partition that readers are given from the store.
+        """
         self._segment = segment
         self._begun_with = known
+        self._readable_from = readable_from
         self._seen_from = known.seen_from
         self._state = known.state()
         self._aborted: list[AbortedTransaction] = []
@@ -76,8 +86,7 @@ class ProducerFiles:
         """
         if self._seen_from is not None:
             self._abort_markers.update(abort_markers(self._segment.log_path, window, batches))
-        self._aborted += self._state.feed(self._segment.log_path, window, batches)
-        self._state.on_high_watermark(self._state.end_offset)
+        self._aborted += follow(self._state, self._segment.log_path, window, batches)
 
     def corrected(self, logged: KnownProducers) -> ProducerFiles | None:
         """Begin anew where the snapshot that this began with is found to be of another log or of another time.
@@ -91,7 +100,7 @@ class ProducerFiles:
         if not is_false:
             return None
         path = producer_snapshot_path(self._segment.directory, self._segment.base_offset)
-        anew = ProducerFiles(self._segment, logged)
+        anew = ProducerFiles(self._segment, logged, self._readable_from)
         anew.damages.append(
             f"{path}: the snapshot disagrees with its log, or with the files behind it, on which transactions are "
             "open; it was left out of account"
@@ -121,9 +130,15 @@ class ProducerFiles:
         try:
             return encode_aborted_transactions(self._read_index())
         except (CorruptIndexError, InvalidLogDirectoryError) as error:
-            if self._abort_markers:
+            if self._abort_markers and self._readable_from < (self._seen_from or 0):
                 raise InvalidLogDirectoryError(f"{error}; {self._remedy()}") from error
-            self.damages.append(f"{error}; {instead_of_index(self._segment)}")
+            if self._aborted or self._segment.has_transaction_index():
+                self.damages.append(f"{error}; {instead_of_index(self._segment)}")
+            else:
+                self.notices.append(
+                    f"{error}: none of them ends a transaction with records from offset {self._seen_from} on, and the "
+                    "store has none before"
+                )
         return encode_aborted_transactions(self._aborted)
 
     def _producer_snapshot(self) -> bytes | None:
@@ -143,31 +158,30 @@ class ProducerFiles:
         return None if self._seen_from is not None else encode_producer_snapshot(self._state.snapshot())
 
     def _read_index(self) -> Sequence[AbortedTransaction]:
-        """Return the entries of the file, which the batches do not contradict."""
+        """Return the entries of the file, which the batches do not contradict, with the last stable offsets to send."""
         path = self._segment.transaction_index_path
         if not self._segment.has_transaction_index():
             raise InvalidLogDirectoryError(f"{path} is missing, though the segment has abort markers")
         found = TransactionIndex.read(path, self._segment.base_offset).transactions
         of_log = {entry.last_offset: entry for entry in self._aborted}
-        for number, entry in enumerate(found):
-            if not self._is_true(entry, of_log.pop(entry.last_offset, None)):
-                raise self._contradiction(path, number * ENTRY_BYTES, f"the log has no such abort: {entry}")
+        entries: list[AbortedTransaction] = []
+        for entry in found:
+            logged = of_log.pop(entry.last_offset, None)
+            if not self._is_true(entry, logged):
+                raise self._contradiction(path, len(entries) * ENTRY_BYTES, f"the log has no such abort: {entry}")
+            decided = entry.decided_up_to if logged is None else min(entry.decided_up_to, logged.decided_up_to)
+            entries.append(replace(entry, last_stable_offset=decided))
         if of_log:
             lacking = next(iter(of_log.values()))
             raise self._contradiction(path, len(found) * ENTRY_BYTES, f"it lacks an abort that the log has: {lacking}")
-        return found
+        return entries
 
     def _is_true(self, entry: AbortedTransaction, of_log: AbortedTransaction | None) -> bool:
         """Say whether `entry` is what the log says, `of_log`, or what it can say of a time that is not known here."""
-        seen_from = self._seen_from or 0
-        began_before = entry.first_offset < seen_from
+        began_before = entry.first_offset < (self._seen_from or 0)
         if of_log is None:
             return began_before and (entry.producer_id, entry.last_offset) in self._abort_markers
-        return (
-            entry.producer_id == of_log.producer_id
-            and (began_before or entry.first_offset == of_log.first_offset)
-            and (entry.last_stable_offset < seen_from or entry.last_stable_offset == of_log.last_stable_offset)
-        )
+        return entry.producer_id == of_log.producer_id and (began_before or entry.first_offset == of_log.first_offset)
 
     def _check_snapshot(self, path: Path, producers: Sequence[ProducerSnapshotEntry]) -> None:
         """Hold the open transactions against the log: they are never forgotten, as silent producers are."""
@@ -185,8 +199,15 @@ class ProducerFiles:
 
     def _remedy(self) -> str:
         snapshot = producer_snapshot_path(self._segment.directory, self._segment.base_offset)
+        says_so = "an empty file says so"
+        if self._aborted:
+            says_so = (
+                f"delete {self._segment.offset_index_path} while the broker is stopped: the file that it builds anew "
+                "at its start says so"
+            )
         return (
             f"it cannot be rebuilt, as nothing is known of producers before offset {self._seen_from}, and without it "
-            f"readers would be given aborted records: put it, or {snapshot}, back as another replica has it; where "
-            "surely nothing was aborted that began before, an empty file says so"
+            f"readers of the store, which has offsets from {self._readable_from} on, would be given aborted records: "
+            f"put it, or {snapshot}, back as another replica has it; where surely nothing was aborted that began "
+            f"before, {says_so}"
         )

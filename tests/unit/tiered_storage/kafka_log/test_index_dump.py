@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from support.dump_events import dumped, problems, rows
+from support.follower_fetches import OTHER_BEGINS_LATER, OTHER_BEGINS_LATER_INDEX
 from support.record_batches import batches_of
 from tiered_storage.kafka_log.control_record import ControlRecordType, EndTransactionMarker, encode_end_marker
 from tiered_storage.kafka_log.index_rebuild import rebuild_indexes
@@ -49,6 +50,17 @@ def test_entries_are_shown_as_offsets_and_positions(tmp_path: Path) -> None:
     ]
     for path in paths(segment):
         assert problems(dumped(path)) == []
+
+
+def test_an_index_that_a_follower_wrote_of_a_whole_fetch_is_sound(tmp_path: Path) -> None:
+    segment = LogSegment(0, tmp_path)
+    segment.log_path.write_bytes(OTHER_BEGINS_LATER)
+    segment.transaction_index_path.write_bytes(OTHER_BEGINS_LATER_INDEX)
+
+    events = dumped(segment.transaction_index_path)
+
+    assert problems(events) == []
+    assert rows(events) == [{"version": 0, "producerId": 7, "firstOffset": 0, "lastOffset": 1, "lastStableOffset": 10}]
 
 
 def test_zeros_of_a_preallocated_index_are_left_out(tmp_path: Path) -> None:

@@ -4,10 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from support.local_logs import create, records
-from support.transactions import ABORT, data, marker
+from support.follower_fetches import (
+    BEGINS_ANEW,
+    BEGINS_ANEW_INDEX,
+    BEGUN_ANEW_ABORT,
+    BEGUN_ANEW_ABORTED,
+    BEGUN_ANEW_ABORTED_INDEX,
+)
+from support.local_logs import NOW, create, records
+from support.transactions import ABORT, committed_offsets, data, marker
 from tiered_storage.errors import ConfigurationError, CorruptRecordError, UnexpectedAppendOffsetError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.local_log import LocalLog
 from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_read import Isolation
 from tiered_storage.kafka_log.record_batch import encode_empty_batch
@@ -46,6 +54,26 @@ def test_a_followers_log_has_the_same_transactions_as_its_leaders(tmp_path: Path
         assert follower.last_stable_offset == leader.last_stable_offset == 8
         for log in (leader, follower):
             assert log.fetch(0, 1, Isolation.READ_COMMITTED).aborted == (AbortedTransaction(1, 0, 6, 7),)
+
+
+def test_what_kafka_wrote_of_whole_fetches_hides_no_later_abort(tmp_path: Path) -> None:
+    """Our own entries are true; Kafka's name a transaction that begins later than the next one of the same producer."""
+    with create(tmp_path) as log:
+        log.append_as_follower(BEGINS_ANEW)
+        log.roll()
+        log.append_as_follower(BEGUN_ANEW_ABORTED)
+        log.roll()
+        first, second, _ = log.segments
+    assert second.transaction_index_path.read_bytes() == BEGUN_ANEW_ABORTED_INDEX
+    assert first.transaction_index_path.read_bytes() != BEGINS_ANEW_INDEX
+    first.transaction_index_path.write_bytes(BEGINS_ANEW_INDEX)
+
+    with LocalLog.open(log.directory, clock=lambda: NOW) as reopened:
+        fetched = reopened.fetch(2, 10_000, Isolation.READ_COMMITTED)
+
+        assert BEGUN_ANEW_ABORT in fetched.aborted
+        assert committed_offsets(fetched.batches, fetched.aborted, 2) == [10]
+        assert reopened.mended == ()
 
 
 def test_batches_that_do_not_continue_the_log_are_refused_and_none_is_appended(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from support.local_logs import TOPIC_ID
 from support.remote_logs import flip_bit, unsynced
-from support.transactions import data
+from support.transactions import TIME, data
+from tiered_storage.kafka_log import producer_history
 from tiered_storage.kafka_log.local_log import LocalLog
 from tiered_storage.kafka_log.log_segment import LogSegment, list_segments, producer_snapshot_path
 from tiered_storage.kafka_log.producer_history import DIRECTORIES_REMEMBERED, KnownProducers, ProducerHistory
@@ -121,3 +123,26 @@ def test_the_logs_that_are_remembered_are_few(tmp_path: Path) -> None:
         history.remember(directory, marked)
 
     assert [known_at(directory, 3, history) == marked for directory in directories] == [False, True, True, True, True]
+
+
+def test_of_many_silent_producers_those_heard_of_last_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_history, "PRODUCERS_KEPT", 4)
+    numbers = count()
+    with unsynced(), LocalLog.create(tmp_path, "orders", 0, TOPIC_ID) as log:
+        log.append_encoded_batch(data(0, next(numbers), 0, transactional=True))
+        for _ in range(10):
+            for _ in range(5):
+                number = next(numbers)
+                log.append_encoded_batch(data(0, number, 0, timestamp=TIME + number))
+            log.roll()
+    for path in log.directory.glob("*.snapshot"):
+        path.unlink()
+
+    known = known_at(log.directory, 51)
+
+    assert known.open_transactions == {0: 0}
+    silent = sorted(entry.producer_id for entry in known.producers if entry.producer_id)
+    assert silent == list(range(51 - len(silent), 51))
+    assert 4 <= len(silent) <= 8

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Sequence
 from itertools import pairwise
@@ -145,6 +146,17 @@ def test_of_many_batches_the_last_five_are_kept_and_sequences_begin_anew_at_thei
         ]  # fmt: skip
 
 
+def test_of_a_state_for_snapshots_only_the_last_batch_is_kept() -> None:
+    batches = [data(offset, 1, offset) for offset in range(3)]
+    state = ProducerState(0, batches_kept=1)
+
+    for part in (batches[:2], batches[2:]):
+        fed(part, state)
+
+    assert [batch.last_offset for batch in state.producers[1].batches] == [2]
+    assert state.snapshot() == fed(batches)[0].snapshot()
+
+
 def test_an_epoch_that_comes_back_begins_anew() -> None:
     first = [data(0, 1, 0, epoch=1)]
     later = [data(1, 1, 0, epoch=0), data(2, 1, 1, epoch=1)]
@@ -210,6 +222,39 @@ def test_silent_producers_expire() -> None:
     state.expire(TIME + 100, 100)
 
     assert [entry.producer_id for entry in state.snapshot()] == [2, 3]
+
+
+def test_transactions_that_have_ended_leave_nothing_behind() -> None:
+    state = ProducerState(0)
+    open_ones = [data(offset, 10 + offset, 0, transactional=True) for offset in range(3)]
+    fed(open_ones, state)
+    for offset in range(3, 2003, 2):
+        state.add_batch(read_batch_header(data(offset, 1, offset, transactional=True)))
+        end = marker(offset + 1, 1, COMMIT)
+        state.add_batch(read_batch_header(end), read_end_marker(end))
+        state.on_high_watermark(state.end_offset)
+
+    assert memory_of(state) < memory_of(fed(open_ones)[0]) + 500
+    assert state.first_undecided_offset == 0
+    assert state.open_transactions == {10: 0, 11: 1, 12: 2}
+
+
+def memory_of(state: ProducerState) -> int:
+    """The bytes that are allocated for a copy of `state`."""
+    return len(pickle.dumps(state))
+
+
+def test_of_silent_producers_the_last_ones_are_kept_and_every_open_transaction() -> None:
+    batches = [data(0, 99, 0, transactional=True, timestamp=TIME - 1)]
+    batches += [data(offset, offset, 0, timestamp=TIME + offset % 7) for offset in range(1, 21)]
+    state, _ = fed(batches)
+
+    state.forget_silent(10)
+    assert len(state.producers) == 21
+    state.forget_silent(9)
+
+    assert list(state.producers) == [99, 4, 5, 6, 11, 12, 13, 18, 19, 20]
+    assert state.open_transactions == {99: 0}
 
 
 def test_a_marker_that_cannot_be_read_is_named_with_its_place() -> None:

@@ -6,6 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.follower_fetches import (
+    BEGINS_ANEW_INDEX,
+    BEGUN_ANEW_ABORT,
+    BEGUN_ANEW_ABORTED_INDEX,
+    OTHER_BEGINS_LATER_INDEX,
+)
 from tiered_storage.errors import CorruptIndexError
 from tiered_storage.kafka_log.transaction_index import (
     ENTRY_BYTES,
@@ -29,7 +35,7 @@ def indexes(draw: st.DrawFn) -> TransactionIndex:
                 draw(st.integers(0, 2**63 - 1)),
                 draw(st.integers(0, last_offset)),
                 last_offset,
-                draw(st.integers(0, last_offset + 1)),
+                draw(st.integers(0, last_offset + 30)),
             )
         )
     return TransactionIndex(base_offset, tuple(transactions))
@@ -59,6 +65,15 @@ def test_an_entry_has_kafkas_bytes(path: Path) -> None:
     assert index.to_bytes() == BY_HAND
 
 
+def test_what_a_follower_writes_of_a_whole_fetch_is_read(path: Path) -> None:
+    path.write_bytes(OTHER_BEGINS_LATER_INDEX)
+
+    index = TransactionIndex.read(path, 0)
+
+    assert index == TransactionIndex(0, (AbortedTransaction(7, 0, 1, 10),))
+    assert index.to_bytes() == OTHER_BEGINS_LATER_INDEX
+
+
 def test_a_missing_file_has_no_aborts(path: Path) -> None:
     assert TransactionIndex.read(path, 10) == TransactionIndex(10)
 
@@ -72,7 +87,7 @@ def test_a_missing_file_has_no_aborts(path: Path) -> None:
         (BY_HAND + BY_HAND, 34, "the abort at offset 20 comes before 21"),
         (BY_HAND[:10] + b"\xff" * 8 + BY_HAND[18:], 0, "goes from offset -1 to 20"),
         (BY_HAND[:10] + b"\0" * 7 + b"\x15" + BY_HAND[18:], 0, "goes from offset 21 to 20"),
-        (BY_HAND[:26] + b"\0" * 7 + b"\x16", 0, "stable offset 22 is not in 0 to 21"),
+        (BY_HAND[:26] + b"\xff" * 8, 0, "the last stable offset -1 is below 0"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_place(path: Path, content: bytes, position: int, reason: str) -> None:
@@ -117,3 +132,16 @@ def test_a_look_up_goes_on_into_later_segments_until_nothing_before_can_be_abort
     assert found == AbortedTransactions((*first.transactions, *second.transactions), is_complete=True)
     assert asked == [0, 10]
     assert not collect_aborted([first, second], 0, 30).is_complete
+
+
+def test_a_look_up_stops_at_no_offset_behind_a_marker(tmp_path: Path) -> None:
+    """A follower's entry names a later transaction, and passes over the one that its own producer begins before."""
+    indexes = []
+    for base_offset, content in ((0, BEGINS_ANEW_INDEX), (11, BEGUN_ANEW_ABORTED_INDEX)):
+        path = tmp_path / f"{base_offset:020d}.txnindex"
+        path.write_bytes(content)
+        indexes.append(TransactionIndex.read(path, base_offset))
+
+    assert not indexes[0].collect_aborted(2, 10).is_complete
+    assert collect_aborted(indexes, 2, 10) == AbortedTransactions((BEGUN_ANEW_ABORT,), is_complete=True)
+    assert indexes[0].collect_aborted(0, 2) == AbortedTransactions(indexes[0].transactions, is_complete=True)

@@ -13,6 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.follower_fetches import (
+    BEGINS_ANEW,
+    BEGINS_ANEW_INDEX,
+    BEGUN_ANEW_ABORT,
+    BEGUN_ANEW_ABORTED,
+    BEGUN_ANEW_ABORTED_INDEX,
+)
 from support.golden_logs import GoldenLogs
 from support.local_logs import NOW, TOPIC_ID
 from support.metadata_stores import ManualClock
@@ -28,7 +35,12 @@ from tiered_storage.kafka_log.log_segment import LogSegment, list_segments, prod
 from tiered_storage.kafka_log.producer_history import KnownProducers, ProducerHistory
 from tiered_storage.kafka_log.producer_snapshot import read_producer_snapshot, write_producer_snapshot
 from tiered_storage.kafka_log.segment_scan import iterate_segment
-from tiered_storage.kafka_log.transaction_index import ENTRY_BYTES, TransactionIndex, encode_aborted_transactions
+from tiered_storage.kafka_log.transaction_index import (
+    ENTRY_BYTES,
+    AbortedTransaction,
+    TransactionIndex,
+    encode_aborted_transactions,
+)
 from tiered_storage.remote_log.copier import CopySizes, copy_segment
 from tiered_storage.remote_log.copy_messages import CopyOutcome, CopyTask
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentId, RemoteLogSegmentMetadata
@@ -88,7 +100,10 @@ def snapshot_behind(segment: LogSegment) -> Path:
 
 
 def copied(
-    segment: LogSegment, storage: ObjectRemoteStorageManager, history: ProducerHistory | None = None
+    segment: LogSegment,
+    storage: ObjectRemoteStorageManager,
+    history: ProducerHistory | None = None,
+    readable_from: int = 0,
 ) -> CopyOutcome:
     metadata = RemoteLogSegmentMetadata(
         RemoteLogSegmentId(ORDERS_0, "AAAAAAAAAAAAAAAAAAAAAA"),
@@ -99,7 +114,7 @@ def copied(
         segment.size(),
         (EpochEntry(0, 0),),
     )
-    task = CopyTask(metadata, Lease(ORDERS_0, "copy", 1, NOW), segment.log_path, ())
+    task = CopyTask(metadata, Lease(ORDERS_0, "copy", 1, NOW), segment.log_path, (), readable_from)
     with unsynced():
         return copy_segment(task, storage, SIZES, CLOCK, history)
 
@@ -179,9 +194,9 @@ def one_more(path: Path) -> None:
 
 DAMAGES = [
     *(pytest.param(damage, id=damage.__name__) for damage in (missing, empty, nonsense, torn, one_more)),
-    *(pytest.param(false_at(end), id=f"false to byte {end}") for end in (9, 17, 25, 33)),
+    *(pytest.param(false_at(end), id=f"false to byte {end}") for end in (9, 17, 25)),
 ]
-"""The last bytes of an entry's producer id, first offset, last offset and last stable offset."""
+"""The last bytes of an entry's producer id, first offset and last offset."""
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -204,6 +219,57 @@ def test_an_index_that_is_not_true_is_told_and_a_rebuilt_one_travels(
     assert str(path) in told
     assert "rebuilt from the log" in told
     assert f"delete {aborting.offset_index_path} while the broker is stopped" in told
+
+
+@pytest.mark.parametrize(("difference", "travels"), [(-3, -3), (1, 0), (100, 0)])
+@pytest.mark.parametrize("before", ["known", "unknown"])
+def test_another_last_stable_offset_is_no_damage_and_the_lower_one_travels(
+    aborting: LogSegment, storage: ObjectRemoteStorageManager, difference: int, travels: int, before: str
+) -> None:
+    path = aborting.transaction_index_path
+    [true] = TransactionIndex.read(path, aborting.base_offset).transactions
+    told = replace(true, last_stable_offset=true.last_stable_offset + difference)
+    path.write_bytes(encode_aborted_transactions([told]))
+    if before == "unknown":
+        forget_what_was_before(aborting)
+        travels = min(difference, true.last_offset + 1 - true.last_stable_offset)
+
+    with mock.patch.object(ProducerHistory, "by_the_log", side_effect=ProducerHistory.by_the_log, autospec=True) as by:
+        outcome = copied(aborting, storage)
+
+    expected = replace(true, last_stable_offset=true.last_stable_offset + travels)
+    assert fetched(outcome, storage, IndexKind.TRANSACTION) == encode_aborted_transactions([expected])
+    assert outcome.damages == outcome.notices == ()
+    assert by.call_count == (before == "unknown")
+
+
+@pytest.mark.parametrize("oldest", [False, True])
+def test_what_a_broker_wrote_of_whole_fetches_is_sound_and_no_reader_stops_too_early(
+    tmp_path: Path, storage: ObjectRemoteStorageManager, oldest: bool
+) -> None:
+    """Also as the oldest segments of a log that begins later, behind others that are in the store."""
+    with unsynced(), LocalLog.create(tmp_path, "orders", 0, TOPIC_ID) as log:
+        for fetch in (BEGINS_ANEW, BEGUN_ANEW_ABORTED):
+            log.append_as_follower(fetch)
+            log.roll()
+        first, second, _ = log.segments
+    first.transaction_index_path.write_bytes(BEGINS_ANEW_INDEX)
+    assert second.transaction_index_path.read_bytes() == BEGUN_ANEW_ABORTED_INDEX
+    if oldest:
+        first.log_path.unlink()
+        snapshot_before(second).unlink()
+
+    sent = []
+    for segment in (first, second)[oldest:]:
+        outcome = copied(segment, storage)
+        assert outcome.damages == outcome.notices == ()
+        path = tmp_path / f"sent.{segment.base_offset}"
+        path.write_bytes(fetched(outcome, storage, IndexKind.TRANSACTION))
+        sent.append(TransactionIndex.read(path, segment.base_offset))
+
+    assert sent[-1].transactions == (BEGUN_ANEW_ABORT,)
+    if not oldest:
+        assert [entry.last_stable_offset for entry in sent[0].transactions] == [2]
 
 
 def test_an_index_of_a_segment_without_aborts_is_false(directory: Path, storage: ObjectRemoteStorageManager) -> None:
@@ -288,6 +354,69 @@ def test_where_nothing_can_be_aborted_nothing_has_to_be_known(
 
 
 @pytest.fixture
+def fenced(tmp_path: Path) -> LogSegment:
+    """The oldest segment that a broker left: an idle producer was fenced, and the snapshot is gone by a restart."""
+    with unsynced(), LocalLog.create(tmp_path, "orders", 0, TOPIC_ID, CONFIG, base_offset=20) as log:
+        log.append_as_follower(data(20, count=2) + marker(22, 7, ABORT) + data(23, count=2))
+        log.roll()
+        log.append_as_follower(data(25))
+    segment = LogSegment(20, log.directory)
+    assert not segment.has_transaction_index()
+    return segment
+
+
+@pytest.mark.parametrize("readable_from", [20, 22])
+def test_the_abort_of_an_empty_transaction_needs_no_index(
+    fenced: LogSegment, storage: ObjectRemoteStorageManager, readable_from: int
+) -> None:
+    outcome = copied(fenced, storage, readable_from=readable_from)
+
+    assert fetched(outcome, storage, IndexKind.TRANSACTION) == b""
+    assert outcome.damages == ()
+    [told] = outcome.notices
+    assert f"{fenced.transaction_index_path} is missing, though the segment has abort markers" in told
+    assert "records from offset 20 on" in told
+
+
+def test_where_the_store_has_records_before_it_may_not_be_empty(
+    fenced: LogSegment, storage: ObjectRemoteStorageManager
+) -> None:
+    message = refused(copied(fenced, storage, readable_from=19), storage)
+
+    assert "readers of the store, which has offsets from 19 on, would be given aborted records" in message
+    assert "an empty file says so" in message
+    fenced.transaction_index_path.touch()
+    outcome = copied(fenced, storage, readable_from=19)
+    assert outcome.failure is None
+    assert outcome.damages == outcome.notices == ()
+
+
+@pytest.mark.parametrize(
+    "damage", [missing, empty, nonsense, torn, one_more, false_at(9)], ids=lambda damage: damage.__name__
+)
+def test_where_the_store_has_nothing_before_the_log_tells_all(
+    tmp_path: Path, storage: ObjectRemoteStorageManager, damage: Callable[[Path], None]
+) -> None:
+    """Of the transaction that began before, readers are given what is in this segment, and skip that."""
+    with unsynced(), LocalLog.create(tmp_path, "orders", 0, TOPIC_ID, CONFIG) as log:
+        log.append_as_follower(data(0, 7, 0, transactional=True))
+        log.roll()
+        log.append_as_follower(data(1) + data(2, 7, 1, transactional=True) + marker(3, 7, ABORT))
+        log.roll()
+        _, segment, _ = log.segments
+    damage(segment.transaction_index_path)
+    forget_what_was_before(segment)
+
+    outcome = copied(segment, storage, readable_from=1)
+
+    expected = encode_aborted_transactions([AbortedTransaction(7, 2, 3, 4)])
+    assert fetched(outcome, storage, IndexKind.TRANSACTION) == expected
+    [told] = outcome.damages
+    assert str(segment.transaction_index_path) in told
+    assert "rebuilt from the log" in told
+
+
+@pytest.fixture
 def followed(tmp_path: Path) -> LogSegment:
     """The first segment of a replica that began at offset 100: the end of something before it, and a whole abort."""
     with unsynced(), LocalLog.create(tmp_path, "orders", 0, TOPIC_ID, CONFIG, base_offset=100) as log:
@@ -328,6 +457,7 @@ def test_an_index_must_have_what_the_log_itself_tells(tmp_path: Path, storage: O
 
     assert outcome.failure is not None
     assert "it lacks an abort that the log has" in outcome.failure.message
+    assert "the file that it builds anew at its start says so" in outcome.failure.message
 
 
 @pytest.mark.parametrize("damage", [missing, empty, nonsense, torn, false_at(20)], ids=lambda damage: damage.__name__)

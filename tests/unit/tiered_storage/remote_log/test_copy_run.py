@@ -122,6 +122,28 @@ def test_the_leader_epochs_of_a_started_segment_are_those_within_it(tmp_path: Pa
     assert epochs == [(EpochEntry(0, 0),), (EpochEntry(0, 10), EpochEntry(2, 15)), (EpochEntry(2, 20),)]
 
 
+def test_a_task_says_from_where_on_readers_are_given_the_partition(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    LogSegment(0, files.partition_directory()).log_path.unlink()
+
+    with files.open() as remote_log:
+        begun = remote_log.begin_copy(remote_log.plan_copy(max_segments=1), "copy").tasks
+        assert [(task.metadata.start_offset, task.readable_from) for task in begun] == [(10, 10)]
+        remote_log.commit_copy(done(begun))
+
+        plan = remote_log.plan_copy()
+        for log_start, readable_from in ((10, 10), (15, 15), (20, 20)):
+            [task] = remote_log.begin_copy(plan, "copy").tasks
+            remote_log.segments.advance_log_start_offset(ORDERS_0, log_start, task.lease)
+            [task] = remote_log.begin_copy(plan, "copy").tasks
+            assert (task.metadata.start_offset, task.readable_from) == (20, readable_from)
+
+
+def test_what_a_run_copies_before_counts_as_readable(tmp_path: Path) -> None:
+    with a_remote_log(tmp_path).open() as remote_log:
+        assert [task.readable_from for task in begin(remote_log).tasks] == [0, 0, 0]
+
+
 def test_a_partition_that_somebody_else_holds_is_left_to_them(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, {("clicks", 0): 1, ("orders", 0): 1})
 
