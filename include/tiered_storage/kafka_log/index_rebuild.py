@@ -73,6 +73,7 @@ def rebuild_indexes(
     for window, batches in iterate_segment(segment.log_path, segment.base_offset):
         indexes.append(batches)
         aborted += producers.feed(segment.log_path, window, batches)
+        producers.on_high_watermark(producers.end_offset)
     indexes.close()
     return RebuiltIndexes(
         offset_index=indexes.offset_index().to_bytes(),
@@ -98,6 +99,7 @@ def feed_segments(
         try:
             for window, batches in iterate_segment(segment.log_path, segment.base_offset, verify_crc=False):
                 producers.feed(segment.log_path, window, batches)
+                producers.on_high_watermark(producers.end_offset)  # else each ended transaction is kept
         except UnsupportedMagicError:
             if not skip_older_formats:
                 raise
