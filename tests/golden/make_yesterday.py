@@ -34,7 +34,12 @@ SETTINGS = {
     "state.directory": "state",
     "topics": {
         "orders": {"remote.storage.enable": True, **RETENTION},
-        "payments": {"remote.storage.enable": True, "deletion.allowed": True, **RETENTION},
+        "payments": {
+            "remote.storage.enable": True,
+            "local.deletion.allowed": True,
+            "remote.deletion.allowed": True,
+            **RETENTION,
+        },
     },
 }
 
@@ -66,7 +71,8 @@ def _decide(remote_log: RemoteLogManager) -> None:
             topic_id(name),
             name,
             remote_storage_enable=True,
-            deletion_allowed=deletion_allowed,
+            local_deletion_allowed=deletion_allowed,
+            remote_deletion_allowed=deletion_allowed,
             properties={"retention.ms": str(RETENTION["retention.ms"])},
         )
         remote_log.topics.put(topic)

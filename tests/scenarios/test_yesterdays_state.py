@@ -80,8 +80,13 @@ def test_decisions_keep_their_meaning(root: Path) -> None:
         assert set(decided) == {"orders", "returns"}
         assert decided["orders"].topic_id == topic_id("orders")
         assert decided["orders"].properties == {"retention.ms": "9985000"}
-        assert (decided["orders"].deletion_allowed, decided["returns"].deletion_allowed) == (True, False)
-        assert remote_log.settings.topics["payments"].deletion_allowed
+        for given, allowed in (
+            (decided["orders"], True),
+            (decided["returns"], False),
+            (remote_log.settings.topics["payments"], True),
+            (remote_log.settings.topics["orders"], False),
+        ):
+            assert (given.local_deletion_allowed, given.remote_deletion_allowed) == (allowed, allowed)
 
 
 def test_the_copy_that_was_under_way_is_committed_and_read(root: Path) -> None:

@@ -167,7 +167,12 @@ class RemoteLogFiles:
         return sorted(path for path in self.store.rglob(f"*{suffix}") if path.is_file() and path.name != "store.json")
 
 
-ENABLED = {"remote.storage.enable": True, "deletion.allowed": True, "retention.ms": -1}
+ENABLED = {
+    "remote.storage.enable": True,
+    "local.deletion.allowed": True,
+    "remote.deletion.allowed": True,
+    "retention.ms": -1,
+}
 
 
 def a_remote_log(

@@ -169,7 +169,8 @@ class RemoteLogManager:
     ) -> tuple[list[LocalRetentionPlan], list[Finding]]:
         """Return what local retention would remove at `now` (ms), and the partitions that cannot be looked at.
 
-        Only topics where deletion is allowed. `partitions` (names such as orders-0) narrows it further.
+        Only topics that are enabled, and where local deletion is allowed. `partitions` (names such as orders-0) narrows
+        it further.
         """
         selection = self.check_topics(topics)
         plans: list[LocalRetentionPlan] = []
@@ -190,7 +191,7 @@ class RemoteLogManager:
             except TieredStorageError as error:
                 unreadable.append(Finding(name, str(error)))
                 continue
-            if decision.deletes and decision.topic.remote_storage_enable:
+            if decision.trims:
                 plans.append(plan_local_retention(log, self.segments, decision.settings, now))
         return plans, unreadable
 
@@ -202,8 +203,8 @@ class RemoteLogManager:
     def plan_expiry(self, topics: str, now: int) -> tuple[list[ExpiryPlan], list[Finding]]:
         """Return what total retention would end at `now` (ms), and the partitions that nothing can be said of.
 
-        Only topics where deletion is allowed. A partition whose local log is there and cannot be read is left alone:
-        it may hold what a later leader wrote.
+        Only topics where remote deletion is allowed. A partition whose local log is there and cannot be read is left
+        alone: it may hold what a later leader wrote.
         """
         selection = self.check_topics(topics)
         plans: list[ExpiryPlan] = []
@@ -222,7 +223,7 @@ class RemoteLogManager:
 
     def _plan_expiry_of(self, partition: TopicIdPartition, now: int) -> ExpiryPlan | None:
         topic = self._decided_topic(partition)
-        if not topic.deletion_allowed:
+        if not topic.remote_deletion_allowed:
             return None
         resolved = effective(topic, self.settings)
         local = self.source.partition(partition) if self.settings.log_dirs else None
@@ -325,7 +326,7 @@ class RemoteLogManager:
         return decided_topic(partition.cluster_id, partition.topic_id, partition.topic, self.topics, self.settings)
 
     def _may_delete(self, partition: TopicIdPartition) -> bool:
-        return self._decided_topic(partition).deletion_allowed
+        return self._decided_topic(partition).remote_deletion_allowed
 
     def close(self) -> None:
         """Close all parts."""

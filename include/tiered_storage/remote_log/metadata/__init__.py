@@ -29,7 +29,8 @@ class Topic:
     topic_id: str
     name: str
     remote_storage_enable: bool = False
-    deletion_allowed: bool = False
+    local_deletion_allowed: bool = False
+    remote_deletion_allowed: bool = False
     properties: Mapping[str, str] = field(default_factory=dict)
 
 

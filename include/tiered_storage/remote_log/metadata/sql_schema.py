@@ -32,9 +32,10 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    false,
 )
 
-SCHEMA_VERSION = "0001"
+SCHEMA_VERSION = "0002"
 """The newest revision in migrations/versions."""
 
 VERSION_TABLE = "remote_log_schema_version"
@@ -116,7 +117,8 @@ topics = Table(
     Column("topic_id", String, primary_key=True),
     Column("name", String, nullable=False),
     Column("remote_storage_enable", Boolean, nullable=False),
-    Column("deletion_allowed", Boolean, nullable=False),
+    Column("local_deletion_allowed", Boolean, nullable=False),
+    Column("remote_deletion_allowed", Boolean, nullable=False, server_default=false()),
     Column("properties", Text, nullable=False),
 )
 

@@ -285,9 +285,8 @@ def test_settings_that_contradict_each_other_concern_only_their_topic(tmp_path: 
                 clicks.cluster_id,
                 clicks.topic_id,
                 "clicks",
-                True,
-                False,
-                {"retention.ms": "5", "local.retention.ms": "6"},
+                remote_storage_enable=True,
+                properties={"retention.ms": "5", "local.retention.ms": "6"},
             )
         )
         plan = remote_log.plan_copy()

@@ -420,7 +420,7 @@ def test_deletion_that_was_forbidden_since_the_mark_deletes_nothing(tmp_path: Pa
         assert remote_log.delete_marked("expire").deleted == ()
         assert len(files.objects()) == 9
 
-        remote_log.topics.put(replace(forbidden, deletion_allowed=True))
+        remote_log.topics.put(replace(forbidden, remote_deletion_allowed=True))
         assert len(remote_log.delete_marked("expire").deleted) == 3
         assert files.objects() == []
 

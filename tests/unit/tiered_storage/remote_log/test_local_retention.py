@@ -250,7 +250,7 @@ def test_what_went_locally_is_read_from_the_remote_tier(tmp_path: Path) -> None:
     [
         {},
         {"orders": {"remote.storage.enable": True, "local.retention.bytes": 0}},
-        {"orders": {"deletion.allowed": True, "local.retention.bytes": 0}},
+        {"orders": {"local.deletion.allowed": True, "remote.deletion.allowed": True, "local.retention.bytes": 0}},
         {"clicks": {**ENABLED, "local.retention.bytes": 0}},
     ],
     ids=["nothing is set", "deletion is not allowed", "not tiered", "another topic"],

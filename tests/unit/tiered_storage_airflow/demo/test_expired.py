@@ -35,7 +35,17 @@ def test_segments_that_came_later_do_not_count() -> None:
 def test_only_what_readers_see_is_remembered(tmp_path: Path) -> None:
     site = TieredSite(tmp_path)
     site.write_logs({"orders-0": 3})
-    site.configure({"orders": {**TIERED, "deletion.allowed": True, "retention.bytes": 2000, "retention.ms": -1}})
+    site.configure(
+        {
+            "orders": {
+                **TIERED,
+                "local.deletion.allowed": True,
+                "remote.deletion.allowed": True,
+                "retention.bytes": 2000,
+                "retention.ms": -1,
+            }
+        }
+    )
     site.copy()
     expected = ExpectedPartition("orders", 0, 0, lambda: iter(()))
 

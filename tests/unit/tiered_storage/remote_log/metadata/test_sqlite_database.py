@@ -126,7 +126,7 @@ def test_text_that_is_no_text_is_told(filled: Path, clock: ManualClock) -> None:
 
 
 def test_a_damaged_topic_is_told(filled: Path, clock: ManualClock) -> None:
-    _execute(filled, "INSERT INTO topics VALUES ('cluster-1', 'id', 'orders', 1, 0, '[]')")
+    _execute(filled, "INSERT INTO topics VALUES ('cluster-1', 'id', 'orders', 1, 0, '[]', 0)")
 
     with sqlite_store(filled.parent, clock) as store, pytest.raises(MetadataCorruptError, match="topic orders"):
         store.topics.list()
