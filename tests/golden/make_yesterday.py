@@ -23,6 +23,7 @@ from tiered_storage.remote_log.copy_plan import CopyPlan
 from tiered_storage.remote_log.expiry import ExpiryPlan
 from tiered_storage.remote_log.metadata import Topic
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.selection import EVERYTHING, Selection
 
 _LIBRARY = Path(tiered_storage.__file__).parent
 
@@ -92,10 +93,10 @@ def _copy_and_commit_all_but_one(remote_log: RemoteLogManager) -> None:
 
 def _expire(remote_log: RemoteLogManager) -> None:
     """Expire the first segment of orders-0 and payments-0; only that of payments is deleted."""
-    plans, _ = remote_log.plan_expiry(".*", remote_log.clock())
+    plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
     remote_log.work.write(f"{RUN}/expiry.jsonl", plans, ExpiryPlan)
-    remote_log.mark_expired(plans, "yesterday")
-    remote_log.delete_marked("yesterday", "payments")
+    remote_log.deletions.mark_expired(plans, "yesterday")
+    remote_log.deletions.delete_marked("yesterday", Selection("payments"))
 
 
 if __name__ == "__main__":

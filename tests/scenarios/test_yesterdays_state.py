@@ -112,7 +112,7 @@ def test_plans_that_were_written_down_are_carried_out(root: Path) -> None:
         assert {task.metadata.topic_id_partition for task in begun.tasks} == {ORDERS_1}
         expiry = remote_log.work.read(f"{RUN}/expiry.jsonl", ExpiryPlan)
         assert [(each.topic_id_partition, each.new_log_start) for each in expiry] == [(PAYMENTS_0, 10), (ORDERS_0, 10)]
-        done, left = remote_log.mark_expired(expiry, "today")
+        done, left = remote_log.deletions.mark_expired(expiry, "today")
         assert (done, left) == ((PAYMENTS_0, ORDERS_0), ())
 
 
@@ -120,10 +120,10 @@ def test_the_deletion_that_was_under_way_is_done_and_the_audit_is_clean(root: Pa
     with open_at(root, LATER) as remote_log:
         remote_log.commit_copy(remote_log.work.read(f"{FOLDER}/commit-00002.jsonl", CopyOutcome))
         [going] = [segment for segment in segments_of(remote_log, ORDERS_0) if segment.start_offset == 0]
-        assert remote_log.delete_marked("today").deleted == (
+        assert remote_log.deletions.delete_marked("today").deleted == (
             replace(going, state=SegmentState.DELETE_SEGMENT_FINISHED, event_timestamp=LATER),
         )
-        report = remote_log.audit(deep=True)
+        report = remote_log.checks.audit(deep=True)
         assert (report.segments, report.anomalies) == (7, ())
 
 

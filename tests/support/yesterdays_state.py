@@ -7,7 +7,8 @@ from pathlib import Path
 
 from support.metadata_stores import ManualClock
 from support.remote_logs import CLUSTER_ID, NOW
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager, store_options
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.remote_log_parts import store_options
 from tiered_storage.settings import load_settings
 
 __all__ = ["CLUSTER_ID", "FOLDER", "PLACE", "RUN", "YESTERDAY", "generation", "open_at", "taken_up", "works_texts"]
