@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -18,7 +19,7 @@ from tiered_storage.remote_log.copy_messages import CopyOutcome
 from tiered_storage.remote_log.copy_plan import CopyPlan
 from tiered_storage.remote_log.expiry import ExpiryPlan
 from tiered_storage.remote_log.metadata.sql_schema import SCHEMA_VERSION, VERSION_TABLE
-from tiered_storage.remote_log.model import SegmentState
+from tiered_storage.remote_log.model import PartitionState, SegmentState
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 ORDERS_0, ORDERS_1 = (partition_of("orders", number) for number in range(2))
@@ -87,6 +88,20 @@ def test_decisions_keep_their_meaning(root: Path) -> None:
             (remote_log.settings.topics["orders"], False),
         ):
             assert (given.local_deletion_allowed, given.remote_deletion_allowed) == (allowed, allowed)
+
+
+def test_what_later_versions_keep_of_a_partition_is_not_made_up(root: Path) -> None:
+    with open_at(root) as remote_log:
+        assert remote_log.segments.partition_states() == {
+            ORDERS_0: PartitionState(10, (), None),
+            ORDERS_1: PartitionState(None, (), None),
+            PAYMENTS_0: PartitionState(10, (), None),
+        }
+        assert remote_log.safety.stopped() is None
+        assert list(remote_log.safety.failures()) == []
+        deleted = json.loads((root / "state" / "work" / RUN / "expiry.jsonl").read_text("utf-8").splitlines()[0])
+        [gone] = [segment["segment_id"]["id"] for segment in deleted["segments"]]
+        assert remote_log.segments.known_segment_ids(PAYMENTS_0, [gone, "nobody's"]) == {gone}
 
 
 def test_the_copy_that_was_under_way_is_committed_and_read(root: Path) -> None:

@@ -12,6 +12,7 @@ from tiered_storage.clock import Clock
 from tiered_storage.remote_log.copy_worker import options_of
 from tiered_storage.remote_log.log_directory_source import LogDirectorySource
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager, Topic, Topics
+from tiered_storage.remote_log.metadata.safety import Safety
 from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, open_metadata_store
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.storage import RemoteStorageManager
@@ -88,6 +89,11 @@ class RemoteLogParts:
     def topics(self) -> Topics:
         """What was decided for each topic."""
         return self.store.topics
+
+    @property
+    def safety(self) -> Safety:
+        """What makes deleting safe."""
+        return self.store.safety
 
     def bind_store(self) -> None:
         """Make sure that store and metadata carry one another's UUID; a store of nobody's is marked as ours.
