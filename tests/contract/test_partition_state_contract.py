@@ -178,6 +178,30 @@ def test_the_deletion_of_a_partition_goes_step_by_step(
     assert store.segments.partition_state(ORDERS_0).delete_state is after
 
 
+def test_many_lineages_are_kept_and_the_refused_told(store: SqlMetadataStore, lease: Lease) -> None:
+    lost = store.leases.acquire(ORDERS_1, "run-1", 60_000)
+    store.leases.acquire(ORDERS_1, "run-1", 60_000)
+    clicks = store.leases.acquire(CLICKS_0, "run-1", 60_000)
+    one = (EpochEntry(1, 1),)
+
+    first, second, third, fourth = store.segments.put_lineages(
+        [(ORDERS_0, one, lease), (ORDERS_1, one, lost), (CLICKS_0, LINEAGE, clicks), (ORDERS_0, LINEAGE, lease)]
+    )
+
+    assert (first, third, fourth) == (None, None, None)
+    assert isinstance(second, LeaseLostError)
+    kept = {partition: state.lineage for partition, state in store.segments.partition_states().items()}
+    assert kept == {ORDERS_0: LINEAGE, CLICKS_0: LINEAGE}
+    assert store.segments.put_lineages([]) == []
+
+
+def test_one_that_is_no_lineage_stops_the_whole_call_before_it_writes(store: SqlMetadataStore, lease: Lease) -> None:
+    with pytest.raises(ConfigurationError, match="no lineage"):
+        store.segments.put_lineages([(ORDERS_0, LINEAGE, lease), (ORDERS_0, (LINEAGE[1], LINEAGE[0]), lease)])
+
+    assert store.segments.partition_states() == {}
+
+
 def test_many_log_starts_are_moved_and_the_refused_told(store: SqlMetadataStore, lease: Lease) -> None:
     lost = store.leases.acquire(ORDERS_1, "run-1", 60_000)
     store.leases.acquire(ORDERS_1, "run-1", 60_000)

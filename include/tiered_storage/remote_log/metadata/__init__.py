@@ -30,6 +30,9 @@ Outcome: TypeAlias = RemoteLogSegmentMetadata | LeaseLostError | InvalidTransiti
 LogStart: TypeAlias = tuple[TopicIdPartition, int, Lease]
 """Where our log start of a partition moves to (inclusive), and under which lease."""
 
+ObservedLineage: TypeAlias = tuple[TopicIdPartition, Sequence[EpochEntry], Lease]
+"""The leader epochs to keep of a partition, and under which lease."""
+
 
 @dataclass(frozen=True, slots=True)
 class Topic:
@@ -150,6 +153,13 @@ class RemoteLogMetadataManager(Protocol):
         """Keep `lineage` as the partition's, in place of an earlier one.
 
         Raises LeaseLostError, and ConfigurationError where an epoch does not rise or a start offset falls.
+        """
+        ...
+
+    def put_lineages(self, observed: Sequence[ObservedLineage]) -> list[LeaseLostError | None]:
+        """Keep many; return, in order, the error that refused it or None.
+
+        Raises ConfigurationError, before anything is written, for epochs that are no lineage.
         """
         ...
 

@@ -15,7 +15,7 @@ from tiered_storage.errors import (
     MetadataCorruptError,
 )
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.metadata import LogStart
+from tiered_storage.remote_log.metadata import LogStart, ObservedLineage
 from tiered_storage.remote_log.metadata.segment_rows import epochs_of, epochs_text
 from tiered_storage.remote_log.metadata.sql_engine import insert_missing, insert_or_replace
 from tiered_storage.remote_log.metadata.sql_leases import newest_leases, why_lost
@@ -87,16 +87,25 @@ def raise_log_starts(connection: Connection, items: Sequence[LogStart]) -> list[
     return outcomes
 
 
-def write_lineage(
-    connection: Connection, partition: TopicIdPartition, lineage: Sequence[EpochEntry], lease: Lease
-) -> None:
-    """Replace the lineage of `partition`. Raises LeaseLostError, and ConfigurationError for one that cannot be."""
+def check_lineage(partition: TopicIdPartition, lineage: Sequence[EpochEntry]) -> None:
+    """Raise ConfigurationError where an epoch does not rise or a start offset falls."""
     for entry, following in pairwise(lineage):
         if following.epoch <= entry.epoch or following.start_offset < entry.start_offset:
             raise ConfigurationError(f"{partition}: {following} falls behind {entry} before it: this is no lineage")
-    _ensure_newest(connection, lease)
-    row = {**key_values(partition), "topic": partition.topic, "leader_epochs": epochs_text(lineage)}
-    insert_or_replace(connection, lineages, [row])
+
+
+def write_lineages(connection: Connection, observed: Sequence[ObservedLineage]) -> list[LeaseLostError | None]:
+    """Replace lineages; return, in order, what refused it."""
+    newest = newest_leases(connection, [partition for partition, _, _ in observed])
+    outcomes = [why_lost(lease, newest) for _, _, lease in observed]
+    rows = [
+        {**key_values(partition), "topic": partition.topic, "leader_epochs": epochs_text(lineage)}
+        for (partition, lineage, _), lost in zip(observed, outcomes, strict=True)
+        if lost is None
+    ]
+    if rows:
+        insert_or_replace(connection, lineages, rows)
+    return outcomes
 
 
 def write_deletion(connection: Connection, metadata: RemotePartitionDeleteMetadata, lease: Lease, where: str) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy import BigInteger, String, bindparam, select, tuple_
 
 from tiered_storage.errors import ConfigurationError, LeaseLostError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.metadata import Addition, LogStart, Outcome, Step
+from tiered_storage.remote_log.metadata import Addition, LogStart, ObservedLineage, Outcome, Step
 from tiered_storage.remote_log.metadata.segment_rows import segment_of
 from tiered_storage.remote_log.metadata.sql_engine import Database
 from tiered_storage.remote_log.metadata.sql_leases import check_lease_of
@@ -25,11 +25,12 @@ from tiered_storage.remote_log.metadata.sql_partition_key import (
 )
 from tiered_storage.remote_log.metadata.sql_partition_states import (
     all_states,
+    check_lineage,
     log_start_of,
     raise_log_starts,
     state_of,
     write_deletion,
-    write_lineage,
+    write_lineages,
 )
 from tiered_storage.remote_log.metadata.sql_schema import partitions, segments
 from tiered_storage.remote_log.metadata.sql_segment_changes import add_segments, known_ids, update_segments
@@ -206,9 +207,20 @@ class SqlRemoteLogMetadataManager:
 
     def put_lineage(self, partition: TopicIdPartition, lineage: Sequence[EpochEntry], lease: Lease) -> None:
         """As RemoteLogMetadataManager; also raises ConfigurationError for a lease of another partition."""
-        check_lease_of(partition, lease)
-        with self._database.writing() as connection:
-            write_lineage(connection, partition, lineage, lease)
+        for refused in self.put_lineages([(partition, lineage, lease)]):
+            if refused is not None:
+                raise refused
+
+    def put_lineages(self, observed: Sequence[ObservedLineage]) -> list[LeaseLostError | None]:
+        """As RemoteLogMetadataManager. A transaction takes ROWS_A_STATEMENT of them."""
+        for partition, lineage, lease in observed:
+            check_lease_of(partition, lease)
+            check_lineage(partition, lineage)
+        outcomes: list[LeaseLostError | None] = []
+        for batch in in_batches(observed):
+            with self._database.writing() as connection:
+                outcomes += write_lineages(connection, batch)
+        return outcomes
 
     def put_remote_partition_delete_metadata(self, metadata: RemotePartitionDeleteMetadata, lease: Lease) -> None:
         """As RemoteLogMetadataManager; also raises ConfigurationError for a lease of another partition."""
