@@ -1,7 +1,7 @@
 """This library as a zip for Spark's workers, named by its content.
 
-Workers unpack it before they import it: numba's cache of compiled code goes by the path of a file and does not work
-from inside a zip. The same content has the same name, so that it is unpacked and compiled once on every machine.
+Workers unpack it before they import it: the machine code of the kernels is kept beside their sources, which a zip
+cannot do. The same content has the same name, so that it is unpacked and compiled once on every machine.
 """
 
 from __future__ import annotations

@@ -86,10 +86,12 @@ class _Choice:
     within: RecordRange
     checks: Checks
     at_end: bool
+    value_views: bool
 
     @classmethod
     def of(cls, flags: bytes) -> _Choice:
         chosen, column, first, end = flags
+        value_views, column = column >= 128, column & 127
         columnar._MOST_ROWS = 2 if chosen & 6 == 6 else 1 << 16
         names = SCHEMA.names
         return cls(
@@ -101,6 +103,7 @@ class _Choice:
             ),
             checks=Checks(outside=bool(chosen & 64), max_decompressed_bytes=MAX_DECOMPRESSED_BYTES),
             at_end=bool(chosen & 128),
+            value_views=value_views,
         )
 
 
@@ -175,7 +178,14 @@ def _walk(path: Path, base_offset: int, window_bytes: int, tables: list[BatchTab
 
 
 def _decoded(window: Any, table: BatchTable, choice: _Choice) -> list[pa.RecordBatch]:
-    decoder = ColumnDecoder(SOURCE, choice.columns, choice.within, choice.checks, chunk_bytes=choice.chunk_bytes)
+    decoder = ColumnDecoder(
+        SOURCE,
+        choice.columns,
+        choice.within,
+        choice.checks,
+        chunk_bytes=choice.chunk_bytes,
+        value_views=choice.value_views,
+    )
     return list(decoder.decode(window, table))
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from tiered_storage.kafka_log import column_parts as parts
@@ -80,11 +82,13 @@ class GuardedChunkMemory(ChunkMemory):
             places[parts.VALUES] = address_of(self._values)
         return replace(chunk, places=places)
 
-    def record_batch(self, chunk: Chunk, progress: NDArray[np.int64]) -> object:
+    def record_batch(
+        self, chunk: Chunk, progress: NDArray[np.int64], viewed: Sequence[pa.Buffer] = ()
+    ) -> pa.RecordBatch:
         np.frombuffer(chunk.slab, np.uint8)[:] = self._slab
         if chunk.values is not None:
             np.frombuffer(chunk.values, np.uint8)[:] = self._values
-        return super().record_batch(chunk, progress)
+        return super().record_batch(chunk, progress, viewed)
 
     def _reserve(self, size: int) -> None:
         super()._reserve(size)

@@ -103,7 +103,7 @@ class InterpretedKernels:
         return self._decode.place_batches(window, size, *numbers)
 
     def decode_batches(self, headers: int, starts: int, ends: int, batches: int, *numbers: int) -> int:
-        _, _, bounds, places, most_rows, most_bytes, progress = numbers
+        _, _, _, _, bounds, places, most_rows, most_bytes, progress = numbers
         self._begin(bounds, 40)
         for column in (headers, starts, ends):
             self._memory.allow_reading(column, 8 * batches)

@@ -21,6 +21,7 @@ class ChunkFilling:
         self.progress = np.zeros(parts.PROGRESS_SIZE, np.int64)
         self._progress_address = address_of(self.progress)
         self.capacity = (0, 0)
+        self.viewed: list[pa.Buffer] = []
 
     @property
     def is_begun(self) -> bool:
@@ -36,6 +37,7 @@ class ChunkFilling:
         self.capacity = (rows, size)
         self._chunk = self._memory.allocate(rows, size)
         self.progress[parts.ROWS :] = 0
+        self.viewed = []
 
     def arguments(self) -> tuple[int, int, int, int]:
         """Return what the kernel is given: the places of the chunk, its capacity, and where it makes its notes."""
@@ -46,4 +48,4 @@ class ChunkFilling:
         """Yield the chunk, if there is anything in it."""
         chunk, self._chunk = self._chunk, None
         if chunk is not None and self.progress[parts.ROWS]:
-            yield self._memory.record_batch(chunk, self.progress)
+            yield self._memory.record_batch(chunk, self.progress, self.viewed)

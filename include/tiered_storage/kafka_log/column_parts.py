@@ -28,17 +28,18 @@ PRODUCER_EPOCHS = 13
 SEQUENCES = 14
 TRANSACTIONAL = 15
 CONTROL = 16
+VALUE_VIEWS = 17
 # What has no place in the slab: it grows by the byte, or by the header.
-KEYS = 17
-VALUES = 18
-HEADER_KEYS = 19
-HEADER_KEY_ENDS = 20
-HEADER_VALUES = 21
-HEADER_VALUE_ENDS = 22
-HEADER_VALUE_VALIDITY = 23
-PLACES = 24
+KEYS = 18
+VALUES = 19
+HEADER_KEYS = 20
+HEADER_KEY_ENDS = 21
+HEADER_VALUES = 22
+HEADER_VALUE_ENDS = 23
+HEADER_VALUE_VALIDITY = 24
+PLACES = 25
 
-PART_BITS = (64, 64, 8, 64, 64, 1, 32, 1, 32, 1, 32, 32, 64, 16, 32, 1, 1)
+PART_BITS = (64, 64, 8, 64, 64, 1, 32, 1, 32, 1, 32, 32, 64, 16, 32, 1, 1, 128)
 """Bits a row of the slab's parts. The ends of keys, values and headers begin with a 0 before the first row."""
 
 # Where the loop is: the batch, where its next record begins (0: not begun), that record's number, the least offset

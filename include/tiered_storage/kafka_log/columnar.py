@@ -112,8 +112,12 @@ class ColumnDecoder:
         checks: Checks = STRICT,
         *,
         chunk_bytes: int = CHUNK_BYTES,
+        value_views: bool = False,
     ) -> None:
         """Decode `columns` (record_columns.py has all of them) of the records `within` a range; errors name `source`.
+
+        With `value_views` values stay where they are, in the window or where they were decompressed to: the column is
+        `binary_view`, the record batches keep that memory, and it must not change for as long as they live.
 
         Raises ConfigurationError for an unknown column and for limits that cannot be.
         """
@@ -129,7 +133,7 @@ class ColumnDecoder:
         self._bounds_address = address_of(self._bounds)
         self._checks = checks
         self._chunk_bytes = chunk_bytes
-        self._memory = ChunkMemory(select_columns(columns))
+        self._memory = ChunkMemory(select_columns(columns, value_views=value_views))
 
     @property
     def schema(self) -> pa.Schema:
@@ -140,11 +144,13 @@ class ColumnDecoder:
         """Yield the records of the batches in `table`, whose bytes `window` holds one behind the other.
 
         That is what SegmentScanner and iterate_segment give, best without checking checksums there. `window` has to
-        stay as it is until the last record batch is taken; the record batches keep nothing of it.
+        stay as it is until the last record batch is taken; the record batches keep nothing of it but views of values.
 
         Raises CorruptRecordError at the first chunk that is broken: `position` is that of the batch in the segment.
         """
         data = as_array(window)
+        if self._memory.has_value_views and data.size > INT32_MAX:
+            raise ConfigurationError(f"a window of {data.size} bytes: views of values reach {INT32_MAX} bytes far")
         rows = self._rows(table)
         if not rows.size:
             return
@@ -232,7 +238,7 @@ class ColumnDecoder:
         if filling.is_begun:
             return
         all_bytes = int(compressed.sum()) * size // max(int(compressed[:ready].sum()), 1)
-        most_bytes = min(max(all_bytes, size), max(self._chunk_bytes, size)) + _SPARE_BYTES
+        most_bytes = min(min(max(all_bytes, size), max(self._chunk_bytes, size)) + _SPARE_BYTES, INT32_MAX)
         records = int(counts.sum())
         if all_bytes > most_bytes:
             records = max(records * most_bytes // all_bytes, int(counts[:ready].sum()))
@@ -266,15 +272,21 @@ class ColumnDecoder:
         progress = filling.progress
         progress[: parts.ROWS] = 0
         places, data_end = batches.places, batches.data_end
+        view_base = data_end - batches.data.size
         if contents is not None:
+            view_base = 0
             starts = [address_of(content) for content in contents]
             ends = [start + content.size for start, content in zip(starts, contents, strict=True)]
             places, data_end = np.array([places[HEADERS, first : first + len(starts)], starts, ends]), 0
         addresses = [address_of(column) for column in places]
         while True:
+            first_buffer = len(filling.viewed)
+            if self._memory.has_value_views:
+                filling.viewed += map(pa.py_buffer, contents or [batches.data])
             verdict = self._kernels.decode_batches(
-                *addresses, places.shape[1], data_end, crc32c, self._bounds_address, *filling.arguments()
-            )
+                *addresses, places.shape[1], data_end, crc32c, view_base, first_buffer, self._bounds_address,
+                *filling.arguments(),
+            )  # fmt: skip
             if verdict > parts.FULL:
                 self._raise_broken(verdict, batches, first + int(progress[parts.BATCH]), int(progress[parts.RECORD]))
             if progress[parts.STRANGE_HEADER_KEYS] and progress[parts.HEADER_KEY_BYTES] > INT32_MAX // _MOST_TEXT_BYTES:
@@ -283,10 +295,13 @@ class ColumnDecoder:
             if verdict == parts.ALL_DONE:
                 return
             rows, size = filling.capacity
+            if progress[parts.ROWS] == rows:
+                # Its number was guessed, maybe by batches that are not like these: the next guess is a better one.
+                rows = min(2 * rows, _MOST_ROWS)
             if progress[parts.ROWS]:
                 yield from filling.end()
             else:
-                rows, size = max(rows, 1), max(size, int((places[ENDS] - places[STARTS]).sum()))
+                rows, size = max(rows, 1), min(max(size, int((places[ENDS] - places[STARTS]).sum())), INT32_MAX)
             filling.begin(rows, size)
 
     def _raise_broken(self, verdict: int, batches: PlacedBatches, number: int, behind: int) -> NoReturn:
@@ -310,16 +325,24 @@ def iterate_columns(
     checks: Checks = STRICT,
     *,
     start_position: int = 0,
+    value_views: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a `.log` file, which may be of any size, to the end that it has now.
+
+    With `value_views` values are not copied: record batches keep the whole windows of the file that they look into.
 
     `start_position` (bytes) is where a batch begins, as an offset index says it. What lies behind the end of the range
     of offsets is not read, unless `checks` ask for it. Raises as iterate_segment and ColumnDecoder do.
     """
-    decoder = ColumnDecoder(str(path), columns, within, checks)
+    decoder = ColumnDecoder(str(path), columns, within, checks, value_views=value_views)
     end_offset = _INT64_MAX if within.end_offset is None or checks.outside else within.end_offset
     windows = iterate_segment(
-        path, base_offset, start_position=start_position, window_bytes=CHUNK_BYTES, verify_crc=False
+        path,
+        base_offset,
+        start_position=start_position,
+        window_bytes=CHUNK_BYTES,
+        verify_crc=False,
+        keep_windows=value_views,
     )
     for window, table in windows:
         yield from decoder.decode(window, table)

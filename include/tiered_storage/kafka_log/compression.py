@@ -27,7 +27,7 @@ import zstandard
 from isal import isal_zlib
 
 from tiered_storage.errors import CorruptRecordError
-from tiered_storage.kafka_log.whole_decompression import gunzip_whole, unlz4_whole, unzstd_whole
+from tiered_storage.kafka_log.whole_decompression import unlz4_whole, unzstd_whole
 
 DEFAULT_MAX_DECOMPRESSED_BYTES = 256 << 20
 """Far more than producers batch by default (at most 1 MiB), and little enough for a worker to survive."""
@@ -123,8 +123,6 @@ class _TooLargeError(Exception):
 def _whole(compression: Compression, data: memoryview, max_bytes: int) -> bytes | None:
     """Return all of the contents at once, or None where they have to be taken piece by piece."""
     match compression:
-        case Compression.GZIP:
-            return gunzip_whole(bytes(data), max_bytes)
         case Compression.LZ4:
             return unlz4_whole(data, max_bytes)
         case Compression.ZSTD:

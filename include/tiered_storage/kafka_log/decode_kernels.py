@@ -25,6 +25,7 @@ from tiered_storage.kafka_log.kernel_memory import (
     copy_bytes,
     fill_bits,
     inlined,
+    load_half,
     load_int16,
     load_int32,
     load_int64,
@@ -52,6 +53,26 @@ def _note(progress: int, what: int, number: int) -> None:
 @inlined
 def _noted(progress: int, what: int) -> int:
     return load_word(progress + 8 * what)
+
+
+@inlined
+def _put_view(view: int, source: int, size: int, buffer: int, offset: int) -> None:
+    """Write Arrow's view of `size` bytes (-1: null) at `source`: short ones whole, of others where they are.
+
+    0  size     int32
+    4  bytes    12, zeros behind them      or: 4  the first bytes   4
+                                               8  number of buffer  int32
+                                              12  offset in it      int32
+    """
+    if size > 12:
+        store(view, np.int32(size))
+        store(view + 4, np.int32(load_half(source)))
+        store(view + 8, np.int32(buffer))
+        store(view + 12, np.int32(offset))
+        return
+    store(view, np.int64(max(size, 0)))
+    store(view + 8, np.int64(0))
+    copy_bytes(view + 4, source, max(size, 0))
 
 
 def place_batches(
@@ -88,7 +109,7 @@ def place_batches(
 
 def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in registers would have to be passed on
     headers: int, starts: int, ends: int, batches: int, data_end: int, crc32c: int,
-    bounds: int, places: int, most_rows: int, most_bytes: int, progress: int,
+    view_base: int, first_buffer: int, bounds: int, places: int, most_rows: int, most_bytes: int, progress: int,
 ) -> int:  # fmt: skip
     """Decode records into a chunk until the batches or the capacity (rows; bytes of records) end; return the verdict.
 
@@ -97,12 +118,16 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
     batches of which to keep nothing. `places` has the address of every part of the chunk; those that grow by the byte
     have room for the capacity. `crc32c` is the address of crc32c_extend, with which to check each batch, whose header
     has to lie before its records; or 0. What lies before `data_end` may be fetched ahead.
+
+    Where values are given as views, they are in buffer `first_buffer`, which begins at `view_base`; or, if that is 0,
+    in the buffer whose number is higher by i, which begins at starts[i].
     """
     offsets, timestamps = _part(places, parts.OFFSETS), _part(places, parts.TIMESTAMPS)
     kinds, create_times = _part(places, parts.TIMESTAMP_TYPES), _part(places, parts.CREATE_TIMES)
     append_times, append_validity = _part(places, parts.APPEND_TIMES), _part(places, parts.APPEND_TIME_VALIDITY)
     key_ends, key_validity = _part(places, parts.KEY_ENDS), _part(places, parts.KEY_VALIDITY)
     value_ends, value_validity = _part(places, parts.VALUE_ENDS), _part(places, parts.VALUE_VALIDITY)
+    value_views = _part(places, parts.VALUE_VIEWS)
     row_headers, epochs = _part(places, parts.HEADER_ENDS), _part(places, parts.LEADER_EPOCHS)
     ids, id_epochs = _part(places, parts.PRODUCER_IDS), _part(places, parts.PRODUCER_EPOCHS)
     sequences, transactional = _part(places, parts.SEQUENCES), _part(places, parts.TRANSACTIONAL)
@@ -209,6 +234,13 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
                     value_bytes += value_length
                 value_nulls += value_length < 0
                 store(value_ends + 4 * row + 4, np.int32(value_bytes))
+            if value_views:
+                put_bit(value_validity, row, value_length >= 0)
+                begins, buffer = (
+                    (view_base, first_buffer) if view_base else (load_word(starts + 8 * i), first_buffer + i)
+                )
+                _put_view(value_views + 16 * row, value, value_length, buffer, value - begins)
+                value_nulls += value_length < 0
             if row_headers:
                 store(row_headers + 4 * row + 4, np.int32(used_headers[0]))
             row += 1

@@ -1,11 +1,11 @@
 """Compiles the kernels to one object file of machine code: the only place that needs numba, which is slow to import.
 
-`python -m tiered_storage.kafka_log.kernel_compilation` does so, for whoever sets a machine up. It takes some seconds
-once; machine_code.py keeps the result, and every later process finds it there.
+As a program it writes that file to standard output, for machine_code.py, which keeps it.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -68,6 +68,4 @@ def _is_external(function: Any) -> bool:
 
 
 if __name__ == "__main__":
-    from tiered_storage.kafka_log.machine_code import load_kernels
-
-    load_kernels()
+    sys.stdout.buffer.write(compile_kernels())

@@ -1,23 +1,30 @@
 """The machine code of the kernels, kept from one process to the next, and the functions in it.
 
+`python -m tiered_storage.kafka_log.machine_code` has it made, for whoever sets a machine up: it takes some seconds.
+
     at    bytes
      0        8  "RLKERNEL"
      8        4  CRC-32C of what follows, big-endian
     12      ...  an object file
 
 Its name says what it was made from: the kernels' sources, the compiler, the CPU. It is kept beside the sources, or
-where these cannot be written to, in the user's own cache; where neither can be, each process compiles for itself, which
-takes seconds. No other user must be able to write there: whoever can, runs code as this one.
+where these cannot be written to, in the user's own cache; where neither can be, each process has it made for itself.
+It is made by a process of its own: the compiler takes long to import, and no process can be forked while it works.
+
+Code that another user has put there, root apart, or could change, is not run.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import functools
 import hashlib
 import os
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -29,6 +36,7 @@ from typing import Any
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.checksum import crc32c
 
 SOURCES = (
@@ -45,8 +53,11 @@ SOURCES = (
 _MAGIC = b"RLKERNEL"
 _HEAD = len(_MAGIC) + 4
 _HERE = Path(__file__).parent
+_READABLE_BY_ALL = 0o644
+_TRUSTED_USER = 0
+"""root, who may do anything anyway"""
 _WRITEABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-_lock = threading.Lock()
+_COMPILE_SECONDS = 300
 
 Kernel = Callable[..., int]
 """Takes and returns integers of 64 bits. Releases the GIL."""
@@ -63,21 +74,43 @@ class Kernels:
     decode_batches: Kernel
 
 
-ARITIES = {"count_batches": 2, "read_headers": 7, "first_mismatch": 7, "place_batches": 9, "decode_batches": 11}
-_loaded: list[Any] = []
+ARITIES = {"count_batches": 2, "read_headers": 7, "first_mismatch": 7, "place_batches": 9, "decode_batches": 13}
 
 
-@functools.cache
-def _load_once() -> Kernels:
-    engine = _engine_of(code_of_kernels())
-    _loaded.append(engine)  # whose memory the functions lie in
-    return Kernels(**{field.name: _function(engine, field.name) for field in fields(Kernels)})
+class _Loader:
+    """Loads the kernels once. A process that is forked while another thread loads them does it for itself."""
+
+    def __init__(self) -> None:
+        self._kernels: Kernels | None = None
+        self._kept: list[Any] = []
+        self._lock = threading.Lock()
+        os.register_at_fork(after_in_child=self._renew_lock)
+
+    def kernels(self) -> Kernels:
+        if self._kernels is None:
+            with self._lock:
+                if self._kernels is None:
+                    self._kernels = self._load()
+        return self._kernels
+
+    def _load(self) -> Kernels:
+        engine = engine_of(code_of_kernels())
+        self._kept.append(engine)  # whose memory the functions lie in
+        return Kernels(**{field.name: _function(engine, field.name) for field in fields(Kernels)})
+
+    def _renew_lock(self) -> None:
+        self._lock = threading.Lock()
+
+
+_loader = _Loader()
 
 
 def load_kernels() -> Kernels:
-    """Return the kernels, compiled now if no process before this one has."""
-    with _lock:
-        return _load_once()
+    """Return the kernels, compiled now if no process before this one has.
+
+    Raises ConfigurationError where they cannot be compiled.
+    """
+    return _loader.kernels()
 
 
 @functools.cache
@@ -104,16 +137,31 @@ def code_of_kernels() -> bytes:
     for folder in _folders():
         if code := _kept_code(folder / name):
             return code
-    from tiered_storage.kafka_log.kernel_compilation import (  # noqa: PLC0415 -- numba takes most of a second to import
-        compile_kernels,
-    )
-
-    code = compile_kernels()
+    code = compiled_code()
     for folder in _folders():
         with contextlib.suppress(OSError):
             _keep(code, folder / name)
             break
     return code
+
+
+def compiled_code() -> bytes:
+    """Return what kernel_compilation.py makes, in a process of its own; settings of numba's do not reach it.
+
+    Raises ConfigurationError where that fails.
+    """
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    command = [sys.executable, "-P", "-m", "tiered_storage.kafka_log.kernel_compilation"]
+    try:
+        done = subprocess.run(  # noqa: S603 -- this Python and a module of ours
+            command, cwd=_HERE, env=environment, capture_output=True, check=True, timeout=_COMPILE_SECONDS
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        told = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()[-2000:]
+        reason = f"the loops that read logs could not be compiled by {' '.join(command)}: {error} {told}"
+        raise ConfigurationError(f"{reason}; install the locked requirements anew, as make setup does") from error
+    return done.stdout
 
 
 def name_of_code() -> str:
@@ -143,7 +191,7 @@ def _kept_code(path: Path) -> bytes | None:
         content = path.read_bytes()
     except OSError:
         return None
-    if state.st_uid not in (0, os.geteuid()) or state.st_mode & _WRITEABLE_BY_OTHERS:
+    if state.st_uid not in (_TRUSTED_USER, os.geteuid()) or state.st_mode & _WRITEABLE_BY_OTHERS:
         return None
     code = content[_HEAD:]
     is_whole = content[:_HEAD] == _MAGIC + crc32c(code).to_bytes(4, "big")
@@ -151,11 +199,17 @@ def _kept_code(path: Path) -> bytes | None:
 
 
 def _keep(code: bytes, path: Path) -> None:
-    """Write `code` to `path` all at once: other processes may do the same now."""
+    """Write `code` to `path` all at once: other processes may do the same now. Raises OSError where it cannot be.
+
+    What another user has there stays: two would replace one another's for ever.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.exists() and path.stat().st_uid != os.geteuid():
+        raise FileExistsError(errno.EEXIST, "it belongs to another user", str(path))
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
         try:
             file.write(_MAGIC + crc32c(code).to_bytes(4, "big") + code)
+            os.fchmod(file.fileno(), _READABLE_BY_ALL)
             file.close()
             Path(file.name).replace(path)
         except BaseException:
@@ -163,7 +217,8 @@ def _keep(code: bytes, path: Path) -> None:
             raise
 
 
-def _engine_of(code: bytes) -> Any:
+def engine_of(code: bytes) -> Any:
+    """Return what holds the functions of an object file in memory."""
     from llvmlite import binding  # noqa: PLC0415 -- a tenth of a second, for those who scan
 
     binding.initialize_native_target()
@@ -180,12 +235,14 @@ def _function(engine: Any, name: str) -> Kernel:
     kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *arguments)
     function = kind(engine.get_function_address(name))
     exception = ctypes.c_void_p()
-    no_exception = ctypes.addressof(exception)
 
     def kernel(*arguments: int) -> int:
         result = ctypes.c_int64()
-        function(ctypes.addressof(result), no_exception, *arguments)
+        function(ctypes.addressof(result), ctypes.addressof(exception), *arguments)
         return result.value
 
-    _loaded.append(exception)
     return kernel
+
+
+if __name__ == "__main__":
+    load_kernels()

@@ -16,8 +16,8 @@
     control          bool                     a marker of Kafka's own, which no consumer is given
 
 A timestamp is an instant to Spark, to Arrow and to those who read tables; Kafka's milliseconds are kept as they are,
-and cast to int64 without a copy. `binary` has offsets of 32 bits: a chunk ends long before 2 GiB, and no batch may
-exceed that, so neither can a single value.
+and cast to int64 without a copy. Values can be left where they are, as `binary_view`. `binary` has offsets of 32 bits:
+a chunk ends long before 2 GiB, and no batch may exceed that, so neither can a single value.
 
 Source: KIP-32 (timestamp types); KIP-82 (headers); KIP-98 (producers, sequences); released Kafka.
 """
@@ -79,22 +79,24 @@ _PARTS = {
 }
 _COMPOUND = ("log_append_time", "key", "value", "headers")
 _BINARY = pa.binary()
+_VIEW = pa.binary_view()
 _ALIGNMENT = 64
 _ALIGNED_BITS = 8 * _ALIGNMENT
 _EMPTY = np.empty(0, np.uint8)
 
 
-def select_columns(names: Sequence[str] | None) -> pa.Schema:
+def select_columns(names: Sequence[str] | None, *, value_views: bool = False) -> pa.Schema:
     """Return the schema of the columns `names`, in their order; of all where it is None.
 
-    Raises ConfigurationError for a name that is none of them or comes twice, and where there are no names.
+    With `value_views` values are `binary_view`. Raises ConfigurationError for a name that is none of them or comes
+    twice, and where there are no names.
     """
-    if names is None:
-        return SCHEMA
+    names = SCHEMA.names if names is None else names
     wrong = [name for name in names if name not in _PARTS or names.count(name) > 1]
     if wrong or not names:
         raise ConfigurationError(f"columns [{', '.join(names)}]: take one or more of {', '.join(_PARTS)}, each once")
-    return pa.schema([SCHEMA.field(name) for name in names])
+    fields = [SCHEMA.field(name) for name in names]
+    return pa.schema([field.with_type(_VIEW) if value_views and field.name == "value" else field for field in fields])
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +121,13 @@ class ChunkMemory:
         self._plan = [
             (field.name, field.type, -1 if field.name in _COMPOUND else _PARTS[field.name][0]) for field in schema
         ]
-        self._parts = [(part, parts.PART_BITS[part]) for name in schema.names for part in _PARTS[name]]
+        self.has_value_views = _VIEW in schema.types
+        used = [part for name in schema.names for part in _PARTS[name]]
+        if self.has_value_views:
+            used[used.index(parts.VALUE_ENDS)] = parts.VALUE_VIEWS
+        self._parts = [(part, parts.PART_BITS[part]) for part in used]
         self._has_key = "key" in schema.names
-        self._has_value = "value" in schema.names
+        self._has_value = "value" in schema.names and not self.has_value_views
         self._has_headers = "headers" in schema.names
         self._size = self._rows = -1
         self._layout: list[int] = []
@@ -156,12 +162,15 @@ class ChunkMemory:
         self._slab_size = at
         self._offsets = np.array(self._layout, np.int64)[self._slab_parts]
 
-    def record_batch(self, chunk: Chunk, progress: NDArray[np.int64]) -> pa.RecordBatch:
-        """Return what `chunk` was filled with; `progress` says how far that is."""
-        filled = _Filled(self, chunk, progress.tolist())
+    def record_batch(
+        self, chunk: Chunk, progress: NDArray[np.int64], viewed: Sequence[pa.Buffer] = ()
+    ) -> pa.RecordBatch:
+        """Return what `chunk` was filled with; `progress` says how far that is. Views of values look into `viewed`."""
+        filled = _Filled(self, chunk, progress.tolist(), viewed)
         batch = pa.RecordBatch.from_arrays(filled.columns(self._plan), schema=self.schema)
         rows = batch.num_rows
-        return batch.take(_first_numbers(rows)) if rows < chunk.rows // 2 else batch
+        is_wasteful = rows < chunk.rows // 2 and not self.has_value_views
+        return batch.take(_first_numbers(rows)) if is_wasteful else batch
 
     def _reserve(self, size: int) -> None:
         """Have room for the keys and headers of `size` bytes of records; a header takes two bytes or more."""
@@ -190,7 +199,8 @@ class ChunkMemory:
 class _Filled:
     """A filled chunk on its way to Arrow; what lies in memory that is used again is copied."""
 
-    def __init__(self, memory: ChunkMemory, chunk: Chunk, progress: list[int]) -> None:
+    def __init__(self, memory: ChunkMemory, chunk: Chunk, progress: list[int], viewed: Sequence[pa.Buffer]) -> None:
+        self._viewed = viewed
         self._memory = memory
         self._slab = chunk.slab
         self._places = chunk.layout
@@ -228,6 +238,9 @@ class _Filled:
     def _values(self) -> pa.Array:
         nulls = self._progress[parts.VALUE_NULLS]
         validity = self._part(parts.VALUE_VALIDITY) if nulls else None
+        if self._memory.has_value_views:
+            views = [validity, self._part(parts.VALUE_VIEWS), *self._viewed]
+            return pa.Array.from_buffers(_VIEW, self._rows, views, nulls)
         content = self._values_buffer
         assert content is not None  # noqa: S101 -- allocated for this column
         content.resize(self._progress[parts.VALUE_BYTES], shrink_to_fit=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from tiered_storage.errors import CorruptRecordError, UnsupportedMagicError
@@ -144,20 +145,22 @@ def iterate_segment(
     start_position: int = 0,
     window_bytes: int = WINDOW_BYTES,
     verify_crc: bool = True,
+    keep_windows: bool = False,
 ) -> Iterator[tuple[memoryview, BatchTable]]:
     """Yield the batches of a `.log` file, to the end that it has now: their bytes and their table.
 
     Begins `start_position` bytes behind its start, between two batches.
 
     The bytes are whole batches, read-only, and valid until the next step: they lie in a buffer of `window_bytes` that
-    is used again, and grows only for a batch that is larger. Raises as SegmentScanner.feed does, behind the last batch
+    is used again, and grows only for a batch that is larger. With `keep_windows` each window has a buffer of its own,
+    and stays valid for as long as somebody keeps it. Raises as SegmentScanner.feed does, behind the last batch
     that is sound, and CorruptRecordError where the file ends inside a batch.
     """
     scanner = SegmentScanner(str(path), base_offset, start_position=start_position, verify_crc=verify_crc)
     with path.open("rb", buffering=0) as file:
         unread = max(0, os.fstat(file.fileno()).st_size - start_position)
         file.seek(start_position)
-        buffer = np.empty(min(max(window_bytes, BATCH_OVERHEAD), unread), np.uint8)
+        buffer = _buffer(min(max(window_bytes, BATCH_OVERHEAD), unread))
         filled = 0
         while unread and (count := file.readinto(buffer.data[filled : filled + unread])):
             unread -= count
@@ -175,6 +178,8 @@ def iterate_segment(
             rest = buffer[consumed : consumed + filled]
             if filled == buffer.size:
                 buffer = _larger_buffer(scanner, filled + unread, rest)
+            elif consumed and keep_windows:
+                buffer = _buffer(buffer.size)
             buffer[:filled] = rest
         scanner.finish(filled + unread)
 
@@ -242,7 +247,12 @@ def _larger_buffer(scanner: SegmentScanner, available: int, batch_start: NDArray
     needed = scanner.needed(batch_start)
     if needed > available:
         scanner.finish(available)
-    return np.empty(needed, np.uint8)
+    return _buffer(needed)
+
+
+def _buffer(size: int) -> NDArray[np.uint8]:
+    """Return memory of Arrow's: unlike numpy's it comes back warm when a window is given up, whoever kept it."""
+    return np.frombuffer(pa.allocate_buffer(size), np.uint8)
 
 
 def _is_whole(path: Path, position: int) -> bool:

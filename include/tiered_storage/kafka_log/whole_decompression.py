@@ -5,25 +5,19 @@ out of all proportion or beyond the cap, something follows its end, it is broken
 call writes its output once; pieces are joined at the end, which costs up to half of the speed.
 
     codec   output is at most                where the data ends                    claimed size
-    gzip    1032 bytes a byte                its trailer tells                      in the trailer
     lz4     255 bytes a byte                 the codec tells                        maybe in the frame's header
     zstd    128 KiB a block, by its header   behind the last block and a checksum   maybe in the frame's header
 
-Source: RFC 1952 (gzip), RFC 8878 (Zstandard), the LZ4 frame format.
+Source: RFC 8878 (Zstandard), the LZ4 frame format.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import cast
 
 import lz4.frame
 import zstandard
-from isal import isal_zlib
 
-_GZIP_WBITS = 31
-_GZIP_TRAILER_BYTES = 8
-_GZIP_MAX_RATIO = 1032
 _LZ4_MAX_RATIO = 255
 _LZ4_CONTENT_SIZE_FLAG = 1 << 3
 _LZ4_CONTENT_SIZE_END = 14
@@ -42,23 +36,6 @@ class _ThreadCodecs(threading.local):
 
 
 _codecs = _ThreadCodecs()
-
-
-def gunzip_whole(data: bytes, max_bytes: int) -> bytes | None:
-    """Return the contents of the one gzip member that `data` is, or None where that is not certain."""
-    most = _GZIP_MAX_RATIO * len(data)
-    trailer = data[-_GZIP_TRAILER_BYTES:]
-    claimed = int.from_bytes(trailer[4:], "little")
-    if most > max_bytes or claimed > most:
-        return None
-    try:
-        contents = isal_zlib.decompress(data, _GZIP_WBITS, max(claimed, 1))
-    except cast("type[Exception]", isal_zlib.IsalError):  # its stub calls it an instance
-        return None
-    # The codec does not say where the member ended. It ended with this trailer: so at its first occurrence or behind.
-    expected = isal_zlib.crc32(contents).to_bytes(4, "little") + len(contents).to_bytes(4, "little")
-    is_whole = trailer == expected and data.find(trailer) == len(data) - _GZIP_TRAILER_BYTES
-    return contents if is_whole else None
 
 
 def unlz4_whole(data: memoryview, max_bytes: int) -> bytes | None:

@@ -59,6 +59,34 @@ def test_columns_are_given_alone_and_in_the_order_asked_for(batches: list[bytes]
 
 
 @settings(deadline=None)
+@given(batches=segments(), first_offset=st.none() | st.integers(0, 1000), chunk_bytes=st.integers(1, 600))
+def test_views_look_at_the_same_values(batches: list[bytes], first_offset: int | None, chunk_bytes: int) -> None:
+    start = read_batch_header(batches[0]).base_offset
+    within = RecordRange(first_offset and start + first_offset)
+
+    decoded = [*_record_batches(batches, None, within, chunk_bytes=chunk_bytes, value_views=True)]
+
+    for batch in decoded:
+        batch.validate(full=True)
+        assert batch.schema.field("value").type == pa.binary_view()
+    assert rows_of(decoded) == _decode(batches, within)
+
+
+@EVERY_CODEC
+def test_views_stay_as_they_are_while_a_file_is_read_on(codec: Compression, tmp_path: Path) -> None:
+    values = [bytes([number]) * 2000 for number in range(40)]
+    batches = [batches_of([100], 100 * i, value, codec)[0] for i, value in enumerate(values)]
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(b"".join(batches))
+
+    decoded = [*iterate_columns(path, 0, ["value"], value_views=True)]
+
+    assert len(decoded) > 1
+    found = [value for batch in decoded for value in batch["value"].to_pylist()]
+    assert found == [value for value in values for _ in range(100)]
+
+
+@settings(deadline=None)
 @given(batches=segments(), data=st.data())
 def test_a_range_gives_the_rows_inside_it(batches: list[bytes], data: st.DataObject) -> None:
     rows = [*expected_rows(batches)]
@@ -409,8 +437,11 @@ def _record_batches(
     within: RecordRange = EVERYTHING,
     checks: Checks = STRICT,
     chunk_bytes: int = 100_000,
+    *,
+    value_views: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    decoder = ColumnDecoder("orders-0/00000000000000000000.log", columns, within, checks, chunk_bytes=chunk_bytes)
+    source = "orders-0/00000000000000000000.log"
+    decoder = ColumnDecoder(source, columns, within, checks, chunk_bytes=chunk_bytes, value_views=value_views)
     window = memoryview(b"".join(batches))
     first = read_batch_header(batches[0]).base_offset
     table, consumed = SegmentScanner("a segment", first, verify_crc=False).feed(window)

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tiered_storage.kafka_log import kernel_compilation, machine_code
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.kafka_log import machine_code
 
 CODE = b"an object file"
 
@@ -15,17 +19,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The one folder where code is kept here; compiling takes no time."""
     folder = tmp_path / "kept"
     monkeypatch.setattr(machine_code, "_folders", lambda: iter([folder]))
-    monkeypatch.setattr(kernel_compilation, "compile_kernels", lambda: CODE)
+    monkeypatch.setattr(machine_code, "compiled_code", lambda: CODE)
     return folder
 
 
 def test_code_is_kept_for_the_next_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine_code.code_of_kernels() == CODE
 
-    monkeypatch.setattr(kernel_compilation, "compile_kernels", lambda: pytest.fail("it is compiled already"))
+    monkeypatch.setattr(machine_code, "compiled_code", lambda: pytest.fail("it is compiled already"))
     assert machine_code.code_of_kernels() == CODE
     (kept,) = folder.iterdir()
-    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o644
 
 
 @pytest.mark.parametrize("cut", [0, 5, 12, 20])
@@ -55,7 +59,7 @@ def test_code_that_others_may_write_is_not_run(folder: Path, monkeypatch: pytest
     machine_code.code_of_kernels()
     (kept,) = folder.iterdir()
     kept.chmod(0o620)
-    monkeypatch.setattr(kernel_compilation, "compile_kernels", lambda: b"compiled here")
+    monkeypatch.setattr(machine_code, "compiled_code", lambda: b"compiled here")
 
     assert machine_code.code_of_kernels() == b"compiled here"
 
@@ -88,3 +92,57 @@ def test_a_write_that_fails_leaves_nothing(folder: Path, monkeypatch: pytest.Mon
 
     assert machine_code.code_of_kernels() == CODE
     assert [*folder.iterdir()] == []
+
+
+def test_code_of_another_user_is_neither_run_nor_replaced(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine_code.code_of_kernels()
+    (kept,) = folder.iterdir()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 12345)
+    monkeypatch.setattr(machine_code, "_TRUSTED_USER", -1)
+    monkeypatch.setattr(machine_code, "_folders", lambda: iter([folder, tmp_path / "own"]))
+    monkeypatch.setattr(machine_code, "compiled_code", lambda: b"compiled here")
+
+    assert machine_code.code_of_kernels() == b"compiled here"
+    assert CODE in kept.read_bytes()
+    assert [path.name for path in (tmp_path / "own").iterdir()] == [kept.name]
+
+
+@pytest.mark.parametrize(("script", "told"), [("echo no room >&2; exit 1", "no room"), (None, "No such file")])
+def test_what_keeps_the_compiler_from_working_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, told: str
+) -> None:
+    monkeypatch.undo()
+    python = tmp_path / "python"
+    if script is not None:
+        python.write_text(f"#!/bin/sh\n{script}\n")
+        python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+
+    with pytest.raises(ConfigurationError, match=f"could not be compiled by .*{told}.*install the locked"):
+        machine_code.compiled_code()
+
+
+def test_a_process_that_is_forked_while_kernels_are_loaded_loads_them_for_itself() -> None:
+    program = """
+import os, sys, threading, time
+from tiered_storage.kafka_log import machine_code
+
+started = threading.Event()
+
+def load_slowly():
+    started.set()
+    time.sleep(3)
+    return slow()
+
+slow, machine_code.code_of_kernels = machine_code.code_of_kernels, load_slowly
+threading.Thread(target=machine_code.load_kernels).start()
+started.wait()
+if child := os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+machine_code.code_of_kernels = slow
+machine_code.load_kernels()
+os._exit(0)
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=60)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -346,6 +347,7 @@ def test_a_batch_that_claims_gigabytes_allocates_only_the_window(path: Path) -> 
     (batch,) = batches_of([1], base_offset=100, value=bytes(MIB))
     path.write_bytes(batch[:8] + struct.pack(">i", (1 << 31) - 1) + batch[12:])
     load_kernels()
+    arrow_before = pa.default_memory_pool().max_memory()
 
     tracemalloc.start()
     with pytest.raises(CorruptRecordError, match="truncated"):
@@ -354,6 +356,7 @@ def test_a_batch_that_claims_gigabytes_allocates_only_the_window(path: Path) -> 
     tracemalloc.stop()
 
     assert peak < MIB
+    assert pa.default_memory_pool().max_memory() < arrow_before + MIB
 
 
 def test_memory_follows_the_window_not_the_file(path: Path) -> None:
