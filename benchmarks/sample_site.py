@@ -17,7 +17,8 @@ from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.record import Record
 from tiered_storage.remote_log.copy_job import CopyJob
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager, store_options
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.remote_log_parts import store_options
 from tiered_storage.settings import load_settings
 
 TOPIC = "benchmark"

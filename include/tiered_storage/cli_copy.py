@@ -10,7 +10,16 @@ from typing import Annotated
 import typer
 
 from tiered_storage.cli_output import Output
-from tiered_storage.cli_session import ConfigOption, DryRunOption, JsonOption, TopicsOption, lease_owner, opened
+from tiered_storage.cli_session import (
+    ConfigOption,
+    DryRunOption,
+    JsonOption,
+    PartitionsOption,
+    TopicsOption,
+    lease_owner,
+    opened,
+    selected,
+)
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.copy_job import CopyJob
@@ -27,6 +36,7 @@ _EXPIRY_COLUMNS = ("partition", "new log start", "segments", "bytes")
 
 def plan(
     topics: TopicsOption = ".*",
+    partitions: PartitionsOption = "",
     max_segments: LimitOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -34,11 +44,12 @@ def plan(
     """Show which closed segments a copy would move, and what is left out and why. Changes nothing."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        _show_plan(remote_log.plan_copy(topics, max_segments=max_segments), output)
+        _show_plan(remote_log.plan_copy(selected(topics, partitions), max_segments=max_segments), output)
 
 
 def copy(
     topics: TopicsOption = ".*",
+    partitions: PartitionsOption = "",
     max_segments: LimitOption = None,
     workers: WorkersOption = 2,
     dry_run: DryRunOption = False,
@@ -48,7 +59,7 @@ def copy(
     """Copy closed segments to the remote tier and commit their metadata, in this process."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        due = remote_log.plan_copy(topics, max_segments=max_segments)
+        due = remote_log.plan_copy(selected(topics, partitions), max_segments=max_segments)
         if dry_run:
             _show_plan(due, output)
             return
@@ -70,14 +81,18 @@ def copy(
 
 
 def retain(
-    topics: TopicsOption = ".*", dry_run: DryRunOption = False, config: ConfigOption = None, as_json: JsonOption = False
+    topics: TopicsOption = ".*",
+    partitions: PartitionsOption = "",
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Remove local segments that are past local retention and safe in the remote tier, where deletion is allowed."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        plans, troubles = remote_log.plan_local_retention(topics, wall_clock())
+        plans, troubles = remote_log.deletions.plan_local_retention(selected(topics, partitions), wall_clock())
         if not dry_run:
-            report = remote_log.enforce_local_retention(plans)
+            report = remote_log.deletions.enforce_local_retention(plans)
             plans = [plan for plan in plans if plan in report.trimmed or not plan.segments]
             troubles = [*troubles, *report.failures]
     rows = [
@@ -95,17 +110,22 @@ def retain(
 
 
 def expire(
-    topics: TopicsOption = ".*", dry_run: DryRunOption = False, config: ConfigOption = None, as_json: JsonOption = False
+    topics: TopicsOption = ".*",
+    partitions: PartitionsOption = "",
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """End what is past total retention, where deletion is allowed, and clean up after unfinished copies."""
     output = Output(as_json)
     owner = lease_owner("expire")
     with opened(config, output) as remote_log:
-        plans, troubles = remote_log.plan_expiry(topics, wall_clock())
+        selection = selected(topics, partitions)
+        plans, troubles = remote_log.deletions.plan_expiry(selection, wall_clock())
         deleted = 0
         if not dry_run:
-            done, left = remote_log.mark_expired(plans, owner)
-            report = remote_log.delete_marked(owner, topics)
+            done, left = remote_log.deletions.mark_expired(plans, owner)
+            report = remote_log.deletions.delete_marked(owner, selection)
             plans = [plan for plan in plans if plan.topic_id_partition in done]
             troubles = [*troubles, *left, *report.left, *report.failures]
             deleted = len(report.deleted)

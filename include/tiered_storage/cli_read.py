@@ -11,15 +11,20 @@ from typing import Annotated
 import typer
 
 from tiered_storage.cli_output import Output, show_bytes
-from tiered_storage.cli_session import ConfigOption, JsonOption, TopicsOption, opened
+from tiered_storage.cli_session import ConfigOption, JsonOption, PartitionsOption, TopicsOption, opened, selected
 from tiered_storage.kafka_log.record import Record
 
 
-def segments(topics: TopicsOption = ".*", config: ConfigOption = None, as_json: JsonOption = False) -> None:
+def segments(
+    topics: TopicsOption = ".*",
+    partitions: PartitionsOption = "",
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Show the remote segments, in every state but the deleted ones."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        selection = remote_log.check_topics(topics)
+        selection = selected(topics, partitions)
         rows = [
             (
                 str(partition),
@@ -31,7 +36,7 @@ def segments(topics: TopicsOption = ".*", config: ConfigOption = None, as_json: 
                 segment.segment_id.id,
             )
             for partition in remote_log.segments.list_partitions()
-            if selection.matches(partition.topic)
+            if selection.matches(partition.topic, partition.partition)
             for segment in remote_log.segments.list_remote_log_segments(partition)
         ]
     columns = ("partition", "start offset", "end offset", "bytes", "max timestamp", "state", "segment id")
@@ -66,6 +71,7 @@ def read(
 
 def audit(
     topics: TopicsOption = ".*",
+    partitions: PartitionsOption = "",
     deep: Annotated[bool, typer.Option("--deep", help="Read every byte back and check every checksum.")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -73,7 +79,7 @@ def audit(
     """Hold the store against the metadata; exit code 1 for any anomaly. Changes nothing."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        report = remote_log.audit(topics, deep=deep)
+        report = remote_log.checks.audit(selected(topics, partitions), deep=deep)
     rows = [(anomaly.kind.value, anomaly.what, anomaly.message) for anomaly in report.anomalies]
     title = f"{report.segments:,} segments, {report.objects:,} objects, {report.size:,} bytes: {len(rows)} anomalies"
     output.rows(

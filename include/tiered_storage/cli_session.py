@@ -13,7 +13,9 @@ import typer
 
 from tiered_storage.cli_output import Output
 from tiered_storage.clock import wall_clock
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager, store_options
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.remote_log_parts import store_options
+from tiered_storage.remote_log.selection import Selection, parse_partitions
 from tiered_storage.settings import load_settings
 
 ConfigOption = Annotated[
@@ -22,6 +24,9 @@ ConfigOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write one JSON document instead of a table.")]
 TopicsOption = Annotated[str, typer.Option("--topics", help="A regular expression over whole topic names.")]
+PartitionsOption = Annotated[
+    str, typer.Option("--partitions", help="Numbers of partitions, such as 0,2-4; left out: all.", show_default=False)
+]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
 
 
@@ -33,6 +38,11 @@ def opened(config: Path | None, output: Output) -> Iterator[RemoteLogManager]:
         output.say(f"note: {notice}")
     with RemoteLogManager.open(settings, wall_clock, store_options(settings)) as remote_log:
         yield remote_log
+
+
+def selected(topics: str, partitions: str) -> Selection:
+    """Return what TopicsOption and PartitionsOption mean together. Raises ConfigurationError."""
+    return Selection(topics, parse_partitions(partitions))
 
 
 def lease_owner(command: str) -> str:

@@ -4,8 +4,9 @@ or in the settings file.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ import typer
 
 from tiered_storage.cli_output import Output
 from tiered_storage.cli_session import ConfigOption, JsonOption, opened
+from tiered_storage.configuration.topic_properties import DECISIONS
 from tiered_storage.errors import ConfigurationError, TieredStorageError, UnsupportedTopicError
 from tiered_storage.remote_log.metadata import Topic
 from tiered_storage.remote_log.model import TopicIdPartition
@@ -21,14 +23,24 @@ from tiered_storage.remote_log.segment_source import PartitionLog, UnreadablePar
 from tiered_storage.remote_log.topic_decision import decided_topic
 from tiered_storage.topic_settings import TopicSettings, effective, refuse_compacted
 
+
+class Tier(StrEnum):
+    """Where something may be deleted."""
+
+    LOCAL = "local"
+    REMOTE = "remote"
+
+
 app = typer.Typer(no_args_is_help=True, help=__doc__)
 
 NameArgument = Annotated[str, typer.Argument(help="The topic's name.")]
 PropertiesArgument = Annotated[list[str], typer.Argument(help="Settings such as local.retention.ms=3600000.")]
 
+OnlyOption = Annotated[Tier | None, typer.Option("--only", help="Of this tier only; else of both.")]
+
 _COLUMNS = (
-    "topic", "topic id", "partitions", "remote.storage.enable", "deletion allowed", "retention.ms", "retention.bytes",
-    "local.retention.ms", "local.retention.bytes", "problem",
+    "topic", "topic id", "partitions", "remote.storage.enable", "local deletion allowed", "remote deletion allowed",
+    "retention.ms", "retention.bytes", "local.retention.ms", "local.retention.bytes", "problem",
 )  # fmt: skip
 
 
@@ -63,19 +75,24 @@ def disable(topic: NameArgument, config: ConfigOption = None, as_json: JsonOptio
 
 
 @app.command("allow-deletion")
-def allow_deletion(topic: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+def allow_deletion(
+    topic: NameArgument, only: OnlyOption = None, config: ConfigOption = None, as_json: JsonOption = False
+) -> None:
     """Let retention delete from the topic: local segments that are remote, and what is past total retention.
 
-    Both at once, by the limits that the table shows (log.retention.* where the topic has none of its own). Offsets that
-    are trimmed from a broker's directory are gone for its own readers once it starts: read them through this library.
+    Both where --only names none of them, by the limits that the table shows (log.retention.* where the topic has none
+    of its own). Offsets that are trimmed from a broker's directory are gone for its own readers once it starts: allow
+    it only where they read through this library.
     """
-    _change(topic, lambda _, known: replace(known, deletion_allowed=True), config, as_json)
+    _change(topic, lambda _, known: _with_right(known, only, True), config, as_json)
 
 
 @app.command("forbid-deletion")
-def forbid_deletion(topic: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Let nothing be deleted from the topic."""
-    _change(topic, lambda _, known: replace(known, deletion_allowed=False), config, as_json)
+def forbid_deletion(
+    topic: NameArgument, only: OnlyOption = None, config: ConfigOption = None, as_json: JsonOption = False
+) -> None:
+    """Let nothing be deleted from the topic, or nothing of the one tier that --only names."""
+    _change(topic, lambda _, known: _with_right(known, only, False), config, as_json)
 
 
 @app.command("set")
@@ -84,6 +101,7 @@ def set_properties(
 ) -> None:
     """Set properties of the topic, by Kafka's names; an empty value goes back to the default."""
     given = dict(_parsed(text) for text in properties)
+    _refuse_decisions(given)
 
     def change(remote_log: RemoteLogManager, known: Topic) -> Topic:
         merged = {name: value for name, value in {**known.properties, **given}.items() if value}
@@ -95,6 +113,14 @@ def set_properties(
         return wanted
 
     _change(topic, change, config, as_json)
+
+
+def _with_right(topic: Topic, only: Tier | None, allowed: bool) -> Topic:
+    return replace(
+        topic,
+        local_deletion_allowed=topic.local_deletion_allowed if only is Tier.REMOTE else allowed,
+        remote_deletion_allowed=topic.remote_deletion_allowed if only is Tier.LOCAL else allowed,
+    )
 
 
 def _change(name: str, change: Callable[[RemoteLogManager, Topic], Topic], config: Path | None, as_json: bool) -> None:
@@ -132,7 +158,8 @@ def _why_unknown(remote_log: RemoteLogManager, topic: str) -> str:
 def _row(remote_log: RemoteLogManager, one: TopicIdPartition, found: list[TopicIdPartition]) -> tuple[object, ...]:
     topic = decided_topic(one.cluster_id, one.topic_id, one.topic, remote_log.topics, remote_log.settings)
     count = sum((other.cluster_id, other.topic_id) == (one.cluster_id, one.topic_id) for other in found)
-    state = (one.topic, one.topic_id, count, topic.remote_storage_enable, topic.deletion_allowed)
+    rights = (topic.local_deletion_allowed, topic.remote_deletion_allowed)
+    state = (one.topic, one.topic_id, count, topic.remote_storage_enable, *rights)
     try:
         resolved = effective(topic, remote_log.settings)
         if topic.remote_storage_enable:
@@ -150,6 +177,17 @@ def _refuse_if_cleaned(remote_log: RemoteLogManager, topic: Topic) -> None:
         if isinstance(log, PartitionLog) and log.topic_id_partition.topic_id == topic.topic_id and log.is_compacted:
             raise UnsupportedTopicError(
                 f"topic {topic.name}: the log cleaner has compacted {log.topic_id_partition}: it cannot be tiered"
+            )
+
+
+def _refuse_decisions(names: Iterable[str]) -> None:
+    """Raise ConfigurationError for what a person decides by a command of its own; as a property it would do nothing."""
+    for name in names:
+        stands_for = {older.target for older in TopicSettings.older_names if older.name == name} | {name}
+        if stands_for & DECISIONS:
+            raise ConfigurationError(
+                f"{name} is decided by 'tiered-storage topics enable', 'disable', 'allow-deletion' and "
+                "'forbid-deletion', not set as a property"
             )
 
 

@@ -17,9 +17,12 @@
     │   ├── InvalidTransactionStateError       not part of its producer's open transaction
     │   ├── TransactionCoordinatorFencedError  of a transaction coordinator that was replaced
     │   └── UnexpectedAppendOffsetError        it does not go on from the log's end
+    ├── DeletionRefusedError           nothing may be deleted there now, by a person's word or an audit's
+    ├── LineageContradictedError       a local log older than what we know of its partition
     ├── RemoteStorageError             the object store, for a while or by refusal
     │   ├── RemoteStorageRefusedError  credentials or rights
     │   ├── RemoteStorageFullError     no room at the target
+    │   ├── CopyStuckError             no byte moves any more
     │   ├── RemoteObjectNotFoundError  an object that should be there is not
     │   └── RemoteObjectCorruptError   an object whose bytes are not those that were sent
     └── RemoteMetadataError            the metadata store
@@ -28,7 +31,8 @@
         ├── InvalidTransitionError     a state change that the life cycle does not know
         ├── LeaseHeldError             another owner works on the partition
         ├── LeaseLostError             our lease was taken over: this attempt must stop
-        └── StoreMismatchError         store and metadata do not carry one another's UUID
+        ├── StoreMismatchError         store and metadata do not carry one another's UUID
+        └── OutdatedMetadataError      metadata older than the store, as from last week's backup
 
 `retriable` says whether the same call may succeed later with nothing changed by a person.
 """
@@ -130,6 +134,14 @@ class UnexpectedAppendOffsetError(AppendRefusedError):
     """Batches from a leader do not go on from the log's end."""
 
 
+class DeletionRefusedError(TieredStorageError):
+    """Nothing may be deleted there now: deletions are stopped or not allowed, or an audit found what forbids them."""
+
+
+class LineageContradictedError(TieredStorageError):
+    """A local log is older than what we know of its partition: another replica, or one that was restored."""
+
+
 class RemoteStorageError(TieredStorageError):
     """The object store did not do what was asked; it may later."""
 
@@ -144,6 +156,10 @@ class RemoteStorageRefusedError(RemoteStorageError):
 
 class RemoteStorageFullError(RemoteStorageError):
     """There is no room at the target."""
+
+
+class CopyStuckError(RemoteStorageError):
+    """A copy moved no byte for longer than it may; what it had finished is kept."""
 
 
 class RemoteObjectNotFoundError(RemoteStorageError):
@@ -188,3 +204,7 @@ class LeaseLostError(RemoteMetadataError):
 
 class StoreMismatchError(RemoteMetadataError):
     """Store and metadata do not carry one another's UUID: nothing may be deleted."""
+
+
+class OutdatedMetadataError(RemoteMetadataError):
+    """The store knows more than the metadata, which were restored from before: nothing is changed until they agree."""

@@ -78,7 +78,7 @@ _OLDER = """\
 
 These are understood too. Where the name on the right is set in the same place it wins, then the one that stands
 higher in the table, and a notice says so. The KIP-405 draft's remote retention is the total one, which released Kafka
-calls plain retention: a file that sets both gets the plain one.
+calls plain retention: a file that sets both gets the plain one. A name that stands for two is refused beside either.
 """
 
 

@@ -20,13 +20,17 @@ __all__ = ["TopicSettings", "effective", "refuse_compacted", "seed"]
 def effective(topic: Topic | None, settings: Settings) -> TopicSettings:
     """Return what holds for `topic`: its properties, then the defaults; -2 is resolved. None: the defaults alone.
 
-    Whether it is tiered and whether it may be deleted from is only ever what was decided for it, never a property.
+    Whether it is tiered and what may be deleted of it is only ever what was decided for it, never a property.
     Raises ConfigurationError where its properties cannot be meant, alone or with the defaults.
     """
     if topic is None:
         return settings.topic_defaults().over(settings.topic_defaults(), "without settings of its own")
     resolved = TopicSettings.parse(topic.name, topic.properties).over(settings.topic_defaults(), topic.name)
-    decided = {"remote_storage_enable": topic.remote_storage_enable, "deletion_allowed": topic.deletion_allowed}
+    decided = {
+        "remote_storage_enable": topic.remote_storage_enable,
+        "local_deletion_allowed": topic.local_deletion_allowed,
+        "remote_deletion_allowed": topic.remote_deletion_allowed,
+    }
     return resolved.model_copy(update=decided)
 
 
@@ -35,7 +39,15 @@ def seed(cluster_id: str, topic_id: str, name: str, settings: Settings) -> Topic
     given = settings.topics.get(name)
     if given is None:
         return Topic(cluster_id, topic_id, name)
-    return Topic(cluster_id, topic_id, name, given.remote_storage_enable, given.deletion_allowed, given.properties())
+    return Topic(
+        cluster_id,
+        topic_id,
+        name,
+        given.remote_storage_enable,
+        given.local_deletion_allowed,
+        given.remote_deletion_allowed,
+        given.properties(),
+    )
 
 
 def refuse_compacted(topic_name: str, topic_settings: TopicSettings) -> None:

@@ -33,7 +33,8 @@ from browser.past_log import (
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.log_segment import list_segments
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager, store_options
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.remote_log_parts import store_options
 from tiered_storage.settings import load_settings
 from tiered_storage_airflow.embedded import services
 from tiered_storage_airflow.embedded.api_client import AirflowApi, DagRun

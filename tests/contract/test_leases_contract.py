@@ -10,7 +10,7 @@ import pytest
 
 from support.metadata_stores import METADATA_STORES, ORDERS_0, ORDERS_1, ManualClock, MetadataStoreOpener
 from tiered_storage.errors import ConfigurationError, LeaseHeldError, LeaseLostError
-from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
+from tiered_storage.remote_log.metadata import Leases
 from tiered_storage.remote_log.model import Lease
 
 
@@ -20,17 +20,17 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture(params=METADATA_STORES)
-def leases(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[SqlLeases]:
+def leases(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Leases]:
     opener: MetadataStoreOpener = request.param
     with opener(tmp_path, clock) as store:
         yield store.leases
 
 
-def test_a_free_lease_is_given(leases: SqlLeases, clock: ManualClock) -> None:
+def test_a_free_lease_is_given(leases: Leases, clock: ManualClock) -> None:
     assert leases.acquire(ORDERS_0, "run-1", 60_000) == Lease(ORDERS_0, "run-1", 1, clock.now + 60_000)
 
 
-def test_a_held_lease_is_refused_naming_the_holder_and_until_when(leases: SqlLeases, clock: ManualClock) -> None:
+def test_a_held_lease_is_refused_naming_the_holder_and_until_when(leases: Leases, clock: ManualClock) -> None:
     clock.now = 1_700_000_000_000
     leases.acquire(ORDERS_0, "run-1", 60_000)
 
@@ -40,7 +40,7 @@ def test_a_held_lease_is_refused_naming_the_holder_and_until_when(leases: SqlLea
     assert refused.value.retriable
 
 
-def test_partitions_are_held_apart(leases: SqlLeases) -> None:
+def test_partitions_are_held_apart(leases: Leases) -> None:
     leases.acquire(ORDERS_0, "run-1", 60_000)
     reborn = replace(ORDERS_0, topic_id="topic-id-of-orders-created-anew")
 
@@ -48,7 +48,7 @@ def test_partitions_are_held_apart(leases: SqlLeases) -> None:
     assert leases.acquire(reborn, "run-2", 60_000).fencing_number == 1
 
 
-def test_a_lease_is_held_up_to_its_last_millisecond(leases: SqlLeases, clock: ManualClock) -> None:
+def test_a_lease_is_held_up_to_its_last_millisecond(leases: Leases, clock: ManualClock) -> None:
     held = leases.acquire(ORDERS_0, "run-1", 60_000)
 
     clock.now = held.expires_at - 1
@@ -59,7 +59,7 @@ def test_a_lease_is_held_up_to_its_last_millisecond(leases: SqlLeases, clock: Ma
     assert leases.acquire(ORDERS_0, "run-2", 60_000).fencing_number == 2
 
 
-def test_the_same_owner_takes_over_from_its_dead_try(leases: SqlLeases) -> None:
+def test_the_same_owner_takes_over_from_its_dead_try(leases: Leases) -> None:
     dead = leases.acquire(ORDERS_0, "run-1", 60_000)
     retry = leases.acquire(ORDERS_0, "run-1", 60_000)
 
@@ -69,7 +69,7 @@ def test_the_same_owner_takes_over_from_its_dead_try(leases: SqlLeases) -> None:
         leases.check(dead)
 
 
-def test_fencing_numbers_rise_whatever_happens(leases: SqlLeases, clock: ManualClock) -> None:
+def test_fencing_numbers_rise_whatever_happens(leases: Leases, clock: ManualClock) -> None:
     numbers = []
     for owner in ("run-1", "run-1", "run-2", "run-3"):
         lease = leases.acquire(ORDERS_0, owner, 60_000)
@@ -82,7 +82,7 @@ def test_fencing_numbers_rise_whatever_happens(leases: SqlLeases, clock: ManualC
     assert numbers == [1, 2, 3, 4]
 
 
-def test_a_refused_acquisition_leaves_the_holder_alone(leases: SqlLeases) -> None:
+def test_a_refused_acquisition_leaves_the_holder_alone(leases: Leases) -> None:
     held = leases.acquire(ORDERS_0, "run-1", 60_000)
 
     with pytest.raises(LeaseHeldError):
@@ -91,7 +91,7 @@ def test_a_refused_acquisition_leaves_the_holder_alone(leases: SqlLeases) -> Non
     leases.check(held)
 
 
-def test_a_heartbeat_prolongs(leases: SqlLeases, clock: ManualClock) -> None:
+def test_a_heartbeat_prolongs(leases: Leases, clock: ManualClock) -> None:
     held = leases.acquire(ORDERS_0, "run-1", 60_000)
     clock.now += 50_000
 
@@ -103,7 +103,7 @@ def test_a_heartbeat_prolongs(leases: SqlLeases, clock: ManualClock) -> None:
         leases.acquire(ORDERS_0, "run-2", 60_000)
 
 
-def test_a_heartbeat_revives_an_expired_lease_that_nobody_took(leases: SqlLeases, clock: ManualClock) -> None:
+def test_a_heartbeat_revives_an_expired_lease_that_nobody_took(leases: Leases, clock: ManualClock) -> None:
     held = leases.acquire(ORDERS_0, "run-1", 60_000)
     clock.now = held.expires_at + 1
 
@@ -114,7 +114,7 @@ def test_a_heartbeat_revives_an_expired_lease_that_nobody_took(leases: SqlLeases
         leases.acquire(ORDERS_0, "run-2", 60_000)
 
 
-def test_a_heartbeat_of_a_lease_that_was_taken_over_is_refused(leases: SqlLeases, clock: ManualClock) -> None:
+def test_a_heartbeat_of_a_lease_that_was_taken_over_is_refused(leases: Leases, clock: ManualClock) -> None:
     lost = leases.acquire(ORDERS_0, "run-1", 60_000)
     clock.now = lost.expires_at
     holder = leases.acquire(ORDERS_0, "run-2", 60_000)
@@ -127,7 +127,7 @@ def test_a_heartbeat_of_a_lease_that_was_taken_over_is_refused(leases: SqlLeases
     leases.check(holder)
 
 
-def test_a_late_heartbeat_does_not_take_back_what_was_given_back(leases: SqlLeases) -> None:
+def test_a_late_heartbeat_does_not_take_back_what_was_given_back(leases: Leases) -> None:
     held = leases.acquire(ORDERS_0, "run-1", 60_000)
     leases.release(held)
 
@@ -137,7 +137,7 @@ def test_a_late_heartbeat_does_not_take_back_what_was_given_back(leases: SqlLeas
     leases.acquire(ORDERS_0, "run-2", 60_000)
 
 
-def test_giving_back_what_was_taken_over_does_nothing(leases: SqlLeases, clock: ManualClock) -> None:
+def test_giving_back_what_was_taken_over_does_nothing(leases: Leases, clock: ManualClock) -> None:
     lost = leases.acquire(ORDERS_0, "run-1", 60_000)
     clock.now = lost.expires_at
     holder = leases.acquire(ORDERS_0, "run-2", 60_000)
@@ -149,7 +149,7 @@ def test_giving_back_what_was_taken_over_does_nothing(leases: SqlLeases, clock: 
         leases.acquire(ORDERS_0, "run-3", 60_000)
 
 
-def test_giving_back_twice_does_nothing(leases: SqlLeases) -> None:
+def test_giving_back_twice_does_nothing(leases: Leases) -> None:
     held = leases.acquire(ORDERS_0, "run-1", 60_000)
     leases.release(held)
     leases.release(held)
@@ -157,7 +157,7 @@ def test_giving_back_twice_does_nothing(leases: SqlLeases) -> None:
     leases.check(held)
 
 
-def test_a_lease_that_was_never_given_is_none(leases: SqlLeases) -> None:
+def test_a_lease_that_was_never_given_is_none(leases: Leases) -> None:
     invented = Lease(ORDERS_0, "run-1", 5, 0)
 
     with pytest.raises(LeaseLostError, match="never given"):
@@ -170,7 +170,7 @@ def test_a_lease_that_was_never_given_is_none(leases: SqlLeases) -> None:
 
 
 @pytest.mark.parametrize("duration_ms", [0, -1])
-def test_a_lease_of_no_time_cannot_be_meant(leases: SqlLeases, duration_ms: int) -> None:
+def test_a_lease_of_no_time_cannot_be_meant(leases: Leases, duration_ms: int) -> None:
     with pytest.raises(ConfigurationError, match=f"lease of {duration_ms} ms"):
         leases.acquire(ORDERS_0, "run-1", duration_ms)
     held = leases.acquire(ORDERS_0, "run-1", 60_000)
@@ -178,7 +178,7 @@ def test_a_lease_of_no_time_cannot_be_meant(leases: SqlLeases, duration_ms: int)
         leases.heartbeat(held, duration_ms)
 
 
-def test_of_many_leases_those_that_others_hold_are_told(leases: SqlLeases) -> None:
+def test_of_many_leases_those_that_others_hold_are_told(leases: Leases) -> None:
     leases.acquire(ORDERS_1, "run-1", 60_000)
 
     taken = leases.acquire_many([ORDERS_0, ORDERS_1, ORDERS_0], "run-2", 60_000)
@@ -191,7 +191,7 @@ def test_of_many_leases_those_that_others_hold_are_told(leases: SqlLeases) -> No
     leases.check(taken.granted[0])
 
 
-def test_of_many_heartbeats_those_that_are_lost_are_told(leases: SqlLeases, clock: ManualClock) -> None:
+def test_of_many_heartbeats_those_that_are_lost_are_told(leases: Leases, clock: ManualClock) -> None:
     held = leases.acquire_many([ORDERS_0, ORDERS_1], "run-1", 60_000).granted
     leases.acquire(ORDERS_1, "run-1", 60_000)
     clock.now += 30_000
@@ -203,7 +203,7 @@ def test_of_many_heartbeats_those_that_are_lost_are_told(leases: SqlLeases, cloc
     assert isinstance(beaten.refused[0].reason, LeaseLostError)
 
 
-def test_many_leases_are_given_back_but_those_taken_over(leases: SqlLeases) -> None:
+def test_many_leases_are_given_back_but_those_taken_over(leases: Leases) -> None:
     held = leases.acquire_many([ORDERS_0, ORDERS_1], "run-1", 60_000).granted
     newer = leases.acquire(ORDERS_1, "run-1", 60_000)
 
@@ -215,7 +215,7 @@ def test_many_leases_are_given_back_but_those_taken_over(leases: SqlLeases) -> N
     leases.check(newer)
 
 
-def test_no_leases_at_all_are_no_error(leases: SqlLeases) -> None:
+def test_no_leases_at_all_are_no_error(leases: Leases) -> None:
     assert leases.acquire_many([], "run-1", 60_000).granted == ()
     assert leases.heartbeat_many([], 60_000).refused == ()
     leases.release_many([])

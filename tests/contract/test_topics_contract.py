@@ -30,7 +30,7 @@ def test_a_decision_comes_back_as_it_was_written(topics: Topics) -> None:
     decided = replace(
         ORDERS,
         remote_storage_enable=True,
-        deletion_allowed=True,
+        remote_deletion_allowed=True,
         properties={"retention.ms": "-1", "local.retention.ms": "3600000"},
     )
 
@@ -45,20 +45,21 @@ def test_everything_is_off_until_it_is_switched_on(topics: Topics) -> None:
     read = topics.get("cluster-1", "id-of-orders")
 
     assert read is not None
-    assert (read.remote_storage_enable, read.deletion_allowed, read.properties) == (False, False, {})
+    rights = (read.remote_storage_enable, read.local_deletion_allowed, read.remote_deletion_allowed)
+    assert (*rights, read.properties) == (False, False, False, {})
 
 
 def test_a_later_decision_replaces_an_earlier_one_whole(topics: Topics) -> None:
     topics.put(replace(ORDERS, remote_storage_enable=True, properties={"retention.ms": "1"}))
 
-    topics.put(replace(ORDERS, name="renamed", deletion_allowed=True))
+    topics.put(replace(ORDERS, name="renamed", local_deletion_allowed=True))
 
-    assert topics.list() == [replace(ORDERS, name="renamed", deletion_allowed=True)]
+    assert topics.list() == [replace(ORDERS, name="renamed", local_deletion_allowed=True)]
 
 
 def test_a_topic_that_was_created_anew_is_another_one(topics: Topics) -> None:
     reborn = replace(ORDERS, topic_id="id-of-orders-created-anew")
-    topics.put(replace(ORDERS, deletion_allowed=True))
+    topics.put(replace(ORDERS, local_deletion_allowed=True))
     topics.put(reborn)
 
     assert topics.get("cluster-1", reborn.topic_id) == reborn

@@ -108,7 +108,7 @@ def test_settings_of_a_run_go_over_those_of_the_file(
 
 def test_expiry_takes_the_windows_end_as_now(airflow: AirflowHome, site: TieredSite, spark: SparkInProcess) -> None:
     site.write_logs({"orders-0": 5})
-    site.configure({"orders": {**TIERED, "deletion.allowed": True, "retention.ms": HOUR_MS}})
+    site.configure({"orders": {**TIERED, "remote.deletion.allowed": True, "retention.ms": HOUR_MS}})
     airflow.run("copy_segments")
     window = FIRST + timedelta(hours=2)
     [run] = airflow.backfill("expire_remote_segments", window, window)

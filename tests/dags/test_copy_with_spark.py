@@ -77,7 +77,13 @@ def test_a_bucket_over_http_is_reached_with_what_the_airflow_connection_says(
         root = f"s3://{endpoint.bucket}/over/http"
         site.write_logs({"orders-0": 2})
         site.configure(
-            {"orders": {**TIERED, "deletion.allowed": True, "local.retention.bytes": 0}},
+            {
+                "orders": {
+                    **TIERED,
+                    "local.deletion.allowed": True,
+                    "local.retention.bytes": 0,
+                }
+            },
             rsm_config_url=f"{root}/remote",
             work_url=f"{root}/work",
             rsm_config_allow_http=True,

@@ -14,7 +14,7 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentSta
 if TYPE_CHECKING:
     from support.spark_in_process import SparkInProcess
 
-DELETABLE = {**TIERED, "deletion.allowed": True}
+DELETABLE = {**TIERED, "local.deletion.allowed": True, "remote.deletion.allowed": True}
 
 
 def test_local_retention_takes_now_and_partitions_from_each_event(

@@ -35,7 +35,13 @@ def set_variable(airflow: AirflowHome) -> Iterator[SetVariable]:
 @pytest.fixture
 def two_topics(site: TieredSite) -> TieredSite:
     site.write_logs({"orders-0": 3, "payments-0": 3})
-    deleting = {**TIERED, "deletion.allowed": True, "local.retention.bytes": 1, "retention.ms": -1}
+    deleting = {
+        **TIERED,
+        "local.deletion.allowed": True,
+        "remote.deletion.allowed": True,
+        "local.retention.bytes": 1,
+        "retention.ms": -1,
+    }
     site.configure({"orders": deleting, "payments": deleting})
     return site
 

@@ -64,7 +64,7 @@ class Deployment:
         return list_segments(self.logs / VICTIM)[1].log_path
 
     def write_settings(self, **changes: object) -> None:
-        topics = {name: {"remote.storage.enable": True, "deletion.allowed": True, "local.retention.bytes": 1}
+        topics = {name: {"remote.storage.enable": True, "local.deletion.allowed": True, "local.retention.bytes": 1}
                   for name in ("victim", "neighbour")}  # fmt: skip
         settings: dict[str, object] = {"log.dirs": [str(self.logs)], "state.directory": "state", "topics": topics}
         self.config.write_text(yaml.safe_dump(settings | changes))

@@ -34,7 +34,8 @@ from tiered_storage.remote_log.copy_messages import CopyOutcome
 from tiered_storage.remote_log.copy_run import BegunCopy, CommitReport
 from tiered_storage.remote_log.metadata.sql_store import open_metadata_store
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager, store_options
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.remote_log_parts import store_options
 from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage.settings import Settings, load_settings
 
@@ -167,7 +168,12 @@ class RemoteLogFiles:
         return sorted(path for path in self.store.rglob(f"*{suffix}") if path.is_file() and path.name != "store.json")
 
 
-ENABLED = {"remote.storage.enable": True, "deletion.allowed": True, "retention.ms": -1}
+ENABLED = {
+    "remote.storage.enable": True,
+    "local.deletion.allowed": True,
+    "remote.deletion.allowed": True,
+    "retention.ms": -1,
+}
 
 
 def a_remote_log(

@@ -20,7 +20,9 @@ from tiered_storage.kafka_log.log_segment import list_segments
 from tiered_storage.kafka_log.record import Record
 from tiered_storage.remote_log.copier import CopySizes, copy_segment
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager, store_options
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.remote_log_parts import store_options
+from tiered_storage.remote_log.selection import Selection
 from tiered_storage.settings import load_settings
 
 RECORDS = 10
@@ -87,7 +89,7 @@ class TieredSite:
         """Copy and commit what is due of `topics`, by the library alone."""
         with self.open() as remote_log:
             sizes = CopySizes(1 << 20, 4096, 1 << 20)
-            begun = remote_log.begin_copy(remote_log.plan_copy(topics), "site")
+            begun = remote_log.begin_copy(remote_log.plan_copy(Selection(topics)), "site")
             outcomes = [copy_segment(task, remote_log.storage, sizes, wall_clock) for task in begun.tasks]
             assert remote_log.commit_copy(outcomes).is_whole
 

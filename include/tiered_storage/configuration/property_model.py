@@ -30,7 +30,9 @@ class Source(StrEnum):
 class OlderName:
     """Another name of `target`, whose value counts `factor` of the target's units.
 
-    Of several names for one target the target's own wins, then the one that stands first in the model's list.
+    Of several names for one target the target's own wins, then the one that stands first in the model's list. A name
+    may stand for several targets, in an entry each. One that `stands_alone` is refused beside its target: what half of
+    it would mean is not guessed.
     """
 
     name: str
@@ -38,6 +40,7 @@ class OlderName:
     unit: str = ""
     factor: int = 1
     source: Source = Source.KAFKA
+    stands_alone: bool = False
 
     def converted(self, value: object) -> object:
         """Return `value` in the target's unit; below 0 it keeps its meaning, and what is no number stays as it is."""
@@ -135,7 +138,7 @@ class PropertyModel(BaseModel):
     @classmethod
     def known_names(cls) -> list[str]:
         """Return every name that is understood, present ones first."""
-        return [*cls.declarations(), *(older.name for older in cls.older_names)]
+        return list(dict.fromkeys([*cls.declarations(), *(older.name for older in cls.older_names)]))
 
 
 def _declaration(field: FieldInfo) -> Declaration:

@@ -110,14 +110,21 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 def _under_present_names(source: Properties, models: Models) -> Properties:
     """Give older names their present ones; where one source sets both, the newer wins and a notice says so."""
     properties: list[Property] = []
-    notices = list(source.notices)
+    problems, notices = list(source.problems), list(source.notices)
     for scope, members in groupby(sorted(source.properties, key=_scope), key=_scope):
         present = {member.path[-1]: member for member in members}
         model = models.get(scope[:1]) if len(scope) != 1 else None  # one step down stand topics, not properties
-        for older in model.older_names if model else ():
-            member = present.pop(older.name, None)
+        older_names = model.older_names if model else ()
+        outdated = {name: present.pop(name) for name in {older.name for older in older_names} & present.keys()}
+        for older in older_names:
+            member = outdated.get(older.name)
             winner = present.get(older.target)
-            if member and winner:
+            if member and winner and older.stands_alone:
+                problems.append(
+                    f"{member.where}: {_shown_name(member.path)} stands for {older.target} too, which is set as well "
+                    f"({winner.where}): set the newer names only"
+                )
+            elif member and winner:
                 notices.append(
                     f"{member.where}: {_shown_name(member.path)} is not used: "
                     f"{winner.given_name} is set too ({winner.where}) and wins"
@@ -125,7 +132,7 @@ def _under_present_names(source: Properties, models: Models) -> Properties:
             elif member:
                 present[older.target] = member.renamed(older)
         properties.extend(present.values())
-    return Properties(properties, source.problems, notices)
+    return Properties(properties, problems, notices)
 
 
 def _scope(given: Property) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from tiered_storage.configuration.types import AS_THE_TOTAL, UNLIMITED, CleanupP
 TOPIC_GROUP = "Topics"
 WITHOUT_LIMIT = {UNLIMITED: "no limit"}
 LOCAL_MEANINGS = {UNLIMITED: "no limit", AS_THE_TOTAL: "as the total"}
-DECISIONS = frozenset({"remote.storage.enable", "deletion.allowed"})
+DECISIONS = frozenset({"remote.storage.enable", "local.deletion.allowed", "remote.deletion.allowed"})
 """What a person decides for a topic: kept in the metadata store beside its properties, not among them."""
 
 
@@ -33,6 +33,8 @@ class TopicSettings(PropertyModel):
         OlderName("remote.log.storage.enable", "remote.storage.enable", source=Source.KIP_405_DRAFT),
         OlderName("remote.log.retention.minutes", "retention.ms", "minutes", 60_000, Source.KIP_405_DRAFT),
         OlderName("remote.log.retention.bytes", "retention.bytes", "bytes", source=Source.KIP_405_DRAFT),
+        OlderName("deletion.allowed", "local.deletion.allowed", source=Source.OURS, stands_alone=True),
+        OlderName("deletion.allowed", "remote.deletion.allowed", source=Source.OURS, stands_alone=True),
     )
 
     remote_storage_enable: bool = setting("remote.storage.enable", False, TOPIC_GROUP, Source.KAFKA)
@@ -42,9 +44,14 @@ class TopicSettings(PropertyModel):
     remote_log_copy_disable: bool = setting("remote.log.copy.disable", False, TOPIC_GROUP, Source.KAFKA)
     """Whether copying pauses; what is remote stays readable and keeps its retention."""
 
-    deletion_allowed: bool = setting("deletion.allowed", False, TOPIC_GROUP, Source.OURS)
-    """Whether anything of the topic may be deleted, locally or remotely. `tiered-storage topics` decides it later on;
-    in the file it is where a topic starts."""
+    local_deletion_allowed: bool = setting("local.deletion.allowed", False, TOPIC_GROUP, Source.OURS)
+    """Whether local segments may go once the remote tier holds them: the word that the topic's readers come through
+    us, for a broker that starts on the directory has them no more. `tiered-storage topics` decides it later on; in the
+    file it is where a topic starts."""
+
+    remote_deletion_allowed: bool = setting("remote.deletion.allowed", False, TOPIC_GROUP, Source.OURS)
+    """Whether remote segments may be deleted for good, once they are past total retention. `tiered-storage topics`
+    decides it later on; in the file it is where a topic starts."""
 
     cleanup_policy: CleanupPolicy = setting(
         "cleanup.policy", "delete", TOPIC_GROUP, Source.KAFKA, allowed="delete, compact, or compact,delete"
@@ -123,7 +130,7 @@ class TopicSettings(PropertyModel):
         return "compact" in self.cleanup_policy
 
     def properties(self) -> dict[str, str]:
-        """Return what was set, as text by Kafka's names, without the two decisions that are no properties."""
+        """Return what was set, as text by Kafka's names, without the decisions, which are no properties."""
         given = self.model_dump(mode="json", by_alias=True, exclude_unset=True)
         return {name: _as_kafka_writes(value) for name, value in given.items() if name not in DECISIONS}
 

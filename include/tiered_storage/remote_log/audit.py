@@ -12,11 +12,11 @@ from enum import StrEnum
 
 from tiered_storage.clock import Clock
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError
-from tiered_storage.remote_log.copy_plan import CopySelection
 from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.segment_source import epochs_within
+from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.storage.object_names import STORE_IDENTITY
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 
@@ -55,17 +55,16 @@ class AuditReport:
 def audit_remote_log(
     metadata: RemoteLogMetadataManager,
     storage: ObjectRemoteStorageManager,
-    selection: CopySelection,
+    selection: Selection,
     clock: Clock,
     *,
     grace_ms: int,
     deep: bool = False,
 ) -> AuditReport:
-    """Audit the partitions of the selected topics; unreferenced objects are looked for in the same topics.
+    """Audit the selected partitions; unreferenced objects are looked for in the same ones, and where no partition is.
 
     An unreferenced object counts once it is older than `grace_ms`. Raises what store and metadata raise as a whole.
     """
-    selection.matches("")
     # The store first: whatever is seen there had its metadata written before it.
     listed = {found.name: found for found in storage.list_objects() if _selected(found, selection)}
     anomalies: list[Anomaly] = []
@@ -73,7 +72,7 @@ def audit_remote_log(
     referenced: set[str] = set()
     count = size = 0
     for partition in metadata.list_partitions():
-        if not selection.matches(partition.topic):
+        if not selection.matches(partition.topic, partition.partition):
             continue
         segments = list(metadata.list_remote_log_segments(partition))
         referenced.update(segment.segment_id.id for segment in segments)
@@ -96,10 +95,13 @@ def audit_remote_log(
     return AuditReport(count, len(listed), size, tuple(anomalies), tuple(notices))
 
 
-def _selected(found: ListedObject, selection: CopySelection) -> bool:
+def _selected(found: ListedObject, selection: Selection) -> bool:
     if found.name == STORE_IDENTITY:
         return False
-    return found.segment is None or selection.matches(found.segment.segment_id.topic_id_partition.topic)
+    if found.segment is None:
+        return True
+    partition = found.segment.segment_id.topic_id_partition
+    return selection.matches(partition.topic, partition.partition)
 
 
 def _is_referenced(found: ListedObject, referenced: set[str]) -> bool:

@@ -5,17 +5,17 @@ Planning changes nothing: the plan IS the dry run.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tiered_storage.errors import ConfigurationError, TieredStorageError, UnsupportedTopicError
+from tiered_storage.errors import TieredStorageError, UnsupportedTopicError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager, Topics
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.segment_source import LocalSegment, PartitionLog, SegmentSource, UnreadablePartition
+from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.topic_decision import decide, is_wanted
 from tiered_storage.settings import Settings
 
@@ -66,22 +66,15 @@ class CopyPlan:
 
 @dataclass(frozen=True, slots=True)
 class CopySelection:
-    """What a run asks for.
+    """What a run asks for: of which partitions, and how much.
 
-    `topics` is a regular expression over whole topic names. `window_end` (ms) is set for a backfill: only segments
-    whose successor began at or before it, in order (a bad timestamp can only hold a backfill back).
+    `window_end` (ms) is set for a backfill: only segments whose successor began at or before it, in order (a bad
+    timestamp can only hold a backfill back).
     """
 
-    topics: str = ".*"
+    scope: Selection = EVERYTHING
     window_end: int | None = None
     max_segments: int | None = None
-
-    def matches(self, topic: str) -> bool:
-        """Whether the run is about `topic`. Raises ConfigurationError for an expression that is none."""
-        try:
-            return re.fullmatch(self.topics, topic) is not None
-        except re.error as error:
-            raise ConfigurationError(f"topics: {self.topics!r} is not a regular expression: {error}") from error
 
 
 def plan_copy(
@@ -93,10 +86,8 @@ def plan_copy(
 ) -> CopyPlan:
     """Look at every partition of `source` and return what is due.
 
-    Raises ConfigurationError for a bad selection, and whatever `source` and `metadata` raise as a whole; what
-    concerns one partition is in the plan.
+    Raises whatever `source` and `metadata` raise as a whole; what concerns one partition is in the plan.
     """
-    selection.matches("")
     if not settings.remote_log_storage_system_enable:
         return CopyPlan((), notices=(Finding("", "nothing is copied: remote.log.storage.system.enable is false"),))
     segments: list[PlannedSegment] = []
@@ -105,13 +96,13 @@ def plan_copy(
     notices = [Finding("", notice) for notice in source.notices]
     for log in source.partitions():
         if isinstance(log, UnreadablePartition):
-            if not log.is_internal and selection.matches(log.topic):
+            if not log.is_internal and selection.scope.matches(log.topic, log.number):
                 # Of a topic that nobody asked to copy it is worth knowing, but no failure.
                 told = unreadable if is_wanted(log.topic, topics, settings) else notices
                 told.append(Finding(log.partition, log.reason))
             continue
         topic = log.topic_id_partition.topic
-        if log.is_internal or not selection.matches(topic):
+        if log.is_internal or not selection.scope.matches(topic, log.topic_id_partition.partition):
             continue
         try:
             decision = decide(log, topics, settings)

@@ -5,7 +5,8 @@ A remote segment's life (KIP-405, RemoteLogSegmentState):
     COPY_SEGMENT_STARTED ──► COPY_SEGMENT_FINISHED ──► DELETE_SEGMENT_STARTED ──► DELETE_SEGMENT_FINISHED
               └──────────────────────────────────────────────────▲
 
-Readers see only COPY_SEGMENT_FINISHED. Repeating a state is allowed, so that a step may be run twice.
+Readers see only COPY_SEGMENT_FINISHED. A partition that is to go as a whole (KIP-405, RemotePartitionDeleteState) is
+MARKED, then STARTED, then FINISHED. Repeating a state is allowed, so that a step may be run twice.
 """
 
 from __future__ import annotations
@@ -45,6 +46,21 @@ _NEXT_STATES: dict[SegmentState, frozenset[SegmentState]] = {
     SegmentState.DELETE_SEGMENT_STARTED: frozenset({SegmentState.DELETE_SEGMENT_FINISHED}),
     SegmentState.DELETE_SEGMENT_FINISHED: frozenset(),
 }
+
+
+class PartitionDeleteState(IntEnum):
+    """RemotePartitionDeleteState, with the numbers that released Kafka writes.
+
+    Kafka's own names have DELETE_PARTITION_ before these.
+    """
+
+    MARKED = 0
+    STARTED = 1
+    FINISHED = 2
+
+    def may_become(self, target: PartitionDeleteState) -> bool:
+        """Whether `target` is the next state, or this one again. A deletion begins as MARKED."""
+        return target - self in {0, 1}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -126,6 +142,29 @@ class RemoteLogSegmentMetadataUpdate:
     custom_metadata: bytes | None = None
     max_timestamp: int | None = None
     __pydantic_config__: ClassVar[ConfigDict] = _BYTES_AS_BASE64
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePartitionDeleteMetadata:
+    """A step in the deletion of everything remote of one partition, taken at `event_timestamp` (ms)."""
+
+    topic_id_partition: TopicIdPartition
+    state: PartitionDeleteState
+    event_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """What we keep of a partition beside its segments.
+
+    `log_start_offset` is OUR log start (inclusive), None where nothing was ever decided. `lineage` are the leader
+    epochs that we saw it live through, none where we never wrote any down. `delete_state` is None while nobody deletes
+    it.
+    """
+
+    log_start_offset: int | None = None
+    lineage: tuple[EpochEntry, ...] = ()
+    delete_state: PartitionDeleteState | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,12 @@ class UnreadablePartition:
         return self.partition.rpartition("-")[0]
 
     @property
+    def number(self) -> int | None:
+        """The partition's number; None where its name does not end in one."""
+        suffix = self.partition.rpartition("-")[2]
+        return int(suffix) if suffix.isascii() and suffix.isdecimal() else None
+
+    @property
     def is_internal(self) -> bool:
         """Whether the topic is one of Kafka's own."""
         return self.topic in INTERNAL_TOPICS

@@ -24,9 +24,9 @@ class TopicDecision:
         return self.topic.remote_storage_enable and not self.settings.remote_log_copy_disable
 
     @property
-    def deletes(self) -> bool:
-        """Whether anything of it may be deleted, locally or remotely."""
-        return self.topic.deletion_allowed
+    def trims(self) -> bool:
+        """Whether local segments of it may go, once they are remote."""
+        return self.topic.remote_storage_enable and self.topic.local_deletion_allowed
 
 
 def decide(log: PartitionLog, topics: Topics, settings: Settings) -> TopicDecision:

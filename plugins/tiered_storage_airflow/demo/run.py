@@ -15,7 +15,8 @@ from pathlib import Path
 from rich.console import Console
 
 from tiered_storage.clock import wall_clock
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager, store_options
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.remote_log_parts import store_options
 from tiered_storage.settings import load_settings
 from tiered_storage_airflow.demo.comparison import Compared, compare
 from tiered_storage_airflow.demo.dag_runs import run_dag, wait_for_asset_run

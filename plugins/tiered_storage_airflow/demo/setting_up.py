@@ -39,7 +39,8 @@ class DemoPlaces:
         switched_on = {
             limit.topic: {
                 "remote.storage.enable": True,
-                "deletion.allowed": True,
+                "local.deletion.allowed": True,
+                "remote.deletion.allowed": True,
                 "local.retention.bytes": limit.local_retention_bytes,
             }
             for limit in limits

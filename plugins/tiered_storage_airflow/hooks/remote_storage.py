@@ -36,7 +36,7 @@ class RemoteStorageHook(BaseHook):
 
     def options(self, settings: Settings) -> ObjectStoreOptions:
         """Return how to reach the store: the settings, then what the connection says."""
-        from tiered_storage.remote_log.remote_log_manager import store_options
+        from tiered_storage.remote_log.remote_log_parts import store_options
 
         secrets = self.secrets()
         # One identity or the other: a session token of the environment spoils the connection's key.
@@ -62,7 +62,7 @@ class RemoteStorageHook(BaseHook):
 
     def get_conn(self) -> RemoteStorageManager:
         """Open the RemoteStorageManager; the caller closes it."""
-        from tiered_storage.remote_log.remote_log_manager import open_storage
+        from tiered_storage.remote_log.remote_log_parts import open_storage
         from tiered_storage.settings import load_settings
 
         settings = load_settings()

@@ -41,9 +41,10 @@ class PlanCopyOperator(BaseOperator, SkipMixin):
     def execute(self, context: Context) -> str | None:
         """Discover, plan, write the plan down."""
         from tiered_storage.remote_log.copy_plan import CopyPlan
+        from tiered_storage.remote_log.selection import Selection
 
         with remote_log_of(context) as remote_log:
-            plan = remote_log.plan_copy(self.topics, window_end(context), self.max_segments)
+            plan = remote_log.plan_copy(Selection(self.topics), window_end(context), self.max_segments)
             path = f"runs/{run_folder(context)}/plan.jsonl"
             remote_log.work.write(path, [plan], CopyPlan)
         self._show(plan)
@@ -166,11 +167,12 @@ class ConcludeCopyOperator(BaseOperator):
     def execute(self, context: Context) -> None:
         """Fail for every refused topic and unreadable partition, and for what a backfill's window still lacks."""
         from tiered_storage.remote_log.copy_plan import CopyPlan
+        from tiered_storage.remote_log.selection import Selection
 
         end = window_end(context)
         with remote_log_of(context) as remote_log:
             [plan] = remote_log.work.read(self.plan, CopyPlan)
-            lacking = () if end is None else remote_log.plan_copy(self.topics, end).segments
+            lacking = () if end is None else remote_log.plan_copy(Selection(self.topics), end).segments
         _fail_for([*plan.refused, *plan.unreadable], "all that could be copied is committed, but")
         if lacking:
             names = ", ".join(sorted({str(segment.topic_id_partition) for segment in lacking}))
@@ -199,9 +201,10 @@ class PlanExpiryOperator(BaseOperator, SkipMixin):
         """Look at every partition that has remote segments."""
         from tiered_storage.clock import wall_clock
         from tiered_storage.remote_log.expiry import ExpiryPlan
+        from tiered_storage.remote_log.selection import Selection
 
         with remote_log_of(context) as remote_log:
-            plans, unreadable = remote_log.plan_expiry(self.topics, run_now(context, wall_clock()))
+            plans, unreadable = remote_log.deletions.plan_expiry(Selection(self.topics), run_now(context, wall_clock()))
             path = f"runs/{run_folder(context)}/expiry.jsonl"
             remote_log.work.write(path, plans, ExpiryPlan)
         for plan in plans:
@@ -234,7 +237,7 @@ class MarkDeletedOperator(BaseOperator):
 
         with remote_log_of(context) as remote_log:
             plans = remote_log.work.read(self.plan, ExpiryPlan)
-            done, left = remote_log.mark_expired(plans, lease_owner(context))
+            done, left = remote_log.deletions.mark_expired(plans, lease_owner(context))
         for finding in left:
             self.log.warning("%s is left to the next run: %s", finding.partition, finding.message)
         self.log.info("marked in %d partitions", len(done))

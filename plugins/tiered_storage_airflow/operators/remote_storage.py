@@ -97,11 +97,14 @@ class EnforceLocalRetentionOperator(BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Plan and trim, event by event; fail at the end for what could not be trimmed."""
+        from tiered_storage.remote_log.selection import Selection
+
         failures: list[str] = []
         dry_run = bool(context["params"].get("dry_run"))
         with remote_log_of(context) as remote_log:
+            selection = Selection(self.topics)
             for now, partitions in self._occasions(context):
-                plans, unreadable = remote_log.plan_local_retention(self.topics, now, partitions)
+                plans, unreadable = remote_log.deletions.plan_local_retention(selection, now, partitions)
                 for plan in plans:
                     self.log.info(
                         "past local retention: %s before offset %d: %d segments, %d bytes",
@@ -112,7 +115,7 @@ class EnforceLocalRetentionOperator(BaseOperator):
                 failures.extend(f"{finding.partition}: {finding.message}" for finding in unreadable)
                 if dry_run:
                     continue
-                report = remote_log.enforce_local_retention(plans)
+                report = remote_log.deletions.enforce_local_retention(plans)
                 failures.extend(f"{finding.partition}: {finding.message}" for finding in report.failures)
                 self.log.info("trimmed %d partitions", len(report.trimmed))
         if failures:
@@ -139,7 +142,7 @@ class DeleteSegmentsOperator(BaseOperator):
     def execute(self, context: Context) -> None:
         """Delete; fail at the end for what the store would not delete, so that a retry takes it up."""
         with remote_log_of(context) as remote_log:
-            report = remote_log.delete_marked(lease_owner(context))
+            report = remote_log.deletions.delete_marked(lease_owner(context))
         for finding in report.left:
             self.log.warning("%s is left to the next run: %s", finding.partition, finding.message)
         self.log.info("deleted %d segments, %d bytes", len(report.deleted), sum(each.size for each in report.deleted))
@@ -198,9 +201,10 @@ class VerifySegmentsOperator(BaseOperator):
     def execute(self, context: Context) -> str:
         """Audit; returns the report's path and fails, without a retry, for every anomaly."""
         from tiered_storage.remote_log.audit import AuditReport
+        from tiered_storage.remote_log.selection import Selection
 
         with remote_log_of(context) as remote_log:
-            report = remote_log.audit(self.topics, deep=str(self.deep).lower() == "true")
+            report = remote_log.checks.audit(Selection(self.topics), deep=str(self.deep).lower() == "true")
             path = f"runs/{run_folder(context)}/audit.jsonl"
             remote_log.work.write(path, [report], AuditReport)
         self.log.info("%d segments, %d objects, %d bytes audited", report.segments, report.objects, report.size)

@@ -21,6 +21,7 @@ from support.remote_logs import (
     states_of,
 )
 from tiered_storage.remote_log.copy_job import CopyJob
+from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 from tiered_storage.remote_log.storage.opening import open_object_client
 
@@ -168,7 +169,7 @@ def test_a_copy_reaches_its_work_area_by_the_settings_alone(tmp_path: Path, monk
         used.append(options)
         return open_object_client(url, options)
 
-    for module in ("remote_log_manager", "storage.segment_objects", "copy_worker"):
+    for module in ("remote_log_parts", "storage.segment_objects", "copy_worker"):
         monkeypatch.setattr(f"tiered_storage.remote_log.{module}.open_object_client", open_client)
 
     assert run_on(files, "copy").exit_code == 0
@@ -278,7 +279,7 @@ def test_expiry_leaves_what_is_held_and_does_not_show_it_as_ended(tmp_path: Path
 def test_expiry_cleans_up_only_in_the_topics_that_were_asked_for(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=limited(retention_bytes=1))
     with files.open() as remote_log:
-        remote_log.mark_expired(remote_log.plan_expiry(".*", 0)[0], "expire")
+        remote_log.deletions.mark_expired(remote_log.deletions.plan_expiry(EVERYTHING, 0)[0], "expire")
 
     assert run_on(files, "expire", "--topics", "clicks", "--json").document["deleted"] == 0
     assert run_on(files, "expire", "--topics", "orders", "--json").document["deleted"] == 3
@@ -296,3 +297,24 @@ def test_expiry_beside_a_copy_under_way_is_no_trouble(tmp_path: Path) -> None:
 
     assert result.exit_code == 0
     assert result.document == {"rows": [], "deleted": 0, "troubles": []}
+
+
+@pytest.mark.parametrize("command", ["plan", "copy", "retain", "expire", "segments", "audit"])
+def test_every_command_on_partitions_takes_their_numbers(tmp_path: Path, command: str) -> None:
+    files = a_copied_remote_log(
+        tmp_path,
+        {("orders", number): 1 for number in range(3)},
+        topics={"orders": {**ENABLED, "retention.bytes": 1, "local.retention.bytes": 0}},
+    )
+    if command in {"plan", "copy"}:
+        files.append(2, number=0)
+        files.append(2, number=2)
+
+    result = run_on(files, command, "--partitions", "1-2", "--json")
+    shown = {row["partition"] for row in result.rows}
+
+    assert result.exit_code == 0, result.err
+    assert shown == {"plan": {"orders-2"}, "copy": {"orders-2"}, "audit": set()}.get(command, {"orders-1", "orders-2"})
+    for option, text in (("--partitions", "two"), ("--topics", "(")):
+        refused = run_on(files, command, option, text, "--json")
+        assert (refused.exit_code, refused.document["error"]) == (1, "ConfigurationError")

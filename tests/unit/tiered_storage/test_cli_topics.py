@@ -21,6 +21,11 @@ def row_of(result: CommandResult) -> dict[str, Any]:
     return row
 
 
+def rights(result: CommandResult) -> tuple[bool, bool]:
+    row = row_of(result)
+    return row["local_deletion_allowed"], row["remote_deletion_allowed"]
+
+
 def test_every_topic_is_listed_with_what_holds_for_it(tmp_path: Path) -> None:
     files = a_remote_log(
         tmp_path,
@@ -34,12 +39,14 @@ def test_every_topic_is_listed_with_what_holds_for_it(tmp_path: Path) -> None:
     assert result.rows == [
         {
             "topic": "clicks", "topic_id": topic_id("clicks"), "partitions": 1, "remote.storage.enable": False,
-            "deletion_allowed": False, "retention.ms": 1000, "retention.bytes": 7, "local.retention.ms": 1000,
+            "local_deletion_allowed": False, "remote_deletion_allowed": False,
+            "retention.ms": 1000, "retention.bytes": 7, "local.retention.ms": 1000,
             "local.retention.bytes": 7, "problem": None,
         },
         {
             "topic": "orders", "topic_id": topic_id("orders"), "partitions": 2, "remote.storage.enable": True,
-            "deletion_allowed": True, "retention.ms": -1, "retention.bytes": -1, "local.retention.ms": 5,
+            "local_deletion_allowed": True, "remote_deletion_allowed": True,
+            "retention.ms": -1, "retention.bytes": -1, "local.retention.ms": 5,
             "local.retention.bytes": -1, "problem": None,
         },
     ]  # fmt: skip
@@ -52,7 +59,7 @@ def test_topics_that_are_only_remote_are_listed_too(tmp_path: Path) -> None:
     files.properties["log.dirs"] = []
 
     assert row_of(topics(files, "list"))["topic"] == "orders"
-    assert row_of(topics(files, "forbid-deletion", "orders"))["deletion_allowed"] is False
+    assert rights(topics(files, "forbid-deletion", "orders")) == (False, False)
 
 
 def test_a_topic_is_switched_on_and_off(tmp_path: Path) -> None:
@@ -74,10 +81,29 @@ def test_deletion_is_allowed_and_forbidden_by_topic(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": limits})
 
     assert run_on(files, "retain", "--dry-run", "--json").rows == []
-    assert row_of(topics(files, "allow-deletion", "orders"))["deletion_allowed"] is True
+    assert rights(topics(files, "allow-deletion", "orders")) == (True, True)
     assert run_on(files, "retain", "--dry-run", "--json").rows[0]["segments"] == 3
-    assert row_of(topics(files, "forbid-deletion", "orders"))["deletion_allowed"] is False
+    assert rights(topics(files, "forbid-deletion", "orders")) == (False, False)
     assert run_on(files, "retain", "--dry-run", "--json").rows == []
+
+
+def test_each_tiers_deletion_is_allowed_and_forbidden_by_itself(tmp_path: Path) -> None:
+    limits = {"remote.storage.enable": True, "local.retention.bytes": 0, "retention.bytes": 1}
+    files = a_copied_remote_log(tmp_path, topics={"orders": limits})
+
+    def due() -> tuple[int, int]:
+        retained, expired = (run_on(files, command, "--dry-run", "--json").rows for command in ("retain", "expire"))
+        return len(retained), len(expired)
+
+    assert rights(topics(files, "allow-deletion", "orders", "--only", "local")) == (True, False)
+    assert due() == (1, 0)
+    assert rights(topics(files, "allow-deletion", "orders", "--only", "remote")) == (True, True)
+    assert due() == (1, 1)
+    assert rights(topics(files, "forbid-deletion", "orders", "--only", "local")) == (False, True)
+    assert due() == (0, 1)
+    assert rights(topics(files, "forbid-deletion", "orders", "--only", "remote")) == (False, False)
+    assert due() == (0, 0)
+    assert topics(files, "allow-deletion", "orders", "--only", "both").exit_code == 2
 
 
 def test_switching_one_thing_keeps_the_others(tmp_path: Path) -> None:
@@ -85,7 +111,7 @@ def test_switching_one_thing_keeps_the_others(tmp_path: Path) -> None:
 
     row = row_of(topics(files, "allow-deletion", "orders"))
 
-    assert (row["remote.storage.enable"], row["deletion_allowed"], row["retention.ms"]) == (True, True, 7)
+    assert (row["remote.storage.enable"], row["local_deletion_allowed"], row["retention.ms"]) == (True, True, 7)
 
 
 def test_properties_are_set_and_taken_back(tmp_path: Path) -> None:
@@ -106,6 +132,9 @@ def test_properties_are_set_and_taken_back(tmp_path: Path) -> None:
         ("retention.ms=soon", "soon"),
         ("local.retention.ms=9999999999999", "more than retention.ms"),
         ("cleanup.policy=compact", "topic orders has cleanup.policy=compact"),
+        ("remote.deletion.allowed=true", "remote.deletion.allowed is decided by 'tiered-storage topics enable'"),
+        ("deletion.allowed=true", "deletion.allowed is decided by"),
+        ("remote.log.storage.enable=true", "remote.log.storage.enable is decided by"),
     ],
 )
 def test_properties_that_cannot_be_meant_are_refused_and_change_nothing(tmp_path: Path, given: str, told: str) -> None:
@@ -175,7 +204,7 @@ def test_every_life_of_a_topic_is_decided_on(tmp_path: Path) -> None:
 
     result = topics(files, "forbid-deletion", "orders")
 
-    assert {(row["topic_id"], row["deletion_allowed"]) for row in result.rows} == {
+    assert {(row["topic_id"], row["remote_deletion_allowed"]) for row in result.rows} == {
         ("BBBBBBBBBBBBBBBBBBBBBA", False),
         (ORDERS_0.topic_id, False),
     }

@@ -25,6 +25,10 @@ def load(tmp_path: Path) -> Load:
     return load_text
 
 
+def decisions(resolved: TopicSettings) -> tuple[bool, bool, bool]:
+    return resolved.remote_storage_enable, resolved.local_deletion_allowed, resolved.remote_deletion_allowed
+
+
 def topic(**properties: str) -> Topic:
     return Topic(
         "cluster", "id", "orders", properties={name.replace("_", "."): properties[name] for name in properties}
@@ -49,7 +53,8 @@ def test_what_is_not_set_has_kafkas_default() -> None:
     parsed = TopicSettings.parse("orders", {})
     assert (parsed.retention_ms, parsed.retention_bytes) == (604_800_000, -1)
     assert (parsed.local_retention_ms, parsed.local_retention_bytes) == (-2, -2)
-    assert (parsed.remote_storage_enable, parsed.deletion_allowed, parsed.is_compacted) == (False, False, False)
+    assert (parsed.remote_storage_enable, parsed.is_compacted) == (False, False)
+    assert (parsed.local_deletion_allowed, parsed.remote_deletion_allowed) == (False, False)
 
 
 def test_the_drafts_names_stand_for_the_released_ones() -> None:
@@ -66,6 +71,37 @@ def test_of_two_generations_the_newer_wins_and_says_so() -> None:
     assert parsed.notices == (
         "topic orders: remote.log.retention.bytes is not used: retention.bytes is set too (topic orders) and wins",
     )
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_the_older_right_stands_for_both(load: Load, allowed: bool) -> None:
+    parsed = TopicSettings.parse("orders", {"deletion.allowed": allowed})
+    assert (parsed.local_deletion_allowed, parsed.remote_deletion_allowed) == (allowed, allowed)
+    settings = load(f"topics: {{orders: {{deletion.allowed: {str(allowed).lower()}}}}}")
+    assert seed("c", "id", "orders", settings) == Topic("c", "id", "orders", False, allowed, allowed)
+
+
+@pytest.mark.parametrize("newer", ["local.deletion.allowed", "remote.deletion.allowed"])
+@pytest.mark.parametrize("allowed", [True, False])
+def test_the_older_right_beside_a_newer_one_is_refused(load: Load, newer: str, allowed: bool) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        TopicSettings.parse("orders", {"deletion.allowed": allowed, newer: allowed})
+    assert str(caught.value) == (
+        f"topic orders: deletion.allowed stands for {newer} too, which is set as well (topic orders): "
+        "set the newer names only"
+    )
+    text = f"topics:\n  orders:\n    deletion.allowed: {allowed}\n    {newer}: {allowed}\n"
+    with pytest.raises(
+        ConfigurationError, match=rf"settings\.yaml, line 3: topic orders: deletion\.allowed stands for {newer}"
+    ):
+        load(text)
+
+
+def test_a_wrong_value_of_the_older_right_is_told_under_its_name() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"deletion\.allowed is 'perhaps'; allowed: a value for local\.deletion"
+    ):
+        TopicSettings.parse("orders", {"deletion.allowed": "perhaps"})
 
 
 def test_everything_that_is_wrong_with_a_topic_is_told_at_once() -> None:
@@ -105,7 +141,7 @@ def test_a_topic_without_properties_has_the_defaults_with_minus_two_resolved(loa
     for resolved in (effective(None, settings), effective(topic(), settings)):
         assert (resolved.retention_ms, resolved.local_retention_ms) == (5000, 5000)
         assert (resolved.retention_bytes, resolved.local_retention_bytes) == (-1, 70)
-        assert (resolved.remote_storage_enable, resolved.deletion_allowed) == (False, False)
+        assert decisions(resolved) == (False, False, False)
 
 
 def test_a_topics_own_properties_win_over_the_defaults(load: Load) -> None:
@@ -125,21 +161,20 @@ def test_a_topics_total_below_the_default_local_limit_is_refused(load: Load) -> 
 
 
 def test_only_a_decision_enables_a_topic_or_allows_deletion(load: Load) -> None:
-    sneaky = Topic("c", "id", "orders", properties={"deletion.allowed": "true", "remote.storage.enable": "true"})
-    resolved = effective(sneaky, load(""))
-    assert (resolved.remote_storage_enable, resolved.deletion_allowed) == (False, False)
-    decided = Topic("c", "id", "orders", remote_storage_enable=True, deletion_allowed=True)
-    resolved = effective(decided, load(""))
-    assert (resolved.remote_storage_enable, resolved.deletion_allowed) == (True, True)
+    for name in ("deletion.allowed", "local.deletion.allowed", "remote.deletion.allowed"):
+        sneaky = Topic("c", "id", "orders", properties={name: "true", "remote.storage.enable": "true"})
+        assert decisions(effective(sneaky, load(""))) == (False, False, False)
+    for rights in ((True, False), (False, True), (True, True)):
+        assert decisions(effective(Topic("c", "id", "orders", True, *rights), load(""))) == (True, *rights)
 
 
 def test_a_seed_is_what_the_file_says_of_the_name(load: Load) -> None:
     settings = load(
-        "topics:\n  orders:\n    remote.storage.enable: true\n    deletion.allowed: true\n"
+        "topics:\n  orders:\n    remote.storage.enable: true\n    remote.deletion.allowed: true\n"
         "    remote.log.copy.disable: true\n    remote.log.retention.minutes: 2\n  payments:\n"
     )
     properties = {"remote.log.copy.disable": "true", "retention.ms": "120000"}
-    assert seed("c", "id", "orders", settings) == Topic("c", "id", "orders", True, True, properties)
+    assert seed("c", "id", "orders", settings) == Topic("c", "id", "orders", True, False, True, properties)
     assert seed("c", "id", "payments", settings) == Topic("c", "id", "payments")
     assert seed("c", "id", "others", settings) == Topic("c", "id", "others")
 

@@ -1,21 +1,37 @@
-"""The borders to what is known of the remote log: segments (KIP-405), topics, log starts and leases.
+"""The borders to what is known of the remote log: segments and partitions (KIP-405), topics and leases.
 
-The docstrings here are the contract; one suite of tests runs it against every implementation.
-All of it is strongly consistent: a call that returned is seen by every later call of every process.
+What makes deleting safe has a border of its own, in safety.py. The docstrings here are the contract; one suite of tests
+runs it against every implementation. All of it is strongly consistent: a call that returned is seen by every later call
+of every process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
+from tiered_storage.errors import InvalidTransitionError, LeaseHeldError, LeaseLostError
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import (
     Lease,
+    PartitionState,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
     TopicIdPartition,
 )
+
+Addition: TypeAlias = tuple[RemoteLogSegmentMetadata, Lease]
+Step: TypeAlias = tuple[RemoteLogSegmentMetadataUpdate, Lease]
+Outcome: TypeAlias = RemoteLogSegmentMetadata | LeaseLostError | InvalidTransitionError
+"""What a segment now is, or why it was refused."""
+
+LogStart: TypeAlias = tuple[TopicIdPartition, int, Lease]
+"""Where our log start of a partition moves to (inclusive), and under which lease."""
+
+ObservedLineage: TypeAlias = tuple[TopicIdPartition, Sequence[EpochEntry], Lease]
+"""The leader epochs to keep of a partition, and under which lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +45,33 @@ class Topic:
     topic_id: str
     name: str
     remote_storage_enable: bool = False
-    deletion_allowed: bool = False
+    local_deletion_allowed: bool = False
+    remote_deletion_allowed: bool = False
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
-class RemoteLogMetadataManager(Protocol):
-    """Keeps the metadata of remote segments, with every state change checked against the life cycle.
+@dataclass(frozen=True, slots=True)
+class RefusedLease:
+    """A partition whose lease is not ours to have, and why."""
 
-    All methods raise MetadataUnavailableError (retriable), MetadataCorruptError, or what they name.
+    topic_id_partition: TopicIdPartition
+    reason: LeaseHeldError | LeaseLostError
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedLeases:
+    """What came of asking for many leases at once; together as many as were asked for."""
+
+    granted: tuple[Lease, ...]
+    refused: tuple[RefusedLease, ...]
+
+
+class RemoteLogMetadataManager(Protocol):
+    """Keeps the metadata of remote segments and partitions, with every change of state checked against the life cycle.
+
+    All methods raise MetadataUnavailableError (retriable), MetadataCorruptError, or what they name. A call on many
+    items is one on each of them in turn, at the price of a few: what is refused is told in its place and leaves the
+    others as they are. It raises ConfigurationError, before anything is written, for a lease of another partition.
     """
 
     def add_remote_log_segment_metadata(self, metadata: RemoteLogSegmentMetadata, lease: Lease) -> None:
@@ -55,6 +90,14 @@ class RemoteLogMetadataManager(Protocol):
         A repeated step does nothing. Raises InvalidTransitionError (also for an unknown id), and LeaseLostError where
         a newer holder exists, or where a copy would be finished under another lease than it began under.
         """
+        ...
+
+    def add_remote_log_segments(self, additions: Sequence[Addition]) -> list[Outcome]:
+        """Add many; return, in order, each segment or the error that refused it."""
+        ...
+
+    def update_remote_log_segments(self, steps: Sequence[Step]) -> list[Outcome]:
+        """Take many steps; return, in order, what each segment now is or the error that refused the step."""
         ...
 
     def remote_log_segment_metadata(
@@ -76,6 +119,10 @@ class RemoteLogMetadataManager(Protocol):
         """Stream the partition's segments in every state but DELETE_SEGMENT_FINISHED, by start offset."""
         ...
 
+    def known_segment_ids(self, partition: TopicIdPartition, ids: Iterable[str]) -> frozenset[str]:
+        """Return those of `ids` that were ever added to the partition, in any state; the deleted ones too."""
+        ...
+
     def list_partitions(self) -> Sequence[TopicIdPartition]:
         """Return every partition that has, or had, a remote segment."""
         ...
@@ -88,9 +135,47 @@ class RemoteLogMetadataManager(Protocol):
         """Move our log start up to `offset`; a lower one than is known changes nothing. Raises LeaseLostError."""
         ...
 
+    def advance_log_start_offsets(self, log_starts: Sequence[LogStart]) -> list[LeaseLostError | None]:
+        """Move many; return, in order, the error that refused it or None."""
+        ...
+
+    def partition_state(self, partition: TopicIdPartition) -> PartitionState:
+        """Return what we keep of the partition, as of one moment; of an unknown one that is nothing."""
+        ...
+
+    def partition_states(self) -> Mapping[TopicIdPartition, PartitionState]:
+        """Return what we keep of every partition that has, or had, a remote segment, a lineage, a log start or a
+        deletion, all as of one moment.
+        """
+        ...
+
+    def put_lineage(self, partition: TopicIdPartition, lineage: Sequence[EpochEntry], lease: Lease) -> None:
+        """Keep `lineage` as the partition's, in place of an earlier one.
+
+        Raises LeaseLostError, and ConfigurationError where an epoch does not rise or a start offset falls.
+        """
+        ...
+
+    def put_lineages(self, observed: Sequence[ObservedLineage]) -> list[LeaseLostError | None]:
+        """Keep many; return, in order, the error that refused it or None.
+
+        Raises ConfigurationError, before anything is written, for epochs that are no lineage.
+        """
+        ...
+
+    def put_remote_partition_delete_metadata(self, metadata: RemotePartitionDeleteMetadata, lease: Lease) -> None:
+        """Take one step in the deletion of a partition; a repeated one does nothing.
+
+        Raises LeaseLostError, and InvalidTransitionError for a step that is not the next one.
+        """
+        ...
+
 
 class Leases(Protocol):
-    """Who may change a partition: one holder at a time, told apart by a number that only rises."""
+    """Who may change a partition: one holder at a time, told apart by a number that only rises.
+
+    A call on many is one on each, at the price of a few; what is refused is told and leaves the others as they are.
+    """
 
     def acquire(self, partition: TopicIdPartition, owner: str, duration_ms: int) -> Lease:
         """Take the lease: where it is free, expired, or held by the same `owner` (then with a new number).
@@ -99,8 +184,16 @@ class Leases(Protocol):
         """
         ...
 
+    def acquire_many(self, partitions: Iterable[TopicIdPartition], owner: str, duration_ms: int) -> GrantedLeases:
+        """Take every lease that `acquire` would, each partition once; refused are those that somebody else holds."""
+        ...
+
     def heartbeat(self, lease: Lease, duration_ms: int) -> Lease:
-        """Prolong it. Raises LeaseLostError where a newer holder exists."""
+        """Prolong it. Raises LeaseLostError where a newer holder exists, or where it was given back."""
+        ...
+
+    def heartbeat_many(self, held: Sequence[Lease], duration_ms: int) -> GrantedLeases:
+        """Prolong every lease that `heartbeat` would; refused are those that are lost."""
         ...
 
     def check(self, lease: Lease) -> None:
@@ -109,6 +202,10 @@ class Leases(Protocol):
 
     def release(self, lease: Lease) -> None:
         """Give it back; where it was taken over meanwhile, do nothing."""
+        ...
+
+    def release_many(self, held: Sequence[Lease]) -> None:
+        """Give back every lease that was not taken over meanwhile."""
         ...
 
 

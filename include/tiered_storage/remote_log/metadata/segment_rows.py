@@ -1,8 +1,9 @@
-"""Segment metadata as rows of SQL and back."""
+"""Segment metadata and leader epochs as rows of SQL and back."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Row
@@ -29,7 +30,7 @@ def row_of(segment: RemoteLogSegmentMetadata) -> dict[str, Any]:
         "max_timestamp": segment.max_timestamp,
         "event_timestamp": segment.event_timestamp,
         "size": segment.size,
-        "leader_epochs": json.dumps([(entry.epoch, entry.start_offset) for entry in segment.leader_epochs]),
+        "leader_epochs": epochs_text(segment.leader_epochs),
         "first_epoch": min(epochs, default=None),
         "last_epoch": max(epochs, default=None),
         "state": int(segment.state),
@@ -52,7 +53,7 @@ def segment_of(row: Row[Any], where: str) -> RemoteLogSegmentMetadata:
             max_timestamp=row.max_timestamp,
             event_timestamp=row.event_timestamp,
             size=row.size,
-            leader_epochs=tuple(EpochEntry(epoch, start) for epoch, start in json.loads(row.leader_epochs)),
+            leader_epochs=epochs_of(row.leader_epochs),
             state=SegmentState(row.state),
             broker_id=row.broker_id,
             custom_metadata=row.custom_metadata,
@@ -63,3 +64,13 @@ def segment_of(row: Row[Any], where: str) -> RemoteLogSegmentMetadata:
             f"{where}: the row of segment {row.segment_id} is damaged ({error}): restore the metadata store from its "
             "backup"
         ) from error
+
+
+def epochs_text(leader_epochs: Sequence[EpochEntry]) -> str:
+    """Return leader epochs as one column's text."""
+    return json.dumps([(entry.epoch, entry.start_offset) for entry in leader_epochs])
+
+
+def epochs_of(text: str) -> tuple[EpochEntry, ...]:
+    """Return the leader epochs in a column's text. Raises ValueError or TypeError where it holds none."""
+    return tuple(EpochEntry(epoch, start) for epoch, start in json.loads(text))

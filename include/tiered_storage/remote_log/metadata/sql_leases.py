@@ -8,13 +8,14 @@ meanwhile) and goes on only where `why_lost` finds nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from sqlalchemy import Connection, bindparam, select, update
 
 from tiered_storage.clock import Clock
 from tiered_storage.errors import ConfigurationError, LeaseHeldError, LeaseLostError
+from tiered_storage.remote_log.metadata import GrantedLeases, RefusedLease
 from tiered_storage.remote_log.metadata.sql_engine import Database, insert_missing
 from tiered_storage.remote_log.metadata.sql_partition_key import (
     bound_key,
@@ -38,22 +39,6 @@ _WRITE_LEASE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedLease:
-    """A partition whose lease is not ours to have, and why."""
-
-    topic_id_partition: TopicIdPartition
-    reason: LeaseHeldError | LeaseLostError
-
-
-@dataclass(frozen=True, slots=True)
-class GrantedLeases:
-    """What came of asking for many leases at once; together as many as were asked for."""
-
-    granted: tuple[Lease, ...]
-    refused: tuple[RefusedLease, ...]
-
-
 class SqlLeases:
     """`Leases` in a SQL database, with calls for many partitions that cost one commit each."""
 
@@ -66,7 +51,7 @@ class SqlLeases:
         return _only(self.acquire_many([partition], owner, duration_ms))
 
     def acquire_many(self, partitions: Iterable[TopicIdPartition], owner: str, duration_ms: int) -> GrantedLeases:
-        """Take every lease that `acquire` would, in one transaction; refused are those that somebody else holds."""
+        """As Leases.acquire_many, in one transaction."""
         asked = sorted(set(partitions))
         now = self._clock()
         expires_at = _expiry(now, duration_ms)
@@ -83,11 +68,11 @@ class SqlLeases:
         return GrantedLeases(tuple(granted), tuple(refused))
 
     def heartbeat(self, lease: Lease, duration_ms: int) -> Lease:
-        """As Leases.heartbeat. A lease that was given back is lost: a late heartbeat must not keep others out."""
+        """As Leases.heartbeat: a late one of a lease that was given back must not keep others out."""
         return _only(self.heartbeat_many([lease], duration_ms))
 
     def heartbeat_many(self, held: Sequence[Lease], duration_ms: int) -> GrantedLeases:
-        """Prolong every lease that `heartbeat` would, in one transaction; refused are those that are lost."""
+        """As Leases.heartbeat_many, in one transaction."""
         expires_at = _expiry(self._clock(), duration_ms)
         granted: list[Lease] = []
         refused: list[RefusedLease] = []
@@ -114,11 +99,19 @@ class SqlLeases:
         self.release_many([lease])
 
     def release_many(self, held: Sequence[Lease]) -> None:
-        """Give back, in one transaction, every lease that was not taken over meanwhile."""
+        """As Leases.release_many, in one transaction."""
         with self._database.writing() as connection:
             newest = newest_leases(connection, [lease.topic_id_partition for lease in held])
             ours = [lease for lease in held if why_lost(lease, newest) is None]
             _write(connection, [replace(lease, expires_at=_GIVEN_BACK) for lease in ours])
+
+
+def check_lease_of(partition: TopicIdPartition, lease: Lease) -> None:
+    """Raise ConfigurationError where `lease` is one of another partition."""
+    if lease.topic_id_partition != partition:
+        raise ConfigurationError(
+            f"{partition}: cannot be changed under a lease of {lease.topic_id_partition}: pass its own"
+        )
 
 
 def newest_leases(connection: Connection, partitions: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, Lease]:

@@ -6,34 +6,40 @@ fencing number are checked against what is true at the commit. Changes come in b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 
-from sqlalchemy import BigInteger, String, bindparam, select, tuple_, update
+from sqlalchemy import BigInteger, String, bindparam, select, tuple_
 
-from tiered_storage.errors import ConfigurationError
+from tiered_storage.errors import ConfigurationError, LeaseLostError
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.metadata import Addition, LogStart, ObservedLineage, Outcome, Step
 from tiered_storage.remote_log.metadata.segment_rows import segment_of
-from tiered_storage.remote_log.metadata.sql_engine import Database, insert_missing
-from tiered_storage.remote_log.metadata.sql_leases import newest_leases, why_lost
+from tiered_storage.remote_log.metadata.sql_engine import Database
+from tiered_storage.remote_log.metadata.sql_leases import check_lease_of
 from tiered_storage.remote_log.metadata.sql_partition_key import (
     bound_key,
     has_bound_key,
     in_batches,
-    key_values,
     partition_of,
 )
-from tiered_storage.remote_log.metadata.sql_schema import log_starts, partitions, segments
-from tiered_storage.remote_log.metadata.sql_segment_changes import (
-    Addition,
-    Outcome,
-    Step,
-    add_segments,
-    update_segments,
+from tiered_storage.remote_log.metadata.sql_partition_states import (
+    all_states,
+    check_lineage,
+    log_start_of,
+    raise_log_starts,
+    state_of,
+    write_deletion,
+    write_lineages,
 )
+from tiered_storage.remote_log.metadata.sql_schema import partitions, segments
+from tiered_storage.remote_log.metadata.sql_segment_changes import add_segments, known_ids, update_segments
 from tiered_storage.remote_log.model import (
     Lease,
+    PartitionState,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
     SegmentState,
     TopicIdPartition,
 )
@@ -65,12 +71,6 @@ _PAGE = (
 )
 _PAGE_WITH_EPOCH = _PAGE.where(_MAY_HAVE_EPOCH)
 _PARTITIONS = select(partitions).order_by(partitions.c.cluster_id, partitions.c.topic_id, partitions.c.partition)
-_LOG_START = select(log_starts.c.log_start_offset).where(has_bound_key(log_starts))
-_RAISE_LOG_START = (
-    update(log_starts)
-    .where(has_bound_key(log_starts), log_starts.c.log_start_offset < bindparam("offset"))
-    .values(log_start_offset=bindparam("offset"))
-)
 
 
 class SqlRemoteLogMetadataManager:
@@ -111,7 +111,7 @@ class SqlRemoteLogMetadataManager:
         get their turn. Raises ConfigurationError, before anything is written, for a lease of another partition.
         """
         for step, lease in steps:
-            _check_lease_of(step.segment_id.topic_id_partition, lease)
+            check_lease_of(step.segment_id.topic_id_partition, lease)
         outcomes: list[Outcome] = []
         for batch in in_batches(steps):
             with self._database.writing() as connection:
@@ -166,20 +166,67 @@ class SqlRemoteLogMetadataManager:
         with self._database.reading() as connection:
             return [partition_of(row) for row in connection.execute(_PARTITIONS)]
 
+    def known_segment_ids(self, partition: TopicIdPartition, ids: Iterable[str]) -> frozenset[str]:
+        """As RemoteLogMetadataManager."""
+        known: set[str] = set()
+        for batch in in_batches(sorted(set(ids))):
+            with self._database.reading() as connection:
+                known |= known_ids(connection, partition, batch)
+        return frozenset(known)
+
     def log_start_offset(self, partition: TopicIdPartition) -> int | None:
         """As RemoteLogMetadataManager."""
         with self._database.reading() as connection:
-            return connection.scalar(_LOG_START, bound_key(partition))
+            return log_start_of(connection, partition)
 
     def advance_log_start_offset(self, partition: TopicIdPartition, offset: int, lease: Lease) -> None:
         """As RemoteLogMetadataManager; also raises ConfigurationError for a lease of another partition."""
-        _check_lease_of(partition, lease)
+        for refused in self.advance_log_start_offsets([(partition, offset, lease)]):
+            if refused is not None:
+                raise refused
+
+    def advance_log_start_offsets(self, log_starts: Sequence[LogStart]) -> list[LeaseLostError | None]:
+        """As RemoteLogMetadataManager. A transaction takes ROWS_A_STATEMENT of them."""
+        for partition, _, lease in log_starts:
+            check_lease_of(partition, lease)
+        outcomes: list[LeaseLostError | None] = []
+        for batch in in_batches(log_starts):
+            with self._database.writing() as connection:
+                outcomes += raise_log_starts(connection, batch)
+        return outcomes
+
+    def partition_state(self, partition: TopicIdPartition) -> PartitionState:
+        """As RemoteLogMetadataManager."""
+        with self._database.reading() as connection:
+            return state_of(connection, partition, self._database.where)
+
+    def partition_states(self) -> Mapping[TopicIdPartition, PartitionState]:
+        """As RemoteLogMetadataManager."""
+        with self._database.reading() as connection:
+            return all_states(connection, self._database.where)
+
+    def put_lineage(self, partition: TopicIdPartition, lineage: Sequence[EpochEntry], lease: Lease) -> None:
+        """As RemoteLogMetadataManager; also raises ConfigurationError for a lease of another partition."""
+        for refused in self.put_lineages([(partition, lineage, lease)]):
+            if refused is not None:
+                raise refused
+
+    def put_lineages(self, observed: Sequence[ObservedLineage]) -> list[LeaseLostError | None]:
+        """As RemoteLogMetadataManager. A transaction takes ROWS_A_STATEMENT of them."""
+        for partition, lineage, lease in observed:
+            check_lease_of(partition, lease)
+            check_lineage(partition, lineage)
+        outcomes: list[LeaseLostError | None] = []
+        for batch in in_batches(observed):
+            with self._database.writing() as connection:
+                outcomes += write_lineages(connection, batch)
+        return outcomes
+
+    def put_remote_partition_delete_metadata(self, metadata: RemotePartitionDeleteMetadata, lease: Lease) -> None:
+        """As RemoteLogMetadataManager; also raises ConfigurationError for a lease of another partition."""
+        check_lease_of(metadata.topic_id_partition, lease)
         with self._database.writing() as connection:
-            lost = why_lost(lease, newest_leases(connection, [partition]))
-            if lost is not None:
-                raise lost
-            insert_missing(connection, log_starts, [{**key_values(partition), "log_start_offset": offset}])
-            connection.execute(_RAISE_LOG_START, {**bound_key(partition), "offset": offset})
+            write_deletion(connection, metadata, lease, self._database.where)
 
 
 def _offsets_at(segment: RemoteLogSegmentMetadata, leader_epoch: int) -> range:
@@ -192,7 +239,7 @@ def _offsets_at(segment: RemoteLogSegmentMetadata, leader_epoch: int) -> range:
 
 
 def _check_addition(segment: RemoteLogSegmentMetadata, lease: Lease) -> None:
-    _check_lease_of(segment.topic_id_partition, lease)
+    check_lease_of(segment.topic_id_partition, lease)
     if segment.fencing_number != lease.fencing_number:
         raise ConfigurationError(
             f"{segment.segment_id}: has fencing number {segment.fencing_number}, and begins under lease "
@@ -202,13 +249,6 @@ def _check_addition(segment: RemoteLogSegmentMetadata, lease: Lease) -> None:
         raise ConfigurationError(
             f"{segment.segment_id}: offsets {segment.start_offset} to {segment.end_offset} are none that a segment can "
             "have: its start is 0 or more, and its end, inclusive, is not before it"
-        )
-
-
-def _check_lease_of(partition: TopicIdPartition, lease: Lease) -> None:
-    if lease.topic_id_partition != partition:
-        raise ConfigurationError(
-            f"{partition}: cannot be changed under a lease of {lease.topic_id_partition}: pass its own"
         )
 
 

@@ -4,9 +4,14 @@
     deleted_segments  those that reached DELETE_SEGMENT_FINISHED, with the same columns
     partitions        every partition that has, or had, a segment
     log_starts        our log start offset of a partition
+    lineages          the leader epochs of a partition that we keep, since brokers forget
     leases            the newest lease of a partition; a row is never removed, so that its number only rises
     topics            what was decided for a topic
     store_identity    one row: our UUID, and that of the object store that we belong to
+    partition_deletions  how far the deletion of a whole partition is
+    deletion_failures    segments whose objects could not be deleted
+    audit_verdicts       what the last audits of a topic found; topic id "" is the whole store
+    deletion_stop        one row, once somebody used it: the switch that stops all deletions
 
 A deleted segment keeps its row: only so is a repeated deletion harmless, and a late attempt that still knows the id
 refused. It moves to a table of its own, so that history never weighs on a look-up.
@@ -14,7 +19,8 @@ refused. It moves to a table of its own, so that history never weighs on a look-
 `finish_sequence` numbers the finished copies of a partition in the order in which they became visible.
 `longest_span` is the most offsets that any segment of the partition ever spanned: whatever holds an offset starts less
 than that before it, which keeps a look-up short however many segments there are.
-`first_epoch` and `last_epoch` are the least and the greatest of `leader_epochs`, a JSON list of [epoch, start offset].
+`leader_epochs` is a JSON list of [epoch, start offset]; `first_epoch` and `last_epoch` of a segment are the least and
+the greatest of its epochs.
 """
 
 from __future__ import annotations
@@ -32,9 +38,10 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    false,
 )
 
-SCHEMA_VERSION = "0001"
+SCHEMA_VERSION = "0002"
 """The newest revision in migrations/versions."""
 
 VERSION_TABLE = "remote_log_schema_version"
@@ -100,6 +107,56 @@ log_starts = Table(
     Column("log_start_offset", BigInteger, nullable=False),
 )
 
+lineages = Table(
+    "lineages",
+    metadata,
+    *_partition_key(),
+    Column("topic", String, nullable=False),
+    Column("leader_epochs", Text, nullable=False),
+)
+
+partition_deletions = Table(
+    "partition_deletions",
+    metadata,
+    *_partition_key(),
+    Column("topic", String, nullable=False),
+    Column("state", SmallInteger, nullable=False),
+    Column("event_timestamp", BigInteger, nullable=False),
+)
+
+deletion_failures = Table(
+    "deletion_failures",
+    metadata,
+    *_partition_key(),
+    Column("segment_id", String, primary_key=True),
+    Column("topic", String, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("first_failed_at", BigInteger, nullable=False),
+    Column("last_failed_at", BigInteger, nullable=False),
+    Column("error", Text, nullable=False),
+)
+
+audit_verdicts = Table(
+    "audit_verdicts",
+    metadata,
+    Column("cluster_id", String, primary_key=True),
+    Column("topic_id", String, primary_key=True),
+    Column("deep", Boolean, primary_key=True),
+    Column("audited_at", BigInteger, nullable=False),
+    Column("anomalies", Integer, nullable=False),
+    Column("message", Text, nullable=False),
+)
+
+deletion_stop = Table(
+    "deletion_stop",
+    metadata,
+    Column("id", Integer, CheckConstraint("id = 1", name="only_one_switch"), primary_key=True, autoincrement=False),
+    Column("stopped", Boolean, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("said_by", String, nullable=False),
+    Column("said_at", BigInteger, nullable=False),
+)
+
 leases = Table(
     "leases",
     metadata,
@@ -116,7 +173,8 @@ topics = Table(
     Column("topic_id", String, primary_key=True),
     Column("name", String, nullable=False),
     Column("remote_storage_enable", Boolean, nullable=False),
-    Column("deletion_allowed", Boolean, nullable=False),
+    Column("local_deletion_allowed", Boolean, nullable=False),
+    Column("remote_deletion_allowed", Boolean, nullable=False, server_default=false()),
     Column("properties", Text, nullable=False),
 )
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
 
 from sqlalchemy import BigInteger, Connection, bindparam, delete, func, insert, select
 from sqlalchemy import update as update_rows
 
 from tiered_storage.errors import InvalidTransitionError, LeaseLostError
+from tiered_storage.remote_log.metadata import Addition, Outcome, Step
 from tiered_storage.remote_log.metadata.segment_rows import row_of, segment_of
 from tiered_storage.remote_log.metadata.sql_engine import insert_missing
 from tiered_storage.remote_log.metadata.sql_leases import newest_leases, why_lost
@@ -32,13 +32,14 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 
-Addition: TypeAlias = tuple[RemoteLogSegmentMetadata, Lease]
-Step: TypeAlias = tuple[RemoteLogSegmentMetadataUpdate, Lease]
-Outcome: TypeAlias = RemoteLogSegmentMetadata | LeaseLostError | InvalidTransitionError
-"""What a segment now is, or why it was refused."""
-
 _KNOWN, _KNOWN_AS_DELETED = (
     select(table).where(has_bound_key(table), table.c.segment_id.in_(bindparam("segment_ids", expanding=True)))
+    for table in (segments, deleted_segments)
+)
+_KNOWN_ID, _KNOWN_ID_AS_DELETED = (
+    select(table.c.segment_id).where(
+        has_bound_key(table), table.c.segment_id.in_(bindparam("segment_ids", expanding=True))
+    )
     for table in (segments, deleted_segments)
 )
 _FINISHED_COPIES = select(partitions.c.finished_copies).where(has_bound_key(partitions))
@@ -106,6 +107,12 @@ def update_segments(connection: Connection, steps: Sequence[Step], where: str) -
     if changed:
         _write_steps(connection, changed.values(), _sequences(connection, finished))
     return outcomes
+
+
+def known_ids(connection: Connection, partition: TopicIdPartition, ids: Sequence[str]) -> set[str]:
+    """Return those of `ids`, at most ROWS_A_STATEMENT, that the partition has or had a segment of."""
+    values = {**bound_key(partition), "segment_ids": ids}
+    return {name for statement in (_KNOWN_ID, _KNOWN_ID_AS_DELETED) for name in connection.scalars(statement, values)}
 
 
 def _why_not_added(

@@ -15,6 +15,7 @@ from tiered_storage.remote_log.metadata.sql_engine import Database
 from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
 from tiered_storage.remote_log.metadata.sql_migrations import bring_up_to_date, upgrade
 from tiered_storage.remote_log.metadata.sql_remote_log_metadata import SqlRemoteLogMetadataManager
+from tiered_storage.remote_log.metadata.sql_safety import SqlSafety
 from tiered_storage.remote_log.metadata.sql_topics import SqlTopics
 from tiered_storage.remote_log.metadata.sqlite_database import open_sqlite
 from tiered_storage.remote_log.metadata.store_identity import StoreIdentity, give_identity
@@ -28,6 +29,7 @@ class SqlMetadataStore:
         self.segments = SqlRemoteLogMetadataManager(database)
         self.leases = SqlLeases(database, clock)
         self.topics = SqlTopics(database)
+        self.safety = SqlSafety(database, clock)
         self.identity = StoreIdentity(database)
 
     def check_integrity(self) -> None:

@@ -35,7 +35,8 @@ class SqlTopics:
             "topic_id": topic.topic_id,
             "name": topic.name,
             "remote_storage_enable": topic.remote_storage_enable,
-            "deletion_allowed": topic.deletion_allowed,
+            "local_deletion_allowed": topic.local_deletion_allowed,
+            "remote_deletion_allowed": topic.remote_deletion_allowed,
             "properties": json.dumps(dict(topic.properties), sort_keys=True),
         }
         with self._database.writing() as connection:
@@ -60,6 +61,7 @@ class SqlTopics:
             topic_id=row.topic_id,
             name=row.name,
             remote_storage_enable=row.remote_storage_enable,
-            deletion_allowed=row.deletion_allowed,
+            local_deletion_allowed=row.local_deletion_allowed,
+            remote_deletion_allowed=row.remote_deletion_allowed,
             properties=properties,
         )

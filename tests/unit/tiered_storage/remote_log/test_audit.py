@@ -33,6 +33,7 @@ from tiered_storage.remote_log.audit import Anomaly, AnomalyKind, AuditReport
 from tiered_storage.remote_log.log_directory_trim import LogDirectoryTrim
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
@@ -95,21 +96,21 @@ def add_finished(remote_log: RemoteLogManager, like: RemoteLogSegmentMetadata, *
 
 def test_a_whole_remote_log_has_no_anomaly(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
-        quick, deep = remote_log.audit(), remote_log.audit(deep=True)
+        quick, deep = remote_log.checks.audit(), remote_log.checks.audit(deep=True)
 
     assert quick == deep == AuditReport(3, 9, 3 * SEGMENT_BYTES, (), ())
 
 
 def test_an_empty_remote_log_has_no_anomaly(tmp_path: Path) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
-        assert remote_log.audit(deep=True) == AuditReport(0, 0, 0, (), ())
+        assert remote_log.checks.audit(deep=True) == AuditReport(0, 0, 0, (), ())
 
 
 def test_an_audit_changes_nothing(files: RemoteLogFiles) -> None:
     files.objects(".log")[1].unlink()
     with files.open() as remote_log:
         before = (segments_of(remote_log), files.objects())
-        assert remote_log.audit(deep=True) == remote_log.audit(deep=True)
+        assert remote_log.checks.audit(deep=True) == remote_log.checks.audit(deep=True)
         assert (segments_of(remote_log), files.objects()) == before
 
 
@@ -119,7 +120,7 @@ def test_a_missing_object_is_named(files: RemoteLogFiles, suffix: str, deep: boo
     missing = files.objects(suffix)[1]
     missing.unlink()
     with files.open() as remote_log:
-        anomaly = the_anomaly(remote_log.audit(deep=deep))
+        anomaly = the_anomaly(remote_log.checks.audit(deep=deep))
 
     assert anomaly.kind is AnomalyKind.MISSING_OBJECT
     assert missing.name in anomaly.what
@@ -132,7 +133,7 @@ def test_each_object_of_a_segment_that_is_wrong_is_named(files: RemoteLogFiles, 
     cut(indexes, 10)
     marker.unlink()
     with files.open() as remote_log:
-        report = remote_log.audit(deep=deep)
+        report = remote_log.checks.audit(deep=deep)
 
     assert [(anomaly.kind, anomaly.what.rpartition("/")[2]) for anomaly in report.anomalies] == [
         (AnomalyKind.MISSING_OBJECT, data.name),
@@ -149,7 +150,7 @@ def test_metadata_that_do_not_tell_of_objects_hide_no_other_segment(files: Remot
         [task] = begin(remote_log).tasks
         told = a_step(task.metadata, SegmentState.COPY_SEGMENT_FINISHED, custom_metadata=b"of another manager")
         remote_log.segments.update_remote_log_segment_metadata(told, task.lease)
-        report = remote_log.audit()
+        report = remote_log.checks.audit()
 
     assert {anomaly.kind: anomaly.what for anomaly in report.anomalies} == {
         AnomalyKind.MISSING_OBJECT: report.anomalies[0].what,
@@ -164,7 +165,7 @@ def test_an_object_of_another_size_is_named(files: RemoteLogFiles, suffix: str) 
     size = path.stat().st_size
     cut(path, size - 1)
     with files.open() as remote_log:
-        anomaly = the_anomaly(remote_log.audit())
+        anomaly = the_anomaly(remote_log.checks.audit())
 
     assert anomaly.kind is AnomalyKind.WRONG_SIZE
     assert path.name in anomaly.what
@@ -177,7 +178,7 @@ def test_a_flipped_bit_is_found_by_a_deep_audit(files: RemoteLogFiles, suffix: s
     flip_bit(path, path.stat().st_size // 2)
     with files.open() as remote_log:
         [_, second, _] = segments_of(remote_log)
-        quick, deep = remote_log.audit(), remote_log.audit(deep=True)
+        quick, deep = remote_log.checks.audit(), remote_log.checks.audit(deep=True)
 
     assert quick.anomalies == ()
     assert the_anomaly(deep).kind is AnomalyKind.WRONG_CHECKSUM
@@ -191,7 +192,7 @@ def test_objects_that_nothing_refers_to_are_named(files: RemoteLogFiles) -> None
         for segment in (first, last):
             step(remote_log, segment, SegmentState.DELETE_SEGMENT_STARTED)
             step(remote_log, segment, SegmentState.DELETE_SEGMENT_FINISHED)
-        report = remote_log.audit()
+        report = remote_log.checks.audit()
 
     assert set(kinds(report)) == {AnomalyKind.UNREFERENCED_OBJECT}
     assert len(report.anomalies) == 6
@@ -203,7 +204,7 @@ def test_objects_that_nothing_refers_to_are_named(files: RemoteLogFiles) -> None
 def test_a_file_of_somebody_elses_is_unreferenced(files: RemoteLogFiles) -> None:
     (files.store / "holiday.jpg").write_bytes(b"jpg")
     with files.open() as remote_log:
-        anomaly = the_anomaly(remote_log.audit())
+        anomaly = the_anomaly(remote_log.checks.audit())
 
     assert (anomaly.kind, anomaly.what) == (AnomalyKind.UNREFERENCED_OBJECT, "holiday.jpg")
 
@@ -212,7 +213,7 @@ def test_what_a_killed_writer_left_is_named_as_such(files: RemoteLogFiles) -> No
     left = files.objects(".log")[0]
     left.with_name(left.name + ".0123456789abcdef.tmp").write_bytes(b"half")
     with files.open() as remote_log:
-        anomaly = the_anomaly(remote_log.audit())
+        anomaly = the_anomaly(remote_log.checks.audit())
 
     assert anomaly.kind is AnomalyKind.UNREFERENCED_OBJECT
     assert "killed" in anomaly.message
@@ -222,7 +223,7 @@ def test_young_objects_that_nothing_refers_to_are_only_mentioned(files: RemoteLo
     (files.store / "holiday.jpg").write_bytes(b"jpg")
     files.clock.now -= DAYS
     with files.open() as remote_log:
-        report = remote_log.audit()
+        report = remote_log.checks.audit()
 
     assert report.anomalies == ()
     assert report.notices == ("1 unreferenced objects are younger than remote.log.orphan.grace.ms",)
@@ -232,14 +233,14 @@ def test_a_gap_is_named_by_its_offsets(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         [_, second, _] = segments_of(remote_log)
         step(remote_log, second, SegmentState.DELETE_SEGMENT_STARTED)
-        anomaly = the_anomaly(remote_log.audit())
+        anomaly = the_anomaly(remote_log.checks.audit())
         assert anomaly == Anomaly(AnomalyKind.GAP, "orders-0", "offsets 10 to 19 are in no segment")
 
         lease = held_by(remote_log, "test")
         remote_log.segments.advance_log_start_offset(ORDERS_0, 15, lease)
-        assert the_anomaly(remote_log.audit()).message == "offsets 15 to 19 are in no segment"
+        assert the_anomaly(remote_log.checks.audit()).message == "offsets 15 to 19 are in no segment"
         remote_log.segments.advance_log_start_offset(ORDERS_0, 20, lease)
-        assert remote_log.audit().anomalies == ()
+        assert remote_log.checks.audit().anomalies == ()
 
 
 def test_a_gap_right_behind_our_log_start_is_named(files: RemoteLogFiles) -> None:
@@ -250,7 +251,7 @@ def test_a_gap_right_behind_our_log_start_is_named(files: RemoteLogFiles) -> Non
         for segment in (first, second):
             step(remote_log, segment, SegmentState.DELETE_SEGMENT_STARTED)
 
-        assert the_anomaly(remote_log.audit()).message == "offsets 15 to 19 are in no segment"
+        assert the_anomaly(remote_log.checks.audit()).message == "offsets 15 to 19 are in no segment"
 
 
 def test_a_log_that_began_above_zero_lacks_nothing_but_what_was_lost_since_its_first_commit(tmp_path: Path) -> None:
@@ -259,17 +260,17 @@ def test_a_log_that_began_above_zero_lacks_nothing_but_what_was_lost_since_its_f
         LogDirectoryTrim().trim(ORDERS_0, local_log(remote_log).segments[:1], 10)
         assert copy(remote_log).failures == ()
         assert remote_log.segments.log_start_offset(ORDERS_0) == 10
-        assert remote_log.audit().anomalies == ()
+        assert remote_log.checks.audit().anomalies == ()
 
         step(remote_log, segments_of(remote_log)[0], SegmentState.DELETE_SEGMENT_STARTED)
-        assert the_anomaly(remote_log.audit()).message == "offsets 10 to 19 are in no segment"
+        assert the_anomaly(remote_log.checks.audit()).message == "offsets 10 to 19 are in no segment"
 
 
 def test_the_same_offsets_twice_are_named(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         second = segments_of(remote_log)[1]
         add_finished(remote_log, second)
-        anomaly = the_anomaly(remote_log.audit())
+        anomaly = the_anomaly(remote_log.checks.audit())
 
     assert anomaly.kind is AnomalyKind.OVERLAP
     assert anomaly.what == "orders-0"
@@ -282,14 +283,14 @@ def test_the_same_offsets_of_different_leaders_are_no_anomaly(files: RemoteLogFi
     with files.open() as remote_log:
         add_finished(remote_log, segments_of(remote_log)[1], leader_epochs=(EpochEntry(1, 10),))
 
-        assert remote_log.audit().anomalies == ()
+        assert remote_log.checks.audit().anomalies == ()
 
 
 def test_an_overlap_that_a_later_segment_makes_with_an_earlier_one_is_found(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         [first, *_] = segments_of(remote_log)
         add_finished(remote_log, first, end_offset=24)
-        report = remote_log.audit()
+        report = remote_log.checks.audit()
 
     assert kinds(report) == [AnomalyKind.OVERLAP] * 3
     assert [anomaly.message.partition(" are")[0] for anomaly in report.anomalies] == [
@@ -309,7 +310,7 @@ def test_copies_and_deletions_under_way_are_no_anomaly(files: RemoteLogFiles) ->
         files.objects(".commit")[0].unlink()
         carry_out(remote_log, begin(remote_log))
 
-        assert remote_log.audit(deep=True) == AuditReport(2, 14, 2 * SEGMENT_BYTES, (), ())
+        assert remote_log.checks.audit(deep=True) == AuditReport(2, 14, 2 * SEGMENT_BYTES, (), ())
 
 
 def test_only_the_topics_that_were_asked_for(tmp_path: Path) -> None:
@@ -317,10 +318,10 @@ def test_only_the_topics_that_were_asked_for(tmp_path: Path) -> None:
     files.clock = _later()
     files.objects(".log")[0].unlink()
     with files.open() as remote_log:
-        assert kinds(remote_log.audit("clicks")) == [AnomalyKind.MISSING_OBJECT]
-        assert remote_log.audit("orders") == AuditReport(1, 3, SEGMENT_BYTES, (), ())
+        assert kinds(remote_log.checks.audit(Selection("clicks"))) == [AnomalyKind.MISSING_OBJECT]
+        assert remote_log.checks.audit(Selection("orders")) == AuditReport(1, 3, SEGMENT_BYTES, (), ())
         with pytest.raises(ConfigurationError, match="not a regular expression"):
-            remote_log.audit("(")
+            remote_log.checks.audit(Selection("("))
 
 
 # -------------------------------------------------------------------- what happens while the audit looks at the store
@@ -347,7 +348,7 @@ def test_a_copy_that_ends_after_the_listing_is_no_anomaly(files: RemoteLogFiles)
         def copy_more() -> None:
             assert copy(remote_log).is_whole
 
-        report = replace(remote_log, storage=Meanwhile(remote_log, copy_more)).audit(deep=True)
+        report = replace(remote_log, storage=Meanwhile(remote_log, copy_more)).checks.audit(deep=True)
 
     assert (report.segments, report.anomalies) == (4, ())
 
@@ -357,10 +358,10 @@ def test_a_deletion_that_ends_after_the_listing_is_no_anomaly(files: RemoteLogFi
     with files.open() as remote_log:
 
         def expire() -> None:
-            remote_log.mark_expired(remote_log.plan_expiry(".*", NOW)[0], "expire")
-            assert len(remote_log.delete_marked("expire").deleted) == 3
+            remote_log.deletions.mark_expired(remote_log.deletions.plan_expiry(EVERYTHING, NOW)[0], "expire")
+            assert len(remote_log.deletions.delete_marked("expire").deleted) == 3
 
-        report = replace(remote_log, storage=Meanwhile(remote_log, expire)).audit()
+        report = replace(remote_log, storage=Meanwhile(remote_log, expire)).checks.audit()
 
     assert (report.segments, report.anomalies) == (0, ())
 
@@ -380,10 +381,10 @@ def test_a_deletion_that_ends_while_a_segment_is_looked_at_is_no_anomaly(files: 
                 return super().expected_objects(metadata)
 
         def expire() -> None:
-            remote_log.mark_expired(remote_log.plan_expiry(".*", NOW)[0], "expire")
-            remote_log.delete_marked("expire")
+            remote_log.deletions.mark_expired(remote_log.deletions.plan_expiry(EVERYTHING, NOW)[0], "expire")
+            remote_log.deletions.delete_marked("expire")
 
-        report = replace(remote_log, storage=Late(remote_log, expire)).audit(deep=deep)
+        report = replace(remote_log, storage=Late(remote_log, expire)).checks.audit(deep=deep)
 
     assert report.anomalies == ()
 
@@ -393,4 +394,4 @@ def test_a_store_of_somebody_elses_making_cannot_be_audited(tmp_path: Path) -> N
         remote_log = replace(opened, storage=cast(RemoteStorageManager, object()))
 
         with pytest.raises(ConfigurationError, match="object cannot be audited"):
-            remote_log.audit()
+            remote_log.checks.audit()

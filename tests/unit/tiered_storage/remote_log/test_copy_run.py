@@ -43,6 +43,7 @@ from tiered_storage.remote_log.model import (
     RemoteLogSegmentMetadataUpdate,
     SegmentState,
 )
+from tiered_storage.remote_log.selection import EVERYTHING
 
 STARTED, FINISHED, DELETING, _ = (state.name for state in SegmentState)
 FAILURE = CopyFailure("RemoteStorageError", "the store is away", retriable=True)
@@ -499,7 +500,7 @@ def test_a_copy_of_what_the_broker_removed_meanwhile_is_worth_all_the_more(tmp_p
         assert start_offsets(report.committed) == [0, 10, 20]
         assert report.is_whole
         assert remote_log.segments.log_start_offset(ORDERS_0) == 0
-        assert remote_log.plan_expiry(".*", NOW) == ([], [])
+        assert remote_log.deletions.plan_expiry(EVERYTHING, NOW) == ([], [])
         assert offsets_read(remote_log, 0) == list(range(35))
 
 
@@ -528,7 +529,7 @@ def test_a_zombies_late_commit_is_refused_even_where_its_copies_are_long_deleted
         heir = carry_out(remote_log, begin(remote_log, "heir"), "runs/heir/1")
         assert remote_log.commit_copy(heir).is_whole
         files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
-        assert len(remote_log.delete_marked("expire").deleted) == 3
+        assert len(remote_log.deletions.delete_marked("expire").deleted) == 3
 
         report = remote_log.commit_copy(zombie)
 

@@ -39,6 +39,7 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.topic_settings import TopicSettings
@@ -64,8 +65,8 @@ def going(plan: ExpiryPlan | None) -> list[int]:
 
 def expire(remote_log: RemoteLogManager, now: int = NOW, owner: str = "expire") -> DeletionReport:
     """Plan, mark and delete everything."""
-    remote_log.mark_expired(remote_log.plan_expiry(".*", now)[0], owner)
-    return remote_log.delete_marked(owner)
+    remote_log.deletions.mark_expired(remote_log.deletions.plan_expiry(EVERYTHING, now)[0], owner)
+    return remote_log.deletions.delete_marked(owner)
 
 
 def keeping(size: int) -> dict[str, Any]:
@@ -204,7 +205,7 @@ def test_a_log_start_that_the_broker_moved_ends_nothing_remote(tmp_path: Path) -
 
     with files.open() as remote_log:
         assert plan_with(remote_log) is None
-        assert remote_log.plan_expiry(".*", NOW) == ([], [])
+        assert remote_log.deletions.plan_expiry(EVERYTHING, NOW) == ([], [])
         assert offsets_read(remote_log, 0) == list(range(35))
 
 
@@ -232,7 +233,7 @@ def test_where_nothing_is_past_its_retention_there_is_no_plan(tmp_path: Path) ->
 )
 def test_nothing_expires_that_was_not_switched_on(tmp_path: Path, topics: dict[str, Any]) -> None:
     with a_copied_remote_log(tmp_path, topics=topics).open() as remote_log:
-        assert remote_log.plan_expiry(".*", NOW * 2) == ([], [])
+        assert remote_log.deletions.plan_expiry(EVERYTHING, NOW * 2) == ([], [])
 
 
 def test_only_the_topics_that_were_asked_for(tmp_path: Path) -> None:
@@ -243,9 +244,11 @@ def test_only_the_topics_that_were_asked_for(tmp_path: Path) -> None:
             remote_log.segments.advance_log_start_offset(partition_of(topic), 10, lease)
             remote_log.leases.release(lease)
 
-        assert [str(plan.topic_id_partition) for plan in remote_log.plan_expiry("orders", NOW)[0]] == ["orders-0"]
-        remote_log.mark_expired(remote_log.plan_expiry(".*", NOW)[0], "expire")
-        deleted = remote_log.delete_marked("expire", "orders").deleted
+        assert [
+            str(plan.topic_id_partition) for plan in remote_log.deletions.plan_expiry(Selection("orders"), NOW)[0]
+        ] == ["orders-0"]
+        remote_log.deletions.mark_expired(remote_log.deletions.plan_expiry(EVERYTHING, NOW)[0], "expire")
+        deleted = remote_log.deletions.delete_marked("expire", Selection("orders")).deleted
 
         assert [str(segment.topic_id_partition) for segment in deleted] == ["orders-0"]
         assert states_of(remote_log, partition_of("clicks")) == [(0, DELETING)]
@@ -258,7 +261,7 @@ def test_a_topic_whose_local_log_cannot_be_read_expires_later_and_others_now(tmp
     (files.partition_directory("clicks") / "leader-epoch-checkpoint").write_text("0\nmany\n")
 
     with files.open() as remote_log:
-        [plan], [unreadable] = remote_log.plan_expiry(".*", NOW)
+        [plan], [unreadable] = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
 
     assert str(plan.topic_id_partition) == "orders-0"
     assert unreadable.partition == "clicks-0"
@@ -319,8 +322,8 @@ def test_local_segments_below_our_log_start_are_read_no_more_and_go(tmp_path: Pa
     files = a_copied_remote_log(tmp_path, topics=keeping(TOTAL - 2 * SEGMENT_BYTES))
     with files.open() as remote_log:
         expire(remote_log)
-        plans, _ = remote_log.plan_local_retention(".*", NOW)
-        assert remote_log.enforce_local_retention(plans).failures == ()
+        plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
+        assert remote_log.deletions.enforce_local_retention(plans).failures == ()
 
     assert files.local_starts() == [20, 30]
 
@@ -344,9 +347,9 @@ def test_a_partition_that_somebody_holds_is_left_and_told(tmp_path: Path) -> Non
     files = a_copied_remote_log(tmp_path, {("clicks", 0): 1, ("orders", 0): 1})
     files.properties["topics"] = {topic: {**ENABLED, "retention.bytes": 1} for topic in ("clicks", "orders")}
     with files.open() as remote_log:
-        plans, _ = remote_log.plan_expiry(".*", NOW)
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
         lease = held_by(remote_log, "a copy run")
-        done, left = remote_log.mark_expired(plans, "expire")
+        done, left = remote_log.deletions.mark_expired(plans, "expire")
 
         assert [str(partition) for partition in done] == ["clicks-0"]
         assert [finding.partition for finding in left] == ["orders-0"]
@@ -354,9 +357,9 @@ def test_a_partition_that_somebody_holds_is_left_and_told(tmp_path: Path) -> Non
         assert states_of(remote_log) == [(0, FINISHED)]
 
         remote_log.leases.release(lease)
-        remote_log.mark_expired(plans, "expire")
+        remote_log.deletions.mark_expired(plans, "expire")
         held_by(remote_log, "a copy run")
-        report = remote_log.delete_marked("expire")
+        report = remote_log.deletions.delete_marked("expire")
         assert [str(segment.topic_id_partition) for segment in report.deleted] == ["clicks-0"]
         assert [finding.partition for finding in report.left] == ["orders-0"]
 
@@ -364,12 +367,12 @@ def test_a_partition_that_somebody_holds_is_left_and_told(tmp_path: Path) -> Non
 def test_two_runs_at_once_do_the_work_once(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(TOTAL - 2 * SEGMENT_BYTES))
     with files.open() as remote_log:
-        both = [remote_log.plan_expiry(".*", NOW)[0] for _ in range(2)]
-        remote_log.mark_expired(both[0], "first run")
-        first = remote_log.delete_marked("first run")
+        both = [remote_log.deletions.plan_expiry(EVERYTHING, NOW)[0] for _ in range(2)]
+        remote_log.deletions.mark_expired(both[0], "first run")
+        first = remote_log.deletions.delete_marked("first run")
 
-        done, left = remote_log.mark_expired(both[1], "second run")
-        second = remote_log.delete_marked("second run")
+        done, left = remote_log.deletions.mark_expired(both[1], "second run")
+        second = remote_log.deletions.delete_marked("second run")
 
         assert len(first.deleted) == 2
         assert (done, left) == ((ORDERS_0,), ())
@@ -383,7 +386,9 @@ def test_a_lease_that_is_lost_in_the_middle_stops_this_attempt_and_no_other_part
     files = a_copied_remote_log(tmp_path, {("clicks", 0): 1, ("orders", 0): 1})
     files.properties["topics"] = {topic: {**ENABLED, "retention.bytes": 1} for topic in ("clicks", "orders")}
     with files.open() as remote_log:
-        plans = sorted(remote_log.plan_expiry(".*", NOW)[0], key=lambda plan: str(plan.topic_id_partition))
+        plans = sorted(
+            remote_log.deletions.plan_expiry(EVERYTHING, NOW)[0], key=lambda plan: str(plan.topic_id_partition)
+        )
         kind = type(remote_log.segments)
         advance_to = kind.advance_log_start_offset
 
@@ -393,7 +398,7 @@ def test_a_lease_that_is_lost_in_the_middle_stops_this_attempt_and_no_other_part
             advance_to(self, partition, offset, lease)
 
         monkeypatch.setattr(kind, "advance_log_start_offset", overtaken)
-        done, left = remote_log.mark_expired(plans, "expire")
+        done, left = remote_log.deletions.mark_expired(plans, "expire")
 
         assert [str(partition) for partition in done] == ["orders-0"]
         assert [finding.partition for finding in left] == ["clicks-0"]
@@ -403,45 +408,45 @@ def test_a_lease_that_is_lost_in_the_middle_stops_this_attempt_and_no_other_part
 def test_deletion_that_was_forbidden_since_the_plan_marks_nothing(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(1))
     with files.open() as remote_log:
-        plans, _ = remote_log.plan_expiry(".*", NOW)
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
         remote_log.topics.put(Topic(ORDERS_0.cluster_id, ORDERS_0.topic_id, "orders", remote_storage_enable=True))
 
-        assert remote_log.mark_expired(plans, "expire") == ((), ())
+        assert remote_log.deletions.mark_expired(plans, "expire") == ((), ())
         assert remote_log.segments.log_start_offset(ORDERS_0) == 0
 
 
 def test_deletion_that_was_forbidden_since_the_mark_deletes_nothing(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(1))
     with files.open() as remote_log:
-        remote_log.mark_expired(remote_log.plan_expiry(".*", NOW)[0], "expire")
+        remote_log.deletions.mark_expired(remote_log.deletions.plan_expiry(EVERYTHING, NOW)[0], "expire")
         forbidden = Topic(ORDERS_0.cluster_id, ORDERS_0.topic_id, "orders", remote_storage_enable=True)
         remote_log.topics.put(forbidden)
 
-        assert remote_log.delete_marked("expire").deleted == ()
+        assert remote_log.deletions.delete_marked("expire").deleted == ()
         assert len(files.objects()) == 9
 
-        remote_log.topics.put(replace(forbidden, deletion_allowed=True))
-        assert len(remote_log.delete_marked("expire").deleted) == 3
+        remote_log.topics.put(replace(forbidden, remote_deletion_allowed=True))
+        assert len(remote_log.deletions.delete_marked("expire").deleted) == 3
         assert files.objects() == []
 
 
 def test_nothing_goes_where_store_and_metadata_do_not_belong_together(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(1))
     with files.open() as remote_log:
-        plans, _ = remote_log.plan_expiry(".*", NOW)
-        remote_log.mark_expired(plans, "expire")
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
+        remote_log.deletions.mark_expired(plans, "expire")
         identity = files.store / "store.json"
         identity.write_text(json.dumps({**json.loads(identity.read_text()), "metadata_uuid": "another"}))
         before = files.objects()
 
         with pytest.raises(StoreMismatchError):
-            remote_log.mark_expired(plans, "expire")
+            remote_log.deletions.mark_expired(plans, "expire")
         with pytest.raises(StoreMismatchError):
-            remote_log.delete_marked("expire")
+            remote_log.deletions.delete_marked("expire")
 
         identity.unlink()
         with pytest.raises(StoreMismatchError):
-            remote_log.delete_marked("expire")
+            remote_log.deletions.delete_marked("expire")
         assert files.objects() == before
 
 
@@ -455,12 +460,12 @@ def test_what_a_dead_copy_left_goes_after_a_grace_time_in_which_its_worker_may_s
         assert len(files.objects()) == 9
         files.clock.now += remote_log.settings.lease_duration_ms + 1
 
-        assert remote_log.delete_marked("expire").deleted == ()
+        assert remote_log.deletions.delete_marked("expire").deleted == ()
         assert states_of(remote_log) == [(0, DELETING), (10, DELETING), (20, DELETING)]
         files.clock.now += remote_log.settings.remote_log_orphan_grace_ms - 1
-        assert remote_log.delete_marked("expire").deleted == ()
+        assert remote_log.deletions.delete_marked("expire").deleted == ()
         files.clock.now += 1
-        report = remote_log.delete_marked("expire")
+        report = remote_log.deletions.delete_marked("expire")
 
         assert len(report.deleted) == 3, "which nobody ever saw: no right to delete is asked for"
         assert files.objects() == []
@@ -472,7 +477,7 @@ def test_copies_under_way_are_left_alone_and_that_is_no_trouble(tmp_path: Path) 
     with files.open() as remote_log:
         outcomes = carry_out(remote_log, begin(remote_log))
 
-        assert remote_log.delete_marked("expire") == DeletionReport((), (), ())
+        assert remote_log.deletions.delete_marked("expire") == DeletionReport((), (), ())
         assert remote_log.commit_copy(outcomes).is_whole
 
 
@@ -482,14 +487,14 @@ def test_marked_copies_of_a_partition_that_is_held_are_told_as_left(tmp_path: Pa
         begin(remote_log, "run")
         begin(remote_log, "run")
 
-        assert [finding.partition for finding in remote_log.delete_marked("expire").left] == ["orders-0"]
+        assert [finding.partition for finding in remote_log.deletions.delete_marked("expire").left] == ["orders-0"]
 
 
 def test_a_partition_with_nothing_to_delete_is_not_even_leased(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
         lease = held_by(remote_log, "somebody")
-        assert remote_log.delete_marked("expire") == DeletionReport((), (), ())
+        assert remote_log.deletions.delete_marked("expire") == DeletionReport((), (), ())
         remote_log.leases.check(lease)
 
 
@@ -509,15 +514,15 @@ def test_copying_goes_on_behind_what_expired(tmp_path: Path) -> None:
 def test_an_old_plan_takes_nothing_that_settings_would_keep_by_now(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(TOTAL - 2 * SEGMENT_BYTES))
     with files.open() as remote_log:
-        [plan], _ = remote_log.plan_expiry(".*", NOW)
+        [plan], _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
     assert len(plan.segments) == 2
 
     files.properties["topics"] = keeping(TOTAL - SEGMENT_BYTES)
     with files.open() as remote_log:
-        remote_log.mark_expired([plan], "expire")
+        remote_log.deletions.mark_expired([plan], "expire")
         assert remote_log.segments.log_start_offset(ORDERS_0) == 10
 
     files.properties["topics"] = keeping(-1)
     with files.open() as remote_log:
-        remote_log.mark_expired([plan], "expire")
+        remote_log.deletions.mark_expired([plan], "expire")
         assert remote_log.segments.log_start_offset(ORDERS_0) == 10

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable, Sequence
 
 import pytest
 
 from support.metadata_stores import ORDERS_0, ORDERS_1
 from tiered_storage.errors import LeaseLostError, MetadataUnavailableError, TieredStorageError
 from tiered_storage.remote_log.lease_keeper import kept_alive
+from tiered_storage.remote_log.metadata import GrantedLeases
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
 
 FIRST, SECOND = Lease(ORDERS_0, "copy", 1, 0), Lease(ORDERS_1, "copy", 4, 0)
@@ -46,6 +48,15 @@ class RecordingLeases:
         raise NotImplementedError
 
     def release(self, lease: Lease) -> None:
+        raise NotImplementedError
+
+    def acquire_many(self, partitions: Iterable[TopicIdPartition], owner: str, duration_ms: int) -> GrantedLeases:
+        raise NotImplementedError
+
+    def heartbeat_many(self, held: Sequence[Lease], duration_ms: int) -> GrantedLeases:
+        raise NotImplementedError
+
+    def release_many(self, held: Sequence[Lease]) -> None:
         raise NotImplementedError
 
 

@@ -37,6 +37,7 @@ from tiered_storage.kafka_log.offset_checkpoint import (
 from tiered_storage.remote_log.local_retention import LocalRetentionPlan, ensure_present, plan_local_retention
 from tiered_storage.remote_log.model import SegmentState
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.topic_settings import TopicSettings
 
 TOTAL = 3 * SEGMENT_BYTES + BATCH_BYTES
@@ -57,8 +58,8 @@ def bases(plan: LocalRetentionPlan) -> list[int]:
 
 def retain(remote_log: RemoteLogManager, now: int = NOW) -> list[str]:
     """Enforce local retention on everything and return what failed."""
-    plans, unreadable = remote_log.plan_local_retention(".*", now)
-    report = remote_log.enforce_local_retention(plans)
+    plans, unreadable = remote_log.deletions.plan_local_retention(EVERYTHING, now)
+    report = remote_log.deletions.enforce_local_retention(plans)
     return [finding.message for finding in (*unreadable, *report.failures)]
 
 
@@ -250,7 +251,7 @@ def test_what_went_locally_is_read_from_the_remote_tier(tmp_path: Path) -> None:
     [
         {},
         {"orders": {"remote.storage.enable": True, "local.retention.bytes": 0}},
-        {"orders": {"deletion.allowed": True, "local.retention.bytes": 0}},
+        {"orders": {"local.deletion.allowed": True, "remote.deletion.allowed": True, "local.retention.bytes": 0}},
         {"clicks": {**ENABLED, "local.retention.bytes": 0}},
     ],
     ids=["nothing is set", "deletion is not allowed", "not tiered", "another topic"],
@@ -259,7 +260,7 @@ def test_nothing_goes_that_was_not_switched_on(tmp_path: Path, topics: dict[str,
     files = a_copied_remote_log(tmp_path, topics=topics)
 
     with files.open() as remote_log:
-        assert remote_log.plan_local_retention(".*", NOW * 2) == ([], [])
+        assert remote_log.deletions.plan_local_retention(EVERYTHING, NOW * 2) == ([], [])
 
     assert files.local_starts() == [0, 10, 20, 30]
 
@@ -279,8 +280,8 @@ def test_only_the_topics_and_partitions_that_were_asked_for(tmp_path: Path) -> N
     files = a_copied_remote_log(tmp_path, partitions, topics=keeping(0))
 
     with files.open() as remote_log:
-        assert remote_log.plan_local_retention("clicks", NOW) == ([], [])
-        plans, _ = remote_log.plan_local_retention(".*", NOW, frozenset({"orders-1"}))
+        assert remote_log.deletions.plan_local_retention(Selection("clicks"), NOW) == ([], [])
+        plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW, frozenset({"orders-1"}))
         assert [str(plan.topic_id_partition) for plan in plans] == ["orders-1"]
 
 
@@ -291,11 +292,11 @@ def test_unreadable_partitions_are_told_where_somebody_asked_for_them(tmp_path: 
         (files.partition_directory(topic) / "leader-epoch-checkpoint").write_text("0\nmany\n")
 
     with files.open() as remote_log:
-        plans, unreadable = remote_log.plan_local_retention(".*", NOW)
+        plans, unreadable = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
         assert [finding.partition for finding in unreadable] == ["orders-0"]
         assert [str(plan.topic_id_partition) for plan in plans] == ["orders-1"]
-        assert remote_log.plan_local_retention(".*", NOW, {"orders-1"})[1] == []
-        assert remote_log.plan_local_retention("clicks", NOW)[1] == []
+        assert remote_log.deletions.plan_local_retention(EVERYTHING, NOW, {"orders-1"})[1] == []
+        assert remote_log.deletions.plan_local_retention(Selection("clicks"), NOW)[1] == []
 
 
 @pytest.mark.parametrize("suffix", [".log", ".indexes"])
@@ -354,9 +355,9 @@ def test_nothing_goes_while_a_broker_has_the_directory(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(0))
 
     with files.open() as remote_log:
-        plans, _ = remote_log.plan_local_retention(".*", NOW)
+        plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
         with DirectoryLock.acquire(files.log_directory):
-            report = remote_log.enforce_local_retention(plans)
+            report = remote_log.deletions.enforce_local_retention(plans)
 
     assert report.trimmed == ()
     assert "is in use" in report.failures[0].message
@@ -368,10 +369,10 @@ def test_nothing_goes_where_store_and_metadata_do_not_belong_together(tmp_path: 
     (files.store / "store.json").unlink()
 
     with files.open() as remote_log:
-        plans, _ = remote_log.plan_local_retention(".*", NOW)
+        plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
         assert bases(plans[0]) == [0, 10, 20]
         with pytest.raises(StoreMismatchError):
-            remote_log.enforce_local_retention(plans)
+            remote_log.deletions.enforce_local_retention(plans)
 
     assert files.local_starts() == [0, 10, 20, 30]
 
@@ -380,9 +381,9 @@ def test_a_log_that_changed_since_the_plan_is_left_alone(tmp_path: Path) -> None
     files = a_copied_remote_log(tmp_path, topics=keeping(0))
 
     with files.open() as remote_log:
-        plans, _ = remote_log.plan_local_retention(".*", NOW)
+        plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
         changed = [replace(plan, new_local_start=20, segments=plan.segments[1:2]) for plan in plans]
-        report = remote_log.enforce_local_retention(changed)
+        report = remote_log.deletions.enforce_local_retention(changed)
 
     assert "changed since the trim was planned" in report.failures[0].message
     assert files.local_starts() == [0, 10, 20, 30]

@@ -329,7 +329,7 @@ def test_the_copy_of_a_deposed_leader_is_not_read(tmp_path: Path) -> None:
         # A broker that starts now forgets the leaders below its log start.
         write_leader_epochs(files.partition_directory() / "leader-epoch-checkpoint", [EpochEntry(1, 30)])
         found.append(list(remote_log.reader.records(ORDERS_0, 10)))
-        assert remote_log.audit().anomalies == ()
+        assert remote_log.checks.audit().anomalies == ()
     with only_remote(files) as remote_log:
         found.append(list(remote_log.reader.records(ORDERS_0, 10)))
 

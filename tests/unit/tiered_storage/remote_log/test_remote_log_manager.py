@@ -20,7 +20,8 @@ from support.remote_logs import (
 )
 from tiered_storage.errors import ConfigurationError, StoreMismatchError, TieredStorageError
 from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore
-from tiered_storage.remote_log.remote_log_manager import store_options
+from tiered_storage.remote_log.remote_log_parts import store_options
+from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.settings import load_settings
@@ -159,33 +160,56 @@ def test_nothing_expires_while_a_local_log_that_should_be_there_cannot_be_read(t
     """What it holds of later leaders decides how far expiry may go."""
     files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "retention.bytes": 1}})
     with files.open() as remote_log:
-        [plan], unreadable = remote_log.plan_expiry(".*", NOW)
+        [plan], unreadable = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
         assert (plan.new_log_start, unreadable) == (30, [])
 
         files.log_directory.rename(tmp_path / "elsewhere")
-        plans, [finding] = remote_log.plan_expiry(".*", NOW)
+        plans, [finding] = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
         assert (plans, finding.partition) == ([], "orders-0")
         assert str(files.log_directory) in finding.message
-        done, [finding] = remote_log.mark_expired([plan], "expire")
+        done, [finding] = remote_log.deletions.mark_expired([plan], "expire")
         assert (done, finding.partition) == ((), "orders-0")
 
     files.properties["log.dirs"] = []
     with files.open() as remote_log:
-        [plan], unreadable = remote_log.plan_expiry(".*", NOW)
+        [plan], unreadable = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
         assert (plan.new_log_start, unreadable) == (20, []), "the bytes that are only local do not count"
 
 
-def test_topics_that_are_no_regular_expression_are_refused_before_anything_is_done(tmp_path: Path) -> None:
-    with a_copied_remote_log(tmp_path).open() as remote_log:
-        for ask in (
-            lambda: remote_log.plan_local_retention("(", NOW),
-            lambda: remote_log.plan_expiry("(", NOW),
-            lambda: remote_log.delete_marked("owner", "("),
-            lambda: remote_log.audit("("),
-            lambda: remote_log.check_topics("("),
-        ):
-            with pytest.raises(ConfigurationError, match="not a regular expression"):
-                ask()
+def test_only_the_partitions_that_were_selected_are_copied(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", number): 1 for number in range(3)})
+    with files.open() as remote_log:
+        plan = remote_log.plan_copy(Selection("orders", frozenset({0, 2, 7})))
+    assert [segment.topic_id_partition.partition for segment in plan.segments] == [0, 2]
+
+
+def test_only_the_partitions_that_were_selected_are_looked_at_and_deleted_from(tmp_path: Path) -> None:
+    topics = {"orders": {**ENABLED, "retention.bytes": 1, "local.retention.bytes": 0}}
+    files = a_copied_remote_log(tmp_path, {("orders", number): 1 for number in range(3)}, topics=topics)
+    second = Selection("orders", frozenset({1}))
+    with files.open() as remote_log:
+        trims, _ = remote_log.deletions.plan_local_retention(second, NOW)
+        assert [str(plan.topic_id_partition) for plan in trims] == ["orders-1"]
+        expiries, _ = remote_log.deletions.plan_expiry(second, NOW)
+        assert [str(plan.topic_id_partition) for plan in expiries] == ["orders-1"]
+        remote_log.deletions.mark_expired(remote_log.deletions.plan_expiry(EVERYTHING, NOW)[0], "expire")
+        deleted = remote_log.deletions.delete_marked("expire", second).deleted
+        assert [str(segment.topic_id_partition) for segment in deleted] == ["orders-1"]
+        for damaged in files.objects(".log"):
+            damaged.write_bytes(b"")
+        assert remote_log.checks.audit(second).objects == 0
+        assert remote_log.checks.audit(Selection("orders", frozenset({0}))).objects == 3
+
+
+def test_a_partition_that_cannot_be_looked_at_is_told_where_it_was_selected(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", number): 1 for number in range(2)})
+    (files.partition_directory(number=1) / "partition.metadata").write_text("no metadata")
+    with files.open() as remote_log:
+        for number, told in ((0, []), (1, ["orders-1"])):
+            chosen = Selection("orders", frozenset({number}))
+            assert [finding.partition for finding in remote_log.plan_copy(chosen).unreadable] == told
+            _, unreadable = remote_log.deletions.plan_local_retention(chosen, NOW)
+            assert [finding.partition for finding in unreadable] == told
 
 
 def test_leases_are_kept_while_somebody_else_works(tmp_path: Path) -> None:

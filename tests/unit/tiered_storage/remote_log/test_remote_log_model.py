@@ -25,6 +25,7 @@ from support.remote_logs import (
 from tiered_storage.kafka_log.compression import Compression
 from tiered_storage.remote_log.copy_messages import CopyOutcome
 from tiered_storage.remote_log.model import SegmentState
+from tiered_storage.remote_log.selection import EVERYTHING
 
 
 class RemoteLogAgainstRecords(RuleBasedStateMachine):
@@ -67,18 +68,18 @@ class RemoteLogAgainstRecords(RuleBasedStateMachine):
     @rule(kept=st.integers(0, 5))
     def trim(self, kept: int) -> None:
         self._set("local.retention.bytes", kept * SEGMENT_BYTES)
-        plans, unreadable = self.remote_log.plan_local_retention(".*", self.files.clock.now)
-        report = self.remote_log.enforce_local_retention(plans)
+        plans, unreadable = self.remote_log.deletions.plan_local_retention(EVERYTHING, self.files.clock.now)
+        report = self.remote_log.deletions.enforce_local_retention(plans)
         assert unreadable == []
         assert report.failures == ()
 
     @rule(kept=st.integers(1, 8))
     def expire(self, kept: int) -> None:
         self._set("retention.bytes", kept * SEGMENT_BYTES)
-        plans, _ = self.remote_log.plan_expiry(".*", self.files.clock.now)
-        done, left = self.remote_log.mark_expired(plans, "expire")
+        plans, _ = self.remote_log.deletions.plan_expiry(EVERYTHING, self.files.clock.now)
+        done, left = self.remote_log.deletions.mark_expired(plans, "expire")
         assert (len(done), left) == (len(plans), ())
-        assert self.remote_log.delete_marked("expire").failures == ()
+        assert self.remote_log.deletions.delete_marked("expire").failures == ()
 
         log_start = self.remote_log.segments.log_start_offset(ORDERS_0) or 0
         remote_end = max((one.end_offset for one in segments_of(self.remote_log)), default=log_start - 1)
@@ -106,7 +107,7 @@ class RemoteLogAgainstRecords(RuleBasedStateMachine):
 
     @invariant()
     def the_store_is_whole(self) -> None:
-        report = self.remote_log.audit(deep=True)
+        report = self.remote_log.checks.audit(deep=True)
         assert report.anomalies == ()
         finished = [one for one in segments_of(self.remote_log) if one.state is SegmentState.COPY_SEGMENT_FINISHED]
         assert report.segments == len(finished)

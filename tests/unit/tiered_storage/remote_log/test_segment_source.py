@@ -56,5 +56,7 @@ def test_the_active_segment_is_not_closed() -> None:
 
 def test_an_unreadable_partition_tells_its_topic() -> None:
     assert UnreadablePartition("web-clicks-12", "broken").topic == "web-clicks"
+    assert UnreadablePartition("web-clicks-12", "broken").number == 12
+    assert UnreadablePartition("web-clicks", "broken").number is None
     assert UnreadablePartition("__consumer_offsets-3", "broken").is_internal
     assert not UnreadablePartition("orders-3", "broken").is_internal

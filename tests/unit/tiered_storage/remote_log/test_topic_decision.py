@@ -37,7 +37,7 @@ def test_a_topic_that_nobody_decided_on_is_neither_copied_nor_deleted_from(
     decision = decide(LOG, store.topics, settings_with(tmp_path))
 
     assert not decision.copies
-    assert not decision.deletes
+    assert not decision.trims
     assert not is_wanted("orders", store.topics, settings_with(tmp_path))
 
 
@@ -47,7 +47,7 @@ def test_the_settings_file_says_where_a_topic_starts(tmp_path: Path, store: SqlM
     decision = decide(LOG, store.topics, settings)
 
     assert decision.copies
-    assert not decision.deletes
+    assert not decision.trims
     assert decision.settings.retention_ms == 5
     assert decision.settings.local_retention_ms == 5
     assert is_wanted("orders", store.topics, settings)
@@ -55,13 +55,13 @@ def test_the_settings_file_says_where_a_topic_starts(tmp_path: Path, store: SqlM
 
 
 def test_what_a_person_decided_counts_more_than_the_file(tmp_path: Path, store: SqlMetadataStore) -> None:
-    settings = settings_with(tmp_path, {"orders": {"remote.storage.enable": True, "deletion.allowed": True}})
+    settings = settings_with(tmp_path, {"orders": {"remote.storage.enable": True, "local.deletion.allowed": True}})
     store.topics.put(Topic(ORDERS_0.cluster_id, ORDERS_0.topic_id, "orders"))
 
     decision = decide(LOG, store.topics, settings)
 
     assert not decision.copies
-    assert not decision.deletes
+    assert not decision.trims
     assert not is_wanted("orders", store.topics, settings)
 
 
@@ -73,12 +73,12 @@ def test_a_decision_is_about_one_life_of_a_topic(tmp_path: Path, store: SqlMetad
 
 
 def test_copying_may_pause_while_everything_else_goes_on(tmp_path: Path, store: SqlMetadataStore) -> None:
-    store.topics.put(replace(ENABLED, deletion_allowed=True, properties={"remote.log.copy.disable": "true"}))
+    store.topics.put(replace(ENABLED, local_deletion_allowed=True, properties={"remote.log.copy.disable": "true"}))
 
     decision = decide(LOG, store.topics, settings_with(tmp_path))
 
     assert not decision.copies
-    assert decision.deletes
+    assert decision.trims
     assert decision.topic.remote_storage_enable
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from support.tiered_site import TIERED, TieredSite
+from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage_airflow.demo.errors import DemoError
 from tiered_storage_airflow.demo.expectation import ExpectedPartition
 from tiered_storage_airflow.demo.expired import (
@@ -35,14 +36,24 @@ def test_segments_that_came_later_do_not_count() -> None:
 def test_only_what_readers_see_is_remembered(tmp_path: Path) -> None:
     site = TieredSite(tmp_path)
     site.write_logs({"orders-0": 3})
-    site.configure({"orders": {**TIERED, "deletion.allowed": True, "retention.bytes": 2000, "retention.ms": -1}})
+    site.configure(
+        {
+            "orders": {
+                **TIERED,
+                "local.deletion.allowed": True,
+                "remote.deletion.allowed": True,
+                "retention.bytes": 2000,
+                "retention.ms": -1,
+            }
+        }
+    )
     site.copy()
     expected = ExpectedPartition("orders", 0, 0, lambda: iter(()))
 
     with site.open() as remote_log:
         before = readable_segments(remote_log, expected)
-        plans, _ = remote_log.plan_expiry(".*", remote_log.clock())
-        remote_log.mark_expired(plans, "test")
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
+        remote_log.deletions.mark_expired(plans, "test")
         after = readable_segments(remote_log, expected)
 
     assert sorted(before.values()) == [9, 19, 29]

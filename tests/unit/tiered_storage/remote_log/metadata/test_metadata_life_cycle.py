@@ -28,10 +28,14 @@ from support.metadata_stores import (
     sqlite_store,
 )
 from tiered_storage.errors import InvalidTransitionError, LeaseHeldError, LeaseLostError
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import (
     Lease,
+    PartitionDeleteState,
+    PartitionState,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
+    RemotePartitionDeleteMetadata,
     SegmentState,
     TopicIdPartition,
 )
@@ -66,6 +70,8 @@ class MetadataStoreMachine(RuleBasedStateMachine):
         self.segments: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
         self.finished: list[RemoteLogSegmentId] = []
         self.log_starts: dict[TopicIdPartition, int] = {}
+        self.lineages: dict[TopicIdPartition, tuple[EpochEntry, ...]] = {}
+        self.deletions: dict[TopicIdPartition, PartitionDeleteState] = {}
         self.unread: set[TopicIdPartition] = set()
 
     def teardown(self) -> None:
@@ -221,6 +227,29 @@ class MetadataStoreMachine(RuleBasedStateMachine):
         if self.is_newest(lease):
             self.log_starts[partition] = max(offset, self.log_starts.get(partition, 0))
 
+    @precondition(lambda self: self.given)
+    @rule(data=st.data(), epochs=st.sets(st.sampled_from(EPOCHS)))
+    def put_lineage(self, data: st.DataObject, epochs: set[int]) -> None:
+        lease = self.some_lease(data)
+        lineage = tuple(EpochEntry(epoch, epoch) for epoch in sorted(epochs))
+        with self.refused_unless_newest(lease):
+            self.store.segments.put_lineage(lease.topic_id_partition, lineage, lease)
+        if self.is_newest(lease):
+            self.lineages[lease.topic_id_partition] = lineage
+
+    @precondition(lambda self: self.given)
+    @rule(data=st.data(), state=st.sampled_from(PartitionDeleteState))
+    def delete_partition(self, data: st.DataObject, state: PartitionDeleteState) -> None:
+        lease = self.some_lease(data)
+        partition = lease.topic_id_partition
+        expected = self.refused_unless_newest(lease)
+        if self.is_newest(lease) and state - self.deletions.get(partition, -1) not in {0, 1}:
+            expected = pytest.raises(InvalidTransitionError)
+        with expected:
+            step = RemotePartitionDeleteMetadata(partition, state, self.clock.now)
+            self.store.segments.put_remote_partition_delete_metadata(step, lease)
+            self.deletions[partition] = state
+
     @rule()
     def open_anew(self) -> None:
         self.store.close()
@@ -240,6 +269,15 @@ class MetadataStoreMachine(RuleBasedStateMachine):
             assert self.store.segments.log_start_offset(partition) == self.log_starts.get(partition)
         had = {segment.topic_id_partition for segment in self.segments.values()}
         assert self.store.segments.list_partitions() == sorted(had)
+        states = {
+            partition: PartitionState(
+                self.log_starts.get(partition), self.lineages.get(partition, ()), self.deletions.get(partition)
+            )
+            for partition in {*had, *self.log_starts, *self.lineages, *self.deletions}
+        }
+        assert self.store.segments.partition_states() == states
+        for partition in PARTITIONS:
+            assert self.store.segments.partition_state(partition) == states.get(partition, PartitionState())
 
     @invariant()
     def every_reader_finds_what_the_model_finds(self) -> None:

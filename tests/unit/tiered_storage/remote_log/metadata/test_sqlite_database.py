@@ -126,10 +126,27 @@ def test_text_that_is_no_text_is_told(filled: Path, clock: ManualClock) -> None:
 
 
 def test_a_damaged_topic_is_told(filled: Path, clock: ManualClock) -> None:
-    _execute(filled, "INSERT INTO topics VALUES ('cluster-1', 'id', 'orders', 1, 0, '[]')")
+    _execute(filled, "INSERT INTO topics VALUES ('cluster-1', 'id', 'orders', 1, 0, '[]', 0)")
 
     with sqlite_store(filled.parent, clock) as store, pytest.raises(MetadataCorruptError, match="topic orders"):
         store.topics.list()
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "lineages VALUES ('cluster-1', 'topic-id-of-orders', 0, 'orders', '[[1]]')",
+        "partition_deletions VALUES ('cluster-1', 'topic-id-of-orders', 0, 'orders', 7, 1000)",
+    ],
+)
+def test_a_damaged_partition_is_told(filled: Path, clock: ManualClock, row: str) -> None:
+    _execute(filled, f"INSERT INTO {row}")
+
+    with sqlite_store(filled.parent, clock) as store:
+        for ask in (store.segments.partition_states, lambda: store.segments.partition_state(ORDERS_0)):
+            with pytest.raises(MetadataCorruptError, match="what is kept of orders-0 is damaged"):
+                ask()
+        assert store.segments.log_start_offset(ORDERS_0) is None
 
 
 def test_a_file_that_is_gone_while_its_last_commits_are_there_is_told(path: Path) -> None:

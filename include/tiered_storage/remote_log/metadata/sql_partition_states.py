@@ -1,0 +1,154 @@
+"""What is kept of a partition beside its segments, inside one transaction: log start, lineage, deletion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from sqlalchemy import BigInteger, Connection, Row, bindparam, select, update
+
+from tiered_storage.errors import (
+    ConfigurationError,
+    InvalidTransitionError,
+    LeaseLostError,
+    MetadataCorruptError,
+)
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.metadata import LogStart, ObservedLineage
+from tiered_storage.remote_log.metadata.segment_rows import epochs_of, epochs_text
+from tiered_storage.remote_log.metadata.sql_engine import insert_missing, insert_or_replace
+from tiered_storage.remote_log.metadata.sql_leases import newest_leases, why_lost
+from tiered_storage.remote_log.metadata.sql_partition_key import bound_key, has_bound_key, key_values, partition_of
+from tiered_storage.remote_log.metadata.sql_schema import lineages, log_starts, partition_deletions, partitions
+from tiered_storage.remote_log.model import (
+    Lease,
+    PartitionDeleteState,
+    PartitionState,
+    RemotePartitionDeleteMetadata,
+    TopicIdPartition,
+)
+
+_LOG_START, _LINEAGE, _DELETION = (
+    select(table).where(has_bound_key(table)) for table in (log_starts, lineages, partition_deletions)
+)
+_RAISE_LOG_START = (
+    update(log_starts)
+    .where(has_bound_key(log_starts), log_starts.c.log_start_offset < bindparam("offset", type_=BigInteger))
+    .values(log_start_offset=bindparam("offset", type_=BigInteger))
+)
+
+
+def state_of(connection: Connection, partition: TopicIdPartition, where: str) -> PartitionState:
+    """Return what is kept of `partition`. `where` names the database in messages."""
+    log_start, lineage, deletion = (
+        connection.execute(statement, bound_key(partition)).one_or_none()
+        for statement in (_LOG_START, _LINEAGE, _DELETION)
+    )
+    return _state(log_start, lineage, deletion, where)
+
+
+def log_start_of(connection: Connection, partition: TopicIdPartition) -> int | None:
+    """Return our log start of `partition` alone."""
+    row = connection.execute(_LOG_START, bound_key(partition)).one_or_none()
+    return None if row is None else row.log_start_offset
+
+
+def all_states(connection: Connection, where: str) -> dict[TopicIdPartition, PartitionState]:
+    """Return what is kept of every partition. `where` names the database in messages."""
+    starts, epochs, deletions = (
+        {_key(row): row for row in connection.execute(select(table))}
+        for table in (log_starts, lineages, partition_deletions)
+    )
+    named = {
+        _key(row): partition_of(row)
+        for table in (partition_deletions, lineages, partitions)
+        for row in connection.execute(select(table))
+    }
+    # A log start alone has no topic's name beside it; it is no part of the key.
+    unnamed = {key: TopicIdPartition(*key, topic=key[1]) for key in starts.keys() - named.keys()}
+    return {
+        partition: _state(starts.get(key), epochs.get(key), deletions.get(key), where)
+        for key, partition in (named | unnamed).items()
+    }
+
+
+def raise_log_starts(connection: Connection, items: Sequence[LogStart]) -> list[LeaseLostError | None]:
+    """Move log starts up; return, in order, what refused it."""
+    newest = newest_leases(connection, [partition for partition, _, _ in items])
+    outcomes = [why_lost(lease, newest) for _, _, lease in items]
+    moved = [(partition, offset) for (partition, offset, _), lost in zip(items, outcomes, strict=True) if lost is None]
+    if moved:
+        rows = [{**key_values(partition), "log_start_offset": offset} for partition, offset in moved]
+        insert_missing(connection, log_starts, rows)
+        connection.execute(
+            _RAISE_LOG_START, [{**bound_key(partition), "offset": offset} for partition, offset in moved]
+        )
+    return outcomes
+
+
+def check_lineage(partition: TopicIdPartition, lineage: Sequence[EpochEntry]) -> None:
+    """Raise ConfigurationError where an epoch does not rise or a start offset falls."""
+    for entry, following in pairwise(lineage):
+        if following.epoch <= entry.epoch or following.start_offset < entry.start_offset:
+            raise ConfigurationError(f"{partition}: {following} falls behind {entry} before it: this is no lineage")
+
+
+def write_lineages(connection: Connection, observed: Sequence[ObservedLineage]) -> list[LeaseLostError | None]:
+    """Replace lineages; return, in order, what refused it."""
+    newest = newest_leases(connection, [partition for partition, _, _ in observed])
+    outcomes = [why_lost(lease, newest) for _, _, lease in observed]
+    rows = [
+        {**key_values(partition), "topic": partition.topic, "leader_epochs": epochs_text(lineage)}
+        for (partition, lineage, _), lost in zip(observed, outcomes, strict=True)
+        if lost is None
+    ]
+    if rows:
+        insert_or_replace(connection, lineages, rows)
+    return outcomes
+
+
+def write_deletion(connection: Connection, metadata: RemotePartitionDeleteMetadata, lease: Lease, where: str) -> None:
+    """Take a step in a partition's deletion. Raises LeaseLostError and InvalidTransitionError."""
+    partition = metadata.topic_id_partition
+    _ensure_newest(connection, lease)
+    known = state_of(connection, partition, where).delete_state
+    if known is metadata.state:
+        return
+    if not (metadata.state is PartitionDeleteState.MARKED if known is None else known.may_become(metadata.state)):
+        was = "is not being deleted" if known is None else f"is {known.name} for deletion"
+        raise InvalidTransitionError(f"{partition} {was} and cannot become {metadata.state.name}")
+    row = {
+        **key_values(partition),
+        "topic": partition.topic,
+        "state": int(metadata.state),
+        "event_timestamp": metadata.event_timestamp,
+    }
+    insert_or_replace(connection, partition_deletions, [row])
+
+
+def _ensure_newest(connection: Connection, lease: Lease) -> None:
+    lost = why_lost(lease, newest_leases(connection, [lease.topic_id_partition]))
+    if lost is not None:
+        raise lost
+
+
+def _key(row: Row[Any]) -> tuple[str, str, int]:
+    return row.cluster_id, row.topic_id, row.partition
+
+
+def _state(
+    log_start: Row[Any] | None, lineage: Row[Any] | None, deletion: Row[Any] | None, where: str
+) -> PartitionState:
+    try:
+        return PartitionState(
+            None if log_start is None else log_start.log_start_offset,
+            () if lineage is None else epochs_of(lineage.leader_epochs),
+            None if deletion is None else PartitionDeleteState(deletion.state),
+        )
+    except (ValueError, TypeError) as error:
+        found = lineage or deletion
+        name = "" if found is None else f" of {partition_of(found)}"
+        raise MetadataCorruptError(
+            f"{where}: what is kept{name} is damaged ({error}): restore the metadata store from its backup"
+        ) from error

@@ -1,0 +1,123 @@
+"""The open parts of a remote log: what every operation on it works with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from typing import Self
+
+from tiered_storage.clock import Clock
+from tiered_storage.remote_log.copy_worker import options_of
+from tiered_storage.remote_log.log_directory_source import LogDirectorySource
+from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager, Topic, Topics
+from tiered_storage.remote_log.metadata.safety import Safety
+from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, open_metadata_store
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.storage import RemoteStorageManager
+from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
+from tiered_storage.remote_log.storage.opening import load_remote_storage_manager, open_object_client
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.topic_decision import decided_topic
+from tiered_storage.remote_log.work_area import WorkArea
+from tiered_storage.settings import Settings
+
+
+def store_options(settings: Settings, environ: Mapping[str, str] = os.environ) -> ObjectStoreOptions:
+    """Return how to reach the object store: the settings, and for secrets and what they leave out `environ` (AWS_*)."""
+    given = options_of(environ)
+    return replace(
+        given,
+        endpoint=settings.rsm_config_endpoint or given.endpoint,
+        region=settings.rsm_config_region or given.region,
+        allow_http=settings.rsm_config_allow_http,
+    )
+
+
+def open_storage(settings: Settings, options: ObjectStoreOptions) -> RemoteStorageManager:
+    """Open the RemoteStorageManager that the settings name; the caller closes it."""
+    return load_remote_storage_manager(settings.remote_log_storage_manager_class_name, settings.rsm_config_url, options)
+
+
+def open_work_area(settings: Settings, options: ObjectStoreOptions) -> WorkArea:
+    """Open the work area; the caller closes it."""
+    return WorkArea(settings.work_url, open_object_client(settings.work_url, options))
+
+
+def open_metadata(settings: Settings, clock: Clock) -> SqlMetadataStore:
+    """Open the metadata store that the settings name; the caller closes it."""
+    return open_metadata_store(
+        settings.rlmm_config_url.get_secret_value(), clock, busy_timeout_ms=settings.metadata_busy_timeout_ms
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLogParts:
+    """Everything that a remote log is made of, open until the end of a `with`, or `close`."""
+
+    settings: Settings
+    clock: Clock
+    options: ObjectStoreOptions
+    store: SqlMetadataStore
+    storage: RemoteStorageManager
+    work: WorkArea
+    source: LogDirectorySource
+
+    @classmethod
+    def open(cls, settings: Settings, clock: Clock, options: ObjectStoreOptions) -> Self:
+        """Open all parts; what was opened is closed again where a later one fails."""
+        with ExitStack() as opened:
+            store = opened.enter_context(open_metadata(settings, clock))
+            storage = opened.enter_context(closing(open_storage(settings, options)))
+            work = open_work_area(settings, options)
+            opened.pop_all()
+        source = LogDirectorySource(settings.log_dirs, settings.cluster_id, settings.log_end_is_stable)
+        return cls(settings, clock, options, store, storage, work, source)
+
+    @property
+    def segments(self) -> RemoteLogMetadataManager:
+        """The metadata of remote segments."""
+        return self.store.segments
+
+    @property
+    def leases(self) -> Leases:
+        """Who may change which partition."""
+        return self.store.leases
+
+    @property
+    def topics(self) -> Topics:
+        """What was decided for each topic."""
+        return self.store.topics
+
+    @property
+    def safety(self) -> Safety:
+        """What makes deleting safe."""
+        return self.store.safety
+
+    def bind_store(self) -> None:
+        """Make sure that store and metadata carry one another's UUID; a store of nobody's is marked as ours.
+
+        Raises StoreMismatchError. A user's own RemoteStorageManager answers for its store itself.
+        """
+        if not isinstance(self.storage, ObjectRemoteStorageManager):
+            return
+        identity = self.store.identity
+        uuid = self.storage.ensure_identity(identity.metadata_uuid, identity.bound_store_uuid())
+        identity.bind_store(uuid)
+
+    def decided_topic(self, partition: TopicIdPartition) -> Topic:
+        """Return what was decided for the partition's topic, or the seed that the settings file has for its name."""
+        return decided_topic(partition.cluster_id, partition.topic_id, partition.topic, self.topics, self.settings)
+
+    def close(self) -> None:
+        """Close all parts."""
+        self.work.close()
+        self.storage.close()
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,248 @@
+"""What every RemoteLogMetadataManager keeps of a partition beside its segments: log start, lineage, deletion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from support.metadata_stores import (
+    DELETED,
+    FINISHED,
+    METADATA_STORES,
+    ORDERS_0,
+    ORDERS_1,
+    STARTED,
+    ManualClock,
+    MetadataStoreOpener,
+    a_segment,
+    add_and_bring_to,
+)
+from tiered_storage.errors import ConfigurationError, InvalidTransitionError, LeaseLostError
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
+from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore
+from tiered_storage.remote_log.model import (
+    Lease,
+    PartitionDeleteState,
+    PartitionState,
+    RemotePartitionDeleteMetadata,
+    TopicIdPartition,
+)
+
+MARKED, DELETION_STARTED, DELETION_FINISHED = PartitionDeleteState
+LINEAGE = (EpochEntry(0, 0), EpochEntry(3, 2**40), EpochEntry(4, 2**40))
+UNKNOWN = PartitionState(None, (), None)
+CLICKS_0 = TopicIdPartition("cluster-1", "topic-id-of-clicks", 0, "clicks")
+
+Change = Callable[[RemoteLogMetadataManager, Lease], object]
+
+
+@pytest.fixture(params=METADATA_STORES)
+def opener(request: pytest.FixtureRequest) -> MetadataStoreOpener:
+    implementation: MetadataStoreOpener = request.param
+    return implementation
+
+
+@pytest.fixture
+def store(opener: MetadataStoreOpener, tmp_path: Path) -> Iterator[SqlMetadataStore]:
+    with opener(tmp_path, ManualClock()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def lease(store: SqlMetadataStore) -> Lease:
+    return store.leases.acquire(ORDERS_0, "run-1", 60_000)
+
+
+def deletion(
+    state: PartitionDeleteState, event_timestamp: int = 1_000, partition: TopicIdPartition = ORDERS_0
+) -> RemotePartitionDeleteMetadata:
+    return RemotePartitionDeleteMetadata(partition, state, event_timestamp)
+
+
+CHANGES: dict[str, Change] = {
+    "log start": lambda segments, lease: segments.advance_log_start_offset(lease.topic_id_partition, 7, lease),
+    "lineage": lambda segments, lease: segments.put_lineage(lease.topic_id_partition, LINEAGE, lease),
+    "deletion": lambda segments, lease: segments.put_remote_partition_delete_metadata(
+        deletion(MARKED, partition=lease.topic_id_partition), lease
+    ),
+}
+
+every_change = pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+
+
+def test_nothing_is_kept_of_a_partition_at_first(store: SqlMetadataStore) -> None:
+    assert store.segments.partition_state(ORDERS_0) == UNKNOWN
+    assert store.segments.partition_states() == {}
+
+
+def test_everything_that_is_kept_comes_back(store: SqlMetadataStore, lease: Lease) -> None:
+    for change in CHANGES.values():
+        change(store.segments, lease)
+
+    kept = PartitionState(7, LINEAGE, MARKED)
+    assert store.segments.partition_state(ORDERS_0) == kept
+    assert store.segments.partition_states() == {ORDERS_0: kept}
+    assert store.segments.partition_state(ORDERS_1) == UNKNOWN
+
+
+@every_change
+def test_each_is_kept_without_the_others_and_by_its_partition_alone(store: SqlMetadataStore, change: Change) -> None:
+    reborn = replace(ORDERS_0, topic_id="topic-id-of-orders-created-anew")
+    change(store.segments, store.leases.acquire(reborn, "run-1", 60_000))
+
+    kept = store.segments.partition_state(replace(reborn, topic="another name"))
+    assert sum(value in {7, LINEAGE, MARKED} for value in (kept.log_start_offset, kept.lineage, kept.delete_state)) == 1
+    assert store.segments.partition_states() == {reborn: kept}
+    assert store.segments.partition_state(ORDERS_0) == UNKNOWN
+
+
+def test_partitions_with_segments_alone_are_among_all_states(store: SqlMetadataStore, lease: Lease) -> None:
+    add_and_bring_to(store, a_segment(lease), lease, DELETED)
+    other = store.leases.acquire(CLICKS_0, "run-1", 60_000)
+    store.segments.put_lineage(CLICKS_0, LINEAGE, other)
+
+    states = store.segments.partition_states()
+
+    assert states == {ORDERS_0: UNKNOWN, CLICKS_0: PartitionState(None, LINEAGE, None)}
+    assert {partition.topic for partition in states} == {"orders", "clicks"}
+    assert list(store.segments.list_partitions()) == [ORDERS_0], "a lineage is no segment"
+
+
+@every_change
+def test_a_lease_that_was_taken_over_changes_nothing(store: SqlMetadataStore, lease: Lease, change: Change) -> None:
+    store.leases.acquire(ORDERS_0, "run-1", 60_000)
+
+    with pytest.raises(LeaseLostError, match="taken over"):
+        change(store.segments, lease)
+
+    assert store.segments.partition_state(ORDERS_0) == UNKNOWN
+
+
+@every_change
+def test_a_lease_that_was_never_given_changes_nothing(store: SqlMetadataStore, change: Change) -> None:
+    with pytest.raises(LeaseLostError, match="never given"):
+        change(store.segments, Lease(ORDERS_0, "run-1", 5, 0))
+
+    assert store.segments.partition_states() == {}
+
+
+def test_a_lease_of_another_partition_is_refused(store: SqlMetadataStore, lease: Lease) -> None:
+    for change in (
+        lambda: store.segments.put_lineage(ORDERS_1, LINEAGE, lease),
+        lambda: store.segments.put_remote_partition_delete_metadata(deletion(MARKED, partition=ORDERS_1), lease),
+        lambda: store.segments.advance_log_start_offsets([(ORDERS_0, 1, lease), (ORDERS_1, 1, lease)]),
+    ):
+        with pytest.raises(ConfigurationError, match="orders-1: cannot be changed under a lease of orders-0"):
+            change()
+
+    assert store.segments.partition_states() == {}
+
+
+def test_a_lineage_takes_the_place_of_an_earlier_one(store: SqlMetadataStore, lease: Lease) -> None:
+    for lineage in (LINEAGE, (), (EpochEntry(9, 1),)):
+        store.segments.put_lineage(ORDERS_0, lineage, lease)
+        assert store.segments.partition_state(ORDERS_0).lineage == lineage
+
+
+@pytest.mark.parametrize("second", [EpochEntry(2, 20), EpochEntry(1, 20), EpochEntry(3, 9)])
+def test_epochs_that_are_no_lineage_are_refused(store: SqlMetadataStore, lease: Lease, second: EpochEntry) -> None:
+    store.segments.put_lineage(ORDERS_0, LINEAGE, lease)
+
+    with pytest.raises(ConfigurationError, match=r"orders-0: .*falls behind.*no lineage"):
+        store.segments.put_lineage(ORDERS_0, (EpochEntry(2, 10), second), lease)
+
+    assert store.segments.partition_state(ORDERS_0).lineage == LINEAGE
+
+
+@pytest.mark.parametrize("after", [None, *PartitionDeleteState])
+@pytest.mark.parametrize("step", PartitionDeleteState)
+def test_the_deletion_of_a_partition_goes_step_by_step(
+    store: SqlMetadataStore, lease: Lease, after: PartitionDeleteState | None, step: PartitionDeleteState
+) -> None:
+    for earlier in PartitionDeleteState:
+        if after is not None and earlier <= after:
+            store.segments.put_remote_partition_delete_metadata(deletion(earlier), lease)
+    following = MARKED if after is None else after + 1
+    if step in {after, following}:
+        store.segments.put_remote_partition_delete_metadata(deletion(step, 2_000), lease)
+        assert store.segments.partition_state(ORDERS_0).delete_state is step
+        return
+
+    told = "is not being deleted" if after is None else f"is {after.name} for deletion"
+    with pytest.raises(InvalidTransitionError, match=f"orders-0 {told} and cannot become {step.name}"):
+        store.segments.put_remote_partition_delete_metadata(deletion(step, 2_000), lease)
+    assert store.segments.partition_state(ORDERS_0).delete_state is after
+
+
+def test_many_lineages_are_kept_and_the_refused_told(store: SqlMetadataStore, lease: Lease) -> None:
+    lost = store.leases.acquire(ORDERS_1, "run-1", 60_000)
+    store.leases.acquire(ORDERS_1, "run-1", 60_000)
+    clicks = store.leases.acquire(CLICKS_0, "run-1", 60_000)
+    one = (EpochEntry(1, 1),)
+
+    first, second, third, fourth = store.segments.put_lineages(
+        [(ORDERS_0, one, lease), (ORDERS_1, one, lost), (CLICKS_0, LINEAGE, clicks), (ORDERS_0, LINEAGE, lease)]
+    )
+
+    assert (first, third, fourth) == (None, None, None)
+    assert isinstance(second, LeaseLostError)
+    kept = {partition: state.lineage for partition, state in store.segments.partition_states().items()}
+    assert kept == {ORDERS_0: LINEAGE, CLICKS_0: LINEAGE}
+    assert store.segments.put_lineages([]) == []
+
+
+def test_one_that_is_no_lineage_stops_the_whole_call_before_it_writes(store: SqlMetadataStore, lease: Lease) -> None:
+    with pytest.raises(ConfigurationError, match="no lineage"):
+        store.segments.put_lineages([(ORDERS_0, LINEAGE, lease), (ORDERS_0, (LINEAGE[1], LINEAGE[0]), lease)])
+
+    assert store.segments.partition_states() == {}
+
+
+def test_many_log_starts_are_moved_and_the_refused_told(store: SqlMetadataStore, lease: Lease) -> None:
+    lost = store.leases.acquire(ORDERS_1, "run-1", 60_000)
+    store.leases.acquire(ORDERS_1, "run-1", 60_000)
+    clicks = store.leases.acquire(CLICKS_0, "run-1", 60_000)
+    store.segments.advance_log_start_offset(CLICKS_0, 2**40, clicks)
+
+    first, second, third, fourth = store.segments.advance_log_start_offsets(
+        [(ORDERS_0, 3, lease), (ORDERS_1, 5, lost), (CLICKS_0, 4, clicks), (ORDERS_0, 8, lease)]
+    )
+
+    assert (first, third, fourth) == (None, None, None)
+    assert isinstance(second, LeaseLostError)
+    assert store.segments.log_start_offset(ORDERS_0) == 8
+    assert store.segments.log_start_offset(ORDERS_1) is None
+    assert store.segments.log_start_offset(CLICKS_0) == 2**40
+    assert store.segments.advance_log_start_offsets([]) == []
+
+
+def test_ids_are_known_in_every_state_and_by_their_partition(store: SqlMetadataStore, lease: Lease) -> None:
+    segments = [a_segment(lease, start, start + 9) for start in range(0, 30, 10)]
+    for segment, state in zip(segments, (STARTED, FINISHED, DELETED), strict=True):
+        add_and_bring_to(store, segment, lease, state)
+    ids = [segment.segment_id.id for segment in segments]
+
+    assert store.segments.known_segment_ids(ORDERS_0, [*ids, "nobody's", ids[0]]) == set(ids)
+    assert store.segments.known_segment_ids(ORDERS_1, ids) == frozenset()
+    assert store.segments.known_segment_ids(ORDERS_0, []) == frozenset()
+
+
+def test_more_ids_than_one_statement_takes_are_asked_for(store: SqlMetadataStore, lease: Lease) -> None:
+    segments = [a_segment(lease, start, start) for start in range(1_500)]
+    store.segments.add_remote_log_segments([(segment, lease) for segment in segments])
+    ids = {segment.segment_id.id for segment in segments}
+
+    assert store.segments.known_segment_ids(ORDERS_0, ids | {f"other-{number}" for number in range(1_500)}) == ids
+
+
+def test_what_one_opening_wrote_another_sees(
+    store: SqlMetadataStore, lease: Lease, opener: MetadataStoreOpener, tmp_path: Path
+) -> None:
+    with opener(tmp_path, ManualClock()) as other:
+        assert other.segments.partition_state(ORDERS_0) == UNKNOWN
+        store.segments.put_lineage(ORDERS_0, LINEAGE, lease)
+        assert other.segments.partition_state(ORDERS_0).lineage == LINEAGE

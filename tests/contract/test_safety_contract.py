@@ -1,0 +1,178 @@
+"""What every Safety keeps to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from support.metadata_stores import METADATA_STORES, ORDERS_0, ORDERS_1, ManualClock, MetadataStoreOpener
+from tiered_storage.remote_log.metadata.safety import (
+    LONGEST_TEXT,
+    AuditVerdict,
+    DeletionFailure,
+    Safety,
+    Stop,
+)
+from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
+from tiered_storage.remote_log.selection import Selection
+
+CLICKS_2 = TopicIdPartition("cluster-1", "topic-id-of-clicks", 2, "clicks")
+QUICK = AuditVerdict("cluster-1", "topic-id-of-orders", False, 2**41, 3, "3 missing objects")
+A, B = (RemoteLogSegmentId(ORDERS_0, name) for name in ("a", "b"))
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(params=METADATA_STORES)
+def opener(request: pytest.FixtureRequest) -> MetadataStoreOpener:
+    implementation: MetadataStoreOpener = request.param
+    return implementation
+
+
+@pytest.fixture
+def safety(opener: MetadataStoreOpener, tmp_path: Path, clock: ManualClock) -> Iterator[Safety]:
+    with opener(tmp_path, clock) as store:
+        yield store.safety
+
+
+def test_nothing_is_stopped_found_or_failed_at_first(safety: Safety) -> None:
+    assert safety.stopped() is None
+    assert safety.verdicts("cluster-1", "topic-id-of-orders") == []
+    assert list(safety.failures()) == []
+
+
+def test_deletions_are_stopped_until_that_is_lifted(safety: Safety, clock: ManualClock) -> None:
+    safety.stop("a wrong mount", "ada")
+    first = safety.stopped()
+    clock.now += 5
+    safety.stop("the audit of tonight", "grace")
+
+    assert first == Stop("a wrong mount", "ada", clock.now - 5)
+    assert safety.stopped() == Stop("the audit of tonight", "grace", clock.now)
+
+    safety.lift("ada")
+    assert safety.stopped() is None
+    safety.lift("ada")
+    safety.stop("", "ada")
+    assert safety.stopped() == Stop("", "ada", clock.now)
+
+
+def test_lifting_what_was_never_stopped_does_nothing(safety: Safety) -> None:
+    safety.lift("ada")
+    assert safety.stopped() is None
+
+
+def test_every_opening_sees_the_switch(
+    safety: Safety, opener: MetadataStoreOpener, tmp_path: Path, clock: ManualClock
+) -> None:
+    with opener(tmp_path, clock) as other:
+        safety.stop("a wrong mount", "ada")
+        assert other.safety.stopped() == Stop("a wrong mount", "ada", clock.now)
+
+
+def test_a_verdict_takes_the_place_of_the_earlier_one_of_its_depth(safety: Safety) -> None:
+    deep = replace(QUICK, deep=True, anomalies=0, message="")
+    safety.put_verdict(deep)
+    safety.put_verdict(QUICK)
+    assert safety.verdicts("cluster-1", "topic-id-of-orders") == [QUICK, deep]
+
+    later = replace(QUICK, audited_at=QUICK.audited_at + 1, anomalies=0, message="")
+    safety.put_verdict(later)
+    assert safety.verdicts("cluster-1", "topic-id-of-orders") == [later, deep]
+
+    safety.put_verdict(replace(later, message="the same time, told later"))
+    assert safety.verdicts("cluster-1", "topic-id-of-orders")[0].message == "the same time, told later"
+
+
+def test_an_audit_that_began_earlier_and_ends_later_changes_nothing(safety: Safety) -> None:
+    safety.put_verdict(QUICK)
+    safety.put_verdict(replace(QUICK, audited_at=QUICK.audited_at - 1, anomalies=0))
+
+    assert safety.verdicts("cluster-1", "topic-id-of-orders") == [QUICK]
+
+
+def test_verdicts_are_those_of_one_topic_or_of_the_whole_store(safety: Safety) -> None:
+    whole = replace(QUICK, topic_id="")
+    elsewhere = replace(QUICK, cluster_id="cluster-2")
+    for verdict in (QUICK, whole, elsewhere):
+        safety.put_verdict(verdict)
+
+    assert safety.verdicts("cluster-1", "topic-id-of-orders") == [QUICK]
+    assert safety.verdicts("cluster-1", "") == [whole]
+    assert safety.verdicts("cluster-2", "topic-id-of-orders") == [elsewhere]
+
+
+def test_failures_are_counted_from_the_first_to_the_last(safety: Safety) -> None:
+    safety.note_failures({A: "refused"}, 1_000)
+    safety.note_failures({A: "out of reach", B: "refused"}, 2_000)
+
+    assert list(safety.failures()) == [
+        DeletionFailure(A, 2, 1_000, 2_000, "out of reach"),
+        DeletionFailure(B, 1, 2_000, 2_000, "refused"),
+    ]
+
+
+def test_a_failure_that_is_forgotten_begins_anew(safety: Safety) -> None:
+    safety.note_failures({A: "refused", B: "refused"}, 1_000)
+    safety.forget_failures([A, RemoteLogSegmentId(ORDERS_1, "b"), A])
+    safety.forget_failures([])
+    safety.note_failures({}, 1_500)
+
+    assert [failure.segment_id for failure in safety.failures()] == [B]
+    safety.note_failures({A: "again"}, 3_000)
+    assert next(safety.failures()) == DeletionFailure(A, 1, 3_000, 3_000, "again")
+
+
+def test_failures_can_be_those_of_a_selection(safety: Safety) -> None:
+    ids = [RemoteLogSegmentId(partition, "a") for partition in (CLICKS_2, ORDERS_0, ORDERS_1)]
+    safety.note_failures(dict.fromkeys(ids, "refused"), 1_000)
+
+    found = [failure.segment_id.topic_id_partition for failure in safety.failures()]
+    assert [str(partition) for partition in found] == ["clicks-2", "orders-0", "orders-1"]
+    assert [failure.segment_id for failure in safety.failures(Selection("orders"))] == ids[1:]
+    assert [failure.segment_id for failure in safety.failures(Selection(".*", frozenset({1, 2})))] == [ids[0], ids[2]]
+
+
+def test_more_failures_than_one_statement_takes_are_noted_streamed_and_forgotten(safety: Safety) -> None:
+    ids = [
+        RemoteLogSegmentId(partition, f"{number:04}") for partition in (ORDERS_0, ORDERS_1) for number in range(1_250)
+    ]
+    safety.note_failures(dict.fromkeys(ids, "refused"), 1_000)
+    safety.note_failures(dict.fromkeys(ids, "refused"), 2_000)
+
+    listed = list(safety.failures())
+    assert [failure.segment_id for failure in listed] == ids
+    assert {failure.attempts for failure in listed} == {2}
+    safety.forget_failures(ids[:2_499])
+    assert [failure.segment_id for failure in safety.failures()] == ids[2_499:]
+
+
+def test_a_listing_that_nobody_ends_keeps_nobody_from_writing(safety: Safety) -> None:
+    safety.note_failures({A: "refused", B: "refused"}, 1_000)
+    listing = safety.failures()
+    next(listing)
+
+    safety.forget_failures([A, B])
+
+    assert list(safety.failures()) == []
+
+
+def test_a_text_without_end_is_cut(safety: Safety) -> None:
+    safety.stop("x" * 10_000, "ada")
+    safety.put_verdict(replace(QUICK, message="y" * 10_000))
+    safety.note_failures({A: "z" * 10_000}, 1_000)
+
+    stopped = safety.stopped()
+    assert stopped is not None
+    for text in (
+        stopped.reason,
+        safety.verdicts("cluster-1", "topic-id-of-orders")[0].message,
+        next(safety.failures()).error,
+    ):
+        assert (len(text), text[-1]) == (LONGEST_TEXT, "…")

@@ -1,0 +1,159 @@
+"""What an earlier version left is opened, believed, and brought to its end by this one."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from support.remote_logs import held_by, offsets_read, partition_of, ranges, segments_of, states_of, topic_id
+from support.yesterdays_state import FOLDER, RUN, YESTERDAY, generation, open_at, taken_up
+from tiered_storage.errors import LeaseHeldError
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.copy_job import CopyJob
+from tiered_storage.remote_log.copy_messages import CopyOutcome
+from tiered_storage.remote_log.copy_plan import CopyPlan
+from tiered_storage.remote_log.expiry import ExpiryPlan
+from tiered_storage.remote_log.metadata.sql_schema import SCHEMA_VERSION, VERSION_TABLE
+from tiered_storage.remote_log.model import PartitionState, SegmentState
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+
+ORDERS_0, ORDERS_1 = (partition_of("orders", number) for number in range(2))
+PAYMENTS_0 = partition_of("payments")
+LATER = YESTERDAY + 1_000
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return taken_up(1, tmp_path / "site")
+
+
+def database_of(root: Path) -> Path:
+    return root / "state" / "remote_log_metadata.db"
+
+
+def schema_of(root: Path) -> str:
+    with closing(sqlite3.connect(f"file:{database_of(root)}?immutable=1", uri=True)) as connection:
+        [[version]] = connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchall()  # noqa: S608
+        return str(version)
+
+
+def test_the_golden_state_is_of_the_first_schema_and_is_migrated(root: Path) -> None:
+    assert schema_of(generation(1)) == "0001"
+    with open_at(root):
+        pass
+    assert schema_of(root) == SCHEMA_VERSION
+    with open_at(root):
+        pass
+
+
+def test_every_segment_is_what_it_was(root: Path) -> None:
+    with open_at(root) as remote_log:
+        assert states_of(remote_log, ORDERS_0) == [
+            (0, "DELETE_SEGMENT_STARTED"),
+            (10, "COPY_SEGMENT_FINISHED"),
+            (20, "COPY_SEGMENT_FINISHED"),
+        ]
+        assert states_of(remote_log, ORDERS_1) == [(start, "COPY_SEGMENT_STARTED") for start in (0, 10, 20)]
+        assert ranges(segments_of(remote_log, PAYMENTS_0)) == [(10, 19), (20, 29)]
+        assert [remote_log.segments.log_start_offset(each) for each in (ORDERS_0, ORDERS_1, PAYMENTS_0)] == [
+            10,
+            None,
+            10,
+        ]
+        first = segments_of(remote_log, PAYMENTS_0)[0]
+        assert (first.size, first.max_timestamp - YESTERDAY, first.leader_epochs) == (
+            920,
+            -9_981_000,
+            (EpochEntry(0, 10),),
+        )
+        found = remote_log.segments.remote_log_segment_metadata(PAYMENTS_0, 15, leader_epoch=0)
+        assert found == first
+
+
+def test_decisions_keep_their_meaning(root: Path) -> None:
+    with open_at(root) as remote_log:
+        decided = {topic.name: topic for topic in remote_log.topics.list()}
+        assert set(decided) == {"orders", "returns"}
+        assert decided["orders"].topic_id == topic_id("orders")
+        assert decided["orders"].properties == {"retention.ms": "9985000"}
+        for given, allowed in (
+            (decided["orders"], True),
+            (decided["returns"], False),
+            (remote_log.settings.topics["payments"], True),
+            (remote_log.settings.topics["orders"], False),
+        ):
+            assert (given.local_deletion_allowed, given.remote_deletion_allowed) == (allowed, allowed)
+
+
+def test_what_later_versions_keep_of_a_partition_is_not_made_up(root: Path) -> None:
+    with open_at(root) as remote_log:
+        assert remote_log.segments.partition_states() == {
+            ORDERS_0: PartitionState(10, (), None),
+            ORDERS_1: PartitionState(None, (), None),
+            PAYMENTS_0: PartitionState(10, (), None),
+        }
+        assert remote_log.safety.stopped() is None
+        assert list(remote_log.safety.failures()) == []
+        deleted = json.loads((root / "state" / "work" / RUN / "expiry.jsonl").read_text("utf-8").splitlines()[0])
+        [gone] = [segment["segment_id"]["id"] for segment in deleted["segments"]]
+        assert remote_log.segments.known_segment_ids(PAYMENTS_0, [gone, "nobody's"]) == {gone}
+
+
+def test_the_copy_that_was_under_way_is_committed_and_read(root: Path) -> None:
+    with open_at(root, LATER) as remote_log:
+        job, description = CopyJob.read(remote_log.work, FOLDER)
+        assert (job.groups, len(list(job.outcomes()))) == (1, 9)
+        assert description.storage_url == remote_log.settings.rsm_config_url
+        outcomes = remote_log.work.read(f"{FOLDER}/commit-00002.jsonl", CopyOutcome)
+        report = remote_log.commit_copy(outcomes)
+        assert report.is_whole
+        assert ranges(report.committed) == [(0, 9), (10, 19), (20, 29)]
+        assert offsets_read(remote_log, 0, ORDERS_1) == list(range(35))
+        assert offsets_read(remote_log, 10, ORDERS_0) == list(range(10, 35))
+        assert offsets_read(remote_log, 10, PAYMENTS_0) == list(range(10, 35))
+
+
+def test_plans_that_were_written_down_are_carried_out(root: Path) -> None:
+    with open_at(root, LATER) as remote_log:
+        [plan] = remote_log.work.read(f"{RUN}/plan.jsonl", CopyPlan)
+        assert len(plan.segments) == 9
+        # The same owner tries again: what was begun and never committed is copied anew.
+        begun = remote_log.begin_copy(plan, "yesterday")
+        assert {task.metadata.topic_id_partition for task in begun.tasks} == {ORDERS_1}
+        expiry = remote_log.work.read(f"{RUN}/expiry.jsonl", ExpiryPlan)
+        assert [(each.topic_id_partition, each.new_log_start) for each in expiry] == [(PAYMENTS_0, 10), (ORDERS_0, 10)]
+        done, left = remote_log.deletions.mark_expired(expiry, "today")
+        assert (done, left) == ((PAYMENTS_0, ORDERS_0), ())
+
+
+def test_the_deletion_that_was_under_way_is_done_and_the_audit_is_clean(root: Path) -> None:
+    with open_at(root, LATER) as remote_log:
+        remote_log.commit_copy(remote_log.work.read(f"{FOLDER}/commit-00002.jsonl", CopyOutcome))
+        [going] = [segment for segment in segments_of(remote_log, ORDERS_0) if segment.start_offset == 0]
+        assert remote_log.deletions.delete_marked("today").deleted == (
+            replace(going, state=SegmentState.DELETE_SEGMENT_FINISHED, event_timestamp=LATER),
+        )
+        report = remote_log.checks.audit(deep=True)
+        assert (report.segments, report.anomalies) == (7, ())
+
+
+def test_the_store_alone_tells_the_same(root: Path) -> None:
+    with open_at(root) as remote_log:
+        storage = remote_log.storage
+        assert isinstance(storage, ObjectRemoteStorageManager)
+        listed = {found.segment.segment_id: found.segment for found in storage.list_objects() if found.segment}
+        for known in segments_of(remote_log, PAYMENTS_0):
+            # The lease that it was copied under is known to the metadata alone.
+            assert storage.read_metadata(listed[known.segment_id]) == replace(known, fencing_number=0)
+
+
+def test_a_lease_that_was_held_keeps_others_out_and_its_number_goes_on(root: Path) -> None:
+    with open_at(root, LATER) as remote_log, pytest.raises(LeaseHeldError, match="yesterday works on it"):
+        held_by(remote_log, "today", ORDERS_1)
+    with open_at(root, YESTERDAY + 600_001) as remote_log:
+        assert held_by(remote_log, "today", ORDERS_1).fencing_number == 2

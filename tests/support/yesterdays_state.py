@@ -1,0 +1,49 @@
+"""The state that earlier versions left, tests/golden/remote-log-*: where it is, and how a test takes one up."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from support.metadata_stores import ManualClock
+from support.remote_logs import CLUSTER_ID, NOW
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.remote_log_parts import store_options
+from tiered_storage.settings import load_settings
+
+__all__ = ["CLUSTER_ID", "FOLDER", "PLACE", "RUN", "YESTERDAY", "generation", "open_at", "taken_up", "works_texts"]
+
+YESTERDAY = NOW + 10_000_000
+"""The time (ms) at which it was left."""
+
+PLACE = "/yesterday"
+"""Stands in the work area's files for the folder that everything was in."""
+
+RUN = "runs/yesterday"
+FOLDER = f"{RUN}/1"
+
+_GOLDEN = Path(__file__).parent.parent / "golden"
+
+
+def generation(number: int) -> Path:
+    """Return where the state of that generation is."""
+    return _GOLDEN / f"remote-log-{number}"
+
+
+def taken_up(number: int, root: Path) -> Path:
+    """Copy a generation's state to `root`, which must not exist, as if it had always been there."""
+    shutil.copytree(generation(number), root)
+    for text in works_texts(root):
+        text.write_text(text.read_text("utf-8").replace(PLACE, str(root)), "utf-8")
+    return root
+
+
+def open_at(root: Path, now: int = YESTERDAY) -> RemoteLogManager:
+    """Open the remote log at `root`; use it in a `with`."""
+    settings = load_settings(root / "settings.yaml", environ={})
+    return RemoteLogManager.open(settings, ManualClock(now), store_options(settings, {}))
+
+
+def works_texts(root: Path) -> list[Path]:
+    """Return the work area's files."""
+    return [path for path in (root / "state" / "work").rglob("*.json*") if path.is_file()]

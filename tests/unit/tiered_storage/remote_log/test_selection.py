@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.remote_log.selection import EVERYTHING, MOST_PARTITIONS, Selection, parse_partitions
+
+
+def test_a_selection_is_about_whole_names() -> None:
+    assert Selection("orders|clicks").matches("clicks")
+    assert not Selection("orders").matches("orders-eu")
+    assert EVERYTHING.matches("anything")
+    assert EVERYTHING.matches("anything", 7)
+
+
+def test_a_selection_may_name_partitions() -> None:
+    chosen = Selection("orders", frozenset({0, 2}))
+    assert [number for number in range(4) if chosen.matches("orders", number)] == [0, 2]
+    assert not chosen.matches("clicks", 0)
+    assert chosen.matches("orders"), "a partition whose number is unknown may be one of them"
+    assert not Selection("orders", frozenset()).matches("orders", 0)
+
+
+def test_an_expression_that_is_none_is_refused_at_once() -> None:
+    with pytest.raises(ConfigurationError, match=r"topics: 'orders\(' is not a regular expression: missing \)"):
+        Selection("orders(")
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("", None),
+        ("  ", None),
+        ("0", {0}),
+        ("0,2-4", {0, 2, 3, 4}),
+        (" 7 , 3-3 ", {3, 7}),
+        ("1-3,2-4", {1, 2, 3, 4}),
+        (f"0-{MOST_PARTITIONS - 1}", set(range(MOST_PARTITIONS))),
+    ],
+)
+def test_numbers_and_ranges_are_read(text: str, numbers: set[int] | None) -> None:
+    assert parse_partitions(text) == numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("orders", "'orders' in 'orders' is no number and no range: write them as 0,2-4"),
+        ("1,,2", "'' in '1,,2' is no number"),
+        ("-1", "'-1' in '-1' is no number"),
+        ("1-", "'1-' in '1-' is no number"),
+        ("1.5", "is no number"),
+        ("\u0661", "is no number"),
+        ("4-2", "'4-2' in '4-2' ends before it begins"),
+        (f"0-{MOST_PARTITIONS}", "names more than 100,000"),
+        ("0-60000,70000-130000", "names more than 100,000"),
+        ("0-9999999999", "names more than 100,000"),
+        ("99999999999", "is no number"),
+    ],
+)
+def test_what_names_no_partitions_is_refused(text: str, why: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^partitions: .*{why}"):
+        parse_partitions(text)
+
+
+@given(st.frozensets(st.integers(0, 2**31 - 1), min_size=1, max_size=20))
+def test_numbers_that_are_written_down_are_read_again(numbers: frozenset[int]) -> None:
+    assert parse_partitions(",".join(str(number) for number in numbers)) == numbers
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_numbers_or_is_refused(text: str) -> None:
+    try:
+        parse_partitions(text)
+    except ConfigurationError as refused:
+        assert "partitions: " in str(refused)
