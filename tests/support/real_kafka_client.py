@@ -57,8 +57,17 @@ class RealKafkaClient:
         admin.delete_records([wanted], operation_timeout=REQUEST_SECONDS)[wanted].result(REQUEST_SECONDS)
 
     def topic_id(self, name: str) -> str:
+        """Return the id of a topic; one that was made just now the broker may not know yet."""
         admin = self._admin()
-        described = admin.describe_topics(TopicCollection([name]))[name].result(REQUEST_SECONDS)
+        deadline = time.monotonic() + REQUEST_SECONDS
+        while True:
+            try:
+                described = admin.describe_topics(TopicCollection([name]))[name].result(REQUEST_SECONDS)
+                break
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.2)
         most = described.topic_id.get_most_significant_bits()
         least = described.topic_id.get_least_significant_bits()
         return encode_uuid(struct.pack(">qq", most, least))
