@@ -21,11 +21,15 @@ _HIGHEST_OFFSET = (1 << 63) - 2
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a `.log` file holds: sound batches, then maybe what a crash has torn, or a batch that may not be cut off."""
+    """What a `.log` file holds: sound batches, then maybe what a crash has torn, or a batch that may not be cut off.
+
+    `is_followed`: a whole batch comes right behind the broken one.
+    """
 
     sound: bytes
     next_offset: int
     is_torn: bool
+    is_followed: bool
     is_refused: bool
     has_control: bool
 
@@ -39,12 +43,15 @@ def survey(content: bytes, base_offset: int, segment_end: int | None = None) -> 
             break
         last = _last_offset(rest, base_offset, next_offset)
         if last is None or (segment_end is not None and last >= segment_end):
-            return Survey(content[:position], next_offset, is_torn=False, is_refused=True, has_control=has_control)
+            return Survey(content[:position], next_offset, False, False, is_refused=True, has_control=has_control)
         has_control |= bool(rest[_CRC_END + 1] & 0x20)
         next_offset = last + 1
         position += _size(rest)
-    is_torn = position < len(content)
-    return Survey(content[:position], next_offset, is_torn, is_refused=False, has_control=has_control)
+    rest = content[position:]
+    behind = _LENGTH_END + max(0, _size(rest) - _LENGTH_END) if len(rest) >= _LENGTH_END else len(rest)
+    return Survey(
+        content[:position], next_offset, bool(rest), _is_whole(rest[behind:]), is_refused=False, has_control=has_control
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +80,8 @@ def survivors(files: Mapping[str, bytes], recovery_point: int | None) -> Survivo
     end_offset = first
     for i, base in enumerate(verified):
         found = survey(logs[base], base, min(verified[i + 1 :], default=None))
-        if found.is_refused:
+        was_on_disk = recovery_point is not None and found.next_offset < recovery_point
+        if found.is_refused or (was_on_disk and found.is_followed):
             return Survivors(left, end_offset, frozenset(verified), base, frozenset())
         left[base], end_offset = found.sound, found.next_offset
         later = verified[i + 1 :]

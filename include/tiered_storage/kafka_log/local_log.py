@@ -116,6 +116,7 @@ class LocalLog(StoredLog):
         clock: Clock = wall_clock,
         log_start_offset: int = 0,
         recovery_point: int | None = None,
+        closed_at: int | None = None,
         lock: DirectoryLock | None = None,
     ) -> Self:
         """Open the log in the partition's `directory`.
@@ -123,11 +124,14 @@ class LocalLog(StoredLog):
         What a crash left behind the last whole batch is cut off (`truncated_bytes`), indexes and the state of producers
         are built anew, and leader epochs that begin past the end are dropped. `log_start_offset` and `recovery_point`
         are what the log directory's checkpoints say: without the latter only the last segment is taken for unfinished.
+        A log that was closed in order ended at the recovery point: that is `closed_at` then, and `recovery_point` None.
+        A damaged batch that was on the disk by either of them is not cut off.
         Unless `lock` says that the caller holds that of the log directory, it is taken here until `close`.
 
         Raises InvalidLogDirectoryError where `directory` holds no log, LogDirectoryLockedError where it is in use,
         CorruptIndexError for a broken checkpoint, UnsupportedMagicError for batches of an older format that must be
-        read, CorruptRecordError for a closed segment that is broken where it must be read.
+        read, CorruptRecordError for a closed segment that is broken where it must be read, and for a damaged batch that
+        was on the disk.
         """
         if not directory.is_dir():
             raise InvalidLogDirectoryError(f"{directory} is no directory topic-partition with .log files in it")
@@ -139,6 +143,7 @@ class LocalLog(StoredLog):
                 lock=own,
                 log_start_offset=log_start_offset,
                 recovery_point=recovery_point,
+                closed_at=closed_at,
             )
 
     def append(

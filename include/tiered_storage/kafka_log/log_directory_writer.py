@@ -127,7 +127,7 @@ class LogDirectoryWriter:
         """
         recovery_points = {partition: log.recovery_point for partition, log in self._logs.items()}
         high_watermarks = {partition: self._high_watermark(partition) for partition in self._logs}
-        starts = {partition: log.log_start_offset for partition, log in self._logs.items()}
+        starts = {partition: log.start_offset_to_keep for partition, log in self._logs.items()}
         for name, offsets in (
             (RECOVERY_POINT_CHECKPOINT, recovery_points),
             (HIGH_WATERMARK_CHECKPOINT, high_watermarks),
@@ -180,6 +180,7 @@ class LogDirectoryWriter:
                 clock=self._clock,
                 log_start_offset=starts.get(name, 0),
                 recovery_point=None if was_clean else recovery_points.get(name, 0),
+                closed_at=recovery_points.get(name) if was_clean else None,
                 lock=self._lock,
             )
             self._add(log)

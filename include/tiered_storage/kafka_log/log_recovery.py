@@ -4,11 +4,14 @@ The segments from the one with the recovery point on, or the last one alone wher
 whole: checksums are verified, indexes and transaction indexes built, and the producers followed from the latest sound
 snapshot before them. Closed segments before that are only looked at for indexes that are missing or cannot be read.
 
-The first batch that is cut or whose checksum is wrong ends its segment: what follows in the file is cut off. A broker
-deletes all segments behind such a one. Here they stay where the next one goes on exactly at the offset at which this
-one now ends: then nothing of the log was lost with what was cut, as with the zeros of a preallocated file. Otherwise
-there is a hole, and they are deleted here too: none of it was known to be on the disk, and a log whose end is missing
-can be filled up by its leader or its producers, one with a hole in the middle by nobody.
+The first batch that is cut or whose checksum is wrong ends its segment: what follows in the file is cut off, unless it
+was on the disk before: below the recovery point, or in a log that was closed in order, or that is only truncated now.
+That is no crash's work, and a broker would take it away; here the log is refused, and nothing of it is lost.
+
+A broker deletes all segments behind one that was cut. Here they stay where the next one goes on exactly at the offset
+at which this one now ends: then nothing of the log was lost with what was cut, as with the zeros of a preallocated
+file. Otherwise there is a hole, and they are deleted here too: a log whose end is missing can be filled up by its
+leader or its producers, one with a hole in the middle by nobody.
 
 Source: LogLoader of released Kafka.
 """
@@ -40,7 +43,7 @@ from tiered_storage.kafka_log.producer_snapshot_files import (
 )
 from tiered_storage.kafka_log.producer_state import ProducerState
 from tiered_storage.kafka_log.segment_deletion import SegmentDeletion
-from tiered_storage.kafka_log.segment_recovery import RecoveredSegment, begun_epochs, recover_segment
+from tiered_storage.kafka_log.segment_recovery import OnDisk, RecoveredSegment, begun_epochs, recover_segment
 from tiered_storage.kafka_log.segment_scan import iterate_segment
 from tiered_storage.kafka_log.small_files import replace_file
 from tiered_storage.kafka_log.time_index import ENTRY as TIME_ENTRY
@@ -69,13 +72,15 @@ def recover_log(
     *,
     log_start_offset: int,
     recovery_point: int | None,
+    on_disk: OnDisk,
     report: Report,
 ) -> RecoveredLog:
     """Recover the log in `partition_directory`, in which there is a segment; `report` each file that was mended.
 
-    Up to `recovery_point` (exclusive) the log is on the disk for sure. Producers that are silent at `now` (ms) for too
+    Up to `recovery_point` (exclusive) the log is on the disk for sure; None: all but the last segment. `on_disk` is
+    what must not be cut off. Producers that are silent at `now` (ms) for too
     long are forgotten. Raises UnsupportedMagicError for batches of an older format where batches must be read,
-    CorruptRecordError for a broken batch in a closed segment whose indexes are missing.
+    CorruptRecordError for a broken batch in a closed segment whose indexes are missing, or one that was on the disk.
     """
     segments = list_segments(partition_directory)
     start_offset = segments[_place_of(segments, log_start_offset)].base_offset
@@ -87,7 +92,7 @@ def recover_log(
     producers = latest_state(partition_directory, start_offset, segments[first].base_offset)
     remove_broken_snapshots(partition_directory, producers.end_offset, report)
     feed_segments(producers, segments[:first], segments[first].base_offset, skip_older_formats=True)
-    log = _read(segments, first, producers, config, now, report)
+    log = _read(segments, first, producers, config, now, on_disk, report)
     end_offset = log.active.next_offset
     remove_snapshots(partition_directory, start_offset, end_offset)
     remove_stray_snapshots(partition_directory, {segment.base_offset for segment in log.segments})
@@ -134,7 +139,13 @@ def _place_of(segments: list[LogSegment], offset: int) -> int:
 
 
 def _read(
-    segments: list[LogSegment], first: int, producers: ProducerState, config: LogConfig, now: int, report: Report
+    segments: list[LogSegment],
+    first: int,
+    producers: ProducerState,
+    config: LogConfig,
+    now: int,
+    on_disk: OnDisk,
+    report: Report,
 ) -> RecoveredLog:
     """Recover the segments from the one at `first` on, as far as they follow one another."""
     directory = segments[0].directory
@@ -147,7 +158,9 @@ def _read(
         if i > 0 and segment.base_offset not in snapshots:
             take_snapshot(directory, producers)
         segment_end = later[0].base_offset if later else None
-        recovered = recover_segment(segment, config.index_interval_bytes, producers, segment_end=segment_end)
+        recovered = recover_segment(
+            segment, config.index_interval_bytes, producers, segment_end=segment_end, on_disk=on_disk
+        )
         truncated_bytes += recovered.truncated_bytes
         epochs += recovered.epochs
         if recovered.truncated_bytes:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from tiered_storage.errors import CorruptRecordError
+from tiered_storage.kafka_log.batch_header import LOG_OVERHEAD
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.index_builder import IndexBuilder
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.log_segment import LogSegment
 from tiered_storage.kafka_log.producer_state import ProducerState
-from tiered_storage.kafka_log.segment_scan import iterate_segment, recover_valid_length
+from tiered_storage.kafka_log.segment_scan import is_whole_batch, iterate_segment, sound_part
 from tiered_storage.kafka_log.transaction_index import AbortedTransaction
 
 
@@ -35,18 +36,37 @@ class RecoveredSegment:
     aborted: tuple[AbortedTransaction, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class OnDisk:
+    """What is known to have been on the disk before: all batches below `until` (an offset, exclusive).
+
+    Where that is not `certain`, the log may have been truncated and written anew since: a torn end may lie below it.
+    """
+
+    until: int = 0
+    certain: bool = False
+
+
 def recover_segment(
-    segment: LogSegment, index_interval_bytes: int, producers: ProducerState, *, segment_end: int | None = None
+    segment: LogSegment,
+    index_interval_bytes: int,
+    producers: ProducerState,
+    *,
+    segment_end: int | None = None,
+    on_disk: OnDisk = OnDisk(),
 ) -> RecoveredSegment:
     """Cut `segment` behind its last whole batch, as a broker does after a crash, and build its indexes in memory.
+
+    A batch that was `on_disk` and is broken now is no crash's work: then nothing is cut, and CorruptRecordError raised.
 
     `producers` is the state at its base offset and then at its end. Raises UnsupportedMagicError where the segment
     holds batches of magic 0 or 1, CorruptRecordError where an end marker with a right checksum cannot be read, or a
     batch with one reaches beyond `segment_end` (exclusive), where the next segment begins.
     """
-    length = recover_valid_length(segment.log_path, segment.base_offset)
+    length, sound_end = sound_part(segment.log_path, segment.base_offset)
     truncated_bytes = segment.size() - length
     if truncated_bytes:
+        _check_tail(segment, length, sound_end, on_disk)
         truncate_log_file(segment, length)
     indexes = IndexBuilder(segment.base_offset, index_interval_bytes)
     next_offset = segment.base_offset
@@ -73,6 +93,27 @@ def truncate_log_file(segment: LogSegment, length: int) -> None:
     with segment.log_path.open("r+b") as file:
         file.truncate(length)
         os.fsync(file.fileno())
+
+
+def _check_tail(segment: LogSegment, position: int, offset: int, on_disk: OnDisk) -> None:
+    """Raise CorruptRecordError unless what begins at `position` may be the torn end of what was written last."""
+    if offset >= on_disk.until or not (on_disk.certain or _is_followed(segment, position)):
+        return
+    reason = (
+        f"the batch here is damaged, and all below offset {on_disk.until} was on the disk before: nothing is cut off. "
+        f"Take the partition from another replica; or, to lose what follows offset {offset}, lower the partition's "
+        f"recovery point to {offset} and remove the log directory's mark of a clean shutdown"
+    )
+    raise CorruptRecordError(segment.log_path, position, reason)
+
+
+def _is_followed(segment: LogSegment, position: int) -> bool:
+    """Whether a whole batch follows the broken one at `position`, if that one is as long as it says."""
+    with segment.log_path.open("rb") as file:
+        file.seek(position)
+        head = file.read(LOG_OVERHEAD)
+    behind = position + LOG_OVERHEAD + max(int.from_bytes(head[8:], "big", signed=True), 0)
+    return len(head) == LOG_OVERHEAD and is_whole_batch(segment.log_path, behind)
 
 
 def _check_end(segment: LogSegment, batches: BatchTable, segment_end: int) -> None:

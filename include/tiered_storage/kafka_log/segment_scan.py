@@ -36,9 +36,11 @@ __all__ = [
     "SegmentScanner",
     "as_array",
     "check_checksums",
+    "is_whole_batch",
     "iterate_segment",
     "recover_valid_length",
     "scan_segment",
+    "sound_part",
 ]
 
 WINDOW_BYTES = 8 << 20
@@ -199,15 +201,21 @@ def recover_valid_length(path: Path, base_offset: int, *, window_bytes: int = WI
     is no crash's work: to cut it off would lose what somebody wrote. Then this raises what the scan has raised:
     UnsupportedMagicError at one of magic 0 or 1, CorruptRecordError at one whose header nobody can follow.
     """
-    length = 0
+    return sound_part(path, base_offset, window_bytes=window_bytes)[0]
+
+
+def sound_part(path: Path, base_offset: int, *, window_bytes: int = WINDOW_BYTES) -> tuple[int, int]:
+    """Return what recover_valid_length does, and the offset behind the last batch up to there; raises as it does."""
+    length, next_offset = 0, base_offset
     try:
-        for batches, _ in iterate_segment(path, base_offset, window_bytes=window_bytes):
+        for batches, table in iterate_segment(path, base_offset, window_bytes=window_bytes):
             length += len(batches)
+            next_offset = int(table.last_offset[-1]) + 1
     except (CorruptRecordError, UnsupportedMagicError) as error:
-        if _is_whole(path, error.position):
+        if is_whole_batch(path, error.position):
             raise
-        return error.position
-    return length
+        return error.position, next_offset
+    return length, next_offset
 
 
 def as_array(window: memoryview | NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -255,7 +263,7 @@ def _buffer(size: int) -> NDArray[np.uint8]:
     return np.frombuffer(pa.allocate_buffer(size), np.uint8)
 
 
-def _is_whole(path: Path, position: int) -> bool:
+def is_whole_batch(path: Path, position: int) -> bool:
     """Whether a batch of any magic begins at `position` of the file, ends in it, and has the checksum that it says."""
     with path.open("rb") as file:
         file.seek(position)

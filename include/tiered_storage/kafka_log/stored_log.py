@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tiered_storage.clock import Clock
 from tiered_storage.errors import ConfigurationError, InvalidLogDirectoryError, OffsetOutOfRangeError
-from tiered_storage.kafka_log.batch_header import NO_LEADER_EPOCH
+from tiered_storage.kafka_log.batch_header import HIGHEST_OFFSET, NO_LEADER_EPOCH
 from tiered_storage.kafka_log.control_record import EndTransactionMarker
 from tiered_storage.kafka_log.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.leader_epoch_cache import LeaderEpochCache
@@ -30,10 +30,12 @@ from tiered_storage.kafka_log.producer_snapshot import ProducerSnapshotEntry
 from tiered_storage.kafka_log.producer_snapshot_files import list_snapshots, remove_snapshots, take_snapshot
 from tiered_storage.kafka_log.producer_state import ProducerState
 from tiered_storage.kafka_log.segment_deletion import SegmentDeletion
+from tiered_storage.kafka_log.segment_recovery import OnDisk
 from tiered_storage.kafka_log.topic_partition import parse_partition_directory
 from tiered_storage.kafka_log.transaction_index import AbortedTransaction
 
 MENDINGS_KEPT = 1000
+_ALL_OF_IT = OnDisk(HIGHEST_OFFSET, certain=True)
 
 
 class StoredLog:
@@ -48,6 +50,7 @@ class StoredLog:
         lock: DirectoryLock | None,
         log_start_offset: int = 0,
         recovery_point: int | None = None,
+        closed_at: int | None = None,
     ) -> None:
         """Use `create` or `open`; `close` gives `lock` back."""
         name = parse_partition_directory(directory.name)
@@ -65,7 +68,8 @@ class StoredLog:
         self._start_offset = log_start_offset
         self._high_watermark: int | None = None
         self._deletion = SegmentDeletion(directory, config.file_delete_delay_ms)
-        recovered = self._recover(recovery_point)
+        on_disk = OnDisk(recovery_point or 0) if closed_at is None else OnDisk(closed_at, certain=True)
+        recovered = self._recover(recovery_point, on_disk)
         self.truncated_bytes = recovered.truncated_bytes
         """How many bytes behind the last whole batch were cut off when the log was opened."""
         flushed = self.segments[-1].base_offset if recovery_point is None else recovery_point
@@ -85,6 +89,15 @@ class StoredLog:
     def log_start_offset(self) -> int:
         """The first offset of the log (inclusive)."""
         return max(self._start_offset, self.segments[0].base_offset)
+
+    @property
+    def start_offset_to_keep(self) -> int:
+        """The log start offset to write down: what was said of it, be it below the first segment.
+
+        Under tiered storage a partition's log starts there, in the remote tier; a broker would expire what is below a
+        higher one.
+        """
+        return self._start_offset
 
     @property
     def log_end_offset(self) -> int:
@@ -199,14 +212,15 @@ class StoredLog:
             self.roll()
         self._segments.delete(over)
         if over:
-            self._epochs.truncate_from_start(self.log_start_offset)
+            # What is only deleted here may be in a remote tier, which is asked for by epoch.
+            self._epochs.truncate_from_start(self._start_offset)
         self._deletion.remove(self._clock())
         return tuple(over)
 
     def truncate_to(self, end_offset: int) -> None:
         """Take away the batches from `end_offset` on, also the one that it lies within, and all that came of them.
 
-        Raises ConfigurationError for a negative offset.
+        Raises ConfigurationError for a negative offset, CorruptRecordError where a batch before it is damaged.
         """
         if end_offset < 0:
             raise ConfigurationError(f"{self.directory.name} cannot be truncated to offset {end_offset}")
@@ -216,7 +230,7 @@ class StoredLog:
         if end_offset < self.log_end_offset:
             self._segments.cut(end_offset)
             self._start_offset = min(self._start_offset, end_offset)
-            self._follow(self._recover(recovery_point=None))
+            self._follow(self._recover(None, _ALL_OF_IT))
             self._after_truncation()
             if self.log_end_offset < self._start_offset:
                 # The log started within the batch that went.
@@ -288,7 +302,7 @@ class StoredLog:
             take_snapshot(self.directory, self._producers)
             self._snapshot_offset = self._producers.end_offset
 
-    def _recover(self, recovery_point: int | None) -> RecoveredLog:
+    def _recover(self, recovery_point: int | None, on_disk: OnDisk) -> RecoveredLog:
         """Find out what the log holds, and open it for appending."""
         log = recover_log(
             self.directory,
@@ -296,6 +310,7 @@ class StoredLog:
             self._clock(),
             log_start_offset=self._start_offset,
             recovery_point=recovery_point,
+            on_disk=on_disk,
             report=self._mended.append,
         )
         self._segments = LogSegments(

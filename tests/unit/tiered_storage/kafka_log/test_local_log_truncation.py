@@ -6,7 +6,7 @@ import pytest
 
 from support.local_logs import NOW, create, read_all, records
 from support.transactions import ABORT, data
-from tiered_storage.errors import ConfigurationError
+from tiered_storage.errors import ConfigurationError, CorruptRecordError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.local_log import LocalLog
 from tiered_storage.kafka_log.log_config import LogConfig
@@ -149,3 +149,20 @@ def test_a_snapshot_of_what_was_cut_off_is_not_begun_from(tmp_path: Path) -> Non
     with LocalLog.open(log.directory, CONFIG, clock=lambda: NOW) as reopened:
         assert reopened.log_end_offset == 10
         assert reopened.producers == known
+
+
+def test_a_damaged_batch_before_the_offset_stops_a_truncation_and_stays(tmp_path: Path) -> None:
+    with create(tmp_path) as log:
+        for _ in range(10):
+            log.append(records(1))
+        log.flush()
+        path = log.segments[0].log_path
+        content = bytearray(path.read_bytes())
+        size = len(content) // 10
+        content[3 * size + 80] ^= 1
+        path.write_bytes(content)
+
+        with pytest.raises(CorruptRecordError, match="nothing is cut off"):
+            log.truncate_to(9)
+
+        assert path.read_bytes() == content[: 9 * size]

@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 
 from support.local_logs import NOW, TOPIC_ID, read_all, records
-from tiered_storage.errors import CorruptIndexError, InvalidLogDirectoryError, LogDirectoryLockedError
+from tiered_storage.errors import (
+    CorruptIndexError,
+    CorruptRecordError,
+    InvalidLogDirectoryError,
+    LogDirectoryLockedError,
+)
 from tiered_storage.kafka_log.clean_shutdown import CLEAN_SHUTDOWN
 from tiered_storage.kafka_log.directory_lock import ensure_unlocked
 from tiered_storage.kafka_log.local_log import LocalLog
@@ -244,3 +249,71 @@ def test_a_log_that_is_opened_alone_takes_the_mark_of_a_clean_shutdown_away(tmp_
 
     with LocalLog.open(tmp_path / "orders-0"):
         assert not (tmp_path / CLEAN_SHUTDOWN).exists()
+
+
+def _damaged_in_the_middle(root: Path) -> tuple[Path, bytes]:
+    """Write a log of ten batches, flip a bit of the fourth, and return the log's file and its content."""
+    with LogDirectoryWriter.create(root, "cluster", clock=lambda: NOW) as directory:
+        log = directory.create_log("orders", 0, TOPIC_ID)
+        for _ in range(10):
+            log.append(records(1))
+        path = log.segments[0].log_path
+    content = bytearray(path.read_bytes())
+    content[3 * (len(content) // 10) + 80] ^= 1
+    path.write_bytes(content)
+    return path, bytes(content)
+
+
+@pytest.mark.parametrize("was_clean", [True, False])
+def test_a_damaged_batch_that_was_on_the_disk_is_not_cut_off(tmp_path: Path, was_clean: bool) -> None:
+    path, content = _damaged_in_the_middle(tmp_path)
+    if not was_clean:
+        (tmp_path / ".kafka_cleanshutdown").unlink()
+
+    with pytest.raises(
+        CorruptRecordError, match="below offset 10 was on the disk before: nothing is cut off"
+    ) as caught:
+        LogDirectoryWriter.open(tmp_path, clock=lambda: NOW)
+
+    assert (caught.value.path, caught.value.position) == (str(path), 3 * (len(content) // 10))
+    assert path.read_bytes() == content
+
+
+def test_a_person_may_have_what_follows_a_damaged_batch_cut_off(tmp_path: Path) -> None:
+    _damaged_in_the_middle(tmp_path)
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    write_offset_checkpoint(tmp_path / "recovery-point-offset-checkpoint", {("orders", 0): 3})
+
+    with LogDirectoryWriter.open(tmp_path, clock=lambda: NOW) as directory:
+        assert directory.log("orders", 0).log_end_offset == 3
+
+
+def test_a_torn_end_below_a_recovery_point_of_before_a_truncation_is_cut_off(tmp_path: Path) -> None:
+    path, content = _damaged_in_the_middle(tmp_path)
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    path.write_bytes(content[: 4 * (len(content) // 10)])
+
+    with LogDirectoryWriter.open(tmp_path, clock=lambda: NOW) as directory:
+        assert directory.log("orders", 0).log_end_offset == 3
+
+
+def test_the_start_of_a_log_whose_beginning_is_in_a_remote_tier_stays_as_it_is(tmp_path: Path) -> None:
+    config = LogConfig(segment_bytes=300, retention_bytes=1)
+    with LogDirectoryWriter.create(tmp_path, "cluster", clock=lambda: NOW) as directory:
+        log = directory.create_log("orders", 0, TOPIC_ID, config)
+        for epoch in range(3):
+            for _ in range(3):
+                log.append(records(1), leader_epoch=epoch)
+        epochs = log.leader_epochs
+    gone = log.segments[:2]
+    for segment in gone:
+        for path in segment.directory.glob(f"{segment.base_offset:020d}.*"):
+            path.unlink()
+
+    with LogDirectoryWriter.open(tmp_path, config, clock=lambda: NOW) as directory:
+        log = directory.log("orders", 0)
+        assert log.log_start_offset == log.segments[0].base_offset > 0
+        assert log.delete_old_segments()
+        assert log.leader_epochs == epochs
+        directory.write_checkpoints()
+        assert read_offset_checkpoint(tmp_path / "log-start-offset-checkpoint") == {("orders", 0): 0}
