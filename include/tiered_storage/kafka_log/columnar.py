@@ -37,9 +37,9 @@ CHUNK_BYTES = 2_500_000
 
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _LEAST_RECORD_BYTES = 7
-_HOT_BYTES = 256 << 10
+_HOT_BYTES = 512 << 10
 """So much is decompressed, then decoded out of the cache closest to a core; the codec takes the same memory again."""
-_SPARE_BYTES = 2 * _HOT_BYTES
+_SPARE_BYTES = _HOT_BYTES
 """A chunk of decompressed batches ends behind the ones that make it large enough."""
 _MOST_ROWS = 1 << 16
 _MOST_TEXT_BYTES = 3
@@ -203,7 +203,8 @@ class ColumnDecoder:
 
     def _decode_compressed(self, batches: PlacedBatches) -> Iterator[pa.RecordBatch]:
         """Decompress some batches, decode them while they are in the cache, and so on until that has made a chunk."""
-        begins, ends = batches.places[STARTS].tolist(), batches.places[ENDS].tolist()
+        view, window = batches.data.data, batches.data_end - batches.data.size
+        begins, ends = (batches.places[STARTS] - window).tolist(), (batches.places[ENDS] - window).tolist()
         sizes, counts = batches.places[ENDS] - batches.places[STARTS], batches.record_counts()
         codecs = np.where(counts, batches.table.attributes[batches.rows] & CODEC_BITS, _EMPTY).tolist()
         filling = ChunkFilling(self._memory)
@@ -211,7 +212,7 @@ class ColumnDecoder:
         first = size = 0
         for i, codec in enumerate(codecs):
             try:
-                contents.append(self._records_of(batches, i, begins[i], ends[i], codec))
+                contents.append(self._records_of(batches, i, view[begins[i] : ends[i]], codec))
             except CorruptRecordError:
                 # A batch before it may be broken as well: that one is named then.
                 if contents:
@@ -244,17 +245,13 @@ class ColumnDecoder:
             records = max(records * most_bytes // all_bytes, int(counts[:ready].sum()))
         filling.begin(min(records, most_bytes // _LEAST_RECORD_BYTES, _MOST_ROWS), most_bytes)
 
-    def _records_of(self, batches: PlacedBatches, number: int, begin: int, end: int, codec: int) -> NDArray[np.uint8]:
-        """Return the records of a batch, which lie at the addresses from `begin` to `end` in the form of `codec`."""
+    def _records_of(self, batches: PlacedBatches, number: int, body: memoryview, codec: int) -> NDArray[np.uint8]:
+        """Return the records of a batch, which are its `body` in the form of `codec`."""
         most = self._checks.max_decompressed_bytes
-        window = batches.data_end - batches.data.size
-        body = batches.data[begin - window : end - window]
-        if codec == _EMPTY or (codec == Compression.NONE and end - begin <= most):
-            return body
+        if codec == _EMPTY or (codec == Compression.NONE and len(body) <= most):
+            return np.frombuffer(body, np.uint8)
         position = int(batches.table.position[batches.rows[number]])
-        content = decompress(
-            Compression(codec), body.data, max_bytes=most, source=self._source, source_position=position
-        )
+        content = decompress(Compression(codec), body, max_bytes=most, source=self._source, source_position=position)
         return np.frombuffer(content, np.uint8)
 
     def _fill(
