@@ -39,7 +39,7 @@ _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _LEAST_RECORD_BYTES = 7
 _HOT_BYTES = 512 << 10
 """So much is decompressed, then decoded out of the cache closest to a core; the codec takes the same memory again."""
-_SPARE_BYTES = _HOT_BYTES
+_SPARE_BYTES = _HOT_BYTES + (256 << 10)
 """A chunk of decompressed batches ends behind the ones that make it large enough."""
 _MOST_ROWS = 1 << 16
 _MOST_TEXT_BYTES = 3
