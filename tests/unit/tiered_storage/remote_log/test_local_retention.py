@@ -199,15 +199,61 @@ def test_the_copy_of_another_leader_covers_nothing(tmp_path: Path) -> None:
         assert bases(plan_with(remote_log, local_retention_bytes=0)) == [0]
 
 
-def test_local_segments_below_our_log_start_go_without_any_remote_copy(tmp_path: Path) -> None:
+def test_local_segments_below_our_log_start_go_without_any_remote_copy_where_both_rights_are_given(
+    tmp_path: Path,
+) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
         remote_log.segments.advance_log_start_offset(ORDERS_0, 15, held_by(remote_log, "test"))
 
-        plan = plan_with(remote_log)
+        plan = plan_with(remote_log, remote_deletion_allowed=True)
 
     assert bases(plan) == [0]
     assert plan.held_by == ()
+    assert not plan.is_held_whole
     assert plan.new_local_start == 10
+
+
+def test_the_last_copy_below_our_log_start_stays_where_remote_deletion_is_not_allowed(tmp_path: Path) -> None:
+    with a_remote_log(tmp_path).open() as remote_log:
+        remote_log.segments.advance_log_start_offset(ORDERS_0, 15, held_by(remote_log, "test"))
+
+        plan = plan_with(remote_log, local_deletion_allowed=True)
+
+    assert bases(plan) == []
+    assert plan.held_back == (
+        "offsets 0 to 9 lie below our log start and nothing remote holds them: they go only where remote deletion is "
+        "allowed too"
+    )
+
+
+def test_what_expired_stays_locally_once_remote_deletion_is_forbidden(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "retention.ms": 1}})
+    with files.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, files.clock())
+        remote_log.deletions.mark_expired(plans, "test")
+        remote_log.deletions.delete_marked("test")
+    files.properties["topics"] = {"orders": {**ENABLED, "remote.deletion.allowed": False}}
+    with files.open() as remote_log:
+        assert retain(remote_log) == []
+
+    assert files.objects(".log") == []
+    assert files.local_starts() == [0, 10, 20, 30]
+
+
+def test_of_a_segment_that_our_log_start_cuts_the_part_below_must_be_held_too(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        lease = held_by(remote_log, "test")
+        [first, *_] = segments_of(remote_log)
+        for step in (SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED):
+            remote_log.segments.update_remote_log_segment_metadata(a_step(first, step), lease)
+        remote_log.segments.advance_log_start_offset(ORDERS_0, 5, lease)
+
+        plan = plan_with(remote_log, local_retention_bytes=0)
+
+    assert bases(plan) == []
+    assert plan.held_back is not None
+    assert plan.held_back.startswith("offsets 0 to 4 lie below our log start")
 
 
 def test_a_segment_that_our_log_start_cuts_must_be_held_from_there_on(tmp_path: Path) -> None:
@@ -439,7 +485,9 @@ def test_what_lies_below_our_log_start_stays_where_nobody_knows_the_topics_id(tm
     with files.open() as remote_log:
         remote_log.segments.advance_log_start_offset(ORDERS_0, 20, held_by(remote_log, "expire"))
         log = local_log(remote_log)
-        settings = TopicSettings.parse("orders", {}).over(TopicSettings.parse("defaults", {}), "orders")
+        settings = TopicSettings.parse("orders", {"remote.deletion.allowed": True}).over(
+            TopicSettings.parse("defaults", {}), "orders"
+        )
         known = plan_local_retention(log, remote_log.segments, settings, NOW)
         derived = plan_local_retention(replace(log, topic_id_is_derived=True), remote_log.segments, settings, NOW)
 
