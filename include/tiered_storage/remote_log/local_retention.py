@@ -8,7 +8,7 @@ local deletion was allowed for the topic.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,22 +105,31 @@ def plan_local_retention(
 
 
 def enforce_local_retention(
-    plans: Sequence[LocalRetentionPlan], trim: LocalTrim, storage: RemoteStorageManager
+    plans: Sequence[LocalRetentionPlan],
+    trim: LocalTrim,
+    storage: RemoteStorageManager,
+    *,
+    refuse_if_stopped: Callable[[], None],
+    refuse_if_forbidden: Callable[[LocalRetentionPlan], None],
 ) -> LocalRetentionReport:
     """Remove what `plans` name, after the store has shown every object that must hold it from now on.
 
-    One partition's failure stops no other; the report names it. Running it twice changes nothing.
+    One partition's failure stops no other; the report names it. Running it twice changes nothing. `refuse_if_stopped`
+    is asked before each partition, and what it raises (DeletionRefusedError) ends the run; `refuse_if_forbidden` is
+    asked right before each trim, and what it raises is that partition's failure.
     """
     trimmed: list[LocalRetentionPlan] = []
     failures: list[Finding] = []
     for plan in plans:
         if not plan.segments:
             continue
+        refuse_if_stopped()
         try:
             for segment in plan.held_by:
                 ensure_present(segment, storage)
             for local in plan.segments:
                 ensure_same_bytes(local, plan.held_by, storage)
+            refuse_if_forbidden(plan)
             trim.trim(plan.topic_id_partition, plan.segments, plan.new_local_start)
         except (TieredStorageError, OSError) as error:
             failures.append(Finding(str(plan.topic_id_partition), str(error)))
