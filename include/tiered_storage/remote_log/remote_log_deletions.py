@@ -96,7 +96,8 @@ class RemoteLogDeletions:
         if stop is not None:
             raise DeletionRefusedError(
                 f"{stop.said_by} stopped all deletions at {_as_date(stop.said_at)} "
-                f"({stop.reason or 'no reason given'}): nothing is deleted until that is lifted"
+                f"({stop.reason or 'no reason given'}): nothing is deleted until that is lifted by "
+                "'tiered-storage stop-deletions --lift'"
             )
 
     def plan_expiry(self, selection: Selection, now: int) -> tuple[list[ExpiryPlan], list[Finding]]:
