@@ -19,6 +19,7 @@ from tiered_storage.cli_session import (
     lease_owner,
     opened,
     selected,
+    why_nothing_matches,
 )
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
@@ -27,6 +28,7 @@ from tiered_storage.remote_log.copy_plan import CopyPlan
 from tiered_storage.remote_log.copy_run import BegunCopy, CommitReport
 from tiered_storage.remote_log.expiry import ExpiryPlan
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.selection import Selection
 
 LimitOption = Annotated[int | None, typer.Option("--max-segments", min=1, help="At most so many segments.")]
 WorkersOption = Annotated[int, typer.Option("--workers", min=1, help="Groups of partitions that are copied at once.")]
@@ -36,7 +38,7 @@ _EXPIRY_COLUMNS = ("partition", "new log start", "segments", "bytes")
 
 def plan(
     topics: TopicsOption = ".*",
-    partitions: PartitionsOption = "",
+    partitions: PartitionsOption = None,
     max_segments: LimitOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -44,12 +46,13 @@ def plan(
     """Show which closed segments a copy would move, and what is left out and why. Changes nothing."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        _show_plan(remote_log.plan_copy(selected(topics, partitions), max_segments=max_segments), output)
+        selection = _selected(remote_log, topics, partitions, output)
+        _show_plan(remote_log.plan_copy(selection, max_segments=max_segments), output)
 
 
 def copy(
     topics: TopicsOption = ".*",
-    partitions: PartitionsOption = "",
+    partitions: PartitionsOption = None,
     max_segments: LimitOption = None,
     workers: WorkersOption = 2,
     dry_run: DryRunOption = False,
@@ -59,7 +62,8 @@ def copy(
     """Copy closed segments to the remote tier and commit their metadata, in this process."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        due = remote_log.plan_copy(selected(topics, partitions), max_segments=max_segments)
+        selection = _selected(remote_log, topics, partitions, output)
+        due = remote_log.plan_copy(selection, max_segments=max_segments)
         if dry_run:
             _show_plan(due, output)
             return
@@ -82,7 +86,7 @@ def copy(
 
 def retain(
     topics: TopicsOption = ".*",
-    partitions: PartitionsOption = "",
+    partitions: PartitionsOption = None,
     dry_run: DryRunOption = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -90,7 +94,8 @@ def retain(
     """Remove local segments that are past local retention and safe in the remote tier, where deletion is allowed."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        plans, troubles = remote_log.deletions.plan_local_retention(selected(topics, partitions), wall_clock())
+        selection = _selected(remote_log, topics, partitions, output)
+        plans, troubles = remote_log.deletions.plan_local_retention(selection, wall_clock())
         if not dry_run:
             report = remote_log.deletions.enforce_local_retention(plans)
             plans = [plan for plan in plans if plan in report.trimmed or not plan.segments]
@@ -111,7 +116,7 @@ def retain(
 
 def expire(
     topics: TopicsOption = ".*",
-    partitions: PartitionsOption = "",
+    partitions: PartitionsOption = None,
     dry_run: DryRunOption = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -120,7 +125,7 @@ def expire(
     output = Output(as_json)
     owner = lease_owner("expire")
     with opened(config, output) as remote_log:
-        selection = selected(topics, partitions)
+        selection = _selected(remote_log, topics, partitions, output)
         plans, troubles = remote_log.deletions.plan_expiry(selection, wall_clock())
         deleted = 0
         if not dry_run:
@@ -136,6 +141,14 @@ def expire(
     output.findings("error", troubles)
     if troubles:
         raise typer.Exit(1)
+
+
+def _selected(remote_log: RemoteLogManager, topics: str, partitions: str | None, output: Output) -> Selection:
+    """Return the selection, and tell on standard error where it matches nothing that is known."""
+    selection = selected(topics, partitions)
+    if why := why_nothing_matches(remote_log, selection):
+        output.say(f"note: {why}")
+    return selection
 
 
 def _expiry_rows(plans: Iterable[ExpiryPlan]) -> list[tuple[object, ...]]:

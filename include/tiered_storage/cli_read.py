@@ -11,13 +11,21 @@ from typing import Annotated
 import typer
 
 from tiered_storage.cli_output import Output, show_bytes
-from tiered_storage.cli_session import ConfigOption, JsonOption, PartitionsOption, TopicsOption, opened, selected
+from tiered_storage.cli_session import (
+    ConfigOption,
+    JsonOption,
+    PartitionsOption,
+    TopicsOption,
+    opened,
+    selected,
+    why_nothing_matches,
+)
 from tiered_storage.kafka_log.record import Record
 
 
 def segments(
     topics: TopicsOption = ".*",
-    partitions: PartitionsOption = "",
+    partitions: PartitionsOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -71,15 +79,17 @@ def read(
 
 def audit(
     topics: TopicsOption = ".*",
-    partitions: PartitionsOption = "",
+    partitions: PartitionsOption = None,
     deep: Annotated[bool, typer.Option("--deep", help="Read every byte back and check every checksum.")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Hold the store against the metadata; exit code 1 for any anomaly. Changes nothing."""
+    """Hold the store against the metadata; exit code 1 for any anomaly, or where nothing matches. Changes nothing."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        report = remote_log.checks.audit(selected(topics, partitions), deep=deep)
+        selection = selected(topics, partitions)
+        report = remote_log.checks.audit(selection, deep=deep)
+        nothing = why_nothing_matches(remote_log, selection)
     rows = [(anomaly.kind.value, anomaly.what, anomaly.message) for anomaly in report.anomalies]
     title = f"{report.segments:,} segments, {report.objects:,} objects, {report.size:,} bytes: {len(rows)} anomalies"
     output.rows(
@@ -88,7 +98,9 @@ def audit(
     )  # fmt: skip
     for notice in report.notices:
         output.say(f"note: {notice}")
-    if report.anomalies:
+    if nothing:
+        output.say(f"error: {nothing}")
+    if report.anomalies or nothing:
         raise typer.Exit(1)
 
 

@@ -15,6 +15,7 @@ from tiered_storage.cli_output import Output
 from tiered_storage.clock import wall_clock
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.remote_log_parts import store_options
+from tiered_storage.remote_log.segment_source import UnreadablePartition
 from tiered_storage.remote_log.selection import Selection, parse_partitions
 from tiered_storage.settings import load_settings
 
@@ -25,7 +26,8 @@ ConfigOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Write one JSON document instead of a table.")]
 TopicsOption = Annotated[str, typer.Option("--topics", help="A regular expression over whole topic names.")]
 PartitionsOption = Annotated[
-    str, typer.Option("--partitions", help="Numbers of partitions, such as 0,2-4; left out: all.", show_default=False)
+    str | None,
+    typer.Option("--partitions", help="Numbers of partitions, such as 0,2-4; left out: all.", show_default=False),
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
 
@@ -40,9 +42,28 @@ def opened(config: Path | None, output: Output) -> Iterator[RemoteLogManager]:
         yield remote_log
 
 
-def selected(topics: str, partitions: str) -> Selection:
+def selected(topics: str, partitions: str | None) -> Selection:
     """Return what TopicsOption and PartitionsOption mean together. Raises ConfigurationError."""
     return Selection(topics, parse_partitions(partitions))
+
+
+def why_nothing_matches(remote_log: RemoteLogManager, selection: Selection) -> str | None:
+    """Return what to tell a person who chose partitions of which none is known; None where there is nothing to tell."""
+    if not selection.is_narrowed:
+        return None
+    if any(selection.matches(known.topic, known.partition) for known in remote_log.segments.list_partitions()):
+        return None
+    for log in remote_log.source.partitions() if remote_log.settings.log_dirs else ():
+        if isinstance(log, UnreadablePartition):
+            topic, number = log.topic, log.number
+        else:
+            topic, number = log.topic_id_partition.topic, log.topic_id_partition.partition
+        if selection.matches(topic, number):
+            return None
+    return (
+        "no partition in log.dirs or in the remote log matches --topics and --partitions; "
+        "'tiered-storage topics list' shows what there is"
+    )
 
 
 def lease_owner(command: str) -> str:

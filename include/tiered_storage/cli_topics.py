@@ -21,7 +21,7 @@ from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.segment_source import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.topic_decision import decided_topic
-from tiered_storage.topic_settings import TopicSettings, effective, refuse_compacted
+from tiered_storage.topic_settings import TopicSettings, effective, refuse_compacted, seed
 
 
 class Tier(StrEnum):
@@ -62,10 +62,9 @@ def enable(topic: NameArgument, config: ConfigOption = None, as_json: JsonOption
     def change(remote_log: RemoteLogManager, known: Topic) -> Topic:
         wanted = replace(known, remote_storage_enable=True)
         refuse_compacted(topic, effective(wanted, remote_log.settings))
-        _refuse_if_cleaned(remote_log, wanted)
         return wanted
 
-    _change(topic, change, config, as_json)
+    _change(topic, change, config, as_json, check=_refuse_if_cleaned)
 
 
 @app.command()
@@ -123,15 +122,26 @@ def _with_right(topic: Topic, only: Tier | None, allowed: bool) -> Topic:
     )
 
 
-def _change(name: str, change: Callable[[RemoteLogManager, Topic], Topic], config: Path | None, as_json: bool) -> None:
+def _change(
+    name: str,
+    change: Callable[[RemoteLogManager, Topic], Topic],
+    config: Path | None,
+    as_json: bool,
+    check: Callable[[RemoteLogManager, TopicIdPartition], None] = lambda *_: None,
+) -> None:
     output = Output(as_json)
     with opened(config, output) as remote_log:
         lives = {(found.cluster_id, found.topic_id): found for found in _partitions(remote_log) if found.topic == name}
         if not lives:
             raise ConfigurationError(_why_unknown(remote_log, name))
         for life in lives.values():
-            known = decided_topic(life.cluster_id, life.topic_id, name, remote_log.topics, remote_log.settings)
-            remote_log.topics.put(change(remote_log, known))
+            check(remote_log, life)
+            start = seed(life.cluster_id, life.topic_id, name, remote_log.settings)
+
+            def changed(known: Topic | None, start: Topic = start) -> Topic:
+                return change(remote_log, known or start)
+
+            remote_log.topics.change(life.cluster_id, life.topic_id, changed)
         found = _partitions(remote_log)
         rows = [_row(remote_log, life, found) for life in lives.values()]
     output.rows("Now", _COLUMNS, rows)
@@ -172,11 +182,11 @@ def _row(remote_log: RemoteLogManager, one: TopicIdPartition, found: list[TopicI
     return (*state, *limits, None)
 
 
-def _refuse_if_cleaned(remote_log: RemoteLogManager, topic: Topic) -> None:
+def _refuse_if_cleaned(remote_log: RemoteLogManager, topic: TopicIdPartition) -> None:
     for log in remote_log.source.partitions() if remote_log.settings.log_dirs else ():
         if isinstance(log, PartitionLog) and log.topic_id_partition.topic_id == topic.topic_id and log.is_compacted:
             raise UnsupportedTopicError(
-                f"topic {topic.name}: the log cleaner has compacted {log.topic_id_partition}: it cannot be tiered"
+                f"topic {topic.topic}: the log cleaner has compacted {log.topic_id_partition}: it cannot be tiered"
             )
 
 

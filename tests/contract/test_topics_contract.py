@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from support.metadata_stores import METADATA_STORES, ManualClock, MetadataStoreOpener
+from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.metadata import Topic, Topics
 
 ORDERS = Topic("cluster-1", "id-of-orders", "orders")
@@ -64,6 +67,47 @@ def test_a_topic_that_was_created_anew_is_another_one(topics: Topics) -> None:
 
     assert topics.get("cluster-1", reborn.topic_id) == reborn
     assert len(topics.list()) == 2
+
+
+def test_a_change_is_made_of_what_was_decided_before(topics: Topics) -> None:
+    known: list[Topic | None] = []
+
+    def allow(topic: Topic | None) -> Topic:
+        known.append(topic)
+        return replace(topic or ORDERS, local_deletion_allowed=True)
+
+    first = topics.change("cluster-1", "id-of-orders", allow)
+    second = topics.change("cluster-1", "id-of-orders", allow)
+
+    assert known == [None, first]
+    assert first == second == replace(ORDERS, local_deletion_allowed=True)
+    assert topics.list() == [second]
+
+
+def test_a_change_that_is_refused_leaves_all_as_it_was(topics: Topics) -> None:
+    topics.put(ORDERS)
+
+    def refuse(_: Topic | None) -> Topic:
+        raise ConfigurationError("no")
+
+    with pytest.raises(ConfigurationError, match="no"):
+        topics.change("cluster-1", "id-of-orders", refuse)
+    assert topics.list() == [ORDERS]
+
+
+def test_of_changes_at_the_same_time_none_is_lost(topics: Topics) -> None:
+    def add(number: int) -> None:
+        def change(topic: Topic | None) -> Topic:
+            known = topic or ORDERS
+            time.sleep(0.005)
+            return replace(known, properties={**known.properties, f"property.{number}": "1"})
+
+        topics.change("cluster-1", "id-of-orders", change)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, range(12)))
+
+    assert len(topics.list()[0].properties) == 12
 
 
 def test_topics_are_listed_by_cluster_and_name(topics: Topics) -> None:

@@ -46,8 +46,9 @@ class TopicSettings(PropertyModel):
 
     local_deletion_allowed: bool = setting("local.deletion.allowed", False, TOPIC_GROUP, Source.OURS)
     """Whether local segments may go once the remote tier holds them: the word that the topic's readers come through
-    us, for a broker that starts on the directory has them no more. `tiered-storage topics` decides it later on; in the
-    file it is where a topic starts."""
+    us, for a broker that starts on the directory has them no more. What the remote tier holds no more, since total
+    retention ended it, goes locally only where `remote.deletion.allowed` is given too. `tiered-storage topics` decides
+    it later on; in the file it is where a topic starts."""
 
     remote_deletion_allowed: bool = setting("remote.deletion.allowed", False, TOPIC_GROUP, Source.OURS)
     """Whether remote segments may be deleted for good, once they are past total retention. `tiered-storage topics`

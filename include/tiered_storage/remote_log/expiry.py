@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import LeaseHeldError, LeaseLostError, TieredStorageError
+from tiered_storage.errors import DeletionRefusedError, LeaseHeldError, LeaseLostError, TieredStorageError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.copy_run import abandon_unfinished
@@ -86,12 +86,17 @@ def mark_expired(
     owner: str,
     lease_duration_ms: int,
     clock: Clock,
+    refuse_if_stopped: Callable[[], None],
 ) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
-    """Move our log starts and mark what lies below them; return the partitions done and those held by others."""
+    """Move our log starts and mark what lies below them; return the partitions done and those held by others.
+
+    `refuse_if_stopped` is asked before each partition; what it raises (DeletionRefusedError) ends the run.
+    """
     done: list[TopicIdPartition] = []
     left: list[Finding] = []
     for plan in plans:
         partition = plan.topic_id_partition
+        refuse_if_stopped()
         try:
             lease = leases.acquire(partition, owner, lease_duration_ms)
             metadata.advance_log_start_offset(partition, plan.new_log_start, lease)
@@ -118,11 +123,14 @@ def delete_marked(
     grace_ms: int,
     clock: Clock,
     may_delete: Callable[[TopicIdPartition], bool],
+    refuse_if_stopped: Callable[[], None],
 ) -> DeletionReport:
     """Delete the objects of every segment in DELETE_SEGMENT_STARTED, also those that an earlier run could not.
 
     A copy that never finished waits `grace_ms` from when it was marked: its worker may still be writing. What readers
     could see once stays for as long as `may_delete` says no: deletion may have been forbidden since it was marked.
+    `refuse_if_stopped` is asked before each partition and each segment's objects; what it raises (DeletionRefusedError)
+    ends the run, with the lease given back.
     """
     deleted: list[RemoteLogSegmentMetadata] = []
     failures: list[Finding] = []
@@ -131,10 +139,16 @@ def delete_marked(
         states = {segment.state for segment in metadata.list_remote_log_segments(partition)}
         if not states & _UNSETTLED:
             continue
+        refuse_if_stopped()
         try:
             lease = leases.acquire(partition, owner, lease_duration_ms)
             abandon_unfinished(partition, metadata, lease, clock)
             for segment in _due_for_deletion(partition, metadata, clock() - grace_ms, may_delete(partition)):
+                try:
+                    refuse_if_stopped()
+                except DeletionRefusedError:
+                    leases.release(lease)
+                    raise
                 try:
                     storage.delete_log_segment_data(segment)
                 except TieredStorageError as error:

@@ -1,13 +1,14 @@
 """Local retention: closed local segments that are past their limit and safe in the remote tier go.
 
 KIP-405: local.retention.ms and local.retention.bytes. A segment goes only, oldest first, when finished remote segments
-on the lineage hold every offset of it and the store still shows their objects, or when all of it lies below our log
-start (total retention took it). Nothing goes unless deletion was allowed for the topic.
+on the lineage hold every offset of it and the store still shows their objects. What lies below our log start (total
+retention took it) may be the last copy: it goes without one where remote deletion is allowed too. Nothing goes unless
+local deletion was allowed for the topic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +41,12 @@ class LocalRetentionPlan:
         """The bytes that go."""
         return sum(segment.size for segment in self.segments)
 
+    @property
+    def is_held_whole(self) -> bool:
+        """Whether the remote segments hold all that goes, also what lies below our log start."""
+        held_from = min((segment.start_offset for segment in self.held_by), default=self.new_local_start)
+        return all(segment.base_offset >= held_from for segment in self.segments)
+
 
 @dataclass(frozen=True, slots=True)
 class LocalRetentionReport:
@@ -54,11 +61,14 @@ def plan_local_retention(
 ) -> LocalRetentionPlan:
     """Return which closed segments of `log` are past local retention at `now` (ms) and safe to remove.
 
-    `held_back` says why a segment that is past its limit in bytes stays. How old one is that is not remote is unknown.
+    `held_back` says why a segment stays that is past its limit in bytes or below our log start. How old one is that is
+    not remote is unknown.
     """
     partition = log.topic_id_partition
     coverage = Coverage.of(metadata.list_remote_log_segments(partition), log.leader_epochs)
     log_start = metadata.log_start_offset(partition) or 0
+    # What expired may be nowhere else any more: only the right to delete remotely is the word that it may end.
+    needed_from = log_start if settings.remote_deletion_allowed else 0
     excess = _excess(log, settings.local_retention_bytes)
     going: list[LocalSegment] = []
     held_by: dict[str, RemoteLogSegmentMetadata] = {}
@@ -66,10 +76,16 @@ def plan_local_retention(
     for segment in log.closed_segments:
         end_offset = segment.base_offset if segment.end_offset is None else segment.end_offset
         over_size = excess >= segment.size > 0
-        is_expired = end_offset < log_start
-        holders = [] if is_expired else _holders(coverage, max(segment.base_offset, log_start), end_offset)
+        is_expired = end_offset < needed_from
+        holders = [] if is_expired else _holders(coverage, max(segment.base_offset, needed_from), end_offset)
         if holders is None:
-            if over_size:
+            last_below = min(end_offset, log_start - 1)
+            if needed_from < log_start and _is_missing(coverage, segment.base_offset, last_below):
+                held_back = (
+                    f"offsets {segment.base_offset} to {last_below} lie below our log start and nothing remote holds "
+                    "them: they go only where remote deletion is allowed too"
+                )
+            elif over_size:
                 held_back = f"offsets {segment.base_offset} to {end_offset} are past local retention but not yet remote"
             break
         if not is_expired and not over_size and not _past(holders, settings.local_retention_ms, now):
@@ -89,22 +105,31 @@ def plan_local_retention(
 
 
 def enforce_local_retention(
-    plans: Sequence[LocalRetentionPlan], trim: LocalTrim, storage: RemoteStorageManager
+    plans: Sequence[LocalRetentionPlan],
+    trim: LocalTrim,
+    storage: RemoteStorageManager,
+    *,
+    refuse_if_stopped: Callable[[], None],
+    refuse_if_forbidden: Callable[[LocalRetentionPlan], None],
 ) -> LocalRetentionReport:
     """Remove what `plans` name, after the store has shown every object that must hold it from now on.
 
-    One partition's failure stops no other; the report names it. Running it twice changes nothing.
+    One partition's failure stops no other; the report names it. Running it twice changes nothing. `refuse_if_stopped`
+    is asked before each partition, and what it raises (DeletionRefusedError) ends the run; `refuse_if_forbidden` is
+    asked right before each trim, and what it raises is that partition's failure.
     """
     trimmed: list[LocalRetentionPlan] = []
     failures: list[Finding] = []
     for plan in plans:
         if not plan.segments:
             continue
+        refuse_if_stopped()
         try:
             for segment in plan.held_by:
                 ensure_present(segment, storage)
             for local in plan.segments:
                 ensure_same_bytes(local, plan.held_by, storage)
+            refuse_if_forbidden(plan)
             trim.trim(plan.topic_id_partition, plan.segments, plan.new_local_start)
         except (TieredStorageError, OSError) as error:
             failures.append(Finding(str(plan.topic_id_partition), str(error)))
@@ -147,6 +172,10 @@ def ensure_same_bytes(
 def _holders(coverage: Coverage, start_offset: int, end_offset: int) -> list[RemoteLogSegmentMetadata] | None:
     held = coverage.holding(start_offset, end_offset)
     return None if held is None else [covered.segment for covered in held]
+
+
+def _is_missing(coverage: Coverage, start_offset: int, end_offset: int) -> bool:
+    return start_offset <= end_offset and coverage.holding(start_offset, end_offset) is None
 
 
 def _of_same_offsets(holder: RemoteLogSegmentMetadata, local: LocalSegment) -> bool:

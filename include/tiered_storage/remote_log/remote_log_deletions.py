@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
-from tiered_storage.errors import TieredStorageError
+from tiered_storage.errors import DeletionRefusedError, TieredStorageError
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.expiry import DeletionReport, ExpiryPlan, delete_marked, mark_expired, plan_expiry
 from tiered_storage.remote_log.local_retention import (
@@ -61,9 +62,43 @@ class RemoteLogDeletions:
         return plans, unreadable
 
     def enforce_local_retention(self, plans: Sequence[LocalRetentionPlan]) -> LocalRetentionReport:
-        """Remove what `plans` name; see enforce_local_retention."""
+        """Remove what `plans` name; see enforce_local_retention.
+
+        A plan may be old: nothing goes of a topic that is not enabled any more, or where the right was taken away.
+        Raises DeletionRefusedError where a person stopped all deletions.
+        """
         self.parts.bind_store()
-        return enforce_local_retention(plans, LogDirectoryTrim(), self.parts.storage)
+        return enforce_local_retention(
+            plans,
+            LogDirectoryTrim(),
+            self.parts.storage,
+            refuse_if_stopped=self._refuse_if_stopped,
+            refuse_if_forbidden=self._refuse_if_forbidden,
+        )
+
+    def _refuse_if_forbidden(self, plan: LocalRetentionPlan) -> None:
+        self._refuse_if_stopped()
+        partition = plan.topic_id_partition
+        topic = self.parts.decided_topic(partition)
+        if not topic.remote_storage_enable or not topic.local_deletion_allowed:
+            raise DeletionRefusedError(
+                f"{partition}: local deletion is not allowed any more, or the topic was disabled, since this was "
+                "planned: nothing of it was removed"
+            )
+        if not plan.is_held_whole and not topic.remote_deletion_allowed:
+            raise DeletionRefusedError(
+                f"{partition}: remote deletion is not allowed any more since this was planned, and what lies below our "
+                "log start may be the last copy: nothing of it was removed"
+            )
+
+    def _refuse_if_stopped(self) -> None:
+        stop = self.parts.safety.stopped()
+        if stop is not None:
+            raise DeletionRefusedError(
+                f"{stop.said_by} stopped all deletions at {_as_date(stop.said_at)} "
+                f"({stop.reason or 'no reason given'}): nothing is deleted until that is lifted by "
+                "'tiered-storage stop-deletions --lift'"
+            )
 
     def plan_expiry(self, selection: Selection, now: int) -> tuple[list[ExpiryPlan], list[Finding]]:
         """Return what total retention would end at `now` (ms), and the partitions that nothing can be said of.
@@ -107,7 +142,8 @@ class RemoteLogDeletions:
     ) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
         """Move our log starts and mark what lies below; see mark_expired.
 
-        A plan may be old: nothing goes that the decisions and settings of this moment would keep.
+        A plan may be old: nothing goes that the decisions and settings of this moment would keep. Raises
+        DeletionRefusedError where a person stopped all deletions.
         """
         self.parts.bind_store()
         still_due: list[ExpiryPlan] = []
@@ -127,11 +163,15 @@ class RemoteLogDeletions:
             owner=owner,
             lease_duration_ms=self.parts.settings.lease_duration_ms,
             clock=self.parts.clock,
+            refuse_if_stopped=self._refuse_if_stopped,
         )
         return done, (*unreadable, *left)
 
     def delete_marked(self, owner: str, selection: Selection = EVERYTHING) -> DeletionReport:
-        """Delete the objects of every marked segment; see delete_marked."""
+        """Delete the objects of every marked segment; see delete_marked.
+
+        Raises DeletionRefusedError where a person stopped all deletions.
+        """
         self.parts.bind_store()
         return delete_marked(
             [each for each in self.parts.segments.list_partitions() if selection.matches(each.topic, each.partition)],
@@ -143,7 +183,16 @@ class RemoteLogDeletions:
             grace_ms=self.parts.settings.remote_log_orphan_grace_ms,
             clock=self.parts.clock,
             may_delete=self._may_delete,
+            refuse_if_stopped=self._refuse_if_stopped,
         )
 
     def _may_delete(self, partition: TopicIdPartition) -> bool:
         return self.parts.decided_topic(partition).remote_deletion_allowed
+
+
+def _as_date(moment: int) -> str:
+    # Not fromtimestamp: what somebody wrote into the database must not end in an error of another kind.
+    try:
+        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=moment)).isoformat(timespec="seconds")
+    except OverflowError:
+        return f"{moment} ms"

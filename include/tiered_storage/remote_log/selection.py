@@ -27,8 +27,14 @@ class Selection:
         """Refuse what cannot be meant before anything is looked at."""
         try:
             re.compile(self.topics)
-        except re.error as error:
+        # The last two: a repeat that no machine counts to, and too many groups in one another.
+        except (re.error, OverflowError, RecursionError) as error:
             raise ConfigurationError(f"topics: {self.topics!r} is not a regular expression: {error}") from error
+
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether a person chose anything less than everything."""
+        return self.topics != ".*" or self.partitions is not None
 
     def matches(self, topic: str, partition: int | None = None) -> bool:
         """Whether that partition is meant; without its number, whether any of the topic's may be."""
@@ -40,13 +46,15 @@ class Selection:
 EVERYTHING = Selection()
 
 
-def parse_partitions(text: str) -> frozenset[int] | None:
-    """Return the numbers in a text such as 0,2-4 (ends inclusive); None, for all, where it is empty.
+def parse_partitions(text: str | None) -> frozenset[int] | None:
+    """Return the numbers in a text such as 0,2-4 (ends inclusive); None, for all, where none was given.
 
-    Raises ConfigurationError where it cannot be read, or names more than MOST_PARTITIONS.
+    Raises ConfigurationError where it cannot be read, is blank, or names more than MOST_PARTITIONS.
     """
-    if not text.strip():
+    if text is None:
         return None
+    if not text.strip():
+        raise ConfigurationError("partitions: nothing is named: write numbers as 0,2-4, or leave it out to mean all")
     numbers: set[int] = set()
     for part in text.split(","):
         numbers.update(_range(part.strip(), text))

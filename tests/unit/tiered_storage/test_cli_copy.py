@@ -315,6 +315,30 @@ def test_every_command_on_partitions_takes_their_numbers(tmp_path: Path, command
 
     assert result.exit_code == 0, result.err
     assert shown == {"plan": {"orders-2"}, "copy": {"orders-2"}, "audit": set()}.get(command, {"orders-1", "orders-2"})
-    for option, text in (("--partitions", "two"), ("--topics", "(")):
+    for option, text in (("--partitions", "two"), ("--partitions", ""), ("--partitions", " "), ("--topics", "(")):
         refused = run_on(files, command, option, text, "--json")
         assert (refused.exit_code, refused.document["error"]) == (1, "ConfigurationError")
+
+
+@pytest.mark.parametrize("command", ["plan", "copy", "retain", "expire", "audit"])
+def test_a_selection_that_matches_nothing_is_told(tmp_path: Path, command: str) -> None:
+    files = a_copied_remote_log(tmp_path, {("orders", 0): 1})
+    exit_code = int(command == "audit")
+
+    for chosen in (("--topics", "order"), ("--partitions", "1")):
+        result = run_on(files, command, *chosen, "--json")
+        assert (result.exit_code, result.rows) == (exit_code, [])
+        assert "no partition in log.dirs or in the remote log matches" in result.err
+
+    everything, only_orders = run_on(files, command), run_on(files, command, "--topics", "orders")
+    assert (everything.exit_code, everything.err) == (only_orders.exit_code, only_orders.err) == (0, "")
+
+
+@pytest.mark.parametrize("command", ["plan", "audit"])
+def test_a_partition_that_is_only_local_or_cannot_be_read_is_known(tmp_path: Path, command: str) -> None:
+    files = a_remote_log(tmp_path, {("clicks", 0): 1, ("orders", 0): 1}, topics={})
+    (files.partition_directory("clicks") / "leader-epoch-checkpoint").write_text("0\nmany\n")
+
+    for topic in ("clicks", "orders"):
+        result = run_on(files, command, "--topics", topic)
+        assert (result.exit_code, "no partition" in result.err) == (0, False)

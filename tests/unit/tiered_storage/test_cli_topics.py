@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 
 from support.command_line import CommandResult, run_on
 from support.remote_logs import ENABLED, ORDERS_0, RemoteLogFiles, a_copied_remote_log, a_remote_log, topic_id
+from tiered_storage import cli_topics
 from tiered_storage.kafka_log.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT, write_offset_checkpoint
 from tiered_storage.remote_log.log_directory_source import CLEANER_CHECKPOINT
+from tiered_storage.remote_log.metadata import Topic
 
 
 def topics(files: RemoteLogFiles, *arguments: object) -> CommandResult:
@@ -208,3 +212,23 @@ def test_every_life_of_a_topic_is_decided_on(tmp_path: Path) -> None:
         ("BBBBBBBBBBBBBBBBBBBBBA", False),
         (ORDERS_0.topic_id, False),
     }
+
+
+def test_a_right_that_is_forbidden_meanwhile_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "local.deletion.allowed": False}})
+    config = files.config
+    forbidding = Thread(target=cli_topics.forbid_deletion, args=("orders", cli_topics.Tier.REMOTE, config, True))
+
+    def forbidden_meanwhile(topic: Topic, **changes: Any) -> Topic:
+        if forbidding.ident is None:
+            forbidding.start()
+            forbidding.join(0.5)
+        return replace(topic, **changes)
+
+    monkeypatch.setattr(cli_topics, "replace", forbidden_meanwhile)
+    cli_topics.allow_deletion("orders", cli_topics.Tier.LOCAL, config, True)
+    forbidding.join()
+
+    assert rights(topics(files, "list")) == (True, False)

@@ -7,7 +7,7 @@ of every process.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -218,6 +218,14 @@ class Topics(Protocol):
 
     def put(self, topic: Topic) -> None:
         """Write a decision, replacing an earlier one for the same topic id."""
+        ...
+
+    def change(self, cluster_id: str, topic_id: str, change: Callable[[Topic | None], Topic]) -> Topic:
+        """Write what `change` makes of the present decision (None: there is none), and return it.
+
+        Nobody else's word comes between: all others that write wait, so `change` must be quick and call no store.
+        What it raises leaves all as it was.
+        """
         ...
 
     def list(self) -> Sequence[Topic]:

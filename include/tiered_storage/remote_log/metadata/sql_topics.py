@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from sqlalchemy import Row, select
+from sqlalchemy import Connection, Row, select
 
 from tiered_storage.errors import MetadataCorruptError
 from tiered_storage.remote_log.metadata import Topic
@@ -23,30 +23,30 @@ class SqlTopics:
     def get(self, cluster_id: str, topic_id: str) -> Topic | None:
         """As Topics.get."""
         with self._database.reading() as connection:
-            row = connection.execute(
-                select(topics).where(topics.c.cluster_id == cluster_id, topics.c.topic_id == topic_id)
-            ).one_or_none()
-        return None if row is None else self._topic(row)
+            return self._read(connection, cluster_id, topic_id)
 
     def put(self, topic: Topic) -> None:
         """As Topics.put."""
-        row = {
-            "cluster_id": topic.cluster_id,
-            "topic_id": topic.topic_id,
-            "name": topic.name,
-            "remote_storage_enable": topic.remote_storage_enable,
-            "local_deletion_allowed": topic.local_deletion_allowed,
-            "remote_deletion_allowed": topic.remote_deletion_allowed,
-            "properties": json.dumps(dict(topic.properties), sort_keys=True),
-        }
         with self._database.writing() as connection:
-            insert_or_replace(connection, topics, [row])
+            _write(connection, topic)
+
+    def change(self, cluster_id: str, topic_id: str, change: Callable[[Topic | None], Topic]) -> Topic:
+        """As Topics.change."""
+        with self._database.writing() as connection:
+            wanted = change(self._read(connection, cluster_id, topic_id))
+            _write(connection, wanted)
+        return wanted
 
     def list(self) -> Sequence[Topic]:
         """As Topics.list."""
         statement = select(topics).order_by(topics.c.cluster_id, topics.c.name, topics.c.topic_id)
         with self._database.reading() as connection:
             return [self._topic(row) for row in connection.execute(statement)]
+
+    def _read(self, connection: Connection, cluster_id: str, topic_id: str) -> Topic | None:
+        statement = select(topics).where(topics.c.cluster_id == cluster_id, topics.c.topic_id == topic_id)
+        row = connection.execute(statement).one_or_none()
+        return None if row is None else self._topic(row)
 
     def _topic(self, row: Row[Any]) -> Topic:
         try:
@@ -65,3 +65,16 @@ class SqlTopics:
             remote_deletion_allowed=row.remote_deletion_allowed,
             properties=properties,
         )
+
+
+def _write(connection: Connection, topic: Topic) -> None:
+    row = {
+        "cluster_id": topic.cluster_id,
+        "topic_id": topic.topic_id,
+        "name": topic.name,
+        "remote_storage_enable": topic.remote_storage_enable,
+        "local_deletion_allowed": topic.local_deletion_allowed,
+        "remote_deletion_allowed": topic.remote_deletion_allowed,
+        "properties": json.dumps(dict(topic.properties), sort_keys=True),
+    }
+    insert_or_replace(connection, topics, [row])

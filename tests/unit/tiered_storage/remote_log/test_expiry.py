@@ -28,7 +28,7 @@ from support.remote_logs import (
     segments_of,
     states_of,
 )
-from tiered_storage.errors import OffsetOutOfRangeError, RemoteStorageError, StoreMismatchError
+from tiered_storage.errors import DeletionRefusedError, OffsetOutOfRangeError, RemoteStorageError, StoreMismatchError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, write_leader_epochs
 from tiered_storage.kafka_log.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
 from tiered_storage.remote_log.expiry import DeletionReport, ExpiryPlan, plan_expiry
@@ -413,6 +413,49 @@ def test_deletion_that_was_forbidden_since_the_plan_marks_nothing(tmp_path: Path
 
         assert remote_log.deletions.mark_expired(plans, "expire") == ((), ())
         assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+
+
+def test_nothing_is_marked_or_deleted_while_deletions_are_stopped(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(1))
+    objects = len(files.objects())
+    with files.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
+        remote_log.safety.stop("a wrong mount", "ada")
+        with pytest.raises(DeletionRefusedError, match=r"ada stopped all deletions at 20.*\(a wrong mount\)"):
+            remote_log.deletions.mark_expired(plans, "expire")
+        assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+
+        remote_log.safety.lift("ada")
+        assert remote_log.deletions.mark_expired(plans, "expire")[0] == (ORDERS_0,)
+        remote_log.safety.stop("", "ada")
+        with pytest.raises(DeletionRefusedError, match="no reason given"):
+            remote_log.deletions.delete_marked("expire")
+
+    assert len(files.objects()) == objects
+
+
+def test_a_stop_holds_from_the_next_segment_on_and_the_lease_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(1))
+    with files.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
+        remote_log.deletions.mark_expired(plans, "expire")
+        delete = ObjectRemoteStorageManager.delete_log_segment_data
+
+        def stopped_behind(self: ObjectRemoteStorageManager, metadata: RemoteLogSegmentMetadata) -> None:
+            delete(self, metadata)
+            remote_log.safety.stop("enough", "ada")
+
+        monkeypatch.setattr(ObjectRemoteStorageManager, "delete_log_segment_data", stopped_behind)
+        with pytest.raises(DeletionRefusedError, match="enough"):
+            remote_log.deletions.delete_marked("expire")
+
+        assert len(files.objects(".log")) == 2
+        remote_log.leases.release(remote_log.leases.acquire(ORDERS_0, "another", 1000))
+        remote_log.safety.lift("ada")
+        monkeypatch.undo()
+        assert len(remote_log.deletions.delete_marked("expire").deleted) == 2
 
 
 def test_deletion_that_was_forbidden_since_the_mark_deletes_nothing(tmp_path: Path) -> None:

@@ -25,7 +25,12 @@ from support.remote_logs import (
     record,
     segments_of,
 )
-from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError, StoreMismatchError
+from tiered_storage.errors import (
+    DeletionRefusedError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+    StoreMismatchError,
+)
 from tiered_storage.kafka_log.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, write_leader_epochs
 from tiered_storage.kafka_log.offset_checkpoint import (
@@ -35,6 +40,7 @@ from tiered_storage.kafka_log.offset_checkpoint import (
     write_offset_checkpoint,
 )
 from tiered_storage.remote_log.local_retention import LocalRetentionPlan, ensure_present, plan_local_retention
+from tiered_storage.remote_log.log_directory_trim import LogDirectoryTrim
 from tiered_storage.remote_log.model import SegmentState
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
@@ -199,15 +205,61 @@ def test_the_copy_of_another_leader_covers_nothing(tmp_path: Path) -> None:
         assert bases(plan_with(remote_log, local_retention_bytes=0)) == [0]
 
 
-def test_local_segments_below_our_log_start_go_without_any_remote_copy(tmp_path: Path) -> None:
+def test_local_segments_below_our_log_start_go_without_any_remote_copy_where_both_rights_are_given(
+    tmp_path: Path,
+) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
         remote_log.segments.advance_log_start_offset(ORDERS_0, 15, held_by(remote_log, "test"))
 
-        plan = plan_with(remote_log)
+        plan = plan_with(remote_log, remote_deletion_allowed=True)
 
     assert bases(plan) == [0]
     assert plan.held_by == ()
+    assert not plan.is_held_whole
     assert plan.new_local_start == 10
+
+
+def test_the_last_copy_below_our_log_start_stays_where_remote_deletion_is_not_allowed(tmp_path: Path) -> None:
+    with a_remote_log(tmp_path).open() as remote_log:
+        remote_log.segments.advance_log_start_offset(ORDERS_0, 15, held_by(remote_log, "test"))
+
+        plan = plan_with(remote_log, local_deletion_allowed=True)
+
+    assert bases(plan) == []
+    assert plan.held_back == (
+        "offsets 0 to 9 lie below our log start and nothing remote holds them: they go only where remote deletion is "
+        "allowed too"
+    )
+
+
+def test_what_expired_stays_locally_once_remote_deletion_is_forbidden(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "retention.ms": 1}})
+    with files.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, files.clock())
+        remote_log.deletions.mark_expired(plans, "test")
+        remote_log.deletions.delete_marked("test")
+    files.properties["topics"] = {"orders": {**ENABLED, "remote.deletion.allowed": False}}
+    with files.open() as remote_log:
+        assert retain(remote_log) == []
+
+    assert files.objects(".log") == []
+    assert files.local_starts() == [0, 10, 20, 30]
+
+
+def test_of_a_segment_that_our_log_start_cuts_the_part_below_must_be_held_too(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        lease = held_by(remote_log, "test")
+        [first, *_] = segments_of(remote_log)
+        for step in (SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED):
+            remote_log.segments.update_remote_log_segment_metadata(a_step(first, step), lease)
+        remote_log.segments.advance_log_start_offset(ORDERS_0, 5, lease)
+
+        plan = plan_with(remote_log, local_retention_bytes=0)
+
+    assert bases(plan) == []
+    assert plan.held_back is not None
+    assert plan.held_back.startswith("offsets 0 to 4 lie below our log start")
 
 
 def test_a_segment_that_our_log_start_cuts_must_be_held_from_there_on(tmp_path: Path) -> None:
@@ -364,6 +416,74 @@ def test_nothing_goes_while_a_broker_has_the_directory(tmp_path: Path) -> None:
     assert files.local_starts() == [0, 10, 20, 30]
 
 
+def test_nothing_goes_while_deletions_are_stopped(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(0))
+
+    with files.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
+        files.clock.now = NOW
+        remote_log.safety.stop("a wrong mount", "ada")
+        with pytest.raises(
+            DeletionRefusedError, match=r"ada stopped all deletions at 2023-11-14T22:13:20\+00:00 \(a wrong mount\)"
+        ):
+            remote_log.deletions.enforce_local_retention(plans)
+        assert files.local_starts() == [0, 10, 20, 30]
+
+        remote_log.safety.lift("ada")
+        assert len(remote_log.deletions.enforce_local_retention(plans).trimmed) == 1
+
+
+def test_a_stop_holds_from_the_next_partition_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = a_copied_remote_log(tmp_path, {("orders", 0): 1, ("orders", 1): 1}, topics=keeping(0))
+
+    with files.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
+        trim = LogDirectoryTrim.trim
+
+        def stopped_behind(self: LogDirectoryTrim, *given: Any) -> None:
+            trim(self, *given)
+            remote_log.safety.stop("", "ada")
+
+        monkeypatch.setattr(LogDirectoryTrim, "trim", stopped_behind)
+        with pytest.raises(DeletionRefusedError, match="no reason given"):
+            remote_log.deletions.enforce_local_retention(plans)
+
+    assert sorted([files.local_starts(number=0), files.local_starts(number=1)]) == [[0, 10], [10]]
+
+
+@pytest.mark.parametrize(
+    "lost", [{"remote_storage_enable": False}, {"local_deletion_allowed": False}], ids=["disabled", "forbidden"]
+)
+def test_a_right_that_was_taken_away_since_the_plan_is_asked_for_again(tmp_path: Path, lost: dict[str, Any]) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(0))
+
+    with files.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
+        decided = remote_log.decided_topic(ORDERS_0)
+        remote_log.topics.put(replace(decided, **lost))
+        report = remote_log.deletions.enforce_local_retention(plans)
+
+    assert report.trimmed == ()
+    [failure] = report.failures
+    assert "local deletion is not allowed any more, or the topic was disabled" in failure.message
+    assert files.local_starts() == [0, 10, 20, 30]
+
+
+def test_without_the_remote_right_a_plan_takes_only_what_is_held_whole(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(0))
+
+    with files.open() as remote_log:
+        whole, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
+        remote_log.segments.advance_log_start_offset(ORDERS_0, 10, held_by(remote_log, "test"))
+        partial, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
+        remote_log.topics.put(replace(remote_log.decided_topic(ORDERS_0), remote_deletion_allowed=False))
+
+        [failure] = remote_log.deletions.enforce_local_retention(partial).failures
+        assert "may be the last copy" in failure.message
+        assert files.local_starts() == [0, 10, 20, 30]
+        assert len(remote_log.deletions.enforce_local_retention(whole).trimmed) == 1
+
+
 def test_nothing_goes_where_store_and_metadata_do_not_belong_together(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(0))
     (files.store / "store.json").unlink()
@@ -439,7 +559,9 @@ def test_what_lies_below_our_log_start_stays_where_nobody_knows_the_topics_id(tm
     with files.open() as remote_log:
         remote_log.segments.advance_log_start_offset(ORDERS_0, 20, held_by(remote_log, "expire"))
         log = local_log(remote_log)
-        settings = TopicSettings.parse("orders", {}).over(TopicSettings.parse("defaults", {}), "orders")
+        settings = TopicSettings.parse("orders", {"remote.deletion.allowed": True}).over(
+            TopicSettings.parse("defaults", {}), "orders"
+        )
         known = plan_local_retention(log, remote_log.segments, settings, NOW)
         derived = plan_local_retention(replace(log, topic_id_is_derived=True), remote_log.segments, settings, NOW)
 

@@ -28,11 +28,22 @@ def test_an_expression_that_is_none_is_refused_at_once() -> None:
         Selection("orders(")
 
 
+@pytest.mark.parametrize("pattern", ["a{99999999999}", "(" * 5000 + ")" * 5000], ids=["repeats", "groups"])
+def test_an_expression_that_is_too_much_is_refused_too(pattern: str) -> None:
+    with pytest.raises(ConfigurationError, match="is not a regular expression"):
+        Selection(pattern)
+
+
+def test_a_selection_knows_whether_it_leaves_anything_out() -> None:
+    assert not EVERYTHING.is_narrowed
+    assert Selection("orders").is_narrowed
+    assert Selection(".*", frozenset({0})).is_narrowed
+
+
 @pytest.mark.parametrize(
     ("text", "numbers"),
     [
-        ("", None),
-        ("  ", None),
+        (None, None),
         ("0", {0}),
         ("0,2-4", {0, 2, 3, 4}),
         (" 7 , 3-3 ", {3, 7}),
@@ -40,13 +51,15 @@ def test_an_expression_that_is_none_is_refused_at_once() -> None:
         (f"0-{MOST_PARTITIONS - 1}", set(range(MOST_PARTITIONS))),
     ],
 )
-def test_numbers_and_ranges_are_read(text: str, numbers: set[int] | None) -> None:
+def test_numbers_and_ranges_are_read(text: str | None, numbers: set[int] | None) -> None:
     assert parse_partitions(text) == numbers
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
+        ("", "nothing is named: write numbers as 0,2-4, or leave it out to mean all"),
+        (" \t", "nothing is named"),
         ("orders", "'orders' in 'orders' is no number and no range: write them as 0,2-4"),
         ("1,,2", "'' in '1,,2' is no number"),
         ("-1", "'-1' in '-1' is no number"),

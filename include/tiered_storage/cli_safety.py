@@ -1,0 +1,44 @@
+"""The command that stops all deletions, and lets them go on."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from typing import Annotated
+
+import typer
+
+from tiered_storage.cli_output import Output
+from tiered_storage.cli_session import ConfigOption, JsonOption, opened
+from tiered_storage.errors import ConfigurationError
+
+_COLUMNS = ("stopped", "said by", "said at", "reason")
+
+
+def stop_deletions(
+    reason: Annotated[str, typer.Option("--reason", help="Why, for whoever meets it.", show_default=False)] = "",
+    lift: Annotated[bool, typer.Option("--lift", help="Let deletions go on.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let nothing of any topic be deleted, in either tier, until that is lifted; runs under way stop too."""
+    if lift and reason:
+        raise ConfigurationError("--reason says why deletions are stopped; leave it out where --lift lets them go on")
+    output = Output(as_json)
+    with opened(config, output) as remote_log:
+        if lift:
+            remote_log.safety.lift(_person())
+        else:
+            remote_log.safety.stop(reason, _person())
+        stop = remote_log.safety.stopped()
+    row = (False, None, None, None) if stop is None else (True, stop.said_by, stop.said_at, stop.reason)
+    output.rows("Deletions", _COLUMNS, [row])
+
+
+def _person() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        # In a container the user may have no name.
+        user = "somebody"
+    return f"{user} on {socket.gethostname()}"

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import getpass
+import socket
+from pathlib import Path
+
+import pytest
+
+from support.command_line import run_on
+from support.remote_logs import ENABLED, a_copied_remote_log, a_remote_log
+
+WANTED = {"orders": {**ENABLED, "local.retention.bytes": 0}}
+
+
+def test_deletions_are_stopped_until_that_is_lifted(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=WANTED)
+
+    stopped = run_on(files, "stop-deletions", "--reason", "a wrong mount", "--json")
+    [row] = stopped.rows
+    assert (stopped.exit_code, row["stopped"], row["reason"]) == (0, True, "a wrong mount")
+    assert row["said_by"].endswith(f" on {socket.gethostname()}")
+    refused = run_on(files, "retain", "--json")
+    assert (refused.exit_code, refused.document["error"]) == (1, "DeletionRefusedError")
+    assert row["said_by"] in refused.document["message"]
+    assert "a wrong mount" in refused.document["message"]
+    assert "tiered-storage stop-deletions --lift" in refused.document["message"]
+    assert files.local_starts() == [0, 10, 20, 30]
+
+    lifted = run_on(files, "stop-deletions", "--lift", "--json")
+    assert lifted.rows == [{"stopped": False, "said_by": None, "said_at": None, "reason": None}]
+    assert run_on(files, "retain").exit_code == 0
+    assert files.local_starts() == [30]
+
+
+def test_a_reason_to_lift_is_refused(tmp_path: Path) -> None:
+    result = run_on(a_remote_log(tmp_path), "stop-deletions", "--lift", "--reason", "all is well")
+
+    assert result.exit_code == 1
+    assert "leave it out" in result.err
+
+
+def test_a_person_without_a_name_may_stop_deletions_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nameless() -> str:
+        raise OSError("No username set in the environment")
+
+    monkeypatch.setattr(getpass, "getuser", nameless)
+    [row] = run_on(a_remote_log(tmp_path), "stop-deletions", "--json").rows
+
+    assert row["said_by"] == f"somebody on {socket.gethostname()}"
