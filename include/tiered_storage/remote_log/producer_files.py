@@ -9,7 +9,8 @@ files are believed then as far as the batches do not contradict them. Where the 
 transaction index, it depends on what readers find in the store. With records from before what is known, the segment is
 not copied: some of them may be aborted, and nothing would tell. Without any, what the batches say is all that readers
 need. That is ordinary: a broker forgets its oldest snapshot when it starts, and has no entry, perhaps no file, for the
-abort of a transaction without records.
+abort of a transaction without records. For the same reason an index that lacks only some of these aborts is believed,
+but told of.
 
 An abort is recorded in the segment that holds its marker, see transaction_index.py. Of its last stable offsets, as the
 file and the batches tell them, the lowest travels: a broker's may be late, and too low a one only lets readers look
