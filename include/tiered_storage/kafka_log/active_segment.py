@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 from tiered_storage.kafka_log.batch_header import INT32_MAX, RecordBatch
+from tiered_storage.kafka_log.index_rebuild import write_transaction_index
 from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_segment import LogSegment
 from tiered_storage.kafka_log.offset_index import ENTRY as OFFSET_ENTRY
@@ -46,7 +47,7 @@ class ActiveSegment:
         self._gathered_batches = 0
         for path in (segment.offset_index_path, segment.time_index_path):
             path.write_bytes(b"")
-        segment.transaction_index_path.unlink(missing_ok=True)
+        write_transaction_index(segment, self.transaction_index().to_bytes())
         self._descriptor: int | None = os.open(segment.log_path, os.O_WRONLY | os.O_CLOEXEC)
 
     @property

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tiered_storage.errors import InvalidLogDirectoryError, UnsupportedMagicError
+from tiered_storage.errors import CorruptIndexError, InvalidLogDirectoryError, UnsupportedMagicError
+from tiered_storage.kafka_log.earlier_aborts import EarlierAborts
 from tiered_storage.kafka_log.index_builder import INDEX_INTERVAL_BYTES, IndexBuilder
 from tiered_storage.kafka_log.log_segment import LogSegment, list_segments, producer_snapshot_path
 from tiered_storage.kafka_log.producer_snapshot import encode_producer_snapshot
@@ -21,7 +22,11 @@ from tiered_storage.kafka_log.producer_snapshot_files import latest_state
 from tiered_storage.kafka_log.producer_state import ProducerState
 from tiered_storage.kafka_log.segment_scan import iterate_segment
 from tiered_storage.kafka_log.small_files import replace_file
-from tiered_storage.kafka_log.transaction_index import AbortedTransaction, encode_aborted_transactions
+from tiered_storage.kafka_log.transaction_index import (
+    AbortedTransaction,
+    TransactionIndex,
+    encode_aborted_transactions,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +45,23 @@ class RebuiltIndexes:
 
     def write(self, segment: LogSegment) -> None:
         """Replace the files of `segment` and the snapshot behind it by these, each durably and all or nothing."""
-        self.write_indexes(segment)
+        self.write_offset_indexes(segment)
+        write_transaction_index(segment, self.transaction_index)
         replace_file(producer_snapshot_path(segment.directory, self.end_offset), self.producer_snapshot)
 
     def write_indexes(self, segment: LogSegment) -> None:
-        """Replace the files of `segment` by these, each durably and all or nothing."""
+        """Replace the indexes of `segment` by these, but for a transaction index that can be read.
+
+        That one may tell what the log does not, and does not follow from what the others have lost.
+        """
+        self.write_offset_indexes(segment)
+        if not _has_readable_transaction_index(segment):
+            write_transaction_index(segment, self.transaction_index)
+
+    def write_offset_indexes(self, segment: LogSegment) -> None:
+        """Replace the offset and the time index of `segment` by these, each durably and all or nothing."""
         replace_file(segment.offset_index_path, self.offset_index)
         replace_file(segment.time_index_path, self.time_index)
-        write_transaction_index(segment, self.transaction_index)
 
 
 def rebuild_indexes(
@@ -66,19 +80,29 @@ def rebuild_indexes(
     if from_snapshots:
         producers = latest_state(segment.directory, start_offset, segment.base_offset)
     else:
-        producers = ProducerState(start_offset)
+        producers = ProducerState(start_offset, seen_from=start_offset or None)
     feed_segments(producers, earlier, segment.base_offset)
+    return rebuild_next_indexes(segment, producers, index_interval_bytes)
+
+
+def rebuild_next_indexes(segment: LogSegment, producers: ProducerState, index_interval_bytes: int) -> RebuiltIndexes:
+    """Build everything that belongs to `segment`; `producers` is the state at its base offset and then at its end.
+
+    Raises CorruptRecordError where one of its batches is broken.
+    """
     indexes = IndexBuilder(segment.base_offset, index_interval_bytes)
     aborted: list[AbortedTransaction] = []
+    before = EarlierAborts(segment, producers.seen_from)
     for window, batches in iterate_segment(segment.log_path, segment.base_offset):
         indexes.append(batches)
         aborted += producers.feed(segment.log_path, window, batches)
+        before.feed(window, batches)
         producers.on_high_watermark(producers.end_offset)
     indexes.close()
     return RebuiltIndexes(
         offset_index=indexes.offset_index().to_bytes(),
         time_index=indexes.time_index().to_bytes(),
-        transaction_index=encode_aborted_transactions(aborted),
+        transaction_index=encode_aborted_transactions(before.joined_with(aborted)),
         producer_snapshot=encode_producer_snapshot(producers.snapshot()),
         end_offset=producers.end_offset,
     )
@@ -103,12 +127,28 @@ def feed_segments(
         except UnsupportedMagicError:
             if not skip_older_formats:
                 raise
+        if producers.end_offset != end:
+            producers.seen_from = end
     producers.end_offset = max(producers.end_offset, end_offset)
 
 
 def write_transaction_index(segment: LogSegment, content: bytes) -> None:
-    """Replace the transaction index of `segment`; without `content` there is to be none."""
+    """Replace the transaction index of `segment`, unless it is so already; without `content` there is to be none.
+
+    An empty file is left: it says that nothing was aborted.
+    """
+    path = segment.transaction_index_path
+    if path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content:
+        return
     if content:
-        replace_file(segment.transaction_index_path, content)
+        replace_file(path, content)
     else:
-        segment.transaction_index_path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+
+
+def _has_readable_transaction_index(segment: LogSegment) -> bool:
+    try:
+        TransactionIndex.read(segment.transaction_index_path, segment.base_offset)
+    except CorruptIndexError:
+        return False
+    return segment.has_transaction_index()

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from tiered_storage.errors import CorruptIndexError, UnsupportedMagicError
 from tiered_storage.kafka_log.batch_header import NO_LEADER_EPOCH
-from tiered_storage.kafka_log.index_rebuild import feed_segments, rebuild_indexes, write_transaction_index
+from tiered_storage.kafka_log.index_rebuild import feed_segments, rebuild_next_indexes, write_transaction_index
 from tiered_storage.kafka_log.leader_epoch_cache import LeaderEpochCache
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.log_config import LogConfig
@@ -85,10 +85,7 @@ def recover_log(
     segments = list_segments(partition_directory)
     start_offset = segments[_place_of(segments, log_start_offset)].base_offset
     first = _first_to_read(segments, recovery_point)
-    for segment in segments[:first]:
-        if mending := _broken_index(segment):
-            rebuild_indexes(segment, index_interval_bytes=config.index_interval_bytes).write_indexes(segment)
-            report(mending)
+    _mend_indexes(segments[:first], config.index_interval_bytes, report)
     producers = latest_state(partition_directory, start_offset, segments[first].base_offset)
     remove_broken_snapshots(partition_directory, producers.end_offset, report)
     feed_segments(producers, segments[:first], segments[first].base_offset, skip_older_formats=True)
@@ -155,7 +152,7 @@ def _read(
     for i in range(first, len(segments)):
         segment, later = segments[i], segments[i + 1 :]
         producers.end_offset = segment.base_offset
-        if i > 0 and segment.base_offset not in snapshots:
+        if i > 0 and segment.base_offset not in snapshots and producers.seen_from is None:
             take_snapshot(directory, producers)
         segment_end = later[0].base_offset if later else None
         recovered = recover_segment(
@@ -176,6 +173,19 @@ def _read(
             break
         _write_indexes(segment, recovered)
     return RecoveredLog(tuple(segments), recovered, producers, truncated_bytes, tuple(epochs))
+
+
+def _mend_indexes(segments: Sequence[LogSegment], index_interval_bytes: int, report: Report) -> None:
+    """Build the indexes anew that are missing or cannot be read; no segment is read twice for its producers."""
+    producers: ProducerState | None = None
+    for i, segment in enumerate(segments):
+        if mending := _broken_index(segment):
+            known = latest_state(segment.directory, segments[0].base_offset, segment.base_offset)
+            if producers is None or (known.seen_from is None and known.end_offset >= producers.end_offset):
+                producers = known
+            feed_segments(producers, segments[:i], segment.base_offset)
+            rebuild_next_indexes(segment, producers, index_interval_bytes).write_indexes(segment)
+            report(mending)
 
 
 def _delete(segments: list[LogSegment], now: int) -> None:

@@ -31,10 +31,10 @@ def list_snapshots(partition_directory: Path) -> list[int]:
 def latest_state(partition_directory: Path, start_offset: int, end_offset: int) -> ProducerState:
     """Return the state of the latest sound snapshot in [`start_offset`, `end_offset`], or none of `start_offset`.
 
-    A snapshot that is broken is passed over.
+    A snapshot that is broken is passed over. Without one, batches are known from `start_offset` on only.
     """
     found = latest_snapshot(partition_directory, start_offset, end_offset)
-    return ProducerState(start_offset) if found is None else ProducerState(*found)
+    return ProducerState(start_offset, seen_from=start_offset or None) if found is None else ProducerState(*found)
 
 
 def latest_snapshot(

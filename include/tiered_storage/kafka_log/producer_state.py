@@ -38,13 +38,20 @@ class ProducerState:
     """The producers of one log as of `end_offset` (exclusive). Not for two threads at once."""
 
     def __init__(
-        self, end_offset: int, producers: Iterable[ProducerSnapshotEntry] = (), *, batches_kept: int = BATCHES_KEPT
+        self,
+        end_offset: int,
+        producers: Iterable[ProducerSnapshotEntry] = (),
+        *,
+        batches_kept: int = BATCHES_KEPT,
+        seen_from: int | None = None,
     ) -> None:
         """Begin at `end_offset` with what a snapshot at that offset tells, or with no producers.
 
-        A leader needs a producer's last five batches, a snapshot only the last one: `batches_kept`.
+        A leader needs a producer's last five batches, a snapshot only the last one: `batches_kept`. With `seen_from`,
+        batches are known from that offset (inclusive) on only; None stands for all of them.
         """
         self.end_offset = end_offset
+        self.seen_from = seen_from
         self._batches_kept = batches_kept
         self._producers: dict[int, ProducerEntry] = {}
         self._open: dict[int, int] = {}
@@ -79,9 +86,13 @@ class ProducerState:
         return self._begun[0] if self._begun else None
 
     def adopt(self, producers: Iterable[ProducerSnapshotEntry]) -> None:
-        """Take the producers of a snapshot that are not known here."""
+        """Take the producers of a snapshot at the end offset that are not known here.
+
+        Of a transaction that is known here too it tells where it began, if that was before what was seen.
+        """
         for snapshot in producers:
-            if snapshot.producer_id in self._producers:
+            if known := self._producers.get(snapshot.producer_id):
+                self._take_beginning(known, snapshot.current_transaction_first_offset)
                 continue
             entry = ProducerEntry.from_snapshot(snapshot)
             self._producers[entry.producer_id] = entry
@@ -182,6 +193,14 @@ class ProducerState:
         if entry.transaction_first_offset is None:
             entry.transaction_first_offset = first_offset
             self._open_transaction(first_offset, producer_id)
+
+    def _take_beginning(self, entry: ProducerEntry, first_offset: int) -> None:
+        """Let the open transaction of `entry` begin at `first_offset`, if that is before what was seen."""
+        if entry.transaction_first_offset is None or not 0 <= first_offset < (self.seen_from or 0):
+            return
+        del self._open[entry.transaction_first_offset]
+        entry.transaction_first_offset = first_offset
+        self._open_transaction(first_offset, entry.producer_id)
 
     def _open_transaction(self, first_offset: int, producer_id: int) -> None:
         self._open[first_offset] = producer_id

@@ -10,6 +10,7 @@ import numpy as np
 from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.batch_header import LOG_OVERHEAD
 from tiered_storage.kafka_log.batch_table import BatchTable
+from tiered_storage.kafka_log.earlier_aborts import EarlierAborts
 from tiered_storage.kafka_log.index_builder import IndexBuilder
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.log_segment import LogSegment
@@ -73,6 +74,7 @@ def recover_segment(
     first_timestamp: int | None = None
     epochs: list[EpochEntry] = []
     aborted: list[AbortedTransaction] = []
+    earlier = EarlierAborts(segment, producers.seen_from)
     # The checksums have just been verified, up to this length.
     for window, batches in iterate_segment(segment.log_path, segment.base_offset, verify_crc=False):
         if segment_end is not None:
@@ -83,8 +85,9 @@ def recover_segment(
             first_timestamp = int(batches.max_timestamp[0])
         epochs += begun_epochs(batches, epochs[-1].epoch if epochs else -1)
         aborted += producers.feed(segment.log_path, window, batches)
+        earlier.feed(window, batches)
     return RecoveredSegment(
-        length, truncated_bytes, next_offset, first_timestamp, indexes, tuple(epochs), tuple(aborted)
+        length, truncated_bytes, next_offset, first_timestamp, indexes, tuple(epochs), earlier.joined_with(aborted)
     )
 
 

@@ -124,6 +124,24 @@ def collect_aborted(indexes: Iterable[TransactionIndex], start_offset: int, end_
     return AbortedTransactions(tuple(found), is_complete=False)
 
 
+def read_sound_entries(path: Path, base_offset: int) -> tuple[AbortedTransaction, ...]:
+    """Return the entries that can be right, each for itself, of the file `path` as it is: torn, broken or missing."""
+    try:
+        raw = read_small_file(path, MAX_INDEX_BYTES)
+    except (FileNotFoundError, CorruptIndexError):
+        return ()
+    found: list[AbortedTransaction] = []
+    for position in range(0, len(raw) - ENTRY_BYTES + 1, ENTRY_BYTES):
+        version, *fields = _ENTRY.unpack_from(raw, position)
+        entry = AbortedTransaction(*fields)
+        try:
+            _check(path, position, version, entry, base_offset)
+        except CorruptIndexError:
+            continue
+        found.append(entry)
+    return tuple(found)
+
+
 def encode_aborted_transactions(transactions: Sequence[AbortedTransaction]) -> bytes:
     """Return the bytes of these entries, one behind the other."""
     return b"".join(

@@ -9,7 +9,8 @@ files are believed then as far as the batches do not contradict them. Where the 
 transaction index, it depends on what readers find in the store. With records from before what is known, the segment is
 not copied: some of them may be aborted, and nothing would tell. Without any, what the batches say is all that readers
 need. That is ordinary: a broker forgets its oldest snapshot when it starts, and has no entry, perhaps no file, for the
-abort of a transaction without records.
+abort of a transaction without records. For the same reason an index that lacks only some of these aborts is believed,
+but told of.
 
 An abort is recorded in the segment that holds its marker, see transaction_index.py. Of its last stable offsets, as the
 file and the batches tell them, the lowest travels: a broker's may be late, and too low a one only lets readers look
@@ -26,6 +27,7 @@ from tiered_storage.errors import CorruptIndexError, InvalidLogDirectoryError
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.end_markers import abort_markers
 from tiered_storage.kafka_log.log_segment import LogSegment, producer_snapshot_path
+from tiered_storage.kafka_log.producer_entry import NO_COORDINATOR_EPOCH
 from tiered_storage.kafka_log.producer_history import KnownProducers, follow
 from tiered_storage.kafka_log.producer_snapshot import (
     ProducerSnapshotEntry,
@@ -128,7 +130,7 @@ class ProducerFiles:
         if not (self._segment.has_transaction_index() or self._aborted or self._abort_markers):
             return b""
         try:
-            return encode_aborted_transactions(self._read_index())
+            entries = self._read_index()
         except (CorruptIndexError, InvalidLogDirectoryError) as error:
             if self._abort_markers and self._readable_from < (self._seen_from or 0):
                 raise InvalidLogDirectoryError(f"{error}; {self._remedy()}") from error
@@ -139,7 +141,9 @@ class ProducerFiles:
                     f"{error}: none of them ends a transaction with records from offset {self._seen_from} on, and the "
                     "store has none before"
                 )
-        return encode_aborted_transactions(self._aborted)
+            return encode_aborted_transactions(self._aborted)
+        self._tell_of_lacking(entries)
+        return encode_aborted_transactions(entries)
 
     def _producer_snapshot(self) -> bytes | None:
         """Return the snapshot at the offset behind the segment; None where it is lost and cannot be known."""
@@ -175,6 +179,33 @@ class ProducerFiles:
             lacking = next(iter(of_log.values()))
             raise self._contradiction(path, len(found) * ENTRY_BYTES, f"it lacks an abort that the log has: {lacking}")
         return entries
+
+    def _tell_of_lacking(self, entries: Sequence[AbortedTransaction]) -> None:
+        """Tell of aborts without an entry whose transactions may have records in the store before what is known.
+
+        Most of them have no records at all. A file without any entry is left alone: it is put there to say just that.
+        """
+        if not entries or self._readable_from >= (self._seen_from or 0):
+            return
+        ended = {
+            producer.producer_id
+            for producer in self._begun_with.producers
+            if producer.coordinator_epoch != NO_COORDINATOR_EPOCH
+        }
+        first_aborts: dict[int, int] = {}
+        for producer_id, offset in self._abort_markers:
+            first_aborts[producer_id] = min(offset, first_aborts.get(producer_id, offset))
+        written = {entry.last_offset for entry in entries}
+        lacking = sorted(
+            offset for producer_id, offset in first_aborts.items() if producer_id not in ended and offset not in written
+        )
+        if lacking:
+            self.notices.append(
+                f"{self._segment.transaction_index_path} has no entry for {len(lacking)} abort markers, the first at "
+                f"offset {lacking[0]}: that is as it should be where their transactions have no records; but where "
+                f"they began before offset {self._seen_from}, from where on all is known here, readers of the store "
+                "are given aborted records: hold the file against that of another replica"
+            )
 
     def _is_true(self, entry: AbortedTransaction, of_log: AbortedTransaction | None) -> bool:
         """Say whether `entry` is what the log says, `of_log`, or what it can say of a time that is not known here."""

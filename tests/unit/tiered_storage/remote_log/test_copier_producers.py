@@ -629,3 +629,53 @@ def test_a_brokers_own_files_are_rebuilt_byte_for_byte(
         found = [fetched(outcome, storage, kind) for kind in (IndexKind.TRANSACTION, IndexKind.PRODUCER_SNAPSHOT)]
         assert found == [brokers.get(segment.transaction_index_path, b""), brokers[snapshot_behind(segment)]]
         assert len(outcome.damages) == (segment.transaction_index_path in brokers)
+
+
+@pytest.fixture
+def two_aborts(tmp_path: Path) -> LogSegment:
+    """The oldest segment that is left; the first of its aborts, at offset 3, is of a transaction from before."""
+    with unsynced(), LocalLog.create(tmp_path, "orders", 0, TOPIC_ID, CONFIG) as log:
+        log.append_as_follower(data(0, 20, 0, count=3, transactional=True))
+        log.roll()
+        log.append_as_follower(
+            marker(3, 20, ABORT) + data(4, 21, 0, transactional=True) + marker(5, 21, ABORT) + marker(6, 21, ABORT)
+        )
+        log.roll()
+        _, segment, _ = log.segments
+    forget_what_was_before(segment)
+    return segment
+
+
+def test_an_abort_that_its_index_lacks_is_told_of_where_it_may_matter(
+    two_aborts: LogSegment, storage: ObjectRemoteStorageManager
+) -> None:
+    assert copied(two_aborts, storage).notices == ()
+    path = two_aborts.transaction_index_path
+    path.write_bytes(path.read_bytes()[ENTRY_BYTES:])
+
+    outcome = copied(two_aborts, storage)
+
+    assert fetched(outcome, storage, IndexKind.TRANSACTION) == path.read_bytes()
+    assert outcome.damages == ()
+    [told] = outcome.notices
+    assert f"{path} has no entry for 1 abort markers, the first at offset 3" in told
+    assert "began before offset 3" in told
+    assert copied(two_aborts, storage, readable_from=3).notices == ()
+
+
+def test_an_abort_whose_producer_ended_one_before_needs_no_entry(
+    tmp_path: Path, storage: ObjectRemoteStorageManager
+) -> None:
+    with unsynced(), LocalLog.create(tmp_path, "orders", 0, TOPIC_ID, CONFIG, base_offset=10) as log:
+        log.append_as_follower(marker(10, 20))
+        log.roll()
+        log.append_as_follower(marker(11, 20, ABORT) + data(12, 21, 0, transactional=True) + marker(13, 21, ABORT))
+        log.roll()
+        first, segment, _ = log.segments
+    for each in (first, segment):
+        snapshot_before(each).unlink(missing_ok=True)
+
+    outcome = copied(segment, storage)
+
+    assert outcome.failure is None
+    assert outcome.damages == outcome.notices == ()
