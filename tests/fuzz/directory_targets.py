@@ -74,14 +74,14 @@ def _use(root: Path, changed: Path) -> bool:
         writer = LogDirectoryWriter.open(root, _CONFIG, clock=lambda: NOW)
     except TieredStorageError as error:
         assert str(changed) in str(error), f"an error of another file: {error}"
-        assert changed.name in _MAY_STOP or _may_not_be_cut(files, changed), f"an error where none is due: {error}"
+        is_due = changed.name in _MAY_STOP or _may_not_be_cut(files, changed)
+        assert is_due or _expected(root, files, was_clean=was_clean).refused is not None, f"no error is due: {error}"
         return False
     with writer:
         # They could be read, or the directory would not have opened; opening it changes none of them.
-        recovery_point = None if was_clean else _said(root / RECOVERY_POINT_CHECKPOINT, 0)
         start = _said(root / LOG_START_OFFSET_CHECKPOINT, 0)
         log = writer.log("orders", 0)
-        expected = survivors(files, recovery_point)
+        expected = _expected(root, files, was_clean=was_clean)
         assert expected.refused is None, "a batch was cut off that is no crash's work"
         if start > expected.end_offset:
             assert (log.log_start_offset, log.log_end_offset, len(log.segments)) == (start, start, 1)
@@ -90,6 +90,11 @@ def _use(root: Path, changed: Path) -> bool:
         _read_through(log)
         _append(log)
     return True
+
+
+def _expected(root: Path, files: dict[str, bytes], *, was_clean: bool) -> Survivors:
+    said = _said(root / RECOVERY_POINT_CHECKPOINT, 0)
+    return survivors(files, None, closed_at=said) if was_clean else survivors(files, said)
 
 
 def _may_not_be_cut(files: dict[str, bytes], changed: Path) -> bool:

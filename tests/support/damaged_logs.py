@@ -69,8 +69,11 @@ class Survivors:
     removed: frozenset[int]
 
 
-def survivors(files: Mapping[str, bytes], recovery_point: int | None) -> Survivors:
-    """Return what has to be left of a partition with these `files`, of which there is at least one `.log`."""
+def survivors(files: Mapping[str, bytes], recovery_point: int | None, closed_at: int | None = None) -> Survivors:
+    """Return what has to be left of a partition with these `files`, of which there is at least one `.log`.
+
+    `closed_at` is where the log ended when it was closed in order; there is no `recovery_point` then.
+    """
     logs = {int(name[:20]): content for name, content in files.items() if name[20:] == ".log"}
     bases = sorted(logs)
     known = [base for base in bases if recovery_point is not None and base <= recovery_point]
@@ -81,7 +84,8 @@ def survivors(files: Mapping[str, bytes], recovery_point: int | None) -> Survivo
     for i, base in enumerate(verified):
         found = survey(logs[base], base, min(verified[i + 1 :], default=None))
         was_on_disk = recovery_point is not None and found.next_offset < recovery_point
-        if found.is_refused or (was_on_disk and found.is_followed):
+        was_closed = closed_at is not None and found.next_offset < closed_at
+        if found.is_refused or (was_on_disk and found.is_followed) or (was_closed and found.is_torn):
             return Survivors(left, end_offset, frozenset(verified), base, frozenset())
         left[base], end_offset = found.sound, found.next_offset
         later = verified[i + 1 :]

@@ -66,7 +66,7 @@ def _put_view(view: int, source: int, size: int, buffer: int, offset: int) -> No
     """
     if size > 12:
         store(view, np.int32(size))
-        store(view + 4, np.int32(load_half(source)))
+        store(view + 4, np.uint32(load_half(source)))
         store(view + 8, np.int32(buffer))
         store(view + 12, np.int32(offset))
         return
