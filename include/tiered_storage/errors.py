@@ -17,12 +17,10 @@
     │   ├── InvalidTransactionStateError       not part of its producer's open transaction
     │   ├── TransactionCoordinatorFencedError  of a transaction coordinator that was replaced
     │   └── UnexpectedAppendOffsetError        it does not go on from the log's end
-    ├── DeletionRefusedError           nothing may be deleted there now, by a person's word or an audit's
-    ├── LineageContradictedError       a local log older than what we know of its partition
+    ├── DeletionRefusedError           nothing may be deleted there now, by a person's word
     ├── RemoteStorageError             the object store, for a while or by refusal
     │   ├── RemoteStorageRefusedError  credentials or rights
     │   ├── RemoteStorageFullError     no room at the target
-    │   ├── CopyStuckError             no byte moves any more
     │   ├── RemoteObjectNotFoundError  an object that should be there is not
     │   └── RemoteObjectCorruptError   an object whose bytes are not those that were sent
     └── RemoteMetadataError            the metadata store
@@ -31,8 +29,7 @@
         ├── InvalidTransitionError     a state change that the life cycle does not know
         ├── LeaseHeldError             another owner works on the partition
         ├── LeaseLostError             our lease was taken over: this attempt must stop
-        ├── StoreMismatchError         store and metadata do not carry one another's UUID
-        └── OutdatedMetadataError      metadata older than the store, as from last week's backup
+        └── StoreMismatchError         store and metadata do not carry one another's UUID
 
 `retriable` says whether the same call may succeed later with nothing changed by a person.
 """
@@ -135,11 +132,7 @@ class UnexpectedAppendOffsetError(AppendRefusedError):
 
 
 class DeletionRefusedError(TieredStorageError):
-    """Nothing may be deleted there now: deletions are stopped or not allowed, or an audit found what forbids them."""
-
-
-class LineageContradictedError(TieredStorageError):
-    """A local log is older than what we know of its partition: another replica, or one that was restored."""
+    """Nothing may be deleted there now: a person stopped all deletions, or does not allow them there."""
 
 
 class RemoteStorageError(TieredStorageError):
@@ -156,10 +149,6 @@ class RemoteStorageRefusedError(RemoteStorageError):
 
 class RemoteStorageFullError(RemoteStorageError):
     """There is no room at the target."""
-
-
-class CopyStuckError(RemoteStorageError):
-    """A copy moved no byte for longer than it may; what it had finished is kept."""
 
 
 class RemoteObjectNotFoundError(RemoteStorageError):
@@ -204,7 +193,3 @@ class LeaseLostError(RemoteMetadataError):
 
 class StoreMismatchError(RemoteMetadataError):
     """Store and metadata do not carry one another's UUID: nothing may be deleted."""
-
-
-class OutdatedMetadataError(RemoteMetadataError):
-    """The store knows more than the metadata, which were restored from before: nothing is changed until they agree."""

@@ -37,11 +37,11 @@ def compile_kernels() -> bytes:
     needed = {each.name for each in whole.functions if each.is_declaration and not each.name.startswith("llvm.")}
     if needed - _LIBRARY:
         raise RuntimeError(f"the kernels call {', '.join(sorted(needed - _LIBRARY))}: keep to numbers and addresses")
-    code: bytes = target_machine().emit_object(whole)
+    code: bytes = _target_machine().emit_object(whole)
     return code
 
 
-def target_machine() -> Any:
+def _target_machine() -> Any:
     """Return what makes machine code for the CPU of this machine."""
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()

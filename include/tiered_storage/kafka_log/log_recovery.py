@@ -78,9 +78,10 @@ def recover_log(
     """Recover the log in `partition_directory`, in which there is a segment; `report` each file that was mended.
 
     Up to `recovery_point` (exclusive) the log is on the disk for sure; None: all but the last segment. `on_disk` is
-    what must not be cut off. Producers that are silent at `now` (ms) for too
-    long are forgotten. Raises UnsupportedMagicError for batches of an older format where batches must be read,
-    CorruptRecordError for a broken batch in a closed segment whose indexes are missing, or one that was on the disk.
+    what must not be cut off. Producers that are silent at `now` (ms) for too long are forgotten.
+
+    Raises UnsupportedMagicError for batches of an older format where batches must be read, CorruptRecordError for a
+    broken batch in a closed segment whose indexes are missing, or one that was on the disk.
     """
     segments = list_segments(partition_directory)
     start_offset = segments[_place_of(segments, log_start_offset)].base_offset

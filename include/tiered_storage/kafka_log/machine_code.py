@@ -94,7 +94,7 @@ class _Loader:
         return self._kernels
 
     def _load(self) -> Kernels:
-        engine = engine_of(code_of_kernels())
+        engine = _engine_of(code_of_kernels())
         self._kept.append(engine)  # whose memory the functions lie in
         return Kernels(**{field.name: _function(engine, field.name) for field in fields(Kernels)})
 
@@ -217,7 +217,7 @@ def _keep(code: bytes, path: Path) -> None:
             raise
 
 
-def engine_of(code: bytes) -> Any:
+def _engine_of(code: bytes) -> Any:
     """Return what holds the functions of an object file in memory."""
     from llvmlite import binding  # noqa: PLC0415 -- a tenth of a second, for those who scan
 
