@@ -162,7 +162,7 @@ def _expiry_rows(plans: Iterable[ExpiryPlan]) -> list[tuple[object, ...]]:
 def _copy(remote_log: RemoteLogManager, begun: BegunCopy, workers: int) -> CommitReport:
     # The same road as a run from Airflow, with threads of this process in Spark's place.
     job = remote_log.write_copy_job(f"runs/command-line/{random_uuid()}", begun)
-    _, description = CopyJob.read(job.work, job.folder)
+    _, description = CopyJob.read(job.files.work, job.files.folder)
 
     def run_group(number: int) -> int:
         return job.run_group(number, remote_log.storage, description.sizes, remote_log.clock)

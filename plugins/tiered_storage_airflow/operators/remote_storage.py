@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
     from tiered_storage.remote_log.copy_job import CopyJob
 
-COPY_JOB = Path(__file__).parents[3] / "spark_jobs" / "copy_segments.py"
+SPARK_JOBS = Path(__file__).parents[3] / "spark_jobs"
+COPY_JOB = SPARK_JOBS / "copy_segments.py"
+JOB_STUB = SPARK_JOBS / "job_stub.py"
 
 
 class CopySegmentsOperator(SparkSubmitOperator):
@@ -58,7 +60,7 @@ class CopySegmentsOperator(SparkSubmitOperator):
             job = remote_log.write_copy_job(folder, begun)
             self.application = str(COPY_JOB)
             self.name = f"copy_segments {folder}"
-            self.py_files = str(build_library_archive(Path(submitted)))
+            self.py_files = f"{build_library_archive(Path(submitted))},{JOB_STUB}"
             self.application_args = ["--work-url", remote_log.work.url, "--job", folder]
             # A lost worker's segments are planned anew, under new ids: two attempts must never write the same object.
             self.conf = {**(self.conf or {}), "spark.task.maxFailures": "1", "spark.speculation": "false"}

@@ -169,7 +169,7 @@ def test_a_copy_reaches_its_work_area_by_the_settings_alone(tmp_path: Path, monk
         used.append(options)
         return open_object_client(url, options)
 
-    for module in ("remote_log_parts", "storage.segment_objects", "copy_worker"):
+    for module in ("remote_log_parts", "storage.segment_objects", "job_worker"):
         monkeypatch.setattr(f"tiered_storage.remote_log.{module}.open_object_client", open_client)
 
     assert run_on(files, "copy").exit_code == 0
