@@ -295,7 +295,7 @@ class ColumnDecoder:
             view_base = 0
             starts = np.array([content.address for content in contents], np.int64)
             sizes = np.array([content.size for content in contents], np.int64)
-            places, data_end = (places[HEADERS, first : first + starts.size], starts, starts + sizes), 0
+            places, data_end = (places[HEADERS][first : first + starts.size], starts, starts + sizes), 0
         addresses = [address_of(column) for column in places]
         while True:
             first_buffer = len(filling.viewed)
