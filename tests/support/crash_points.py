@@ -58,11 +58,16 @@ class CrashPoint(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """Where a process dies: at `point`, when it gets there for the `nth` time. SIGSTOP: it stands still there."""
+    """Where a process dies: at `point`, when it gets there for the `nth` time.
+
+    With SIGSTOP it stands still there until the file `go_on` is there and somebody lets it go on: a shell, or whoever
+    measures something on this machine, may send SIGCONT as well.
+    """
 
     point: CrashPoint
     nth: int = 1
     signal: int = signal.SIGKILL
+    go_on: str = ""
 
     def __str__(self) -> str:
         return f"{self.point}, {self.nth}" if self.nth > 1 else str(self.point)
@@ -82,7 +87,9 @@ class _Trap:
         with self._lock:
             self._reached += 1
             # All threads end, or stand still, with the one that holds the lock.
-            if self._reached == self._crash.nth:
+            if self._reached != self._crash.nth:
+                return
+            while not Path(self._crash.go_on).is_file():
                 os.kill(os.getpid(), self._crash.signal)
 
 

@@ -19,6 +19,9 @@ from typing import Any, NoReturn
 from support.crash_points import Crash, CrashPoint, install
 from support.shared_clock import SharedClock
 
+GO_ON = "go-on"
+"""The file in a program's folder that lets it go on where it was made to stand still."""
+
 COMMAND_LINE = "tiered_storage.cli:main"
 PRELOADED = ("tiered_storage.cli", "tiered_storage.remote_log.copier")
 
@@ -82,7 +85,7 @@ def _run(request: Request) -> NoReturn:
         os.fsync = _sync_nothing  # type: ignore[assignment]
         if request.crash is not None:
             point, nth, number = request.crash
-            install(Crash(CrashPoint(point), nth, number))
+            install(Crash(CrashPoint(point), nth, number, str(Path(request.folder, GO_ON))))
         code = _call(request.program)
     except BaseException:  # noqa: BLE001 - this process must not go on as another server, whatever happens
         traceback.print_exc()

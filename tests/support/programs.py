@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from support.crash_points import Crash, CrashPoint
-from support.crashing_program import COMMAND_LINE, Request
+from support.crashing_program import COMMAND_LINE, GO_ON, Request
 
 PATIENCE_SECONDS = 120.0
 TESTS = Path(__file__).parents[1]
@@ -78,6 +78,7 @@ class Program:
 
     def go_on(self) -> int:
         """Let one that stands still go on to its end; return its exit code."""
+        (self.folder / GO_ON).touch()
         self._signal(signal.SIGCONT)
         return self.wait()
 
