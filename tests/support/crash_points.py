@@ -29,6 +29,7 @@ _LOCAL_FILE = re.compile(r"\d{20}\.(log|index|timeindex|txnindex|snapshot)")
 class CrashPoint(StrEnum):
     """Where a process can die."""
 
+    BEFORE_ACQUIRE = "before acquire"
     AFTER_ACQUIRE = "after acquire"
     BEFORE_HEARTBEAT = "before heartbeat"
     AFTER_HEARTBEAT = "after heartbeat"
@@ -159,7 +160,7 @@ def _unlinked(path: Any, *_: Any, **__: Any) -> CrashPoint | None:
 
 
 _BORDERS: tuple[tuple[Any, str, Point, Point], ...] = (
-    (SqlLeases, "acquire_many", _nowhere, _always(CrashPoint.AFTER_ACQUIRE)),
+    (SqlLeases, "acquire_many", _always(CrashPoint.BEFORE_ACQUIRE), _always(CrashPoint.AFTER_ACQUIRE)),
     (SqlLeases, "heartbeat_many", _always(CrashPoint.BEFORE_HEARTBEAT), _always(CrashPoint.AFTER_HEARTBEAT)),
     (SqlLeases, "release_many", _always(CrashPoint.BEFORE_RELEASE), _always(CrashPoint.AFTER_RELEASE)),
     (
