@@ -1,4 +1,4 @@
-"""Processes that stand still past their lease and go on: refused by the fencing number, and nothing of others harmed."""
+"""Processes that stand still past their lease and go on: they are refused, and nothing of others is harmed."""
 
 from __future__ import annotations
 
