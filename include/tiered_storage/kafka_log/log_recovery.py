@@ -43,7 +43,13 @@ from tiered_storage.kafka_log.producer_snapshot_files import (
 )
 from tiered_storage.kafka_log.producer_state import ProducerState
 from tiered_storage.kafka_log.segment_deletion import SegmentDeletion
-from tiered_storage.kafka_log.segment_recovery import OnDisk, RecoveredSegment, begun_epochs, recover_segment
+from tiered_storage.kafka_log.segment_recovery import (
+    OnDisk,
+    RecoveredSegment,
+    begun_epochs,
+    recover_segment,
+    truncate_log_file,
+)
 from tiered_storage.kafka_log.segment_scan import iterate_segment
 from tiered_storage.kafka_log.small_files import replace_file
 from tiered_storage.kafka_log.time_index import ENTRY as TIME_ENTRY
@@ -159,18 +165,19 @@ def _read(
         recovered = recover_segment(
             segment, config.index_interval_bytes, producers, segment_end=segment_end, on_disk=on_disk
         )
-        truncated_bytes += recovered.truncated_bytes
         epochs += recovered.epochs
-        if recovered.truncated_bytes:
-            report(Mending(segment.log_path, f"{recovered.truncated_bytes} bytes behind its last whole batch", CUT_OFF))
-        if not later:
-            break
-        if recovered.truncated_bytes and later[0].base_offset != recovered.next_offset:
+        if recovered.torn_bytes and later and later[0].base_offset != recovered.next_offset:
             truncated_bytes += sum(gone.size() for gone in later)
             for gone in later:
                 report(Mending(gone.log_path, f"the log ends at offset {recovered.next_offset}", REMOVED))
             _delete(later, now)
             segments = segments[: i + 1]
+        if recovered.torn_bytes:
+            # Last of all: as long as the end is torn, whoever recovers the log finds out what had to go behind it.
+            truncated_bytes += recovered.torn_bytes
+            truncate_log_file(segment, recovered.size)
+            report(Mending(segment.log_path, f"{recovered.torn_bytes} bytes behind its last whole batch", CUT_OFF))
+        if len(segments) == i + 1:
             break
         _write_indexes(segment, recovered)
     return RecoveredLog(tuple(segments), recovered, producers, truncated_bytes, tuple(epochs))

@@ -238,10 +238,15 @@ class StoredLog:
         self._epochs.truncate_from_end(self.log_end_offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Empty the log and let it go on at `offset`, which is its start and its end then."""
-        self._segments.replace_all(offset)
+        """Empty the log and let it go on at `offset`, which is its start and its end then.
+
+        A crash leaves the log as it was up to one of its segments, an empty one where it began, or this one.
+        """
+        self._segments.empty()
+        # Before there is a segment at an offset for which these would say something else.
         remove_snapshots(self.directory, 1, 0)
         self._epochs.clear()
+        self._segments.restart_at(offset)
         self._producers = ProducerState(offset)
         self._snapshot_offset = self._start_offset = self._recovery_point = offset
         self._after_truncation()
