@@ -21,7 +21,7 @@ from tiered_storage.kafka_log.producer_snapshot import encode_producer_snapshot
 from tiered_storage.kafka_log.producer_snapshot_files import latest_state
 from tiered_storage.kafka_log.producer_state import ProducerState
 from tiered_storage.kafka_log.segment_scan import iterate_segment
-from tiered_storage.kafka_log.small_files import replace_file
+from tiered_storage.kafka_log.small_files import holds, replace_file
 from tiered_storage.kafka_log.transaction_index import (
     AbortedTransaction,
     TransactionIndex,
@@ -138,7 +138,7 @@ def write_transaction_index(segment: LogSegment, content: bytes) -> None:
     An empty file is left: it says that nothing was aborted.
     """
     path = segment.transaction_index_path
-    if path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content:
+    if holds(path, content):
         return
     if content:
         replace_file(path, content)

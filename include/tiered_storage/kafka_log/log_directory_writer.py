@@ -24,7 +24,7 @@ from typing import Self
 
 from tiered_storage.clock import Clock, wall_clock
 from tiered_storage.errors import InvalidLogDirectoryError
-from tiered_storage.kafka_log.clean_shutdown import CLEAN_SHUTDOWN, UNKNOWN_BROKER_EPOCH
+from tiered_storage.kafka_log.clean_shutdown import CLEAN_SHUTDOWN, UNKNOWN_BROKER_EPOCH, remove_clean_shutdown
 from tiered_storage.kafka_log.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.local_log import LocalLog
@@ -40,7 +40,7 @@ from tiered_storage.kafka_log.offset_checkpoint import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from tiered_storage.kafka_log.small_files import remove_temporary_files, replace_file, sync_directory
+from tiered_storage.kafka_log.small_files import remove_temporary_files, replace_file
 from tiered_storage.kafka_log.topic_partition import (
     CLUSTER_METADATA_TOPIC,
     parse_partition_directory,
@@ -159,8 +159,6 @@ class LogDirectoryWriter:
     def _open_logs(self, config: LogConfig | None) -> None:
         """Open the logs; without the mark of a clean shutdown each is read again from its recovery point on."""
         was_clean = (self.root / CLEAN_SHUTDOWN).is_file()
-        (self.root / CLEAN_SHUTDOWN).unlink(missing_ok=True)
-        sync_directory(self.root)
         remove_temporary_files(self.root, (META_PROPERTIES, CLEAN_SHUTDOWN, *_CHECKPOINTS))
         for directory in self.root.iterdir():
             name = parse_partition_directory(directory.name)
@@ -187,6 +185,7 @@ class LogDirectoryWriter:
             if name in high_watermarks:
                 known = min(max(high_watermarks[name], log.log_start_offset), log.log_end_offset)
                 self._found_high_watermarks[name] = known, log.log_end_offset
+        remove_clean_shutdown(self.root)
 
     def _read_checkpoint(self, name: str, found: LogDirectory) -> dict[tuple[str, int], int]:
         path = self.root / name

@@ -12,6 +12,7 @@ from pathlib import Path
 from tiered_storage.clock import Clock
 from tiered_storage.errors import ConfigurationError, InvalidLogDirectoryError, OffsetOutOfRangeError
 from tiered_storage.kafka_log.batch_header import HIGHEST_OFFSET, NO_LEADER_EPOCH
+from tiered_storage.kafka_log.clean_shutdown import remove_clean_shutdown
 from tiered_storage.kafka_log.control_record import EndTransactionMarker
 from tiered_storage.kafka_log.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.leader_epoch_cache import LeaderEpochCache
@@ -52,7 +53,7 @@ class StoredLog:
         recovery_point: int | None = None,
         closed_at: int | None = None,
     ) -> None:
-        """Use `create` or `open`; `close` gives `lock` back."""
+        """Use `create` or `open`; `close` gives `lock` back. With it the mark of a clean shutdown is ours to remove."""
         name = parse_partition_directory(directory.name)
         left_over = clear_leftovers(directory) if name is not None and directory.is_dir() else ()
         if name is None or not directory.is_dir() or not list_segments(directory):
@@ -81,6 +82,8 @@ class StoredLog:
                 self.truncate_fully_and_start_at(log_start_offset)
             elif log_start_offset > self.segments[0].base_offset:
                 self._epochs.truncate_from_start(log_start_offset)
+            if lock is not None:
+                remove_clean_shutdown(directory.parent)
         except BaseException:
             self._segments.close()
             raise
