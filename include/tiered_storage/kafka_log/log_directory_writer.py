@@ -9,7 +9,7 @@
                                          (what these three said of a partition that is here but not opened, as one
                                          without any segment, stays in them)
     .kafka_cleanshutdown                 at the very end: {"version":0,"brokerEpoch":-1}; a broker that finds it skips
-                                         recovery and removes it
+                                         recovery and removes it; we do so when all logs are open
 
 Source: released Kafka (the content of the last file: KIP-966).
 """
@@ -32,6 +32,7 @@ from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_directory import LogDirectory, read_log_directory
 from tiered_storage.kafka_log.log_leftovers import clear_leftovers
 from tiered_storage.kafka_log.log_segment import awaits_swap
+from tiered_storage.kafka_log.mending import Mending
 from tiered_storage.kafka_log.meta_properties import META_PROPERTIES, MetaProperties
 from tiered_storage.kafka_log.offset_checkpoint import (
     HIGH_WATERMARK_CHECKPOINT,
@@ -119,6 +120,11 @@ class LogDirectoryWriter:
         if (topic, partition) not in self._logs:
             raise InvalidLogDirectoryError(f"{self.root} has no {partition_directory_name(topic, partition)}")
         return self._logs[topic, partition]
+
+    @property
+    def mended(self) -> tuple[Mending, ...]:
+        """What was found missing, broken or half done in all logs, and what became of it: see LocalLog.mended."""
+        return tuple(mending for log in self._logs.values() for mending in log.mended)
 
     def write_checkpoints(self) -> None:
         """Write down each log's recovery point, high watermark and start, as a broker does every few seconds.

@@ -5,9 +5,10 @@ on the disk: neither readers nor retention stop at it. `Mending` says so to whoe
 
 What an index tells is checked where it could cost records. An offset index entry (O, P) has to lead to a batch that
 begins at or before O: then no batch before P holds what is looked for from O on. One that ends long before its segment
-costs no records, but lets each read behind its last entry go through all that lies between; so does an empty one. The
-last entry of a time index has to have its timestamp from the batch at its offset; and that a segment is over by it, retention believes only after a look
-at all batches. A transaction index has no such witness.
+costs no records, but lets each read behind its last entry go through all that lies between; so does an empty one.
+
+The last entry of a time index has to have its timestamp from the batch at its offset; and that a segment is over by it,
+retention believes only after a look at all batches. A transaction index has no such witness.
 """
 
 from __future__ import annotations

@@ -17,11 +17,12 @@ from tiered_storage.kafka_log.control_record import EndTransactionMarker
 from tiered_storage.kafka_log.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.leader_epoch_cache import LeaderEpochCache
 from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, EpochEntry
+from tiered_storage.kafka_log.leader_epoch_recovery import recover_epochs
 from tiered_storage.kafka_log.log_append import PlacedBatch
 from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_leftovers import clear_leftovers
 from tiered_storage.kafka_log.log_read import FetchedBatches, Isolation
-from tiered_storage.kafka_log.log_recovery import RecoveredLog, recover_epochs, recover_log
+from tiered_storage.kafka_log.log_recovery import RecoveredLog, recover_log
 from tiered_storage.kafka_log.log_retention import LogLimits, segments_to_delete
 from tiered_storage.kafka_log.log_segment import LogSegment, list_segments
 from tiered_storage.kafka_log.log_segments import LogSegments
@@ -319,18 +320,20 @@ class StoredLog:
             log_start_offset=self._start_offset,
             recovery_point=recovery_point,
             on_disk=on_disk,
-            report=self._mended.append,
+            report=self._tell,
         )
-        self._segments = LogSegments(
-            log.segments, log.active, self._deletion, self._config, self._clock, self._mended.append
-        )
+        self._segments = LogSegments(log.segments, log.active, self._deletion, self._config, self._clock, self._tell)
         self._producers = log.producers
         self._snapshot_offset = max(list_snapshots(self.directory), default=self.segments[0].base_offset)
         return log
 
     def _follow(self, log: RecoveredLog) -> None:
-        recover_epochs(self._epochs, log, self._mended.append)
+        recover_epochs(self._epochs, log, self._tell)
         self._producers.on_high_watermark(self.high_watermark)
+
+    def _tell(self, mending: Mending) -> None:
+        if mending not in self._mended:
+            self._mended.append(mending)
 
     def _after_truncation(self) -> None:
         self._recovery_point = min(self._recovery_point, self.log_end_offset)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -23,7 +25,7 @@ Known = tuple[int, int, list[Record], tuple[EpochEntry, ...], tuple[ProducerSnap
 @pytest.fixture(autouse=True)
 def _unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a machine would lose is not looked at here, and syncing is nearly all of the time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr(os, "fsync", Mock())
 
 
 def reopen(directory: Path, log_start_offset: int = 0, recovery_point: int | None = 0) -> LocalLog:
@@ -93,7 +95,7 @@ def test_a_crash_while_a_log_is_emptied_leaves_a_beginning_of_it_or_the_empty_on
         else:
             log.flush()
 
-        states = states_of(log, lambda log=log: log.truncate_fully_and_start_at(offset))
+        states = states_of(log, partial(log.truncate_fully_and_start_at, offset))
         log.close()
 
         directory = tmp_path / "left" / "orders-3"

@@ -368,3 +368,13 @@ def test_whoever_is_killed_while_it_opens_leaves_no_mark_that_is_untrue(tmp_path
     for state in states:
         if CLEAN_SHUTDOWN in state:
             assert {name: content for name, content in state.items() if not name.endswith(".tmp")} == before
+
+
+def test_what_was_mended_in_all_logs_is_told(tmp_path: Path) -> None:
+    write(tmp_path)
+    lost = [tmp_path / f"orders-{partition}" / "leader-epoch-checkpoint" for partition in (0, 1)]
+    for path in lost:
+        path.unlink()
+
+    with LogDirectoryWriter.open(tmp_path, clock=lambda: NOW) as directory:
+        assert [mending.path for mending in directory.mended] == lost
