@@ -70,9 +70,11 @@ class RemoteLogManager(RemoteLogParts):
         """Lay a job for `begun` out in the work area."""
         return CopyJob.write(self.work, folder, begun.tasks, self.settings, self.options)
 
-    def keep_leases(self, held: Iterable[Lease]) -> AbstractContextManager[None]:
+    def keep_leases(
+        self, held: Iterable[Lease], is_wanted: Callable[[], bool] = lambda: True
+    ) -> AbstractContextManager[None]:
         """Prolong leases while a `with` block runs; see kept_alive."""
-        return kept_alive(self.leases, held, self.settings.lease_duration_ms)
+        return kept_alive(self.leases, held, self.settings.lease_duration_ms, is_wanted)
 
     def commit_copy(self, outcomes: Iterable[CopyOutcome]) -> CommitReport:
         """Make finished copies visible; see commit_copy."""

@@ -4,52 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseOperator, XComArg
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTimeout
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from tiered_storage_airflow.hooks.remote_storage import store_environment
+from tiered_storage_airflow.operators.spark_groups import SPARK_JOBS, SparkGroupsOperator
 from tiered_storage_airflow.run_scope import remote_log_of
 from tiered_storage_airflow.run_time import lease_owner, run_folder, run_now
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from tiered_storage.remote_log.copy_job import CopyJob
-
-SPARK_JOBS = Path(__file__).parents[3] / "spark_jobs"
 COPY_JOB = SPARK_JOBS / "copy_segments.py"
-JOB_STUB = SPARK_JOBS / "job_stub.py"
 
 
-class CopySegmentsOperator(SparkSubmitOperator):
+class CopySegmentsOperator(SparkGroupsOperator):
     """Move a plan's segments with one Spark job, wherever the Spark connection points.
 
     Every try takes the leases anew, allocates new segment ids, writes COPY_SEGMENT_STARTED and its own folder of the
     work area, and prolongs the leases while Spark works. Workers never touch the metadata store. Returns the batches
-    to commit, each with a name and the path of its results. Where Spark fails on the way, what has results goes on and
-    the commit names the rest; without any, the try fails.
+    to commit, each with a name and the path of its results. Where Spark fails or hangs on the way, what has results
+    goes on and the commit names the rest; without any, the try fails.
 
     :param plan: what PlanCopyOperator returned
     :param conn_id: the Spark connection
     """
 
-    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "plan")
+    template_fields: Sequence[str] = (*SparkGroupsOperator.template_fields, "plan")
 
-    def __init__(self, *, plan: str | XComArg, conn_id: str = "spark_default", **kwargs: Any) -> None:
-        super().__init__(conn_id=conn_id, durable=False, **kwargs)
+    def __init__(self, *, plan: str | XComArg, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
 
     def execute(self, context: Context) -> list[dict[str, str]]:  # type: ignore[override]
         """Begin the copies, let Spark move the bytes, sort what came of them into batches."""
-        from tiered_storage.library_archive import build_library_archive
         from tiered_storage.remote_log.copy_plan import CopyPlan
 
         folder = f"runs/{run_folder(context)}/{context['ti'].try_number}"
-        with remote_log_of(context) as remote_log, TemporaryDirectory(prefix="remote-log-submit-") as submitted:
+        with remote_log_of(context) as remote_log:
             [plan] = remote_log.work.read(self.plan, CopyPlan)
             begun = remote_log.begin_copy(plan, lease_owner(context))
             for finding in begun.left:
@@ -58,28 +51,17 @@ class CopySegmentsOperator(SparkSubmitOperator):
                 self.log.info("nothing is left to copy: other runs have, or hold, all of it")
                 return []
             job = remote_log.write_copy_job(folder, begun)
-            self.application = str(COPY_JOB)
-            self.name = f"copy_segments {folder}"
-            self.py_files = f"{build_library_archive(Path(submitted))},{JOB_STUB}"
-            self.application_args = ["--work-url", remote_log.work.url, "--job", folder]
-            # A lost worker's segments are planned anew, under new ids: two attempts must never write the same object.
-            self.conf = {**(self.conf or {}), "spark.task.maxFailures": "1", "spark.speculation": "false"}
-            # Not by env_vars: on YARN and Kubernetes the hook makes arguments of them.
-            with remote_log.keep_leases(task.lease for task in begun.tasks), store_environment(remote_log.options):
-                self._submit(context, job)
-            return job.write_batches(remote_log.settings.commit_batch_partitions)
 
-    def _submit(self, context: Context, job: CopyJob) -> None:
-        try:
-            super().execute(context)
-        # RuntimeError where the hook only tracks a driver. A time-out, too, keeps what is finished: the next run goes
-        # on from there, and a backlog of hours gets smaller.
-        except (AirflowException, RuntimeError, AirflowTaskTimeout) as error:
-            if isinstance(error, AirflowTaskTimeout):
-                self.on_kill()
-            if all(outcome.finished is None and outcome.failure is None for outcome in job.outcomes()):
-                raise
-            self.log.warning("Spark failed; what it left results of is committed all the same: %s", error)
+            def has_results() -> bool:
+                return any(outcome.finished or outcome.failure for outcome in job.outcomes())
+
+            with (
+                self.watch(remote_log, job.files, job.size_of(begun.tasks)) as watch,
+                remote_log.keep_leases((task.lease for task in begun.tasks), watch.is_moving),
+            ):
+                ended = self.submit(context, remote_log, job.files, COPY_JOB, watch, has_results)
+            self.log.info("in the end: %s", watch.progress)
+            return job.write_batches(remote_log.settings.commit_batch_partitions, ended)
 
 
 class EnforceLocalRetentionOperator(BaseOperator):

@@ -40,5 +40,6 @@ def test_no_error_is_worth_a_second_try_without_saying_so() -> None:
         "RemoteStorageError",
         "RemoteStorageFullError",
         "MetadataUnavailableError",
+        "CopyStuckError",
         "LeaseHeldError",
     }
