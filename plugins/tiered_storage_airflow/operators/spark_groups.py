@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
 
-from tiered_storage_airflow.hooks.remote_storage import store_environment
+from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook, store_environment
+from tiered_storage_airflow.links import ReportLink
+from tiered_storage_airflow.run_scope import Overrides, opened_remote_log
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -31,12 +34,28 @@ class SparkGroupsOperator(SparkSubmitOperator):
     no byte for copy.stuck.after.ms is ended.
 
     :param conn_id: the Spark connection
+    :param settings: properties by name that go over the file and the environment: a mapping, or its JSON
+    :param remote_storage_conn_id: the connection with the store's endpoint and secrets
     """
 
-    template_fields: Sequence[str] = SparkSubmitOperator.template_fields
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "settings")
+    operator_extra_links = (ReportLink(),)
 
-    def __init__(self, *, conn_id: str = "spark_default", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        conn_id: str = "spark_default",
+        settings: Overrides = None,
+        remote_storage_conn_id: str = RemoteStorageHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(conn_id=conn_id, durable=False, **kwargs)
+        self.settings = settings
+        self.remote_storage_conn_id = remote_storage_conn_id
+
+    def opened(self) -> AbstractContextManager[RemoteLogManager]:
+        """Open the remote log for a `with`; see opened_remote_log."""
+        return opened_remote_log(self.settings, self.remote_storage_conn_id)
 
     def watch(self, remote_log: RemoteLogManager, job: JobFolder, size: JobSize) -> JobWatch:
         """Return what watches the job while it runs, for a `with`."""
