@@ -66,7 +66,7 @@ class AuditReport:
     """What was looked at (finished segments, objects, bytes of segments) and what was found.
 
     `anomalies` are the first MOST_ANOMALIES; `omitted` counts those behind them. `unreferenced` counts the objects that
-    are no part of any segment. `unread` counts the segments that a
+    nothing refers to, known leftovers apart. `unread` counts the segments that a
     deep audit could not read. `topics` tells of every topic that was looked at. It began at `audited_at` (ms).
     """
 
@@ -116,7 +116,7 @@ class AuditTally:
     def add(self, anomalies: Iterable[Anomaly]) -> None:
         """Take anomalies in."""
         for anomaly in anomalies:
-            self._unreferenced += anomaly.kind is AnomalyKind.UNREFERENCED_OBJECT
+            self._unreferenced += anomaly.kind is AnomalyKind.UNREFERENCED_OBJECT and not anomaly.is_leftover
             if len(self._anomalies) < MOST_ANOMALIES:
                 self._anomalies.append(anomaly)
             else:
