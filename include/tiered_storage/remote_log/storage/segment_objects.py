@@ -225,9 +225,7 @@ class ObjectRemoteStorageManager:
         size = min(self._client.size(name), MAX_DOCUMENT_BYTES + 1)
         return CommitMarker.parse(self._client.get_range(name, 0, size), self._source(name))
 
-    def _read_bundle(
-        self, names: SegmentObjectNames, marker: CommitMarker
-    ) -> tuple[dict[IndexKind, bytes], Manifest]:
+    def _read_bundle(self, names: SegmentObjectNames, marker: CommitMarker) -> tuple[dict[IndexKind, bytes], Manifest]:
         """Read the whole bundle, checked, and return what is in it, and its manifest apart."""
         source = self._source(names.indexes)
         size = self._client.size(names.indexes)
