@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import SkipMixin, XComArg
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, SelectingOperator
 from tiered_storage_airflow.run_scope import is_switched_on
@@ -107,6 +107,8 @@ class DeleteSegmentsOperator(SelectingOperator):
                 left=len(report.left),
             )
         self.log.info("deleted %d segments, %d bytes", len(report.deleted), sum(each.size for each in report.deleted))
+        if report.stopped:
+            raise AirflowFailException(report.stopped)
         if report.failures:
             raise AirflowException(
                 "not deleted, the next try takes them up: " + "; ".join(f.message for f in report.failures)

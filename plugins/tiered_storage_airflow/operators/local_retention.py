@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import SkipMixin, XComArg
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, SelectingOperator
 from tiered_storage_airflow.run_scope import is_switched_on
@@ -116,6 +116,8 @@ class TrimLocalLogsOperator(RemoteLogOperator):
                 failed=len(failures),
             )
         self.log.info("trimmed %d partitions", len(report.trimmed))
+        if report.stopped:
+            raise AirflowFailException(report.stopped)
         _fail_for(failures, "not trimmed")
 
 

@@ -6,14 +6,20 @@ whatever has a marker is whole, and whatever has none is nobody's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, RemoteObjectNotFoundError
+from tiered_storage.errors import (
+    ConfigurationError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+    RemoteStorageError,
+    TieredStorageError,
+)
 from tiered_storage.kafka_log.checksum import crc32c
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.storage import IndexKind, LogSegmentData
+from tiered_storage.remote_log.storage import IndexKind, LogSegmentData, delete_singly
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
 from tiered_storage.remote_log.storage.index_bundle import HEAD_READ_BYTES, BundleHead, build_bundle, parse_bundle
 from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES
@@ -24,6 +30,7 @@ from tiered_storage.remote_log.storage.object_client import (
     WrittenObject,
 )
 from tiered_storage.remote_log.storage.object_names import (
+    ObjectKind,
     SegmentObjectName,
     SegmentObjectNames,
     parse_object_name,
@@ -110,13 +117,34 @@ class ObjectRemoteStorageManager:
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Remove the segment's objects, the marker first."""
-        names = self._names(metadata)
-        for name in (names.commit_marker, names.indexes, names.data):
-            self._client.delete(name)
-        self._client.discard_unfinished(names.stem)
+        for error in self._delete_all([metadata]).values():
+            raise error
 
-    def verify(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Read all that belongs to the segment and check every byte: marker, bundle, each index, manifest and data.
+    def delete_segments(self, segments: Sequence[RemoteLogSegmentMetadata]) -> Mapping[str, TieredStorageError]:
+        """Remove the objects of many segments, all markers first; return, by segment id, why one is not all gone.
+
+        A class that changes `delete_log_segment_data` has it called for each of them.
+        """
+        if type(self).delete_log_segment_data is not ObjectRemoteStorageManager.delete_log_segment_data:
+            return delete_singly(self, segments)
+        return self._delete_all(segments)
+
+    def _delete_all(self, segments: Sequence[RemoteLogSegmentMetadata]) -> dict[str, TieredStorageError]:
+        names = {segment.segment_id.id: self._names(segment) for segment in segments}
+        failed: dict[str, TieredStorageError] = {}
+        for kinds in ((ObjectKind.COMMIT_MARKER,), (ObjectKind.INDEXES, ObjectKind.DATA)):
+            left = [(own_id, of_one.stem) for own_id, of_one in names.items() if own_id not in failed]
+            going = {f"{stem}.{kind}": own_id for own_id, stem in left for kind in kinds}
+            for name, error in self._client.delete_many(list(going)).items():
+                failed.setdefault(going[name], error)
+        try:
+            self._client.discard_unfinished_many({of_one.stem for of_one in names.values()})
+        except RemoteStorageError as error:
+            return dict.fromkeys(names, error) | failed
+        return failed
+
+    def fetch_bundle(self, metadata: RemoteLogSegmentMetadata) -> dict[IndexKind, bytes]:
+        """Return all indexes and the manifest, once marker and bundle are those that the metadata know of.
 
         Raises RemoteObjectNotFoundError or RemoteObjectCorruptError for the first thing that is wrong.
         """
@@ -126,12 +154,20 @@ class ObjectRemoteStorageManager:
             raise RemoteObjectCorruptError(
                 f"{self._source(names.commit_marker)}: tells of {marker}, the metadata of {self._marker(metadata)}"
             )
-        self._read_manifest(names, marker).check_against(metadata, self._source(names.indexes))
-        size = self._client.size(names.data)
-        if size != marker.data_size:
-            raise RemoteObjectCorruptError(
-                f"{self._source(names.data)}: has {size} bytes, {marker.data_size} were sent"
-            )
+        contents, manifest = self._read_bundle(names, marker)
+        manifest.check_against(metadata, self._source(names.indexes))
+        return contents
+
+    def verify(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Read all that belongs to the segment and check every byte: marker, bundle, each index, manifest and data.
+
+        Raises RemoteObjectNotFoundError or RemoteObjectCorruptError for the first thing that is wrong.
+        """
+        self.fetch_bundle(metadata)
+        name = self._names(metadata).data
+        size = self._client.size(name)
+        if size != metadata.size:
+            raise RemoteObjectCorruptError(f"{self._source(name)}: has {size} bytes, {metadata.size} were sent")
         for _ in self.fetch_log_segment(metadata):
             pass
 
@@ -142,7 +178,7 @@ class ObjectRemoteStorageManager:
         """
         names = name.names
         marker = self._read_marker(names)
-        metadata = self._read_manifest(names, marker).metadata(marker.custom_metadata())
+        metadata = self._read_bundle(names, marker)[1].metadata(marker.custom_metadata())
         if metadata.segment_id != name.segment_id or metadata.start_offset != name.base_offset:
             raise RemoteObjectCorruptError(f"{self._source(names.indexes)}: its manifest tells of another segment")
         return metadata
@@ -161,6 +197,10 @@ class ObjectRemoteStorageManager:
             names.indexes: marker.indexes_size,
             names.commit_marker: len(marker.to_bytes()),
         }
+
+    def place_of(self, name: str) -> str:
+        """Return where the object `name` is, as a URL without secrets, for messages."""
+        return self._source(name)
 
     def object_size(self, name: str) -> int:
         """Return the bytes of an object. Raises RemoteObjectNotFoundError."""
@@ -213,8 +253,8 @@ class ObjectRemoteStorageManager:
         size = min(self._client.size(name), MAX_DOCUMENT_BYTES + 1)
         return CommitMarker.parse(self._client.get_range(name, 0, size), self._source(name))
 
-    def _read_manifest(self, names: SegmentObjectNames, marker: CommitMarker) -> Manifest:
-        """Read the whole bundle, checked, and return its manifest."""
+    def _read_bundle(self, names: SegmentObjectNames, marker: CommitMarker) -> tuple[dict[IndexKind, bytes], Manifest]:
+        """Read the whole bundle, checked, and return what is in it, and its manifest apart."""
         source = self._source(names.indexes)
         size = self._client.size(names.indexes)
         if size != marker.indexes_size or size > MAX_BUNDLE_BYTES:
@@ -228,7 +268,7 @@ class ObjectRemoteStorageManager:
         manifest = Manifest.parse(contents[IndexKind.MANIFEST], source)
         if (manifest.size, manifest.data_crc32c) != (marker.data_size, marker.data_crc32c):
             raise RemoteObjectCorruptError(f"{source}: manifest and commit marker tell of different data")
-        return manifest
+        return contents, manifest
 
 
 def _manifest(metadata: RemoteLogSegmentMetadata, indexes: dict[IndexKind, bytes], sent: WrittenObject) -> Manifest:
