@@ -14,7 +14,7 @@ from tiered_storage.clock import Clock
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError
 from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
-from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.segment_source import epochs_within
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.storage.object_names import STORE_IDENTITY
@@ -83,7 +83,7 @@ def audit_remote_log(
             # Asked for once more: it may have been marked and deleted since.
             if wrong and _is_still_finished(segment, metadata):
                 anomalies.extend(wrong)
-        anomalies.extend(_check_offsets(partition, segments, metadata.log_start_offset(partition)))
+        anomalies.extend(_check_offsets(partition, segments, metadata.partition_state(partition)))
     unreferenced = [found for found in listed.values() if not _is_referenced(found, referenced)]
     old = [found for found in unreferenced if found.last_modified + grace_ms < clock()]
     # Asked for once more: a deletion may have ended since the listing was made.
@@ -168,9 +168,10 @@ def _check_objects(
 
 
 def _check_offsets(
-    partition: TopicIdPartition, segments: list[RemoteLogSegmentMetadata], our_log_start: int | None
+    partition: TopicIdPartition, segments: list[RemoteLogSegmentMetadata], state: PartitionState
 ) -> Iterator[Anomaly]:
-    coverage = Coverage.of(segments, lineage=())
+    coverage = Coverage.of(segments, state.lineage)
+    our_log_start = state.log_start_offset
     log_start = our_log_start or 0
     for start, end in coverage.gaps():
         if end >= log_start:
