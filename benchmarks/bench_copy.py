@@ -74,7 +74,9 @@ class Contest:
         os.sync()
         with ThreadPoolExecutor(workers) as pool:
             begun = time.perf_counter()
-            copied = sum(pool.map(lambda group: run_copy_group(job.work.url, job.folder, group), range(job.groups)))
+            copied = sum(
+                pool.map(lambda group: run_copy_group(job.files.work.url, job.files.folder, group), range(job.groups))
+            )
             seconds = time.perf_counter() - begun
         for outcome in job.outcomes():
             if outcome.failure or outcome.damages:

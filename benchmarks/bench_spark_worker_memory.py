@@ -54,8 +54,10 @@ def submit(site: SampleSite, directory: Path) -> dict[str, int]:
     with site.open() as remote_log:
         job = site.begin_copy(remote_log)
         command = [
-            "spark-submit", "--master", "local[1]", "--conf", "spark.task.maxFailures=1", "--py-files", str(archive),
-            str(PROJECT_ROOT / "spark_jobs" / "copy_segments.py"), "--work-url", job.work.url, "--job", job.folder,
+            "spark-submit", "--master", "local[1]", "--conf", "spark.task.maxFailures=1", "--py-files",
+            f"{archive},{PROJECT_ROOT / 'spark_jobs' / 'job_stub.py'}",
+            str(PROJECT_ROOT / "spark_jobs" / "copy_segments.py"),
+            "--work-url", job.files.work.url, "--job", job.files.folder,
         ]  # fmt: skip
         with (
             (directory / "spark-submit.log").open("w") as log,

@@ -1,96 +1,16 @@
-"""Copy the segments of one job to the remote tier, a group of partitions in each task.
-
-    spark-submit --py-files tiered_storage-{hash}.zip copy_segments.py --work-url URL --job PATH
-
-Workers take the library from the zip that came with the job, whatever else may be installed where they run. They read
-their tasks from the work area, write results there, and never touch the metadata store. How the store is reached they
-learn from STORE_VARIABLES, which the driver has in its environment and hands on as theirs.
-"""
+"""Copy the segments of one job to the remote tier, a group of partitions in each task; job_stub.py says how."""
 
 from __future__ import annotations
 
-import argparse
-import os
-import sys
-import tempfile
-import zipfile
-from pathlib import Path
-
-from pyspark.sql import SparkSession
-
-STORE_VARIABLES = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "AWS_ENDPOINT_URL",
-    "AWS_REGION",
-    "AWS_DEFAULT_REGION",
-)
+from job_stub import run_groups
 
 
-def use_library(archives: list[str]) -> None:
-    """Unpack the library once on this machine, into a folder named as its archive, and import it from there."""
-    [archive] = [
-        Path(path) for path in archives if Path(path).name.startswith("tiered_storage-") and path.endswith(".zip")
-    ]
-    cache = Path(tempfile.gettempdir()) / f"remote-log-{os.getuid()}"
-    cache.mkdir(mode=0o700, exist_ok=True)
-    if cache.lstat().st_uid != os.getuid():
-        raise PermissionError(f"{cache} belongs to somebody else; remove it, or set TMPDIR")
-    folder = cache / archive.stem
-    if not folder.is_dir():
-        with tempfile.TemporaryDirectory(dir=cache) as unpacked:
-            zipfile.ZipFile(archive).extractall(unpacked)
-            try:
-                Path(unpacked).rename(folder)
-            except OSError:
-                if not folder.is_dir():  # otherwise another worker was first
-                    raise
-            Path(unpacked).mkdir(exist_ok=True)
-    _mend(folder, archive)
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+def copy(work_url: str, job: str, group: int) -> int:
+    from tiered_storage.remote_log.copy_worker import run_copy_group
 
-
-def _mend(folder: Path, archive: Path) -> None:
-    """Put back what a cleaner of temporary files took away: it takes single files, not the folder."""
-    with zipfile.ZipFile(archive) as packed:
-        for entry in packed.infolist():
-            path = folder / entry.filename
-            if not path.is_file() or path.stat().st_size != entry.file_size:
-                packed.extract(entry, folder)
-
-
-def session() -> SparkSession:
-    """Begin a session whose executors, on whatever machine, have this process's STORE_VARIABLES."""
-    builder = SparkSession.builder
-    for name in STORE_VARIABLES:
-        if name in os.environ:
-            builder = builder.config(f"spark.executorEnv.{name}", os.environ[name])
-    return builder.getOrCreate()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--work-url", required=True)
-    parser.add_argument("--job", required=True)
-    arguments = parser.parse_args()
-    work_url, job_path = arguments.work_url, arguments.job
-
-    def run(group: int) -> int:
-        use_library(sys.path)
-        from tiered_storage.remote_log.copy_worker import run_copy_group
-
-        return run_copy_group(work_url, job_path, group)
-
-    use_library(sys.path)
-    from tiered_storage.remote_log.copy_worker import group_count
-
-    with session() as spark:
-        groups = group_count(work_url, job_path)
-        copied = spark.sparkContext.parallelize(range(groups), groups).map(run).sum()
-        print(f"copied {copied} segments in {groups} groups")  # noqa: T201 - the driver's log is what Airflow shows
+    return run_copy_group(work_url, job, group)
 
 
 if __name__ == "__main__":
-    main()
+    segments, groups = run_groups(__doc__, copy)
+    print(f"copied {segments} segments in {groups} groups")  # noqa: T201 - the driver's log is what Airflow shows

@@ -19,7 +19,6 @@ from tiered_storage.cli_session import (
     lease_owner,
     opened,
     selected,
-    why_nothing_matches,
 )
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
@@ -148,7 +147,7 @@ def expire(
 def _selected(remote_log: RemoteLogManager, topics: str, partitions: str | None, output: Output) -> Selection:
     """Return the selection, and tell on standard error where it matches nothing that is known."""
     selection = selected(topics, partitions)
-    if why := why_nothing_matches(remote_log, selection):
+    if why := remote_log.checks.why_nothing_matches(selection):
         output.say(f"note: {why}")
     return selection
 
@@ -160,7 +159,7 @@ def _expiry_rows(plans: Iterable[ExpiryPlan]) -> list[tuple[object, ...]]:
 def _copy(remote_log: RemoteLogManager, begun: BegunCopy, workers: int) -> CommitReport:
     # The same road as a run from Airflow, with threads of this process in Spark's place.
     job = remote_log.write_copy_job(f"runs/command-line/{random_uuid()}", begun)
-    _, description = CopyJob.read(job.work, job.folder)
+    _, description = CopyJob.read(job.files.work, job.files.folder)
 
     def run_group(number: int) -> int:
         return job.run_group(number, remote_log.storage, description.sizes, remote_log.clock)

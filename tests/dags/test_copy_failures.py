@@ -38,7 +38,8 @@ number = len(list(calls.iterdir()))
 (calls / str(number)).write_text(json.dumps({{"arguments": sys.argv, "environment": dict(os.environ)}}))
 if number < int(os.environ.get("TEST_SPARK_SUBMIT_FAILURES", "0")):
     sys.exit(3)
-from tiered_storage.remote_log.copy_worker import group_count, run_copy_group
+from tiered_storage.remote_log.copy_worker import run_copy_group
+from tiered_storage.remote_log.job_worker import group_count
 
 job = sys.argv[-3], sys.argv[-1]
 for group in range(group_count(*job)):

@@ -42,7 +42,13 @@ class SparkSubmit:
         with site.open() as remote_log:
             begun = remote_log.begin_copy(remote_log.plan_copy(), "test")
             job = remote_log.write_copy_job(folder, begun)
-            command = ["spark-submit", "--master", "local[2]", "--py-files", str(archive)]
+            command = [
+                "spark-submit",
+                "--master",
+                "local[2]",
+                "--py-files",
+                f"{archive},{PROJECT / 'spark_jobs' / 'job_stub.py'}",
+            ]
             command += [str(PROJECT / "spark_jobs" / "copy_segments.py"), "--work-url", remote_log.work.url]
             with subprocess.Popen(
                 [*command, "--job", folder],

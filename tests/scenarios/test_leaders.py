@@ -20,7 +20,7 @@ from support.remote_logs import (
 )
 from tiered_storage.errors import LeaseHeldError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.audit import AnomalyKind
+from tiered_storage.remote_log.audit_report import AnomalyKind
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.selection import EVERYTHING
 

@@ -14,7 +14,8 @@ from airflow.sdk.exceptions import AirflowException
 from tiered_storage.remote_log import copy_job
 from tiered_storage.remote_log.copier import copy_segment
 from tiered_storage.remote_log.copy_messages import CopyOutcome
-from tiered_storage.remote_log.copy_worker import group_count, run_copy_group
+from tiered_storage.remote_log.copy_worker import run_copy_group
+from tiered_storage.remote_log.job_worker import group_count
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,8 @@ class CopyPlan:
 
     `lineages` are to be kept, also of partitions where nothing is due: a broker that is trimmed forgets. `refused` are
     partitions that must not be tiered though somebody asked for it; `unreadable` ones could not be looked at. Both make
-    a run fail at its end, after everything else was done.
+    a run fail at its end, after everything else was done. `replacing` are ids of remote segments that are copied anew,
+    for a repair: they count as if they were not there.
     """
 
     segments: tuple[PlannedSegment, ...]
@@ -63,6 +64,7 @@ class CopyPlan:
     unreadable: tuple[Finding, ...] = ()
     notices: tuple[Finding, ...] = ()
     lineages: tuple[SeenLineage, ...] = ()
+    replacing: frozenset[str] = frozenset()
 
     @property
     def is_empty(self) -> bool:

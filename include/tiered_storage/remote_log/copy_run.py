@@ -6,7 +6,7 @@ run is in copy_commit.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from tiered_storage.clock import Clock
@@ -68,7 +68,11 @@ def begin_copy(
     try:
         for lease in taken.granted:
             partition = lease.topic_id_partition
-            begun.append(_begin(lease, planned[partition], seen.get(partition, ()), metadata, clock, new_segment_id))
+            begun.append(
+                _begin(
+                    lease, planned[partition], seen.get(partition, ()), plan.replacing, metadata, clock, new_segment_id
+                )
+            )
         refused = _write(begun, metadata)
     except BaseException:
         leases.release_many(taken.granted)
@@ -127,6 +131,7 @@ def _begin(
     lease: Lease,
     planned: Sequence[PlannedSegment],
     seen: tuple[EpochEntry, ...],
+    replacing: Collection[str],
     metadata: RemoteLogMetadataManager,
     clock: Clock,
     new_segment_id: Callable[[], str],
@@ -143,7 +148,8 @@ def _begin(
     left = []
     if len(still) < len(planned):
         left.append(Finding(str(partition), "another leader was seen since this was planned: the next run plans anew"))
-    tasks = _tasks(lease, still, segments, lineage, state, clock, new_segment_id)
+    counting = [segment for segment in segments if segment.segment_id.id not in replacing]
+    tasks = _tasks(lease, still, counting, lineage, state, clock, new_segment_id)
     return _BegunPartition(lease, abandoned, lineage if lineage != state.lineage else (), tasks, left)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from tiered_storage.clock import Clock
-from tiered_storage.remote_log.copy_worker import options_of
+from tiered_storage.remote_log.job_worker import options_of
 from tiered_storage.remote_log.log_directory_source import LogDirectorySource
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager, Topic, Topics
 from tiered_storage.remote_log.metadata.safety import Safety

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
     from tiered_storage.remote_log.copy_job import CopyJob
 
-COPY_JOB = Path(__file__).parents[3] / "spark_jobs" / "copy_segments.py"
+SPARK_JOBS = Path(__file__).parents[3] / "spark_jobs"
+COPY_JOB = SPARK_JOBS / "copy_segments.py"
+JOB_STUB = SPARK_JOBS / "job_stub.py"
+MOST_ANOMALIES_SHOWN = 20
+"""So many fit into a message; the report has them all."""
 
 
 class CopySegmentsOperator(SparkSubmitOperator):
@@ -58,7 +62,7 @@ class CopySegmentsOperator(SparkSubmitOperator):
             job = remote_log.write_copy_job(folder, begun)
             self.application = str(COPY_JOB)
             self.name = f"copy_segments {folder}"
-            self.py_files = str(build_library_archive(Path(submitted)))
+            self.py_files = f"{build_library_archive(Path(submitted))},{JOB_STUB}"
             self.application_args = ["--work-url", remote_log.work.url, "--job", folder]
             # A lost worker's segments are planned anew, under new ids: two attempts must never write the same object.
             self.conf = {**(self.conf or {}), "spark.task.maxFailures": "1", "spark.speculation": "false"}
@@ -200,19 +204,24 @@ class VerifySegmentsOperator(BaseOperator):
 
     def execute(self, context: Context) -> str:
         """Audit; returns the report's path and fails, without a retry, for every anomaly."""
-        from tiered_storage.remote_log.audit import AuditReport
+        from tiered_storage.remote_log.audit_report import AuditReport
         from tiered_storage.remote_log.selection import Selection
 
         with remote_log_of(context) as remote_log:
-            report = remote_log.checks.audit(Selection(self.topics), deep=str(self.deep).lower() == "true")
+            selection = Selection(self.topics)
+            if nothing := remote_log.checks.why_nothing_matches(selection):
+                raise AirflowFailException(nothing)
+            report = remote_log.checks.audit(selection, deep=str(self.deep).lower() == "true")
             path = f"runs/{run_folder(context)}/audit.jsonl"
             remote_log.work.write(path, [report], AuditReport)
         self.log.info("%d segments, %d objects, %d bytes audited", report.segments, report.objects, report.size)
         for notice in report.notices:
             self.log.warning("%s", notice)
         if report.anomalies:
+            shown = report.anomalies[:MOST_ANOMALIES_SHOWN]
             raise AirflowFailException(
-                f"{len(report.anomalies)} anomalies (report: {path}): "
-                + "; ".join(f"{anomaly.kind.value} {anomaly.what}: {anomaly.message}" for anomaly in report.anomalies)
+                f"{report.anomaly_count} anomalies (report: {path}): "
+                + "; ".join(f"{anomaly.kind.value} {anomaly.what}: {anomaly.message}" for anomaly in shown)
+                + ("; …" if len(shown) < report.anomaly_count else "")
             )
         return path

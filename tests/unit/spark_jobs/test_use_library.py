@@ -12,12 +12,12 @@ import pytest
 
 from tiered_storage.library_archive import build_library_archive
 
-JOB = Path(__file__).resolve().parents[3] / "spark_jobs" / "copy_segments.py"
+JOB = Path(__file__).resolve().parents[3] / "spark_jobs" / "job_stub.py"
 
 
 @pytest.fixture(scope="module")
 def job() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("copy_segments_job", JOB)
+    spec = importlib.util.spec_from_file_location("job_stub", JOB)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

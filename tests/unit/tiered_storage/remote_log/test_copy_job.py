@@ -18,8 +18,8 @@ from support.remote_logs import (
     unsynced,
 )
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
-from tiered_storage.remote_log import copy_job
-from tiered_storage.remote_log.copy_job import CopyJob, grouped
+from tiered_storage.remote_log import copy_job, job_groups
+from tiered_storage.remote_log.copy_job import CopyJob, copy_groups
 from tiered_storage.remote_log.copy_messages import CopyFailure, CopyOutcome, CopyTask
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage import LogSegmentData
@@ -39,22 +39,22 @@ def starts(groups: list[list[CopyTask]]) -> list[list[tuple[int, int]]]:
 
 
 def test_a_partition_is_never_split_and_its_segments_are_in_order() -> None:
-    large = copy_job.GROUP_BYTES
+    large = job_groups.GROUP_BYTES
     tasks = [task(1, 10, large), task(0, 0, 1), task(1, 0, large), task(2, 0, 1), task(3, 0, 1)]
 
-    assert starts(list(grouped(tasks))) == [[(0, 0), (1, 0), (1, 10)], [(2, 0), (3, 0)]]
+    assert starts(list(copy_groups(tasks))) == [[(0, 0), (1, 0), (1, 10)], [(2, 0), (3, 0)]]
 
 
 def test_a_group_closes_once_it_is_large_or_has_many_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    half = copy_job.GROUP_BYTES // 2
-    assert starts(list(grouped([task(0, 0, half), task(1, 0, half), task(2, 0, half)]))) == [
+    half = job_groups.GROUP_BYTES // 2
+    assert starts(list(copy_groups([task(0, 0, half), task(1, 0, half), task(2, 0, half)]))) == [
         [(0, 0), (1, 0)],
         [(2, 0)],
     ]
 
-    monkeypatch.setattr(copy_job, "GROUP_TASKS", 2)
-    assert starts(list(grouped([task(number, 0, 1) for number in range(3)]))) == [[(0, 0), (1, 0)], [(2, 0)]]
-    assert list(grouped([])) == []
+    monkeypatch.setattr(job_groups, "GROUP_TASKS", 2)
+    assert starts(list(copy_groups([task(number, 0, 1) for number in range(3)]))) == [[(0, 0), (1, 0)], [(2, 0)]]
+    assert list(copy_groups([])) == []
 
 
 def test_a_job_is_found_again_by_its_folder_alone(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_results_of_many_segments_do_not_cost_their_square_and_few_are_at_risk(
 ) -> None:
     files = a_remote_log(tmp_path)
     written: list[int] = []
-    monkeypatch.setattr(copy_job, "RESULT_SECONDS", seconds)
+    monkeypatch.setattr(job_groups, "RESULT_SECONDS", seconds)
     monkeypatch.setattr(copy_job, "copy_segment", lambda task, *_: CopyOutcome(task, None))
     with unsynced(), files.open() as remote_log:
         tasks = [task(0, start, 1) for start in range(0, 3000, 10)]

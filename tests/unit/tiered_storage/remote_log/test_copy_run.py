@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,7 @@ from tiered_storage.kafka_log.offset_checkpoint import (
     write_offset_checkpoint,
 )
 from tiered_storage.remote_log.copy_messages import CopyFailure, CopyOutcome, CopyTask
+from tiered_storage.remote_log.copy_plan import CopyPlan, PlannedSegment
 from tiered_storage.remote_log.copy_run import abandon_unfinished
 from tiered_storage.remote_log.model import (
     PartitionDeleteState,
@@ -651,3 +653,18 @@ def test_who_holds_leases_for_a_block_gives_them_back_however_it_ends(tmp_path: 
             if ends != "well":
                 raise MetadataUnavailableError("locked")
         held_by(remote_log, "another")
+
+
+def test_what_a_repair_replaces_is_begun_though_it_is_there(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        _, second, _ = segments_of(remote_log)
+        local = files.local_segments()[1]
+        planned = PlannedSegment(ORDERS_0, local.log_path, 10, 19, local.size(), (EpochEntry(0, 0),))
+        plan = CopyPlan((planned,), replacing=frozenset({second.segment_id.id}))
+
+        report = remote_log.commit_copy(carry_out(remote_log, remote_log.begin_copy(plan, "repair")))
+
+        assert ranges(report.committed) == [(10, 19)]
+        assert start_offsets(segments_of(remote_log)) == [0, 10, 10, 20]
+        assert remote_log.begin_copy(replace(plan, replacing=frozenset()), "copy").tasks == ()

@@ -6,7 +6,8 @@ import pytest
 
 from support.remote_logs import a_remote_log, begin, offsets_read
 from tiered_storage.errors import RemoteObjectNotFoundError
-from tiered_storage.remote_log.copy_worker import group_count, options_of, run_copy_group
+from tiered_storage.remote_log.copy_worker import run_copy_group
+from tiered_storage.remote_log.job_worker import group_count, options_of
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 
 

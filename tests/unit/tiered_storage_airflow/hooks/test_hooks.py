@@ -99,7 +99,7 @@ def test_programs_started_meanwhile_find_the_options_in_their_environment_and_no
 
 
 def test_what_workers_read_from_that_environment_is_what_was_put_there() -> None:
-    from tiered_storage.remote_log.copy_worker import options_of
+    from tiered_storage.remote_log.job_worker import options_of
 
     options = ObjectStoreOptions("http://127.0.0.1:9000", "us-east-1", "an id", "a secret", "a token", allow_http=True)
     with store_environment(options):

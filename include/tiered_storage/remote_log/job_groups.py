@@ -1,0 +1,142 @@
+"""Work on many segments in groups of whole partitions, for whoever runs groups side by side: Spark, or this process.
+
+In the work area, under a folder of its own for every try of a run:
+
+    job.json              JobDescription, or one with more in it: which store, how many groups; no secrets
+    tasks-{group}.jsonl   a line for each piece of work; all of a partition is in one group, in order
+    result-{group}.jsonl  a line for each piece that ended, written anew now and then while the group is worked on
+
+Large partitions are groups of their own, small ones share a group: a task of a worker has its price. What the lines
+say is the matter of each kind of job: copy_job.py has one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, Generic, Self, TypeVar
+
+from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
+from tiered_storage.remote_log.work_area import WorkArea
+from tiered_storage.settings import Settings
+
+DESCRIPTION = "job.json"
+GROUP_BYTES = 64 << 20
+GROUP_TASKS = 1000
+RESULT_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobDescription:
+    """What a worker needs beside its tasks: how many groups there are, and how to reach the store; no secrets."""
+
+    groups: int
+    storage_class: str
+    storage_url: str
+    endpoint: str | None
+    region: str | None
+    allow_http: bool
+
+    @classmethod
+    def of(cls, groups: int, settings: Settings, options: ObjectStoreOptions, **more: Any) -> Self:
+        """Describe a job of `groups` groups on the store of `settings`, reached as `options` say.
+
+        `more` are the fields that a kind of job adds.
+        """
+        return cls(
+            groups,
+            settings.remote_log_storage_manager_class_name,
+            settings.rsm_config_url,
+            options.endpoint,
+            options.region,
+            options.allow_http,
+            **more,
+        )
+
+    def reached_with(self, secrets: ObjectStoreOptions) -> ObjectStoreOptions:
+        """Return how a worker reaches the store: as described, with the secrets of its own environment."""
+        return replace(secrets, endpoint=self.endpoint, region=self.region, allow_http=self.allow_http)
+
+
+Message = TypeVar("Message")
+Description = TypeVar("Description", bound=JobDescription)
+
+
+@dataclass(frozen=True, slots=True)
+class JobFolder:
+    """One try of a job, in `folder` of `work`: its messages by kind and by the group's number."""
+
+    work: WorkArea
+    folder: str
+
+    def describe(self, description: JobDescription) -> None:
+        """Write job.json, last of all: a job that can be read is whole."""
+        self.work.write(f"{self.folder}/{DESCRIPTION}", [description], type(description))
+
+    def description(self, kind: type[Description]) -> Description:
+        """Read job.json. Raises RemoteObjectNotFoundError, and ConfigurationError for one of another kind."""
+        [description] = self.work.read(f"{self.folder}/{DESCRIPTION}", kind)
+        return description
+
+    def write_tasks(self, number: int, tasks: Iterable[Message], kind: type[Message]) -> None:
+        """Write what group `number` has to do."""
+        self.work.write(self.path("tasks", number), tasks, kind)
+
+    def tasks(self, number: int, kind: type[Message]) -> list[Message]:
+        """Read what group `number` has to do. Raises RemoteObjectNotFoundError."""
+        return self.work.read(self.path("tasks", number), kind)
+
+    def write_results(self, number: int, results: Iterable[Message], kind: type[Message]) -> None:
+        """Write what came of group `number` so far, over what was written of it before."""
+        self.work.write(self.path("result", number), results, kind)
+
+    def results(self, number: int, kind: type[Message]) -> list[Message]:
+        """Read what came of group `number` so far; nothing where its worker has written nothing yet."""
+        return self.work.read_if_there(self.path("result", number), kind)
+
+    def path(self, kind: str, number: int) -> str:
+        """Return the path in the work area of the file of that kind and number."""
+        return f"{self.folder}/{kind}-{number:05d}.jsonl"
+
+
+class GroupResults(Generic[Message]):
+    """The results of one group while they come: written down often enough that a dying worker takes few with it."""
+
+    def __init__(self, job: JobFolder, number: int, kind: type[Message]) -> None:
+        self._job = job
+        self._number = number
+        self._kind = kind
+        self._results: list[Message] = []
+        self._written, self._written_at = 0, time.monotonic()
+
+    def add(self, result: Message) -> None:
+        """Take one more result in."""
+        self._results.append(result)
+        # Each writing is of all so far: after an eighth more, many small pieces do not cost their square.
+        if 8 * len(self._results) >= 9 * self._written or time.monotonic() - self._written_at >= RESULT_SECONDS:
+            self.write()
+
+    def write(self) -> None:
+        """Write all results down; at the end even where there is none."""
+        self._job.write_results(self._number, self._results, self._kind)
+        self._written, self._written_at = len(self._results), time.monotonic()
+
+
+def grouped(
+    tasks: Iterable[Message], partition_of: Callable[[Message], Hashable], size_of: Callable[[Message], int]
+) -> Iterator[list[Message]]:
+    """Yield groups of whole partitions, each closed as soon as it has GROUP_BYTES or GROUP_TASKS.
+
+    `tasks` come with those of a partition one behind the other, in the order in which they are to be done; `size_of`
+    is in bytes.
+    """
+    group: list[Message] = []
+    for _, of_partition in groupby(tasks, partition_of):
+        group.extend(of_partition)
+        if sum(map(size_of, group)) >= GROUP_BYTES or len(group) >= GROUP_TASKS:
+            yield group
+            group = []
+    if group:
+        yield group
