@@ -62,7 +62,7 @@ class PlanCopyOperator(SelectingOperator, SkipMixin):
         if is_switched_on(self.is_dry_run, "dry_run"):
             self._skip_the_rest(context)
             return path
-        if not plan.segments:
+        if plan.is_empty:
             _fail_for([*plan.refused, *plan.unreadable], "nothing is due, but")
             self._skip_the_rest(context)
         return path

@@ -56,7 +56,7 @@ class CopySegmentsOperator(SparkGroupsOperator):
 
             with (
                 self.watch(remote_log, job.files, job.size_of(begun.tasks)) as watch,
-                remote_log.keep_leases((task.lease for task in begun.tasks), watch.is_moving),
+                remote_log.keep_leases(begun.leases, watch.is_moving),
             ):
                 ended = self.submit(context, remote_log, job.files, COPY_JOB, watch, has_results)
             self.log.info("in the end: %s", watch.progress)
