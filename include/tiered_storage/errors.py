@@ -18,11 +18,13 @@
     │   ├── TransactionCoordinatorFencedError  of a transaction coordinator that was replaced
     │   └── UnexpectedAppendOffsetError        it does not go on from the log's end
     ├── DeletionRefusedError           nothing may be deleted there now, by a person's word
+    ├── LineageContradictedError       a local log that a later leader cut: an older replica's
     ├── RemoteStorageError             the object store, for a while or by refusal
     │   ├── RemoteStorageRefusedError  credentials or rights
     │   ├── RemoteStorageFullError     no room at the target
     │   ├── RemoteObjectNotFoundError  an object that should be there is not
-    │   └── RemoteObjectCorruptError   an object whose bytes are not those that were sent
+    │   ├── RemoteObjectCorruptError   an object whose bytes are not those that were sent
+    │   └── CopyStuckError             no byte of a copy moved any more, so it was ended
     ├── TargetClusterError             the cluster that a topic is restored into
     └── RemoteMetadataError            the metadata store
         ├── MetadataUnavailableError   locked or out of reach, for a while
@@ -30,6 +32,7 @@
         ├── InvalidTransitionError     a state change that the life cycle does not know
         ├── LeaseHeldError             another owner works on the partition
         ├── LeaseLostError             our lease was taken over: this attempt must stop
+        ├── OutdatedMetadataError      the store knows what the metadata do not: they are older than it
         └── StoreMismatchError         store and metadata do not carry one another's UUID
 
 `retriable` says whether the same call may succeed later with nothing changed by a person.
@@ -136,6 +139,10 @@ class DeletionRefusedError(TieredStorageError):
     """Nothing may be deleted there now: a person stopped all deletions, or does not allow them there."""
 
 
+class LineageContradictedError(TieredStorageError):
+    """A local log is an older replica's: a leader is known that it never heard of, and that cut it."""
+
+
 class RemoteStorageError(TieredStorageError):
     """The object store did not do what was asked; it may later."""
 
@@ -162,6 +169,10 @@ class RemoteObjectCorruptError(RemoteStorageError):
     """An object whose bytes, size or checksum are not those that were sent."""
 
     retriable = False
+
+
+class CopyStuckError(RemoteStorageError):
+    """No byte of a copy moved for too long, so it was ended; what was finished by then is committed."""
 
 
 class TargetClusterError(TieredStorageError):
@@ -196,6 +207,10 @@ class LeaseHeldError(RemoteMetadataError):
 
 class LeaseLostError(RemoteMetadataError):
     """Our lease was taken over: whatever this attempt still produces is refused."""
+
+
+class OutdatedMetadataError(RemoteMetadataError):
+    """The store knows of leases or segments that the metadata never heard of: they were restored from an old backup."""
 
 
 class StoreMismatchError(RemoteMetadataError):

@@ -81,14 +81,20 @@ class AirflowHome:
         initdb()
         _write_dags()
 
-    def dag(self, dag_id: str) -> DAG:
+    def dag(self, dag_id: str, folder: Path = PROJECT / "dags") -> DAG:
         """Return the DAG, anew from its file."""
         from airflow.dag_processing.dagbag import DagBag
 
-        return DagBag(dag_folder=PROJECT / "dags").dags[dag_id]
+        return DagBag(dag_folder=folder).dags[dag_id]
 
-    def run(self, dag_id: str, conf: Mapping[str, object] | None = None, run_id: str | None = None) -> FinishedRun:
-        """Run the DAG by hand, to its end."""
+    def run(
+        self,
+        dag_id: str,
+        conf: Mapping[str, object] | None = None,
+        run_id: str | None = None,
+        folder: Path = PROJECT / "dags",
+    ) -> FinishedRun:
+        """Run the DAG of that id in `folder` by hand, to its end."""
         from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
         now = datetime.now(UTC)
@@ -102,7 +108,7 @@ class AirflowHome:
             run_type=DagRunType.MANUAL,
             triggered_by=DagRunTriggeredByType.REST_API,
         )
-        return self._finish(dag_id, made)
+        return self._finish(dag_id, made, folder)
 
     def run_for_events(
         self, dag_id: str, extras: Sequence[Mapping[str, object]], conf: Mapping[str, object] | None = None
@@ -182,8 +188,8 @@ class AirflowHome:
             kept += [str(row.value) for row in session.scalars(select(XComModel).where(XComModel.run_id == run.run_id))]
         return "\n".join(kept)
 
-    def _finish(self, dag_id: str, made: int) -> FinishedRun:
-        dag = self.dag(dag_id)
+    def _finish(self, dag_id: str, made: int, folder: Path = PROJECT / "dags") -> FinishedRun:
+        dag = self.dag(dag_id, folder)
         for task in dag.tasks:
             task.retry_delay, task.retry_exponential_backoff = timedelta(0), 0.0
         errors: dict[str, list[BaseException]] = {}
@@ -202,8 +208,9 @@ def _write_dags() -> None:
     manager.sync_bundles_to_db()
     [bundle] = manager.get_all_dag_bundles()
     bundle.initialize()
-    bag = BundleDagBag(dag_folder=bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
-    sync_bag_to_db(bag, bundle.name, bundle.version)
+    for folder in (PROJECT / "docs" / "examples", bundle.path):
+        bag = BundleDagBag(dag_folder=folder, bundle_path=folder, bundle_name=bundle.name)
+        sync_bag_to_db(bag, bundle.name, bundle.version)
 
 
 def _make_run(dag_id: str, events: Sequence[int] = (), **of_run: Any) -> int:

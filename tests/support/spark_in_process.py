@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -37,11 +38,13 @@ class Submitted:
 class SparkInProcess:
     """Runs jobs in place of SparkSubmitOperator.execute.
 
-    `deaths` says of the next jobs after how many segments their worker dies, None for not at all; `meanwhile` is
-    called once, before the next job begins.
+    `deaths` says of the next jobs after how many segments their worker dies, None for not at all; with `hangs` it hangs
+    instead, until it is killed. `meanwhile` is called once, before the next job begins.
     """
 
     deaths: deque[int | None] = field(default_factory=deque)
+    hangs: bool = False
+    killed: threading.Event = field(default_factory=threading.Event)
     meanwhile: Callable[[], None] | None = None
     submitted: list[Submitted] = field(default_factory=list)
 
@@ -65,6 +68,8 @@ class SparkInProcess:
         def copy(*of_segment: object) -> CopyOutcome:
             nonlocal left
             if left == 0:
+                if self.hangs:
+                    assert self.killed.wait(60)
                 raise _WorkerDiedError
             left = None if left is None else left - 1
             return copy_segment(*of_segment)  # type: ignore[arg-type]  # as it was called

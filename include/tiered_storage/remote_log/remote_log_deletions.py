@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tiered_storage.errors import DeletionRefusedError, TieredStorageError
+from tiered_storage.errors import DeletionRefusedError, LineageContradictedError, TieredStorageError
+from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.expiry import ExpiryPlan, mark_expired, plan_expiry
+from tiered_storage.remote_log.lineage import merged
 from tiered_storage.remote_log.local_retention import (
     LocalRetentionPlan,
     LocalRetentionReport,
@@ -21,6 +23,7 @@ from tiered_storage.remote_log.object_deletion import DeletionReport, ObjectDele
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.segment_source import UnreadablePartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
+from tiered_storage.remote_log.store_states import write_partition_state
 from tiered_storage.remote_log.topic_decision import decide, is_wanted
 from tiered_storage.topic_settings import effective
 
@@ -68,8 +71,11 @@ class RemoteLogDeletions:
             objection = self.gate.why_doubtful(log.topic_id_partition, DeletionKind.LOCAL)
             if objection is not None:
                 unreadable.append(Finding(name, objection))
-            else:
+                continue
+            try:
                 plans.append(plan_local_retention(log, self.parts.segments, decision.settings, now))
+            except LineageContradictedError as error:
+                unreadable.append(Finding(name, str(error)))
         return plans, unreadable
 
     def enforce_local_retention(self, plans: Sequence[LocalRetentionPlan]) -> LocalRetentionReport:
@@ -84,8 +90,24 @@ class RemoteLogDeletions:
             LogDirectoryTrim(),
             self.parts.storage,
             gate=self.gate,
+            keep_lineage=self._keep_lineage,
             refuse_if_last_copy=self._refuse_if_last_copy,
         )
+
+    def _keep_lineage(self, plan: LocalRetentionPlan) -> None:
+        """Keep what the local log is about to forget. Raises LeaseHeldError: then the next run trims."""
+        partition = plan.topic_id_partition
+        state = self.parts.segments.partition_state(partition)
+        lineage = merged(state.lineage, plan.lineage)
+        if lineage == state.lineage:
+            return
+        leases = self.parts.leases
+        lease = leases.acquire(partition, f"local retention {random_uuid()}", self.parts.settings.lease_duration_ms)
+        try:
+            write_partition_state(self.parts.storage, lease, replace(state, lineage=lineage), self.parts.clock())
+            self.parts.segments.put_lineage(partition, lineage, lease)
+        finally:
+            leases.release(lease)
 
     def _refuse_if_last_copy(self, plan: LocalRetentionPlan) -> None:
         topic = self.parts.decided_topic(plan.topic_id_partition)

@@ -31,12 +31,15 @@ from tiered_storage.remote_log.storage.object_client import (
 )
 from tiered_storage.remote_log.storage.object_names import (
     ObjectKind,
+    PartitionDocumentName,
     SegmentObjectName,
     SegmentObjectNames,
     parse_object_name,
+    parse_partition_document_name,
     segment_object_names,
 )
 from tiered_storage.remote_log.storage.opening import open_object_client
+from tiered_storage.remote_log.storage.partition_document import PartitionDocuments
 from tiered_storage.remote_log.storage.store_identity import ensure_store_identity
 
 FETCH_BYTES = 4 << 20
@@ -45,12 +48,13 @@ MAX_BUNDLE_BYTES = 512 << 20
 
 @dataclass(frozen=True, slots=True)
 class ListedObject:
-    """An object in the store: `segment` is None where its name is none of ours. Bytes; ms of its last change."""
+    """An object in the store: a segment's, a partition's document, or none of ours. Bytes; ms of its last change."""
 
     name: str
     size: int
     last_modified: int
     segment: SegmentObjectName | None
+    document: PartitionDocumentName | None = None
 
 
 class ObjectRemoteStorageManager:
@@ -143,8 +147,8 @@ class ObjectRemoteStorageManager:
             return dict.fromkeys(names, error) | failed
         return failed
 
-    def verify(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Read all that belongs to the segment and check every byte: marker, bundle, each index, manifest and data.
+    def fetch_bundle(self, metadata: RemoteLogSegmentMetadata) -> dict[IndexKind, bytes]:
+        """Return all indexes and the manifest, once marker and bundle are those that the metadata know of.
 
         Raises RemoteObjectNotFoundError or RemoteObjectCorruptError for the first thing that is wrong.
         """
@@ -154,12 +158,20 @@ class ObjectRemoteStorageManager:
             raise RemoteObjectCorruptError(
                 f"{self._source(names.commit_marker)}: tells of {marker}, the metadata of {self._marker(metadata)}"
             )
-        self._read_manifest(names, marker).check_against(metadata, self._source(names.indexes))
-        size = self._client.size(names.data)
-        if size != marker.data_size:
-            raise RemoteObjectCorruptError(
-                f"{self._source(names.data)}: has {size} bytes, {marker.data_size} were sent"
-            )
+        contents, manifest = self._read_bundle(names, marker)
+        manifest.check_against(metadata, self._source(names.indexes))
+        return contents
+
+    def verify(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Read all that belongs to the segment and check every byte: marker, bundle, each index, manifest and data.
+
+        Raises RemoteObjectNotFoundError or RemoteObjectCorruptError for the first thing that is wrong.
+        """
+        self.fetch_bundle(metadata)
+        name = self._names(metadata).data
+        size = self._client.size(name)
+        if size != metadata.size:
+            raise RemoteObjectCorruptError(f"{self._source(name)}: has {size} bytes, {metadata.size} were sent")
         for _ in self.fetch_log_segment(metadata):
             pass
 
@@ -170,7 +182,7 @@ class ObjectRemoteStorageManager:
         """
         names = name.names
         marker = self._read_marker(names)
-        metadata = self._read_manifest(names, marker).metadata(marker.custom_metadata())
+        metadata = self._read_bundle(names, marker)[1].metadata(marker.custom_metadata())
         if metadata.segment_id != name.segment_id or metadata.start_offset != name.base_offset:
             raise RemoteObjectCorruptError(f"{self._source(names.indexes)}: its manifest tells of another segment")
         return metadata
@@ -178,7 +190,9 @@ class ObjectRemoteStorageManager:
     def list_objects(self, folder: str = "") -> Iterator[ListedObject]:
         """Stream every object in `folder` and below, ours or not; "" means the whole store."""
         for found in self._client.list(folder):
-            yield ListedObject(found.name, found.size, found.last_modified, parse_object_name(found.name))
+            segment = parse_object_name(found.name)
+            document = None if segment is not None else parse_partition_document_name(found.name)
+            yield ListedObject(found.name, found.size, found.last_modified, segment, document)
 
     def expected_objects(self, metadata: RemoteLogSegmentMetadata) -> dict[str, int]:
         """Return the names of a finished segment's objects, and the bytes that each must have."""
@@ -190,9 +204,18 @@ class ObjectRemoteStorageManager:
             names.commit_marker: len(marker.to_bytes()),
         }
 
+    def place_of(self, name: str) -> str:
+        """Return where the object `name` is, as a URL without secrets, for messages."""
+        return self._source(name)
+
     def object_size(self, name: str) -> int:
         """Return the bytes of an object. Raises RemoteObjectNotFoundError."""
         return self._client.size(name)
+
+    @property
+    def partition_documents(self) -> PartitionDocuments:
+        """What the store knows of partitions beside their segments."""
+        return PartitionDocuments(self._client)
 
     def ensure_identity(self, metadata_uuid: str, known_store_uuid: str | None) -> str:
         """Return the store's UUID, once it is sure that it belongs to those metadata; see ensure_store_identity."""
@@ -241,8 +264,8 @@ class ObjectRemoteStorageManager:
         size = min(self._client.size(name), MAX_DOCUMENT_BYTES + 1)
         return CommitMarker.parse(self._client.get_range(name, 0, size), self._source(name))
 
-    def _read_manifest(self, names: SegmentObjectNames, marker: CommitMarker) -> Manifest:
-        """Read the whole bundle, checked, and return its manifest."""
+    def _read_bundle(self, names: SegmentObjectNames, marker: CommitMarker) -> tuple[dict[IndexKind, bytes], Manifest]:
+        """Read the whole bundle, checked, and return what is in it, and its manifest apart."""
         source = self._source(names.indexes)
         size = self._client.size(names.indexes)
         if size != marker.indexes_size or size > MAX_BUNDLE_BYTES:
@@ -256,7 +279,7 @@ class ObjectRemoteStorageManager:
         manifest = Manifest.parse(contents[IndexKind.MANIFEST], source)
         if (manifest.size, manifest.data_crc32c) != (marker.data_size, marker.data_crc32c):
             raise RemoteObjectCorruptError(f"{source}: manifest and commit marker tell of different data")
-        return manifest
+        return contents, manifest
 
 
 def _manifest(metadata: RemoteLogSegmentMetadata, indexes: dict[IndexKind, bytes], sent: WrittenObject) -> Manifest:
