@@ -52,6 +52,7 @@ REMOTE_STORAGE = "The remote tier"
 METADATA = "The metadata of the remote log"
 COPYING = "Copying"
 RETENTION = "Retention"
+AUDIT = "The audit"
 TOPICS = "Topics"
 
 _CLASS_NAME = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"
@@ -236,6 +237,17 @@ class Settings(PropertyModel):
     )
     """How long a copy that never finished stays before its objects are deleted, and an object that nothing refers to
     before the audit names it; not less than lease.duration.ms, so that no copy under way is touched."""
+
+    audit_worker_bytes_per_second: Whole = setting(
+        "audit.worker.bytes.per.second",
+        UNLIMITED,
+        AUDIT,
+        Source.OURS,
+        unit="bytes",
+        at_least=_MIB,
+        special={UNLIMITED: "as fast as it goes"},
+    )
+    """How much each worker of a deep audit reads in a second, so that what serves readers is left alone."""
 
     topics: Mapping[TopicName, TopicSettings] = setting(
         "topics", {}, TOPICS, Source.OURS, allowed="a mapping from topic names to their properties"

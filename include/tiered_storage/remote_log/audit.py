@@ -41,7 +41,8 @@ def audit_remote_log(
     An unreferenced object counts once it is older than `grace_ms`. Where `local_logs` are in reach, the two tiers have
     to meet. Raises what store and metadata raise as a whole.
     """
-    audit = _Audit(metadata, storage, clock() - grace_ms, local_logs, deep)
+    now = clock()
+    audit = _Audit(metadata, storage, now - grace_ms, local_logs, deep, AuditTally.begun_at(now))
     audit.tally.notices.extend(local_logs.notices if local_logs else ())
     # The store first: whatever is seen there had its metadata written before it.
     for partition, listed in groupby(storage.list_objects(), lambda found: parse_partition_folder(found.name)):
@@ -64,7 +65,7 @@ class _Audit:
     young_from: int
     local_logs: LocalLogs | None
     deep: DeepCheck | None
-    tally: AuditTally = field(default_factory=AuditTally)
+    tally: AuditTally
     seen: set[TopicIdPartition] = field(default_factory=set)
 
     def look_at(self, partition: TopicIdPartition, listed: Mapping[str, ListedObject]) -> None:

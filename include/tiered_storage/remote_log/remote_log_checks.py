@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_storage.errors import (
-    ConfigurationError,
-    RemoteObjectCorruptError,
-    RemoteObjectNotFoundError,
-    TieredStorageError,
-)
-from tiered_storage.remote_log.audit import audit_remote_log
+from tiered_storage.errors import ConfigurationError, TieredStorageError
+from tiered_storage.remote_log.audit import DeepCheck, audit_remote_log
+from tiered_storage.remote_log.audit_job import AuditJob, with_outcomes
 from tiered_storage.remote_log.audit_offsets import LocalLogs
-from tiered_storage.remote_log.audit_report import Anomaly, AuditReport, kind_of
+from tiered_storage.remote_log.audit_report import AuditReport
 from tiered_storage.remote_log.audit_verdicts import keep_verdicts
-from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.deep_audit import audit_segment
+from tiered_storage.remote_log.model import SegmentState
+from tiered_storage.remote_log.rate_limit import RateLimit
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.segment_source import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
@@ -36,7 +34,6 @@ class RemoteLogChecks:
         """
         if nothing := self.why_nothing_matches(selection):
             raise ConfigurationError(nothing)
-        begun = self.parts.clock()
         report = audit_remote_log(
             self.parts.segments,
             self._storage(),
@@ -44,9 +41,28 @@ class RemoteLogChecks:
             self.parts.clock,
             grace_ms=self.parts.settings.remote_log_orphan_grace_ms,
             local_logs=LocalLogs(self.parts.source, self._is_copied) if self.parts.settings.log_dirs else None,
-            deep=self._verified if deep else None,
+            deep=self._deep_check() if deep else None,
         )
-        keep_verdicts(report, self.parts.safety, selection, begun, deep=deep)
+        keep_verdicts(report, self.parts.safety, selection, deep=deep)
+        return report
+
+    def write_audit_job(self, folder: str, selection: Selection = EVERYTHING) -> AuditJob:
+        """Lay the deep part of an audit out in the work area, for workers; a quick audit goes before it."""
+        self._storage()
+        segments = self.parts.segments
+        chosen = (
+            segment
+            for partition in segments.list_partitions()
+            if selection.matches(partition.topic, partition.partition)
+            for segment in segments.list_remote_log_segments(partition)
+            if segment.state is SegmentState.COPY_SEGMENT_FINISHED
+        )
+        return AuditJob.write(self.parts.work, folder, chosen, self.parts.settings, self.parts.options)
+
+    def conclude_deep_audit(self, quick: AuditReport, job: AuditJob, selection: Selection) -> AuditReport:
+        """Add what workers found to the quick audit of `selection` that went before, and keep the verdict."""
+        report = with_outcomes(quick, job.outcomes(), self.parts.segments)
+        keep_verdicts(report, self.parts.safety, selection, deep=True)
         return report
 
     def why_nothing_matches(self, selection: Selection) -> str | None:
@@ -67,12 +83,9 @@ class RemoteLogChecks:
             "'tiered-storage topics list' shows what there is"
         )
 
-    def _verified(self, segment: RemoteLogSegmentMetadata) -> tuple[Anomaly, ...]:
-        try:
-            self._storage().verify(segment)
-        except (RemoteObjectNotFoundError, RemoteObjectCorruptError) as error:
-            return (Anomaly.of_segment(kind_of(error), segment, str(error)),)
-        return ()
+    def _deep_check(self) -> DeepCheck:
+        storage, limit = self._storage(), RateLimit(self.parts.settings.audit_worker_bytes_per_second)
+        return lambda segment: audit_segment(segment, storage, limit)
 
     def _storage(self) -> ObjectRemoteStorageManager:
         storage = self.parts.storage
