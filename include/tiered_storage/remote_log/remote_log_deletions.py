@@ -120,6 +120,10 @@ class RemoteLogDeletions:
                 "'tiered-storage stop-deletions --lift'"
             )
 
+    def ensure_leftovers_removable(self, _partition: TopicIdPartition) -> None:
+        """Raise DeletionRefusedError where no leftover of the partition may be removed now."""
+        self._refuse_if_stopped()
+
     def plan_expiry(self, selection: Selection, now: int) -> tuple[list[ExpiryPlan], list[Finding]]:
         """Return what total retention would end at `now` (ms), and the partitions that nothing can be said of.
 
