@@ -6,7 +6,7 @@ whatever has a marker is whole, and whatever has none is nobody's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -30,7 +30,7 @@ from tiered_storage.remote_log.storage.object_names import (
     segment_object_names,
 )
 from tiered_storage.remote_log.storage.opening import open_object_client
-from tiered_storage.remote_log.storage.store_identity import ensure_store_identity
+from tiered_storage.remote_log.storage.store_identity import bind_store_anew, ensure_store_identity
 
 FETCH_BYTES = 4 << 20
 MAX_BUNDLE_BYTES = 512 << 20
@@ -186,6 +186,10 @@ class ObjectRemoteStorageManager:
         """Return the store's UUID, once it is sure that it belongs to those metadata; see ensure_store_identity."""
         return ensure_store_identity(self._client, metadata_uuid, known_store_uuid)
 
+    def bind_anew(self, metadata_uuid: str, remember: Callable[[str], None]) -> str:
+        """Take the store away from the metadata that it belongs to, for those named; see bind_store_anew."""
+        return bind_store_anew(self._client, metadata_uuid, remember)
+
     def close(self) -> None:
         """Close the client."""
         self._client.close()
@@ -229,9 +233,7 @@ class ObjectRemoteStorageManager:
         size = min(self._client.size(name), MAX_DOCUMENT_BYTES + 1)
         return CommitMarker.parse(self._client.get_range(name, 0, size), self._source(name))
 
-    def _read_bundle(
-        self, names: SegmentObjectNames, marker: CommitMarker
-    ) -> tuple[dict[IndexKind, bytes], Manifest]:
+    def _read_bundle(self, names: SegmentObjectNames, marker: CommitMarker) -> tuple[dict[IndexKind, bytes], Manifest]:
         """Read the whole bundle, checked, and return what is in it, and its manifest apart."""
         source = self._source(names.indexes)
         size = self._client.size(names.indexes)
