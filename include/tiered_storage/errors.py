@@ -18,6 +18,7 @@
     │   ├── TransactionCoordinatorFencedError  of a transaction coordinator that was replaced
     │   └── UnexpectedAppendOffsetError        it does not go on from the log's end
     ├── DeletionRefusedError           nothing may be deleted there now, by a person's word
+    ├── LineageContradictedError       a local log that a later leader cut: an older replica's
     ├── RemoteStorageError             the object store, for a while or by refusal
     │   ├── RemoteStorageRefusedError  credentials or rights
     │   ├── RemoteStorageFullError     no room at the target
@@ -133,6 +134,10 @@ class UnexpectedAppendOffsetError(AppendRefusedError):
 
 class DeletionRefusedError(TieredStorageError):
     """Nothing may be deleted there now: a person stopped all deletions, or does not allow them there."""
+
+
+class LineageContradictedError(TieredStorageError):
+    """A local log is an older replica's: a leader is known that it never heard of, and that cut it."""
 
 
 class RemoteStorageError(TieredStorageError):

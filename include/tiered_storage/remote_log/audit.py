@@ -137,13 +137,13 @@ class _Audit:
     ) -> Sequence[Anomaly]:
         local = self.local_logs.range_of(partition) if self.local_logs else None
         state = self.metadata.partition_state(partition)
-        if not any(offset_anomalies(partition, segments, state, local)) and not reaches_too_far(segments, local):
+        if not any(offset_anomalies(partition, segments, state, local)) and not reaches_too_far(segments, state, local):
             return ()
         # Once more: a leader may have changed, or a trim or an expiry have ended.
         local = self.local_logs.range_now(partition) if self.local_logs else None
         state = self.metadata.partition_state(partition)
         segments = list(self.metadata.list_remote_log_segments(partition))
-        if ends := reaches_too_far(segments, local):
+        if ends := reaches_too_far(segments, state, local):
             self.tally.notices.append(
                 f"{partition}: the remote log ends with offset {ends[0]}, the local one is stable up to {ends[1]} "
                 "only: is it an old one, or was it cut?"

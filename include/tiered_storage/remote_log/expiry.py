@@ -7,15 +7,15 @@ A deletion that fails stays in DELETE_SEGMENT_STARTED and is tried again by the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tiered_storage.clock import Clock
 from tiered_storage.errors import DeletionRefusedError, LeaseHeldError, LeaseLostError, TieredStorageError
-from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.copy_run import abandon_unfinished
 from tiered_storage.remote_log.coverage import Coverage, finished
+from tiered_storage.remote_log.lineage import trusted_lineage
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
     Lease,
@@ -65,12 +65,13 @@ def plan_expiry(
     """Return what of `partition` is past total retention at `now` (ms), oldest first; None where nothing is.
 
     `local` (None: not in reach) adds the bytes that are not remote yet, and tells the lineage. Unfinished copies never
-    count; what is remote in two copies counts once. A segment without timestamps does not grow old.
+    count; what is remote in two copies counts once. A segment without timestamps does not grow old. Raises
+    LineageContradictedError.
     """
     segments = list(metadata.list_remote_log_segments(partition))
-    lineage: Sequence[EpochEntry] = local.leader_epochs if local else ()
-    coverage = Coverage.of(segments, lineage)
-    log_start = metadata.log_start_offset(partition) or 0
+    state = metadata.partition_state(partition)
+    coverage = Coverage.of(segments, trusted_lineage(state.lineage, local))
+    log_start = state.log_start_offset or 0
     new_log_start = max(log_start, _start_after_retention(coverage, settings, now, local))
     going = tuple(segment for segment in finished(segments) if segment.end_offset < new_log_start)
     if not going and new_log_start <= log_start:

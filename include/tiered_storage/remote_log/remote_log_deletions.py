@@ -6,9 +6,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from tiered_storage.errors import DeletionRefusedError, TieredStorageError
+from tiered_storage.errors import DeletionRefusedError, LineageContradictedError, TieredStorageError
+from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.expiry import DeletionReport, ExpiryPlan, delete_marked, mark_expired, plan_expiry
+from tiered_storage.remote_log.lineage import merged
 from tiered_storage.remote_log.local_retention import (
     LocalRetentionPlan,
     LocalRetentionReport,
@@ -57,8 +59,12 @@ class RemoteLogDeletions:
             except TieredStorageError as error:
                 unreadable.append(Finding(name, str(error)))
                 continue
-            if decision.trims:
+            if not decision.trims:
+                continue
+            try:
                 plans.append(plan_local_retention(log, self.parts.segments, decision.settings, now))
+            except LineageContradictedError as error:
+                unreadable.append(Finding(name, str(error)))
         return plans, unreadable
 
     def enforce_local_retention(self, plans: Sequence[LocalRetentionPlan]) -> LocalRetentionReport:
@@ -72,9 +78,23 @@ class RemoteLogDeletions:
             plans,
             LogDirectoryTrim(),
             self.parts.storage,
+            keep_lineage=self._keep_lineage,
             refuse_if_stopped=self._refuse_if_stopped,
             refuse_if_forbidden=self._refuse_if_forbidden,
         )
+
+    def _keep_lineage(self, plan: LocalRetentionPlan) -> None:
+        """Keep what the local log is about to forget. Raises LeaseHeldError: then the next run trims."""
+        partition = plan.topic_id_partition
+        known = self.parts.segments.partition_state(partition).lineage
+        if merged(known, plan.lineage) == known:
+            return
+        leases = self.parts.leases
+        lease = leases.acquire(partition, f"local retention {random_uuid()}", self.parts.settings.lease_duration_ms)
+        try:
+            self.parts.segments.put_lineage(partition, plan.lineage, lease)
+        finally:
+            leases.release(lease)
 
     def _refuse_if_forbidden(self, plan: LocalRetentionPlan) -> None:
         self._refuse_if_stopped()
@@ -99,6 +119,10 @@ class RemoteLogDeletions:
                 f"({stop.reason or 'no reason given'}): nothing is deleted until that is lifted by "
                 "'tiered-storage stop-deletions --lift'"
             )
+
+    def ensure_leftovers_removable(self, _partition: TopicIdPartition) -> None:
+        """Raise DeletionRefusedError where no leftover of the partition may be removed now."""
+        self._refuse_if_stopped()
 
     def plan_expiry(self, selection: Selection, now: int) -> tuple[list[ExpiryPlan], list[Finding]]:
         """Return what total retention would end at `now` (ms), and the partitions that nothing can be said of.

@@ -7,21 +7,23 @@ command line and tests call the same methods; what each does is said where it is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
+from tiered_storage.remote_log.copy_commit import CommitReport, commit_copy
 from tiered_storage.remote_log.copy_job import CopyJob
 from tiered_storage.remote_log.copy_messages import CopyOutcome
 from tiered_storage.remote_log.copy_plan import CopyPlan, CopySelection, plan_copy
-from tiered_storage.remote_log.copy_run import BegunCopy, CommitReport, begin_copy, commit_copy
+from tiered_storage.remote_log.copy_run import BegunCopy, begin_copy
 from tiered_storage.remote_log.lease_keeper import kept_alive
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.reader import TieredReader
 from tiered_storage.remote_log.remote_log_checks import RemoteLogChecks
 from tiered_storage.remote_log.remote_log_deletions import RemoteLogDeletions
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
+from tiered_storage.remote_log.remote_log_repairs import RemoteLogRepairs
 from tiered_storage.remote_log.remote_log_restores import RemoteLogRestores
 from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
@@ -40,6 +42,11 @@ class RemoteLogManager(RemoteLogParts):
     def checks(self) -> RemoteLogChecks:
         """What holds the remote log against itself."""
         return RemoteLogChecks(self)
+
+    @property
+    def repairs(self) -> RemoteLogRepairs:
+        """What mends what a check found."""
+        return RemoteLogRepairs(self, self.deletions.ensure_leftovers_removable)
 
     @property
     def restores(self) -> RemoteLogRestores:
@@ -75,6 +82,18 @@ class RemoteLogManager(RemoteLogParts):
     def write_copy_job(self, folder: str, begun: BegunCopy) -> CopyJob:
         """Lay a job for `begun` out in the work area."""
         return CopyJob.write(self.work, folder, begun.tasks, self.settings, self.options)
+
+    @contextmanager
+    def held(self, begun: BegunCopy) -> Iterator[None]:
+        """Prolong the leases of `begun` while a `with` block runs, and give them back, however it ends.
+
+        For whoever copies and commits in one go: what was not committed by then, the next run plans anew.
+        """
+        try:
+            with self.keep_leases(begun.leases):
+                yield
+        finally:
+            self.leases.release_many(begun.leases)
 
     def keep_leases(self, held: Iterable[Lease]) -> AbstractContextManager[None]:
         """Prolong leases while a `with` block runs; see kept_alive."""

@@ -150,7 +150,7 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     def put_lineage(self, partition: TopicIdPartition, lineage: Sequence[EpochEntry], lease: Lease) -> None:
-        """Keep `lineage` as the partition's, in place of an earlier one.
+        """Keep what `lineage` tells, together with what is known already (lineage.merged): no epoch is lost by it.
 
         Raises LeaseLostError, and ConfigurationError where an epoch does not rise or a start offset falls.
         """

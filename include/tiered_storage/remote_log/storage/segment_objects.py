@@ -170,6 +170,10 @@ class ObjectRemoteStorageManager:
             names.commit_marker: len(marker.to_bytes()),
         }
 
+    def remove_object(self, name: str) -> None:
+        """Remove one object that is no part of a segment any more; one that is not there is as good as removed."""
+        self._client.delete(name)
+
     def place_of(self, name: str) -> str:
         """Return where the object `name` is, as a URL without secrets, for messages."""
         return self._source(name)
