@@ -177,13 +177,17 @@ class _Audit:
 
 
 def _is_referenced(found: ListedObject, known: set[str]) -> bool:
+    if found.document is not None:
+        return not found.document.temporary
     return found.segment is not None and not found.segment.temporary and found.segment.segment_id.id in known
 
 
 def _unreferenced_anomaly(partition: TopicIdPartition, found: ListedObject, known: frozenset[str]) -> Anomaly:
     segment_id = None if found.segment is None else found.segment.segment_id.id
-    is_known = segment_id in known
-    if found.segment is None:
+    is_known = segment_id in known or found.document is not None
+    if found.document is not None:
+        why = "left behind by a writer that was killed; the next one of the partition removes it"
+    elif found.segment is None:
         why = "its name is none of a segment's: another program put it here; remove it, or move it away"
     elif not is_known:
         why = (
