@@ -71,7 +71,7 @@ class _Audit:
         """Audit one partition, of whose objects `listed` are all that were there."""
         segments = list(self.metadata.list_remote_log_segments(partition))
         suspicious = self._unreferenced(listed, segments)
-        self.tally.objects += len(listed)
+        self.tally.objects += sum(found.document is None for found in listed.values())
         # A folder can be listed in two parts where a topic's name changed: then its segments were looked at already.
         if partition not in self.seen:
             self.seen.add(partition)

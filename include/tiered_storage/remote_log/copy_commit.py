@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import OutdatedMetadataError, TieredStorageError
+from tiered_storage.errors import LeaseLostError, OutdatedMetadataError, TieredStorageError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy_messages import CopyOutcome
 from tiered_storage.remote_log.copy_plan import Finding
@@ -57,9 +57,9 @@ def commit_copy(
 
     Checks that no newer lease exists, that the local log still has the leaders it was copied under, and that it still
     reaches as far. Copies behind a failed one go (a reader must find no gap); the next run plans them anew. While the
-    local log cannot be looked at, or the store is away, nothing is decided: the same commit may be tried again. What was committed once stays
-    so, whatever holds when it is run again. Raises MetadataUnavailableError; what concerns one partition is in the
-    report.
+    local log cannot be looked at, or the store is away, nothing is decided: the same commit may be tried again. What
+    was committed once stays so, whatever holds when it is run again. Raises MetadataUnavailableError; what concerns
+    one partition is in the report.
     """
     by_partition: dict[TopicIdPartition, list[CopyOutcome]] = defaultdict(list)
     for outcome in outcomes:
@@ -68,7 +68,7 @@ def commit_copy(
     for partition, of_partition in by_partition.items():
         of_partition.sort(key=lambda outcome: outcome.task.metadata.start_offset)
         commits.append(_decide(partition, of_partition, source, metadata, clock))
-    _keep_in_store(commits, storage, clock())
+    _keep_in_store(commits, storage, leases, clock())
     _write(commits, metadata)
     done = [each.lease for each in commits if each.lost is None and each.is_decided]
     if done:
@@ -170,16 +170,23 @@ def _decide(
     return commit
 
 
-def _keep_in_store(commits: Sequence[_Commit], storage: RemoteStorageManager, now: int) -> None:
+def _keep_in_store(commits: Sequence[_Commit], storage: RemoteStorageManager, leases: Leases, now: int) -> None:
     """Let the store know first; where it cannot be told, nothing of the partition is decided."""
-    changed = [(each.lease, each.stored) for each in commits if each.stored is not None]
+    for each in commits:
+        if each.stored is None:
+            continue
+        try:
+            leases.check(each.lease)
+        except LeaseLostError as error:
+            each.lost = str(error)
+    changed = [(each.lease, each.stored) for each in commits if each.stored is not None and each.lost is None]
     errors = write_partition_states(storage, changed, now)
     for each in commits:
-        error = errors.get(each.partition)
-        if isinstance(error, OutdatedMetadataError):
-            each.lost = str(error)
-        elif error is not None:
-            each.put_off(_Refusal(str(error), retriable=error.retriable, is_final=False))
+        refused = errors.get(each.partition)
+        if isinstance(refused, OutdatedMetadataError):
+            each.lost = str(refused)
+        elif refused is not None:
+            each.put_off(_Refusal(str(refused), retriable=refused.retriable, is_final=False))
 
 
 def _write(commits: Sequence[_Commit], metadata: RemoteLogMetadataManager) -> None:

@@ -27,7 +27,7 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.segment_source import epochs_within
 from tiered_storage.remote_log.storage import RemoteStorageManager
-from tiered_storage.remote_log.store_states import outdated_leases, write_partition_states
+from tiered_storage.remote_log.store_states import outdated_leases, raise_first, write_partition_states
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,7 @@ def begin_copy(
     taken = leases.acquire_many(planned, owner, lease_duration_ms)
     begun: list[_BegunPartition] = []
     try:
-        for error in outdated_leases(storage, taken.granted).values():
-            raise error
+        raise_first(outdated_leases(storage, taken.granted))
         for lease in taken.granted:
             partition = lease.topic_id_partition
             begun.append(
@@ -217,8 +216,7 @@ def _first_readable(segments: Iterable[RemoteLogSegmentMetadata], log_start: int
 
 def _keep_in_store(begun: Sequence[_BegunPartition], storage: RemoteStorageManager, now: int) -> None:
     changed = [(each.lease, each.stored) for each in begun if each.stored is not None]
-    for error in write_partition_states(storage, changed, now).values():
-        raise error
+    raise_first(write_partition_states(storage, changed, now))
 
 
 def _write(begun: Sequence[_BegunPartition], metadata: RemoteLogMetadataManager) -> dict[TopicIdPartition, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from tiered_storage.errors import OutdatedMetadataError, RemoteStorageError
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
@@ -21,6 +21,9 @@ from tiered_storage.remote_log.storage.partition_document import PartitionDocume
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 
 REQUESTS_AT_ONCE = 8
+
+Refusals: TypeAlias = Mapping[TopicIdPartition, RemoteStorageError | OutdatedMetadataError]
+"""Why something could not be done, by partition."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -50,7 +53,7 @@ def write_partition_state(storage: RemoteStorageManager, lease: Lease, state: Pa
 
 def write_partition_states(
     storage: RemoteStorageManager, states: Sequence[tuple[Lease, PartitionState]], now: int
-) -> Mapping[TopicIdPartition, RemoteStorageError | OutdatedMetadataError]:
+) -> Refusals:
     """Do the same for many, some at once; return what went wrong, by partition."""
 
     def write(item: tuple[Lease, PartitionState]) -> RemoteStorageError | OutdatedMetadataError | None:
@@ -66,9 +69,7 @@ def write_partition_states(
     }
 
 
-def outdated_leases(
-    storage: RemoteStorageManager, leases: Iterable[Lease]
-) -> Mapping[TopicIdPartition, RemoteStorageError | OutdatedMetadataError]:
+def outdated_leases(storage: RemoteStorageManager, leases: Iterable[Lease]) -> Refusals:
     """Return the partitions of `leases`, just taken, of which the store knows such a lease already, or cannot be asked.
 
     One short listing a partition.
@@ -89,6 +90,12 @@ def outdated_leases(
 
     errors = _at_once(look, held)
     return {lease.topic_id_partition: error for lease, error in zip(held, errors, strict=True) if error is not None}
+
+
+def raise_first(refusals: Refusals) -> None:
+    """Raise one of `refusals`, if there are any."""
+    for error in refusals.values():
+        raise error
 
 
 def ensure_not_outdated(

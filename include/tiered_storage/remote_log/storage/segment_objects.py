@@ -41,7 +41,7 @@ MAX_BUNDLE_BYTES = 512 << 20
 
 @dataclass(frozen=True, slots=True)
 class ListedObject:
-    """An object in the store, of a segment, or a partition's document, or none of ours. Bytes; ms of its last change."""
+    """An object in the store: a segment's, a partition's document, or none of ours. Bytes; ms of its last change."""
 
     name: str
     size: int
