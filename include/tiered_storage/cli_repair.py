@@ -1,9 +1,10 @@
-"""The command that mends what an audit finds, as far as nothing has to be guessed."""
+"""The commands that mend: what an audit finds, and metadata that were lost; both without guessing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,12 +21,16 @@ from tiered_storage.cli_session import (
     opened,
     selected,
 )
+from tiered_storage.clock import wall_clock
+from tiered_storage.remote_log import remote_log_rebuild
 from tiered_storage.remote_log.audit_report import AuditReport
 from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_plan import CopyPlan
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.remote_log_parts import store_options
 from tiered_storage.remote_log.remote_log_repairs import RepairReport
 from tiered_storage.remote_log.repair_plan import RepairPlan
+from tiered_storage.settings import load_settings
 
 _COLUMNS = ("action", "partition", "what")
 
@@ -53,6 +58,33 @@ def repair(
         )
         after = found if plan.is_empty else remote_log.checks.audit(selection, deep=deep)
     _show("Repaired", list(_done(done)), plan, after, output, done)
+
+
+def rebuild_metadata(
+    into: Annotated[
+        Path | None,
+        typer.Option("--into", help="The new metadata file; else the one of rlmm.config.url.", show_default=False),
+    ] = None,
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make lost metadata anew from the store alone, into a new file. All that deletes is forbidden afterwards."""
+    output = Output(as_json)
+    settings = load_settings(config)
+    path = remote_log_rebuild.new_metadata_path(settings, into)
+    report = remote_log_rebuild.rebuild_metadata(settings, store_options(settings), wall_clock, into, dry_run=dry_run)
+    row = (report.partitions, report.segments, report.size, report.unfinished, len(report.unreadable))
+    title = f"Would be known again in {path}" if dry_run else f"Known again in {path}"
+    output.rows(
+        title, ("partitions", "segments", "bytes", "unfinished", "unreadable"), [row],
+        file=str(path), troubles=[asdict(trouble) for trouble in report.unreadable],
+    )  # fmt: skip
+    output.findings("error", report.unreadable)
+    if not dry_run:
+        output.say("note: what deletes was forbidden for every topic; 'tiered-storage topics' shows and changes it")
+    if report.unreadable:
+        raise typer.Exit(1)
 
 
 def _copy(remote_log: RemoteLogManager, copies: CopyPlan, workers: int) -> CommitReport:

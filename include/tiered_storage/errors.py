@@ -30,6 +30,7 @@
         ├── InvalidTransitionError     a state change that the life cycle does not know
         ├── LeaseHeldError             another owner works on the partition
         ├── LeaseLostError             our lease was taken over: this attempt must stop
+        ├── OutdatedMetadataError      the store knows what the metadata do not: they are older than it
         └── StoreMismatchError         store and metadata do not carry one another's UUID
 
 `retriable` says whether the same call may succeed later with nothing changed by a person.
@@ -194,6 +195,10 @@ class LeaseHeldError(RemoteMetadataError):
 
 class LeaseLostError(RemoteMetadataError):
     """Our lease was taken over: whatever this attempt still produces is refused."""
+
+
+class OutdatedMetadataError(RemoteMetadataError):
+    """The store knows of leases or segments that the metadata never heard of: they were restored from an old backup."""
 
 
 class StoreMismatchError(RemoteMetadataError):

@@ -166,7 +166,7 @@ class RemoteLogFiles:
 
     def objects(self, suffix: str = "") -> list[Path]:
         """Return the files of segments in the store whose names end so, in order."""
-        return sorted(path for path in self.store.rglob(f"*{suffix}") if path.is_file() and path.name != "store.json")
+        return sorted(path for path in self.store.rglob(f"*{suffix}") if path.is_file() and path.suffix != ".json")
 
 
 ENABLED = {

@@ -72,7 +72,7 @@ class _Audit:
         """Audit one partition, of whose objects `listed` are all that were there."""
         segments = list(self.metadata.list_remote_log_segments(partition))
         suspicious = self._unreferenced(listed, segments)
-        self.tally.objects += len(listed)
+        self.tally.objects += sum(found.document is None for found in listed.values())
         # A folder can be listed in two parts where a topic's name changed: then its segments were looked at already.
         if partition not in self.seen:
             self.seen.add(partition)
@@ -178,13 +178,17 @@ class _Audit:
 
 
 def _is_referenced(found: ListedObject, known: set[str]) -> bool:
+    if found.document is not None:
+        return not found.document.temporary
     return found.segment is not None and not found.segment.temporary and found.segment.segment_id.id in known
 
 
 def _unreferenced_anomaly(partition: TopicIdPartition, found: ListedObject, known: frozenset[str]) -> Anomaly:
     segment_id = None if found.segment is None else found.segment.segment_id.id
-    is_known = segment_id in known
-    if found.segment is None:
+    is_known = segment_id in known or found.document is not None
+    if found.document is not None:
+        why = "left behind by a writer that was killed; repair removes it, or the next writer of the partition"
+    elif found.segment is None:
         why = "its name is none of a segment's: another program put it here; remove it, or move it away"
     elif not is_known:
         why = (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import TieredStorageError
+from tiered_storage.errors import LeaseLostError, OutdatedMetadataError, TieredStorageError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy_messages import CopyOutcome
 from tiered_storage.remote_log.copy_plan import Finding
@@ -15,6 +15,7 @@ from tiered_storage.remote_log.lineage import on_lineage, trusted_lineage, whole
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
     Lease,
+    PartitionState,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
@@ -22,6 +23,8 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.segment_source import PartitionLog, SegmentSource
+from tiered_storage.remote_log.storage import RemoteStorageManager
+from tiered_storage.remote_log.store_states import write_partition_states
 
 _STARTED = SegmentState.COPY_SEGMENT_STARTED
 
@@ -47,15 +50,16 @@ def commit_copy(
     source: SegmentSource,
     metadata: RemoteLogMetadataManager,
     leases: Leases,
+    storage: RemoteStorageManager,
     clock: Clock,
 ) -> CommitReport:
     """Make finished copies visible, partition by partition, in order, up to the first that failed.
 
     Checks that no newer lease exists, that the local log still has the leaders it was copied under, and that it still
     reaches as far. Copies behind a failed one go (a reader must find no gap); the next run plans them anew. While the
-    local log cannot be looked at, nothing is decided: the same commit may be tried again. What was committed once stays
-    so, whatever holds when it is run again. Raises MetadataUnavailableError; what concerns one partition is in the
-    report.
+    local log cannot be looked at, or the store is away, nothing is decided: the same commit may be tried again. What
+    was committed once stays so, whatever holds when it is run again. Raises MetadataUnavailableError; what concerns
+    one partition is in the report.
     """
     by_partition: dict[TopicIdPartition, list[CopyOutcome]] = defaultdict(list)
     for outcome in outcomes:
@@ -64,6 +68,7 @@ def commit_copy(
     for partition, of_partition in by_partition.items():
         of_partition.sort(key=lambda outcome: outcome.task.metadata.start_offset)
         commits.append(_decide(partition, of_partition, source, metadata, clock))
+    _keep_in_store(commits, storage, leases, clock())
     _write(commits, metadata)
     done = [each.lease for each in commits if each.lost is None and each.is_decided]
     if done:
@@ -97,6 +102,7 @@ class _Commit:
     refusal: _Refusal | None = None
     log_start: int | None = None
     lineage: tuple[EpochEntry, ...] = ()
+    stored: PartitionState | None = None
     lost: str | None = None
 
     @property
@@ -111,6 +117,11 @@ class _Commit:
     @property
     def why_not(self) -> str | None:
         return self.lost or (None if self.refusal is None else self.refusal.reason)
+
+    def put_off(self, refusal: _Refusal) -> None:
+        """Write nothing for now: the same commit may be tried again."""
+        self.updates.clear()
+        self.refusal, self.log_start, self.lineage = refusal, None, ()
 
     @property
     def is_retriable(self) -> bool:
@@ -147,6 +158,9 @@ def _decide(
         if finishing and state.log_start_offset is None:
             first = min((*visible, *_segments_of(pending[: len(finishing)], known)), key=lambda one: one.start_offset)
             commit.log_start = _first_log_start(local.log, first)
+        if finishing:
+            log_start = state.log_start_offset if commit.log_start is None else commit.log_start
+            commit.stored = PartitionState(log_start, local.lineage, state.delete_state)
     if commit.is_decided:
         commit.updates.extend(
             RemoteLogSegmentMetadataUpdate(segment.segment_id, SegmentState.DELETE_SEGMENT_STARTED, clock())
@@ -154,6 +168,25 @@ def _decide(
             if segment.state is _STARTED
         )
     return commit
+
+
+def _keep_in_store(commits: Sequence[_Commit], storage: RemoteStorageManager, leases: Leases, now: int) -> None:
+    """Let the store know first; where it cannot be told, nothing of the partition is decided."""
+    for each in commits:
+        if each.stored is None:
+            continue
+        try:
+            leases.check(each.lease)
+        except LeaseLostError as error:
+            each.lost = str(error)
+    changed = [(each.lease, each.stored) for each in commits if each.stored is not None and each.lost is None]
+    errors = write_partition_states(storage, changed, now)
+    for each in commits:
+        refused = errors.get(each.partition)
+        if isinstance(refused, OutdatedMetadataError):
+            each.lost = str(refused)
+        elif refused is not None:
+            each.put_off(_Refusal(str(refused), retriable=refused.retriable, is_final=False))
 
 
 def _write(commits: Sequence[_Commit], metadata: RemoteLogMetadataManager) -> None:

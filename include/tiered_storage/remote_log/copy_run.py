@@ -7,7 +7,7 @@ run is in copy_commit.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tiered_storage.clock import Clock
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
@@ -26,6 +26,8 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.segment_source import epochs_within
+from tiered_storage.remote_log.storage import RemoteStorageManager
+from tiered_storage.remote_log.store_states import outdated_leases, raise_first, write_partition_states
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ def begin_copy(
     plan: CopyPlan,
     metadata: RemoteLogMetadataManager,
     leases: Leases,
+    storage: RemoteStorageManager,
     *,
     owner: str,
     lease_duration_ms: int,
@@ -55,7 +58,8 @@ def begin_copy(
 
     What an earlier holder began and never finished is marked for deletion: its lease is gone, so it can never be
     committed. A partition that somebody else holds is left to them, and one that changed too much since it was planned
-    to the next run. Raises what the metadata store raises, with the leases given back.
+    to the next run. Raises OutdatedMetadataError, and what the metadata store and the object store raise, with the
+    leases given back.
     """
     planned: dict[TopicIdPartition, list[PlannedSegment]] = {each.topic_id_partition: [] for each in plan.lineages}
     seen: dict[TopicIdPartition, tuple[EpochEntry, ...]] = {}
@@ -66,6 +70,7 @@ def begin_copy(
     taken = leases.acquire_many(planned, owner, lease_duration_ms)
     begun: list[_BegunPartition] = []
     try:
+        raise_first(outdated_leases(storage, taken.granted))
         for lease in taken.granted:
             partition = lease.topic_id_partition
             begun.append(
@@ -73,6 +78,7 @@ def begin_copy(
                     lease, planned[partition], seen.get(partition, ()), plan.replacing, metadata, clock, new_segment_id
                 )
             )
+        _keep_in_store(begun, storage, clock())
         refused = _write(begun, metadata)
     except BaseException:
         leases.release_many(taken.granted)
@@ -114,13 +120,14 @@ def abandon_unfinished(
 
 @dataclass(frozen=True, slots=True)
 class _BegunPartition:
-    """What is to be written of one partition before its copies begin."""
+    """What is to be written of one partition before its copies begin; `stored` goes to the store as well."""
 
     lease: Lease
     abandoned: list[RemoteLogSegmentMetadataUpdate]
     lineage: tuple[EpochEntry, ...]
     tasks: list[CopyTask]
     left: list[Finding]
+    stored: PartitionState | None = None
 
     @property
     def partition(self) -> TopicIdPartition:
@@ -150,7 +157,11 @@ def _begin(
         left.append(Finding(str(partition), "another leader was seen since this was planned: the next run plans anew"))
     counting = [segment for segment in segments if segment.segment_id.id not in replacing]
     tasks = _tasks(lease, still, counting, lineage, state, clock, new_segment_id)
-    return _BegunPartition(lease, abandoned, lineage if lineage != state.lineage else (), tasks, left)
+    if lineage == state.lineage:
+        return _BegunPartition(lease, abandoned, (), tasks, left)
+    # Of a partition without any finished segment the store need not know: there is nothing to make again.
+    stored = replace(state, lineage=lineage) if _first_readable(segments, 0) is not None else None
+    return _BegunPartition(lease, abandoned, lineage, tasks, left, stored)
 
 
 def _is_of(segment: PlannedSegment, lineage: Sequence[EpochEntry]) -> bool:
@@ -201,6 +212,11 @@ def _first_readable(segments: Iterable[RemoteLogSegmentMetadata], log_start: int
         ),
         None,
     )
+
+
+def _keep_in_store(begun: Sequence[_BegunPartition], storage: RemoteStorageManager, now: int) -> None:
+    changed = [(each.lease, each.stored) for each in begun if each.stored is not None]
+    raise_first(write_partition_states(storage, changed, now))
 
 
 def _write(begun: Sequence[_BegunPartition], metadata: RemoteLogMetadataManager) -> dict[TopicIdPartition, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from tiered_storage.clock import Clock
 from tiered_storage.remote_log.copy_plan import Finding
@@ -26,6 +27,7 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.storage.object_names import SegmentObjectName
+from tiered_storage.remote_log.storage.partition_document import PartitionDocument
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.stored_partitions import StoredPartition, stored_partitions
 
@@ -36,17 +38,8 @@ _OWNER = "rebuild-metadata"
 _LEASE_MS = 3_600_000
 
 
-@dataclass(frozen=True, slots=True)
-class StoredState:
-    """What the store keeps of a partition beside its segments, and the fencing number under which it was written."""
-
-    state: PartitionState
-    fencing_number: int
-
-
-ReadState = Callable[[TopicIdPartition], StoredState]
-WriteState = Callable[[Lease, PartitionState], None]
-SeedTopic = Callable[[TopicIdPartition], Topic]
+SeedTopic: TypeAlias = Callable[[TopicIdPartition], Topic]
+"""Tells what holds for the topic of a partition before a person decides anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +61,19 @@ class MetadataRebuild:
         storage: ObjectRemoteStorageManager,
         store: SqlMetadataStore | None,
         clock: Clock,
-        *,
-        read_state: ReadState,
-        write_state: WriteState,
         seed_topic: SeedTopic,
     ) -> None:
-        """`seed_topic` tells what holds for a topic of which nobody decided anything; its rights are left out."""
+        """Topics are taken as `seed_topic` tells them, but for their rights to delete."""
         self._storage = storage
         self._store = store
         self._clock = clock
-        self._read_state = read_state
-        self._write_state = write_state
         self._seed_topic = seed_topic
+        self._documents: list[PartitionDocument] = []
 
-    def run(self) -> RebuildReport:
-        """Read the whole store, partition by partition, and bind it to the new metadata.
+    def read(self) -> RebuildReport:
+        """Read the whole store, partition by partition, and write down what it tells.
 
-        Raises what store and metadata raise; the old metadata are then still the store's.
+        Raises what store and metadata raise. Nothing of the store is changed.
         """
         partitions = segments = size = unfinished = 0
         unreadable: list[Finding] = []
@@ -94,21 +83,30 @@ class MetadataRebuild:
             size += sum(segment.size for segment in stored.finished)
             unfinished += len(stored.unfinished)
             unreadable.extend(stored.unreadable)
-            if self._store is not None:
-                self._know_again(stored, self._store)
-        if self._store is not None:
-            identity = self._store.identity
-            self._storage.bind_anew(identity.metadata_uuid, identity.bind_store)
+            if self._store is not None and (stored.finished or stored.unfinished or stored.document):
+                self._documents.append(self._know_again(stored, self._store))
         return RebuildReport(partitions, segments, size, unfinished, tuple(unreadable))
 
-    def _know_again(self, stored: StoredPartition, store: SqlMetadataStore) -> None:
+    def take_over(self, store: SqlMetadataStore) -> None:
+        """Let the store belong to the new metadata, which know all of it by now. Raises what the store raises.
+
+        Where it raises, nobody can say to which metadata the store belongs: this may be done again.
+        """
+        self._storage.bind_anew(store.identity.metadata_uuid, store.identity.bind_store)
+        # Not before: while the old metadata may still be used, no lease that they never gave may show in the store.
+        for document in self._documents:
+            self._storage.partition_documents.write(document)
+
+    def _know_again(self, stored: StoredPartition, store: SqlMetadataStore) -> PartitionDocument:
+        """Write down all of one partition, and return the document that the store is to have of it."""
         partition = stored.topic_id_partition
-        known = self._read_state(partition)
+        document = stored.document
         seeded = self._seed_topic(partition)
         store.topics.put(replace(seeded, local_deletion_allowed=False, remote_deletion_allowed=False))
-        store.leases.begin_above({partition: known.fencing_number + FENCING_JUMP})
+        number = 0 if document is None else document.fencing_number
+        store.leases.begin_above({partition: number + FENCING_JUMP})
         lease = store.leases.acquire(partition, _OWNER, _LEASE_MS)
-        state = _with_log_start(known.state, stored.finished)
+        state = _with_log_start(PartitionState() if document is None else document.state, stored.finished)
         if state.lineage:
             store.segments.put_lineage(partition, state.lineage, lease)
         if state.log_start_offset is not None:
@@ -116,8 +114,8 @@ class MetadataRebuild:
         self._put_deletion(partition, state.delete_state, lease, store)
         self._add_finished(stored.finished, lease, store)
         self._add_unfinished(stored.unfinished, lease, store)
-        self._write_state(lease, state)
         store.leases.release(lease)
+        return PartitionDocument(partition, lease.fencing_number, state, self._clock())
 
     def _add_finished(
         self, finished: Sequence[RemoteLogSegmentMetadata], lease: Lease, store: SqlMetadataStore

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from tiered_storage.errors import DeletionRefusedError, LineageContradictedError, TieredStorageError
@@ -22,6 +22,7 @@ from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.segment_source import UnreadablePartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
+from tiered_storage.remote_log.store_states import write_partition_state
 from tiered_storage.remote_log.topic_decision import decide, is_wanted
 from tiered_storage.topic_settings import effective
 
@@ -86,13 +87,15 @@ class RemoteLogDeletions:
     def _keep_lineage(self, plan: LocalRetentionPlan) -> None:
         """Keep what the local log is about to forget. Raises LeaseHeldError: then the next run trims."""
         partition = plan.topic_id_partition
-        known = self.parts.segments.partition_state(partition).lineage
-        if merged(known, plan.lineage) == known:
+        state = self.parts.segments.partition_state(partition)
+        lineage = merged(state.lineage, plan.lineage)
+        if lineage == state.lineage:
             return
         leases = self.parts.leases
         lease = leases.acquire(partition, f"local retention {random_uuid()}", self.parts.settings.lease_duration_ms)
         try:
-            self.parts.segments.put_lineage(partition, plan.lineage, lease)
+            write_partition_state(self.parts.storage, lease, replace(state, lineage=lineage), self.parts.clock())
+            self.parts.segments.put_lineage(partition, lineage, lease)
         finally:
             leases.release(lease)
 

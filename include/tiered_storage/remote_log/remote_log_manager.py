@@ -73,6 +73,7 @@ class RemoteLogManager(RemoteLogParts):
             plan,
             self.segments,
             self.leases,
+            self.storage,
             owner=owner,
             lease_duration_ms=self.settings.lease_duration_ms,
             clock=self.clock,
@@ -101,7 +102,7 @@ class RemoteLogManager(RemoteLogParts):
 
     def commit_copy(self, outcomes: Iterable[CopyOutcome]) -> CommitReport:
         """Make finished copies visible; see commit_copy."""
-        return commit_copy(outcomes, self.source, self.segments, self.leases, self.clock)
+        return commit_copy(outcomes, self.source, self.segments, self.leases, self.storage, self.clock)
 
     def find_partition(self, topic: str, partition: int) -> TopicIdPartition:
         """Return the partition of that name: the local one, or else the remote one.

@@ -125,6 +125,8 @@ class Repair:
 
 
 def _is_leftover(found: ListedObject, live: set[str], known: frozenset[str]) -> bool:
+    if found.document is not None:
+        return found.document.temporary
     if found.segment is None or found.segment.segment_id.id not in known:
         return False
     return found.segment.temporary or found.segment.segment_id.id not in live

@@ -15,6 +15,7 @@ from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, 
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.storage.object_names import ObjectKind, SegmentObjectName, parse_partition_folder
+from tiered_storage.remote_log.storage.partition_document import PartitionDocument
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 
 READERS = 8
@@ -23,9 +24,14 @@ READERS = 8
 
 @dataclass(frozen=True, slots=True)
 class StoredPartition:
-    """One partition's segments: whole ones, as finished copies; one name of each that is not; and unreadable ones."""
+    """One partition: its whole segments, as finished copies; one name of each that is not; and what is unreadable.
+
+    `document` is what the store keeps beside the segments, None where it never did. Where that cannot be read, nothing
+    else is told: nobody could say which segments readers may be given.
+    """
 
     topic_id_partition: TopicIdPartition
+    document: PartitionDocument | None
     finished: tuple[RemoteLogSegmentMetadata, ...]
     unfinished: tuple[SegmentObjectName, ...]
     unreadable: tuple[Finding, ...]
@@ -56,6 +62,14 @@ def _read(
     storage: ObjectRemoteStorageManager,
     readers: ThreadPoolExecutor,
 ) -> StoredPartition:
+    try:
+        document = storage.partition_documents.read(partition)
+    except RemoteObjectCorruptError as error:
+        message = (
+            f"nothing of it can be known, as its document is broken: {error}; remove that one where an earlier one is "
+            "still in the same folder, or put it back from a backup, and begin again"
+        )
+        return StoredPartition(partition, None, (), (), (Finding(str(partition), message),))
     by_id: dict[str, dict[ObjectKind, SegmentObjectName]] = {}
     for found in listed:
         if found.segment is not None:
@@ -73,7 +87,7 @@ def _read(
             finished.append(outcome)
     # In the order in which they were copied: of two copies of an offset readers are given the earlier one.
     finished.sort(key=lambda segment: (segment.event_timestamp, segment.start_offset, segment.segment_id.id))
-    return StoredPartition(partition, tuple(finished), tuple(unfinished), tuple(unreadable))
+    return StoredPartition(partition, document, tuple(finished), tuple(unfinished), tuple(unreadable))
 
 
 def _metadata_of(name: SegmentObjectName, storage: ObjectRemoteStorageManager) -> RemoteLogSegmentMetadata | Finding:

@@ -55,3 +55,37 @@ def test_a_repair_of_nothing_that_exists_fails(tmp_path: Path) -> None:
 
     assert result.exit_code == 1
     assert "matches" in result.err
+
+
+# --------------------------------------------------------------------------------------------------- rebuild-metadata
+
+
+def test_lost_metadata_are_made_anew(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    before = run_on(files, "segments", "--json").rows
+    metadata = files.root / "state" / "remote_log_metadata.db"
+    refused = run_on(files, "rebuild-metadata")
+    assert refused.exit_code == 1
+    assert "never changes one" in refused.err
+    for path in metadata.parent.glob("remote_log_metadata.db*"):
+        path.unlink()
+
+    dry = run_on(files, "rebuild-metadata", "--dry-run", "--json")
+    assert (dry.exit_code, dry.rows[0]["segments"], metadata.exists()) == (0, 3, False)
+    done = run_on(files, "rebuild-metadata", "--json")
+    assert (done.exit_code, done.document["file"]) == (0, str(metadata))
+    assert "what deletes was forbidden" in done.err
+    assert run_on(files, "segments", "--json").rows == before
+    assert run_on(files, "audit", "--deep").exit_code == 0
+    [topic] = run_on(files, "topics", "list", "--json").rows
+    assert (topic["local_deletion_allowed"], topic["remote_deletion_allowed"]) == (False, False)
+
+
+def test_what_cannot_be_known_again_is_told_and_fails(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    flip_bit(files.objects(".indexes")[1], 100)
+    result = run_on(files, "rebuild-metadata", "--into", tmp_path / "new.db", "--json")
+
+    assert result.exit_code == 1
+    assert (result.rows[0]["segments"], result.rows[0]["unreadable"]) == (2, 1)
+    assert "cannot be known" in result.document["troubles"][0]["message"]

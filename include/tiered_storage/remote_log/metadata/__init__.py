@@ -200,6 +200,10 @@ class Leases(Protocol):
         """Raise LeaseLostError where a newer holder exists; an expired lease that nobody took is still good."""
         ...
 
+    def fencing_number(self, partition: TopicIdPartition) -> int:
+        """Return the number of the newest lease of `partition`, held or not; 0 where there never was one."""
+        ...
+
     def release(self, lease: Lease) -> None:
         """Give it back; where it was taken over meanwhile, do nothing."""
         ...
