@@ -46,7 +46,7 @@ class RemoteLogManager(RemoteLogParts):
     @property
     def repairs(self) -> RemoteLogRepairs:
         """What mends what a check found."""
-        return RemoteLogRepairs(self, self.deletions.ensure_leftovers_removable)
+        return RemoteLogRepairs(self, self.deletions.gate)
 
     @property
     def restores(self) -> RemoteLogRestores:

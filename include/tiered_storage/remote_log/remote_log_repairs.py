@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from tiered_storage.remote_log.audit_report import AuditReport
 from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_plan import CopyPlan, CopySelection, Finding, plan_copy
-from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.remote_log_checks import listing_storage
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.repair import Repair
@@ -31,7 +32,7 @@ class RemoteLogRepairs:
     """Repairs over the open `parts`."""
 
     parts: RemoteLogParts
-    ensure_removable: Callable[[TopicIdPartition], None]
+    gate: DeletionGate
 
     def plan(self, report: AuditReport, selection: Selection) -> RepairPlan:
         """Return what a repair would do about `report`, an audit of `selection`; see plan_repair."""
@@ -70,7 +71,7 @@ class RemoteLogRepairs:
             owner,
             settings.lease_duration_ms,
             self.parts.clock() - settings.remote_log_orphan_grace_ms,
-            self.ensure_removable,
+            lambda partition: self.gate.ensure(partition, DeletionKind.LEFTOVER),
         )
         copied = copy(plan.copies) if plan.copies.segments else None
         retired, held_back = repair.retire(plan.replaced)
