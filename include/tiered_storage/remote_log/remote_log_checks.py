@@ -44,7 +44,7 @@ class RemoteLogChecks:
             local_logs=LocalLogs(self.parts.source, self._is_copied) if self.parts.settings.log_dirs else None,
             deep=self._deep_check() if deep else None,
         )
-        keep_verdicts(report, self.parts.safety, selection, deep=deep)
+        self._keep_verdicts(report, selection, deep=deep)
         return report
 
     def write_audit_job(self, folder: str, selection: Selection = EVERYTHING) -> AuditJob:
@@ -63,7 +63,7 @@ class RemoteLogChecks:
     def conclude_deep_audit(self, quick: AuditReport, job: AuditJob, selection: Selection) -> AuditReport:
         """Add what workers found to the quick audit of `selection` that went before, and keep the verdict."""
         report = with_outcomes(quick, job.outcomes(), self.parts.segments)
-        keep_verdicts(report, self.parts.safety, selection, deep=True)
+        self._keep_verdicts(report, selection, deep=True)
         return report
 
     def why_nothing_matches(self, selection: Selection) -> str | None:
@@ -83,6 +83,10 @@ class RemoteLogChecks:
             "no partition in log.dirs or in the remote log matches the topics and partitions that were asked for; "
             "'tiered-storage topics list' shows what there is"
         )
+
+    def _keep_verdicts(self, report: AuditReport, selection: Selection, *, deep: bool) -> None:
+        most = self.parts.settings.remote_log_unreferenced_max_percent
+        keep_verdicts(report, self.parts.safety, selection, most, deep=deep)
 
     def _deep_check(self) -> DeepCheck:
         storage, limit = (
