@@ -26,6 +26,7 @@ from support.remote_logs import (
     segments_of,
 )
 from tiered_storage.errors import LeaseLostError, StoreMismatchError, TieredStorageError
+from tiered_storage.remote_log.coverage import finished
 
 DAYS = 10**10
 
@@ -174,7 +175,7 @@ def test_a_gap_is_filled_from_the_local_log_or_left_where_that_is_gone(files: Re
     assert run_on(files, "repair").exit_code == 0
     with files.open() as remote_log:
         assert_clean(remote_log)
-        segment = segments_of(remote_log)[-2]
+        segment = finished(segments_of(remote_log))[1]
     _forget(files, segment.segment_id.id)
     trim_locally(files, 2)
 
