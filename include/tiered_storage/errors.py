@@ -29,7 +29,8 @@
         ├── InvalidTransitionError     a state change that the life cycle does not know
         ├── LeaseHeldError             another owner works on the partition
         ├── LeaseLostError             our lease was taken over: this attempt must stop
-        └── StoreMismatchError         store and metadata do not carry one another's UUID
+        ├── StoreMismatchError         store and metadata do not carry one another's UUID
+        └── OutdatedMetadataError      the store has segments that the metadata never heard of
 
 `retriable` says whether the same call may succeed later with nothing changed by a person.
 """
@@ -193,3 +194,7 @@ class LeaseLostError(RemoteMetadataError):
 
 class StoreMismatchError(RemoteMetadataError):
     """Store and metadata do not carry one another's UUID: nothing may be deleted."""
+
+
+class OutdatedMetadataError(RemoteMetadataError):
+    """The metadata are older than the store: nothing that rests on them may be deleted."""

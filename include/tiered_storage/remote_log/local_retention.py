@@ -22,6 +22,7 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPar
 from tiered_storage.remote_log.segment_source import LocalSegment, LocalTrim, PartitionLog
 from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
 from tiered_storage.remote_log.storage.manifest import Manifest
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.topic_settings import TopicSettings
 
 READ_BYTES = 1 << 20
@@ -153,6 +154,16 @@ def ensure_present(segment: RemoteLogSegmentMetadata, storage: RemoteStorageMana
     last = segment.size - 1
     if sum(len(chunk) for chunk in storage.fetch_log_segment(segment, last, last)) != 1:
         raise RemoteObjectCorruptError(f"{segment.segment_id}: the store shows fewer than its {segment.size} bytes")
+
+
+def ensure_whole(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> None:
+    """Raise RemoteObjectNotFoundError or RemoteObjectCorruptError unless every byte of `segment` comes back right."""
+    if isinstance(storage, ObjectRemoteStorageManager):
+        storage.verify(segment)
+        return
+    storage.fetch_index(segment, IndexKind.MANIFEST)
+    for _ in storage.fetch_log_segment(segment):
+        pass
 
 
 def ensure_same_bytes(

@@ -8,21 +8,25 @@ from dataclasses import dataclass
 from tiered_storage.errors import DeletionRefusedError, TieredStorageError
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
-from tiered_storage.remote_log.expiry import ExpiryPlan, mark_expired, plan_expiry
+from tiered_storage.remote_log.expiry import ExpiryPlan
+from tiered_storage.remote_log.expiry_marking import ExpiryMarking
+from tiered_storage.remote_log.expiry_planning import ExpiryPlanner
 from tiered_storage.remote_log.local_retention import (
     LocalRetentionPlan,
     LocalRetentionReport,
     enforce_local_retention,
+    ensure_whole,
     plan_local_retention,
 )
 from tiered_storage.remote_log.log_directory_trim import LogDirectoryTrim
-from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.object_deletion import DeletionReport, ObjectDeletion
+from tiered_storage.remote_log.record_deletion import plan_record_deletion
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.segment_source import UnreadablePartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
+from tiered_storage.remote_log.stored_partition import list_stored
 from tiered_storage.remote_log.topic_decision import decide, is_wanted
-from tiered_storage.topic_settings import effective
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,74 +100,47 @@ class RemoteLogDeletions:
             )
 
     def plan_expiry(self, selection: Selection, now: int) -> tuple[list[ExpiryPlan], list[Finding]]:
-        """Return what total retention would end at `now` (ms), and the partitions that nothing can be said of.
+        """Return what ends its life at `now` (ms), and the partitions that must be left alone, and why.
 
-        Only topics where remote deletion is allowed. A partition whose local log is there and cannot be read is left
-        alone: it may hold what a later leader wrote.
+        Only topics where remote deletion is allowed; see ExpiryPlanner.
         """
-        plans: list[ExpiryPlan] = []
-        unreadable: list[Finding] = []
-        for partition in self.parts.segments.list_partitions():
-            if not selection.matches(partition.topic, partition.partition):
-                continue
-            try:
-                plan = self._plan_expiry_of(partition, now)
-            except TieredStorageError as error:
-                unreadable.append(Finding(str(partition), str(error)))
-                continue
-            if plan is not None:
-                plans.append(plan)
-        return plans, unreadable
+        return self._planner.plan(selection, now)
 
-    def _plan_expiry_of(self, partition: TopicIdPartition, now: int) -> ExpiryPlan | None:
-        topic = self.parts.decided_topic(partition)
-        if not topic.remote_deletion_allowed:
-            return None
-        objection = self.gate.why_doubtful(partition, DeletionKind.REMOTE)
-        if objection is not None:
-            raise DeletionRefusedError(objection)
-        resolved = effective(topic, self.parts.settings)
-        local = self.parts.source.partition(partition) if self.parts.settings.log_dirs else None
-        return plan_expiry(partition, self.parts.segments, resolved, now, local)
-
-    def _still_due(self, plan: ExpiryPlan) -> ExpiryPlan | None:
-        """Return `plan` as far as the decisions and settings of this moment still want it."""
-        if not self._may_delete(plan.topic_id_partition):
-            return None
-        if (self.parts.segments.log_start_offset(plan.topic_id_partition) or 0) >= plan.new_log_start:
-            return plan
-        current = self._plan_expiry_of(plan.topic_id_partition, plan.now)
-        return plan if current is not None and current.new_log_start >= plan.new_log_start else current
+    def plan_record_deletion(self, partition: TopicIdPartition, before: int) -> ExpiryPlan | None:
+        """Return the end of the partition's records before an offset; see plan_record_deletion."""
+        return plan_record_deletion(partition, before, self.parts, self.parts.clock())
 
     def mark_expired(
         self, plans: Iterable[ExpiryPlan], owner: str
     ) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
-        """Move our log starts and mark what lies below; see mark_expired.
+        """Move our log starts and mark what lies below; see ExpiryMarking.
 
         A plan may be old: nothing goes that the decisions and settings of this moment would keep. Raises
         DeletionRefusedError where a person stopped all deletions.
         """
         self.parts.bind_store()
-        still_due: list[ExpiryPlan] = []
-        unreadable: list[Finding] = []
-        for plan in plans:
-            try:
-                current = self._still_due(plan)
-            except TieredStorageError as error:
-                unreadable.append(Finding(str(plan.topic_id_partition), str(error)))
-                continue
-            if current is not None:
-                still_due.append(current)
-        done, left = mark_expired(
-            still_due,
+        marking = ExpiryMarking(
             self.parts.segments,
             self.parts.leases,
-            owner=owner,
-            lease_duration_ms=self.parts.settings.lease_duration_ms,
-            clock=self.parts.clock,
-            gate=self.gate,
+            self.gate,
+            self.parts.clock,
+            owner,
+            self.parts.settings.lease_duration_ms,
+            replan=self._planner.replan,
+            ensure_whole=self._ensure_whole,
+            before_moving=self._before_moving,
         )
-        return done, (*unreadable, *left)
+        return marking.mark(plans)
+
+    @property
+    def _planner(self) -> ExpiryPlanner:
+        return ExpiryPlanner(self.parts, self.gate)
+
+    def _ensure_whole(self, segment: RemoteLogSegmentMetadata) -> None:
+        ensure_whole(segment, self.parts.storage)
+
+    def _before_moving(self, plan: ExpiryPlan, _: Lease) -> None:
+        list_stored(plan.topic_id_partition, self.parts.storage, self.parts.segments)
 
     def delete_marked(self, owner: str, selection: Selection = EVERYTHING) -> DeletionReport:
         """Delete the objects of every marked segment; see delete_marked.
@@ -186,6 +163,3 @@ class RemoteLogDeletions:
         return deletion.delete_marked(
             each for each in self.parts.segments.list_partitions() if selection.matches(each.topic, each.partition)
         )
-
-    def _may_delete(self, partition: TopicIdPartition) -> bool:
-        return self.parts.decided_topic(partition).remote_deletion_allowed
