@@ -19,7 +19,7 @@ from tiered_storage.remote_log.local_retention import (
     plan_local_retention,
 )
 from tiered_storage.remote_log.log_directory_trim import LogDirectoryTrim
-from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.model import Lease, PartitionDeleteState, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.object_deletion import DeletionReport, ObjectDeletion
 from tiered_storage.remote_log.record_deletion import plan_record_deletion
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
@@ -27,6 +27,9 @@ from tiered_storage.remote_log.segment_source import UnreadablePartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.stored_partition import list_stored
 from tiered_storage.remote_log.topic_decision import decide, is_wanted
+from tiered_storage.remote_log.topic_deletion import TopicDeletionPlan, mark_topic_deleted, plan_topic_deletion
+
+_TO_GO_AS_A_WHOLE = {PartitionDeleteState.MARKED, PartitionDeleteState.STARTED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,8 @@ class RemoteLogDeletions:
 
         Raises DeletionRefusedError where a person stopped all deletions.
         """
+        states = self.parts.segments.partition_states()
+        going = {partition for partition, state in states.items() if state.delete_state in _TO_GO_AS_A_WHOLE}
         deletion = ObjectDeletion(
             self.parts.segments,
             self.parts.leases,
@@ -158,8 +163,26 @@ class RemoteLogDeletions:
             self.parts.settings.lease_duration_ms,
             self.parts.settings.remote_log_orphan_grace_ms,
             self.parts.settings.deletion_batch_segments,
+            going,
         )
         self.parts.bind_store()
-        return deletion.delete_marked(
-            each for each in self.parts.segments.list_partitions() if selection.matches(each.topic, each.partition)
+        return deletion.delete_marked(each for each in sorted(states) if selection.matches(each.topic, each.partition))
+
+    def plan_topic_deletion(self, topic: str, topic_id: str | None = None) -> TopicDeletionPlan:
+        """Return what the deletion of everything remote of a topic takes; see plan_topic_deletion."""
+        return plan_topic_deletion(topic, topic_id, self.parts, self.gate)
+
+    def mark_topic_deleted(
+        self, plan: TopicDeletionPlan, owner: str
+    ) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
+        """Mark the partitions of `plan`, for delete_marked to delete; see mark_topic_deleted."""
+        self.parts.bind_store()
+        return mark_topic_deleted(
+            plan,
+            self.parts.segments,
+            self.parts.leases,
+            self.gate,
+            owner=owner,
+            lease_duration_ms=self.parts.settings.lease_duration_ms,
+            clock=self.parts.clock,
         )

@@ -11,13 +11,13 @@ from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.object_names import partition_folder
-from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 
 
 def list_stored(
     partition: TopicIdPartition, storage: RemoteStorageManager, metadata: RemoteLogMetadataManager
-) -> dict[str, int] | None:
-    """Return the names and bytes of all objects in the partition's folder; None where the store cannot list them.
+) -> list[ListedObject] | None:
+    """Return all objects in the partition's folder; None where the store cannot list them.
 
     A user's own RemoteStorageManager lists nothing. Raises OutdatedMetadataError where an object's segment was never
     begun by these metadata.
@@ -34,4 +34,4 @@ def list_stored(
             f"{unknown[0]}: the metadata are older than the store; nothing of the partition is deleted before a newer "
             "backup of them is restored, or 'tiered-storage rebuild-metadata' made them anew"
         )
-    return {found.name: found.size for found in listed}
+    return listed
