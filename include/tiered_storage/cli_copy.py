@@ -19,7 +19,6 @@ from tiered_storage.cli_session import (
     lease_owner,
     opened,
     selected,
-    why_nothing_matches,
 )
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
@@ -146,7 +145,7 @@ def expire(
 def _selected(remote_log: RemoteLogManager, topics: str, partitions: str | None, output: Output) -> Selection:
     """Return the selection, and tell on standard error where it matches nothing that is known."""
     selection = selected(topics, partitions)
-    if why := why_nothing_matches(remote_log, selection):
+    if why := remote_log.checks.why_nothing_matches(selection):
         output.say(f"note: {why}")
     return selection
 

@@ -15,7 +15,6 @@ from tiered_storage.cli_output import Output
 from tiered_storage.clock import wall_clock
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.remote_log_parts import store_options
-from tiered_storage.remote_log.segment_source import UnreadablePartition
 from tiered_storage.remote_log.selection import Selection, parse_partitions
 from tiered_storage.settings import load_settings
 
@@ -45,25 +44,6 @@ def opened(config: Path | None, output: Output) -> Iterator[RemoteLogManager]:
 def selected(topics: str, partitions: str | None) -> Selection:
     """Return what TopicsOption and PartitionsOption mean together. Raises ConfigurationError."""
     return Selection(topics, parse_partitions(partitions))
-
-
-def why_nothing_matches(remote_log: RemoteLogManager, selection: Selection) -> str | None:
-    """Return what to tell a person who chose partitions of which none is known; None where there is nothing to tell."""
-    if not selection.is_narrowed:
-        return None
-    if any(selection.matches(known.topic, known.partition) for known in remote_log.segments.list_partitions()):
-        return None
-    for log in remote_log.source.partitions() if remote_log.settings.log_dirs else ():
-        if isinstance(log, UnreadablePartition):
-            topic, number = log.topic, log.number
-        else:
-            topic, number = log.topic_id_partition.topic, log.topic_id_partition.partition
-        if selection.matches(topic, number):
-            return None
-    return (
-        "no partition in log.dirs or in the remote log matches --topics and --partitions; "
-        "'tiered-storage topics list' shows what there is"
-    )
 
 
 def lease_owner(command: str) -> str:

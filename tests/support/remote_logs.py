@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -261,6 +261,21 @@ def offsets_read(remote_log: RemoteLogManager, start: int, partition: TopicIdPar
     found = list(remote_log.reader.records(partition, start))
     assert found == [record(each.offset) for each in found]
     return [each.offset for each in found]
+
+
+def assert_clean(remote_log: RemoteLogManager, expected: Callable[[int], Record] | None = record) -> None:
+    """Assert that a deep audit finds nothing, and that every partition can be read from its start to its end.
+
+    No offset is missing, none is there twice, and each record is what `expected` makes of its offset (None: not asked).
+    """
+    audited = remote_log.checks.audit(deep=True)
+    assert audited.anomalies == ()
+    local = [log.topic_id_partition for log in remote_log.source.partitions() if isinstance(log, PartitionLog)]
+    for partition in {*local, *remote_log.segments.list_partitions()}:
+        reader = remote_log.reader.open(partition)
+        found = list(reader.records(reader.log_start_offset))
+        assert [each.offset for each in found] == list(range(reader.log_start_offset, reader.log_end_offset))
+        assert expected is None or found == [expected(each.offset) for each in found]
 
 
 def flip_bit(path: Path, position: int) -> None:

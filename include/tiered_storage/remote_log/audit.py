@@ -1,55 +1,29 @@
-"""The audit: holds the store against the metadata and changes nothing.
+"""The audit: holds the store against the metadata and changes nothing of either.
 
 Quick: every object that the metadata refer to is there with its size, nothing else is, and no offset is missing or held
-twice. Deep: every byte is read back and every checksum compared. Copies and deletions under way are no anomalies.
+twice. Deep: every byte is read back and checked besides; see deep_audit.py. Copies and deletions under way are no
+anomalies: whatever looks wrong is looked at once more. Of the store no more than one partition is held in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 
 from tiered_storage.clock import Clock
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError
-from tiered_storage.remote_log.coverage import Coverage, finished
+from tiered_storage.remote_log.audit_offsets import LocalLogs, offset_anomalies, reaches_too_far
+from tiered_storage.remote_log.audit_report import Anomaly, AnomalyKind, AuditReport, AuditTally, kind_of
+from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.segment_source import epochs_within
 from tiered_storage.remote_log.selection import Selection
-from tiered_storage.remote_log.storage.object_names import STORE_IDENTITY
+from tiered_storage.remote_log.storage.object_names import STORE_IDENTITY, parse_partition_folder, partition_folder
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 
-
-class AnomalyKind(StrEnum):
-    """What can be wrong, in the words of the field."""
-
-    MISSING_OBJECT = "missing object"
-    UNREFERENCED_OBJECT = "unreferenced object"
-    GAP = "gap"
-    OVERLAP = "overlap"
-    WRONG_SIZE = "wrong size"
-    WRONG_CHECKSUM = "wrong checksum"
-
-
-@dataclass(frozen=True, slots=True)
-class Anomaly:
-    """One thing that is wrong: with which object or partition, and how."""
-
-    kind: AnomalyKind
-    what: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class AuditReport:
-    """What was looked at (finished segments, objects, bytes of segments) and what was found."""
-
-    segments: int
-    objects: int
-    size: int
-    anomalies: tuple[Anomaly, ...]
-    notices: tuple[str, ...]
+DeepCheck = Callable[[RemoteLogSegmentMetadata], Sequence[Anomaly]]
+"""Reads a finished segment back, whose objects have their sizes, and returns what is wrong with it."""
 
 
 def audit_remote_log(
@@ -59,141 +33,166 @@ def audit_remote_log(
     clock: Clock,
     *,
     grace_ms: int,
-    deep: bool = False,
+    local_logs: LocalLogs | None = None,
+    deep: DeepCheck | None = None,
 ) -> AuditReport:
     """Audit the selected partitions; unreferenced objects are looked for in the same ones, and where no partition is.
 
-    An unreferenced object counts once it is older than `grace_ms`. Raises what store and metadata raise as a whole.
+    An unreferenced object counts once it is older than `grace_ms`. Where `local_logs` are in reach, the two tiers have
+    to meet. Raises what store and metadata raise as a whole.
     """
+    audit = _Audit(metadata, storage, clock() - grace_ms, local_logs, deep)
+    audit.tally.notices.extend(local_logs.notices if local_logs else ())
     # The store first: whatever is seen there had its metadata written before it.
-    listed = {found.name: found for found in storage.list_objects() if _selected(found, selection)}
-    anomalies: list[Anomaly] = []
-    notices: list[str] = []
-    referenced: set[str] = set()
-    count = size = 0
+    for partition, listed in groupby(storage.list_objects(), lambda found: parse_partition_folder(found.name)):
+        if partition is None:
+            audit.look_at_foreign(listed)
+        elif selection.matches(partition.topic, partition.partition):
+            audit.look_at(partition, {found.name: found for found in listed})
     for partition in metadata.list_partitions():
-        if not selection.matches(partition.topic, partition.partition):
-            continue
-        segments = list(metadata.list_remote_log_segments(partition))
-        referenced.update(segment.segment_id.id for segment in segments)
-        for segment in finished(segments):
-            count += 1
-            size += segment.size
-            wrong = list(_check_objects(segment, listed, storage, deep=deep))
-            # Asked for once more: it may have been marked and deleted since.
-            if wrong and _is_still_finished(segment, metadata):
-                anomalies.extend(wrong)
-        anomalies.extend(_check_offsets(partition, segments, metadata.log_start_offset(partition)))
-    unreferenced = [found for found in listed.values() if not _is_referenced(found, referenced)]
-    old = [found for found in unreferenced if found.last_modified + grace_ms < clock()]
-    # Asked for once more: a deletion may have ended since the listing was made.
-    anomalies.extend(_unreferenced(found for found in old if _is_there(found.name, storage)))
-    if len(old) < len(unreferenced):
-        notices.append(
-            f"{len(unreferenced) - len(old)} unreferenced objects are younger than remote.log.orphan.grace.ms"
-        )
-    return AuditReport(count, len(listed), size, tuple(anomalies), tuple(notices))
+        if partition not in audit.seen and selection.matches(partition.topic, partition.partition):
+            audit.look_at(partition, {})
+    return audit.tally.report()
 
 
-def _selected(found: ListedObject, selection: Selection) -> bool:
-    if found.name == STORE_IDENTITY:
-        return False
+@dataclass(frozen=True, slots=True)
+class _Audit:
+    """One audit under way; what was last changed after `young_from` (ms) is too young to count as left behind."""
+
+    metadata: RemoteLogMetadataManager
+    storage: ObjectRemoteStorageManager
+    young_from: int
+    local_logs: LocalLogs | None
+    deep: DeepCheck | None
+    tally: AuditTally = field(default_factory=AuditTally)
+    seen: set[TopicIdPartition] = field(default_factory=set)
+
+    def look_at(self, partition: TopicIdPartition, listed: Mapping[str, ListedObject]) -> None:
+        """Audit one partition, of whose objects `listed` are all that were there."""
+        segments = list(self.metadata.list_remote_log_segments(partition))
+        suspicious = self._unreferenced(listed, segments)
+        self.tally.objects += len(listed)
+        # A folder can be listed in two parts where a topic's name changed: then its segments were looked at already.
+        if partition not in self.seen:
+            self.seen.add(partition)
+            self.tally.looked_at(partition)
+            known = finished(segments)
+            self.tally.segments += len(known)
+            self.tally.size += sum(segment.size for segment in known)
+            self.tally.add(self._segment_anomalies(partition, known, listed))
+            self.tally.add(self._offset_anomalies(partition, segments))
+        self.tally.add(self._unreferenced_anomalies(partition, suspicious))
+
+    def look_at_foreign(self, listed: Iterable[ListedObject]) -> None:
+        """Name objects that are in no partition's folder."""
+        for found in listed:
+            if found.name == STORE_IDENTITY:
+                continue
+            self.tally.objects += 1
+            if found.last_modified >= self.young_from:
+                self.tally.young += 1
+                continue
+            message = f"{found.size} bytes, of no partition: another program put it here; remove it, or move it away"
+            self.tally.add([Anomaly(AnomalyKind.UNREFERENCED_OBJECT, found.name, message)])
+
+    def _segment_anomalies(
+        self,
+        partition: TopicIdPartition,
+        segments: Sequence[RemoteLogSegmentMetadata],
+        listed: Mapping[str, ListedObject],
+    ) -> Iterator[Anomaly]:
+        wrong = [segment for segment in segments if any(self._object_anomalies(segment, listed))]
+        # Once more: a copy may have ended after the listing was made, or a deletion.
+        now = {found.name: found for found in self._list(partition)} if wrong else {}
+        found = [(segment, tuple(self._object_anomalies(segment, now))) for segment in wrong]
+        if self.deep is not None:
+            sound = [segment for segment in segments if segment not in set(wrong)]
+            sound += [segment for segment, anomalies in found if not anomalies]
+            found += [(segment, tuple(self.deep(segment))) for segment in sound]
+        if not any(anomalies for _, anomalies in found):
+            return
+        still_there = {segment.segment_id for segment in finished(self.metadata.list_remote_log_segments(partition))}
+        for segment, anomalies in sorted(found, key=lambda each: each[0].start_offset):
+            if segment.segment_id in still_there:
+                yield from anomalies
+
+    def _object_anomalies(
+        self, segment: RemoteLogSegmentMetadata, listed: Mapping[str, ListedObject]
+    ) -> Iterator[Anomaly]:
+        try:
+            expected = self.storage.expected_objects(segment)
+        except (RemoteObjectCorruptError, RemoteObjectNotFoundError) as error:
+            yield Anomaly.of_segment(kind_of(error), segment, str(error))
+            return
+        for name, size in expected.items():
+            if name not in listed:
+                yield Anomaly.of_segment(AnomalyKind.MISSING_OBJECT, segment, "there is no such object", name)
+            elif listed[name].size != size:
+                message = f"has {listed[name].size} bytes, {size} were sent"
+                yield Anomaly.of_segment(AnomalyKind.WRONG_SIZE, segment, message, name)
+
+    def _offset_anomalies(
+        self, partition: TopicIdPartition, segments: Sequence[RemoteLogSegmentMetadata]
+    ) -> Sequence[Anomaly]:
+        local = self.local_logs.range_of(partition) if self.local_logs else None
+        state = self.metadata.partition_state(partition)
+        if not any(offset_anomalies(partition, segments, state, local)) and not reaches_too_far(segments, local):
+            return ()
+        # Once more: a leader may have changed, or a trim or an expiry have ended.
+        local = self.local_logs.range_now(partition) if self.local_logs else None
+        state = self.metadata.partition_state(partition)
+        segments = list(self.metadata.list_remote_log_segments(partition))
+        if ends := reaches_too_far(segments, local):
+            self.tally.notices.append(
+                f"{partition}: the remote log ends with offset {ends[0]}, the local one is stable up to {ends[1]} "
+                "only: is it an old one, or was it cut?"
+            )
+        return tuple(offset_anomalies(partition, segments, state, local))
+
+    def _unreferenced(
+        self, listed: Mapping[str, ListedObject], segments: Sequence[RemoteLogSegmentMetadata]
+    ) -> list[ListedObject]:
+        """Return what no segment's metadata refer to and is not young, by the state right behind the listing."""
+        known = {segment.segment_id.id for segment in segments}
+        unreferenced = [found for found in listed.values() if not _is_referenced(found, known)]
+        old = [found for found in unreferenced if found.last_modified < self.young_from]
+        self.tally.young += len(unreferenced) - len(old)
+        return old
+
+    def _unreferenced_anomalies(
+        self, partition: TopicIdPartition, suspicious: Sequence[ListedObject]
+    ) -> Iterator[Anomaly]:
+        if not suspicious:
+            return
+        # Once more: a deletion may have ended since the listing was made.
+        there = {found.name for found in self._list(partition)}
+        ids = [found.segment.segment_id.id for found in suspicious if found.segment is not None]
+        known = self.metadata.known_segment_ids(partition, ids)
+        for found in suspicious:
+            if found.name in there:
+                yield _unreferenced_anomaly(partition, found, known)
+
+    def _list(self, partition: TopicIdPartition) -> Iterator[ListedObject]:
+        return self.storage.list_objects(partition_folder(partition))
+
+
+def _is_referenced(found: ListedObject, known: set[str]) -> bool:
+    return found.segment is not None and not found.segment.temporary and found.segment.segment_id.id in known
+
+
+def _unreferenced_anomaly(partition: TopicIdPartition, found: ListedObject, known: frozenset[str]) -> Anomaly:
+    segment_id = None if found.segment is None else found.segment.segment_id.id
+    is_known = segment_id in known
     if found.segment is None:
-        return True
-    partition = found.segment.segment_id.topic_id_partition
-    return selection.matches(partition.topic, partition.partition)
-
-
-def _is_referenced(found: ListedObject, referenced: set[str]) -> bool:
-    return found.segment is not None and not found.segment.temporary and found.segment.segment_id.id in referenced
-
-
-def _is_still_finished(segment: RemoteLogSegmentMetadata, metadata: RemoteLogMetadataManager) -> bool:
-    return any(
-        now.segment_id == segment.segment_id
-        for now in finished(metadata.list_remote_log_segments(segment.topic_id_partition))
-    )
-
-
-def _is_there(name: str, storage: ObjectRemoteStorageManager) -> bool:
-    try:
-        storage.object_size(name)
-    except RemoteObjectNotFoundError:
-        return False
-    return True
-
-
-def _unreferenced(objects: Iterable[ListedObject]) -> Iterator[Anomaly]:
-    for found in objects:
-        what = "left behind by a writer that was killed" if _is_leftover(found) else "no segment's metadata refer to it"
-        yield Anomaly(AnomalyKind.UNREFERENCED_OBJECT, found.name, f"{found.size} bytes, {what}")
-
-
-def _is_leftover(found: ListedObject) -> bool:
-    return found.segment is not None and found.segment.temporary
-
-
-def _check_objects(
-    segment: RemoteLogSegmentMetadata,
-    listed: dict[str, ListedObject],
-    storage: ObjectRemoteStorageManager,
-    *,
-    deep: bool,
-) -> Iterator[Anomaly]:
-    try:
-        expected = storage.expected_objects(segment)
-    except RemoteObjectCorruptError as error:
-        yield Anomaly(AnomalyKind.WRONG_CHECKSUM, str(segment.segment_id), str(error))
-        return
-    seen_wrong = [name for name, size in expected.items() if name not in listed or listed[name].size != size]
-    is_whole = True
-    # Asked for once more, singly: the copy may have ended after the listing was made.
-    for name in expected if deep else seen_wrong:
-        try:
-            found = storage.object_size(name)
-        except RemoteObjectNotFoundError as error:
-            is_whole = False
-            yield Anomaly(AnomalyKind.MISSING_OBJECT, name, str(error))
-            continue
-        if found != expected[name]:
-            is_whole = False
-            yield Anomaly(AnomalyKind.WRONG_SIZE, name, f"has {found} bytes, {expected[name]} were sent")
-    if deep and is_whole:
-        try:
-            storage.verify(segment)
-        except RemoteObjectNotFoundError as error:
-            yield Anomaly(AnomalyKind.MISSING_OBJECT, str(segment.segment_id), str(error))
-        except RemoteObjectCorruptError as error:
-            yield Anomaly(AnomalyKind.WRONG_CHECKSUM, str(segment.segment_id), str(error))
-
-
-def _check_offsets(
-    partition: TopicIdPartition, segments: list[RemoteLogSegmentMetadata], our_log_start: int | None
-) -> Iterator[Anomaly]:
-    coverage = Coverage.of(segments, lineage=())
-    log_start = our_log_start or 0
-    for start, end in coverage.gaps():
-        if end >= log_start:
-            message = f"offsets {max(start, log_start)} to {end} are in no segment"
-            yield Anomaly(AnomalyKind.GAP, str(partition), message)
-    if our_log_start is not None and coverage.ranges and coverage.ranges[0].start_offset > our_log_start:
-        message = f"offsets {log_start} to {coverage.ranges[0].start_offset - 1} are in no segment"
-        yield Anomaly(AnomalyKind.GAP, str(partition), message)
-    for one, other in _overlapping(finished(segments)):
-        start, end = other.start_offset, min(one.end_offset, other.end_offset)
-        # Copies of different leaders may overlap: the lineage says which of them is read.
-        if epochs_within(one.leader_epochs, start, end) == epochs_within(other.leader_epochs, start, end):
-            message = f"offsets {start} to {end} are in {one.segment_id.id} and in {other.segment_id.id}"
-            yield Anomaly(AnomalyKind.OVERLAP, str(partition), message)
-
-
-def _overlapping(
-    segments: list[RemoteLogSegmentMetadata],
-) -> Iterator[tuple[RemoteLogSegmentMetadata, RemoteLogSegmentMetadata]]:
-    """Yield each segment that begins before the end of those before it, with the one that reaches furthest."""
-    furthest: RemoteLogSegmentMetadata | None = None
-    for segment in segments:
-        if furthest is not None and segment.start_offset <= furthest.end_offset:
-            yield furthest, segment
-        if furthest is None or segment.end_offset > furthest.end_offset:
-            furthest = segment
+        why = "its name is none of a segment's: another program put it here; remove it, or move it away"
+    elif not is_known:
+        why = (
+            "the metadata never knew its segment: they are older than the store, or were made anew; restore a newer "
+            "backup of them, or run rebuild-metadata"
+        )
+    elif found.segment.temporary:
+        why = "left behind by a writer that was killed; repair removes it"
+    else:
+        why = "left behind: its segment was deleted; repair removes it"
+    message = f"{found.size} bytes, {why}"
+    return Anomaly(AnomalyKind.UNREFERENCED_OBJECT, found.name, message, partition, segment_id, is_known)

@@ -1,14 +1,25 @@
-"""What looks at a remote log and changes nothing of it."""
+"""What looks at a remote log and changes nothing of it but the verdict that it keeps."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_storage.errors import ConfigurationError
-from tiered_storage.remote_log.audit import AuditReport, audit_remote_log
+from tiered_storage.errors import (
+    ConfigurationError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+    TieredStorageError,
+)
+from tiered_storage.remote_log.audit import audit_remote_log
+from tiered_storage.remote_log.audit_offsets import LocalLogs
+from tiered_storage.remote_log.audit_report import Anomaly, AuditReport, kind_of
+from tiered_storage.remote_log.audit_verdicts import keep_verdicts
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
+from tiered_storage.remote_log.segment_source import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.topic_decision import decide, is_wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,21 +29,64 @@ class RemoteLogChecks:
     parts: RemoteLogParts
 
     def audit(self, selection: Selection = EVERYTHING, *, deep: bool = False) -> AuditReport:
-        """Hold the store against the metadata; see audit_remote_log.
+        """Hold the store against the metadata, and keep the verdict; see audit_remote_log and keep_verdicts.
 
-        Raises ConfigurationError for a user's own RemoteStorageManager, which cannot list what it holds.
+        Raises ConfigurationError where nothing that is known is selected, and for a user's own RemoteStorageManager,
+        which cannot list what it holds.
         """
+        if nothing := self.why_nothing_matches(selection):
+            raise ConfigurationError(nothing)
+        begun = self.parts.clock()
+        report = audit_remote_log(
+            self.parts.segments,
+            self._storage(),
+            selection,
+            self.parts.clock,
+            grace_ms=self.parts.settings.remote_log_orphan_grace_ms,
+            local_logs=LocalLogs(self.parts.source, self._is_copied) if self.parts.settings.log_dirs else None,
+            deep=self._verified if deep else None,
+        )
+        keep_verdicts(report, self.parts.safety, selection, begun, deep=deep)
+        return report
+
+    def why_nothing_matches(self, selection: Selection) -> str | None:
+        """Return what to tell a person who chose partitions of which none is known; None where one is."""
+        if not selection.is_narrowed:
+            return None
+        if any(selection.matches(known.topic, known.partition) for known in self.parts.segments.list_partitions()):
+            return None
+        for log in self.parts.source.partitions() if self.parts.settings.log_dirs else ():
+            if isinstance(log, UnreadablePartition):
+                topic, number = log.topic, log.number
+            else:
+                topic, number = log.topic_id_partition.topic, log.topic_id_partition.partition
+            if selection.matches(topic, number):
+                return None
+        return (
+            "no partition in log.dirs or in the remote log matches the topics and partitions that were asked for; "
+            "'tiered-storage topics list' shows what there is"
+        )
+
+    def _verified(self, segment: RemoteLogSegmentMetadata) -> tuple[Anomaly, ...]:
+        try:
+            self._storage().verify(segment)
+        except (RemoteObjectNotFoundError, RemoteObjectCorruptError) as error:
+            return (Anomaly.of_segment(kind_of(error), segment, str(error)),)
+        return ()
+
+    def _storage(self) -> ObjectRemoteStorageManager:
         storage = self.parts.storage
         if not isinstance(storage, ObjectRemoteStorageManager):
             raise ConfigurationError(
                 f"{type(storage).__name__} cannot be audited: only the stores of "
                 "tiered_storage.remote_log.storage.segment_objects list what they hold"
             )
-        return audit_remote_log(
-            self.parts.segments,
-            storage,
-            selection,
-            self.parts.clock,
-            grace_ms=self.parts.settings.remote_log_orphan_grace_ms,
-            deep=deep,
-        )
+        return storage
+
+    def _is_copied(self, log: PartitionLog | UnreadablePartition) -> bool:
+        if isinstance(log, UnreadablePartition):
+            return is_wanted(log.topic, self.parts.topics, self.parts.settings)
+        try:
+            return decide(log, self.parts.topics, self.parts.settings).copies
+        except TieredStorageError:
+            return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tiered_storage.errors import DeletionRefusedError, TieredStorageError
 from tiered_storage.remote_log.copy_plan import Finding
@@ -12,9 +12,9 @@ from tiered_storage.remote_log.expiry import ExpiryPlan
 from tiered_storage.remote_log.expiry_marking import ExpiryMarking
 from tiered_storage.remote_log.expiry_planning import ExpiryPlanner
 from tiered_storage.remote_log.local_retention import (
+    LocalRetentionEnforcement,
     LocalRetentionPlan,
     LocalRetentionReport,
-    enforce_local_retention,
     ensure_whole,
     plan_local_retention,
 )
@@ -51,6 +51,9 @@ class RemoteLogDeletions:
         Only topics that are enabled, and where local deletion is allowed. `names` (such as orders-0) narrow it
         further.
         """
+        stopped = self.gate.why_stopped()
+        if stopped is not None:
+            return [], [Finding("", stopped)]
         plans: list[LocalRetentionPlan] = []
         unreadable: list[Finding] = []
         for log in self.parts.source.partitions():
@@ -80,19 +83,34 @@ class RemoteLogDeletions:
         return plans, unreadable
 
     def enforce_local_retention(self, plans: Sequence[LocalRetentionPlan]) -> LocalRetentionReport:
-        """Remove what `plans` name; see enforce_local_retention.
+        """Remove what `plans` name; see LocalRetentionEnforcement.
 
         A plan may be old: nothing goes of a topic that is not enabled any more, or where the right was taken away.
         Raises DeletionRefusedError where a person stopped all deletions.
         """
         self.parts.bind_store()
-        return enforce_local_retention(
-            plans,
-            LogDirectoryTrim(),
+        enforcement = LocalRetentionEnforcement(
+            self.parts.segments,
             self.parts.storage,
-            gate=self.gate,
-            refuse_if_last_copy=self._refuse_if_last_copy,
+            LogDirectoryTrim(),
+            self.gate,
+            self._replan_local_retention,
+            self.parts.settings.remote_log_verify_before_trim,
         )
+        return enforcement.enforce(plans)
+
+    def _replan_local_retention(self, plan: LocalRetentionPlan) -> LocalRetentionPlan | None:
+        """Plan again what `plan` is for, while its log directory is held.
+
+        Raises DeletionRefusedError for what may be the last copy, where remote deletion is not allowed any more.
+        """
+        self._refuse_if_last_copy(plan)
+        held = plan.segments[0].log_path.parent.parent
+        log = replace(self.parts.source, held=held).partition(plan.topic_id_partition)
+        if log is None:
+            return None
+        decision = decide(log, self.parts.topics, self.parts.settings)
+        return plan_local_retention(log, self.parts.segments, decision.settings, plan.now) if decision.trims else None
 
     def _refuse_if_last_copy(self, plan: LocalRetentionPlan) -> None:
         topic = self.parts.decided_topic(plan.topic_id_partition)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 SPARK_JOBS = Path(__file__).parents[3] / "spark_jobs"
 COPY_JOB = SPARK_JOBS / "copy_segments.py"
 JOB_STUB = SPARK_JOBS / "job_stub.py"
+MOST_ANOMALIES_SHOWN = 20
+"""So many fit into a message; the report has them all."""
 
 
 class CopySegmentsOperator(SparkSubmitOperator):
@@ -205,19 +207,24 @@ class VerifySegmentsOperator(BaseOperator):
 
     def execute(self, context: Context) -> str:
         """Audit; returns the report's path and fails, without a retry, for every anomaly."""
-        from tiered_storage.remote_log.audit import AuditReport
+        from tiered_storage.remote_log.audit_report import AuditReport
         from tiered_storage.remote_log.selection import Selection
 
         with remote_log_of(context) as remote_log:
-            report = remote_log.checks.audit(Selection(self.topics), deep=str(self.deep).lower() == "true")
+            selection = Selection(self.topics)
+            if nothing := remote_log.checks.why_nothing_matches(selection):
+                raise AirflowFailException(nothing)
+            report = remote_log.checks.audit(selection, deep=str(self.deep).lower() == "true")
             path = f"runs/{run_folder(context)}/audit.jsonl"
             remote_log.work.write(path, [report], AuditReport)
         self.log.info("%d segments, %d objects, %d bytes audited", report.segments, report.objects, report.size)
         for notice in report.notices:
             self.log.warning("%s", notice)
         if report.anomalies:
+            shown = report.anomalies[:MOST_ANOMALIES_SHOWN]
             raise AirflowFailException(
-                f"{len(report.anomalies)} anomalies (report: {path}): "
-                + "; ".join(f"{anomaly.kind.value} {anomaly.what}: {anomaly.message}" for anomaly in report.anomalies)
+                f"{report.anomaly_count} anomalies (report: {path}): "
+                + "; ".join(f"{anomaly.kind.value} {anomaly.what}: {anomaly.message}" for anomaly in shown)
+                + ("; …" if len(shown) < report.anomaly_count else "")
             )
         return path

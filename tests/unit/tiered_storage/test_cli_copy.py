@@ -323,11 +323,11 @@ def test_every_command_on_partitions_takes_their_numbers(tmp_path: Path, command
 @pytest.mark.parametrize("command", ["plan", "copy", "retain", "expire", "audit"])
 def test_a_selection_that_matches_nothing_is_told(tmp_path: Path, command: str) -> None:
     files = a_copied_remote_log(tmp_path, {("orders", 0): 1})
-    exit_code = int(command == "audit")
 
     for chosen in (("--topics", "order"), ("--partitions", "1")):
         result = run_on(files, command, *chosen, "--json")
-        assert (result.exit_code, result.rows) == (exit_code, [])
+        assert result.exit_code == int(command == "audit")
+        assert result.document.get("rows", []) == []
         assert "no partition in log.dirs or in the remote log matches" in result.err
 
     everything, only_orders = run_on(files, command), run_on(files, command, "--topics", "orders")

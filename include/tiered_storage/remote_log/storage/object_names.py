@@ -27,10 +27,13 @@ _MAX_PARTITION = 2**31 - 1
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _UUID = re.compile(r"[A-Za-z0-9_-]{22}")
 _TEMPORARY_SUFFIX = re.compile(r"\.[0-9a-f]{16}\.tmp")
-_SEGMENT_OBJECT = re.compile(
+_PARTITION_FOLDER = re.compile(
     rf"(?P<cluster_id>{_PLAIN_NAME.pattern})"
     rf"/(?P<topic>{_PLAIN_NAME.pattern})-(?P<topic_id>{_UUID.pattern})"
     r"/(?P<partition>0|[1-9][0-9]{0,9})"
+)
+_SEGMENT_OBJECT = re.compile(
+    rf"{_PARTITION_FOLDER.pattern}"
     rf"/(?P<base_offset>[0-9]{{20}})-(?P<segment_id>{_UUID.pattern})\.(?P<kind>log|indexes|commit)"
     rf"(?P<temporary>{_TEMPORARY_SUFFIX.pattern})?"
 )
@@ -110,14 +113,28 @@ def segment_object_names(segment_id: RemoteLogSegmentId, base_offset: int) -> Se
 def parse_object_name(name: str) -> SegmentObjectName | None:
     """Return what `name` tells, or None where it is none of a segment's objects."""
     match = _SEGMENT_OBJECT.fullmatch(name)
-    if match is None or match["cluster_id"] in {".", "..", STORE_IDENTITY} or match["topic"] in {".", ".."}:
+    partition = None if match is None else _partition_in(match)
+    if match is None or partition is None or int(match["base_offset"]) > _MAX_OFFSET:
         return None
-    base_offset, partition = int(match["base_offset"]), int(match["partition"])
-    if base_offset > _MAX_OFFSET or partition > _MAX_PARTITION:
+    segment_id = RemoteLogSegmentId(partition, match["segment_id"])
+    kind = ObjectKind(match["kind"])
+    return SegmentObjectName(segment_id, int(match["base_offset"]), kind, match["temporary"] is not None)
+
+
+def parse_partition_folder(name: str) -> TopicIdPartition | None:
+    """Return the partition in whose folder the object `name` is, at whatever depth; None where it is in none."""
+    folder = "/".join(name.split("/", 3)[:3])
+    match = _PARTITION_FOLDER.fullmatch(folder) if folder != name else None
+    return None if match is None else _partition_in(match)
+
+
+def _partition_in(match: re.Match[str]) -> TopicIdPartition | None:
+    if match["cluster_id"] in {".", "..", STORE_IDENTITY} or match["topic"] in {".", ".."}:
         return None
-    topic_id_partition = TopicIdPartition(match["cluster_id"], match["topic_id"], partition, match["topic"])
-    segment_id = RemoteLogSegmentId(topic_id_partition, match["segment_id"])
-    return SegmentObjectName(segment_id, base_offset, ObjectKind(match["kind"]), match["temporary"] is not None)
+    number = int(match["partition"])
+    if number > _MAX_PARTITION:
+        return None
+    return TopicIdPartition(match["cluster_id"], match["topic_id"], number, match["topic"])
 
 
 def temporary_name(name: str, random_hex: str) -> str:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -29,7 +29,8 @@ from support.remote_logs import (
 )
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.audit import Anomaly, AnomalyKind, AuditReport
+from tiered_storage.remote_log import audit_report
+from tiered_storage.remote_log.audit_report import Anomaly, AnomalyKind, AuditReport
 from tiered_storage.remote_log.log_directory_trim import LogDirectoryTrim
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
@@ -216,7 +217,34 @@ def test_what_a_killed_writer_left_is_named_as_such(files: RemoteLogFiles) -> No
         anomaly = the_anomaly(remote_log.checks.audit())
 
     assert anomaly.kind is AnomalyKind.UNREFERENCED_OBJECT
+    assert anomaly.is_leftover
     assert "killed" in anomaly.message
+
+
+def test_what_is_written_after_its_segment_was_deleted_is_a_leftover(files: RemoteLogFiles) -> None:
+    zombie = files.objects(".log")[0]
+    content = zombie.read_bytes()
+    files.properties["topics"] = {"orders": {**ENABLED, "retention.bytes": 1}}
+    with files.open() as remote_log:
+        [first, *_] = segments_of(remote_log)
+        remote_log.deletions.mark_expired(remote_log.deletions.plan_expiry(EVERYTHING, NOW)[0], "expire")
+        remote_log.deletions.delete_marked("expire")
+        zombie.write_bytes(content)
+        anomaly = the_anomaly(remote_log.checks.audit())
+
+    assert (anomaly.is_leftover, anomaly.segment_id, anomaly.partition) == (True, first.segment_id.id, ORDERS_0)
+
+
+def test_an_object_of_a_segment_that_nobody_ever_knew_is_no_leftover(files: RemoteLogFiles) -> None:
+    known = files.objects(".log")[0]
+    shutil.copy(known, known.with_name(f"{7:020}-{'A' * 22}.log"))
+    with files.open() as remote_log:
+        report = remote_log.checks.audit()
+        anomaly = the_anomaly(report)
+
+    assert (anomaly.is_leftover, anomaly.segment_id) == (False, "A" * 22)
+    assert "older than the store" in anomaly.message
+    assert [(topic.topic, topic.anomalies) for topic in report.topics] == [("orders", 1)]
 
 
 def test_young_objects_that_nothing_refers_to_are_only_mentioned(files: RemoteLogFiles) -> None:
@@ -234,7 +262,7 @@ def test_a_gap_is_named_by_its_offsets(files: RemoteLogFiles) -> None:
         [_, second, _] = segments_of(remote_log)
         step(remote_log, second, SegmentState.DELETE_SEGMENT_STARTED)
         anomaly = the_anomaly(remote_log.checks.audit())
-        assert anomaly == Anomaly(AnomalyKind.GAP, "orders-0", "offsets 10 to 19 are in no segment")
+        assert anomaly == Anomaly(AnomalyKind.GAP, "orders-0", "offsets 10 to 19 are in no segment", ORDERS_0)
 
         lease = held_by(remote_log, "test")
         remote_log.segments.advance_log_start_offset(ORDERS_0, 15, lease)
@@ -264,6 +292,48 @@ def test_a_log_that_began_above_zero_lacks_nothing_but_what_was_lost_since_its_f
 
         step(remote_log, segments_of(remote_log)[0], SegmentState.DELETE_SEGMENT_STARTED)
         assert the_anomaly(remote_log.checks.audit()).message == "offsets 10 to 19 are in no segment"
+
+
+def test_what_went_locally_before_it_was_copied_is_a_gap(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        assert copy(remote_log, max_segments=1).is_whole
+        assert remote_log.checks.audit().anomalies == ()
+        LogDirectoryTrim().trim(ORDERS_0, local_log(remote_log).segments[:2], 20)
+        anomaly = the_anomaly(remote_log.checks.audit())
+
+    assert anomaly == Anomaly(AnomalyKind.GAP, "orders-0", "offsets 10 to 19 are in no segment", ORDERS_0)
+
+
+def test_what_went_locally_of_a_topic_that_is_not_copied_is_no_anomaly(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        assert copy(remote_log, max_segments=1).is_whole
+        LogDirectoryTrim().trim(ORDERS_0, local_log(remote_log).segments[:2], 20)
+    files.properties["topics"] = {"orders": {"remote.storage.enable": False}}
+    with files.open() as remote_log:
+        assert remote_log.checks.audit().anomalies == ()
+
+
+def test_local_logs_that_cannot_be_looked_at_are_told_of_and_the_store_is_audited(files: RemoteLogFiles) -> None:
+    files.objects(".log")[0].unlink()
+    shutil.rmtree(files.log_directory)
+    with files.open() as remote_log:
+        report = remote_log.checks.audit()
+
+    assert kinds(report) == [AnomalyKind.MISSING_OBJECT]
+    assert "local logs were not looked at" in report.notices[0]
+
+
+def test_a_remote_log_that_reaches_further_than_the_local_one_is_mentioned(files: RemoteLogFiles) -> None:
+    checkpoint = files.log_directory / "replication-offset-checkpoint"
+    checkpoint.write_text("0\n1\norders 0 25\n")
+    with files.open() as remote_log:
+        report = remote_log.checks.audit()
+
+    assert report.anomalies == ()
+    [notice] = report.notices
+    assert "ends with offset 29, the local one is stable up to 24 only" in notice
 
 
 def test_the_same_offsets_twice_are_named(files: RemoteLogFiles) -> None:
@@ -328,17 +398,21 @@ def test_only_the_topics_that_were_asked_for(tmp_path: Path) -> None:
 
 
 class Meanwhile(ObjectRemoteStorageManager):
-    """A store in which something happens as soon as it was listed."""
+    """A store in which something happens once, as soon as anything of it was listed."""
 
     def __init__(self, like: RemoteLogManager, happening: Callable[[], None]) -> None:
         assert isinstance(like.storage, ObjectRemoteStorageManager)
         super().__init__(like.storage._client)
-        self._happening = happening
+        self._happenings = [happening]
 
     def list_objects(self, folder: str = "") -> Any:
         found = list(super().list_objects(folder))
-        self._happening()
+        self.happen()
         return iter(found)
+
+    def happen(self) -> None:
+        if self._happenings:
+            self._happenings.pop()()
 
 
 def test_a_copy_that_ends_after_the_listing_is_no_anomaly(files: RemoteLogFiles) -> None:
@@ -373,12 +447,8 @@ def test_a_deletion_that_ends_while_a_segment_is_looked_at_is_no_anomaly(files: 
 
         class Late(Meanwhile):
             def list_objects(self, folder: str = "") -> Any:
-                # Nothing was there yet when it was listed, so that every object is asked for singly.
-                return iter(folder)
-
-            def expected_objects(self, metadata: RemoteLogSegmentMetadata) -> dict[str, int]:
-                self._happening()
-                return super().expected_objects(metadata)
+                # Nothing was there yet when it was listed, so that every object is looked for once more.
+                return super().list_objects(folder) if folder else iter(())
 
         def expire() -> None:
             remote_log.deletions.mark_expired(remote_log.deletions.plan_expiry(EVERYTHING, NOW)[0], "expire")
@@ -395,3 +465,50 @@ def test_a_store_of_somebody_elses_making_cannot_be_audited(tmp_path: Path) -> N
 
         with pytest.raises(ConfigurationError, match="object cannot be audited"):
             remote_log.checks.audit()
+
+
+# ----------------------------------------------------------------------------------------------------- what it costs
+
+
+def test_the_store_is_listed_once_and_no_object_asked_for_singly_while_all_is_well(files: RemoteLogFiles) -> None:
+    class Counting(Meanwhile):
+        asked: ClassVar[list[str]] = []
+
+        def list_objects(self, folder: str = "") -> Any:
+            self.asked.append(f"list {folder}")
+            return super().list_objects(folder)
+
+        def object_size(self, name: str) -> int:
+            self.asked.append(name)
+            return super().object_size(name)
+
+    with files.open() as remote_log:
+        counted = replace(remote_log, storage=Counting(remote_log, lambda: None))
+        assert counted.checks.audit().anomalies == ()
+
+    assert Counting.asked == ["list "]
+
+
+def test_of_very_many_anomalies_the_first_are_named_and_the_others_counted(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_report, "MOST_ANOMALIES", 2)
+    for path in files.objects():
+        path.unlink()
+    with files.open() as remote_log:
+        report = remote_log.checks.audit()
+
+    assert (len(report.anomalies), report.omitted, report.anomaly_count) == (2, 7, 9)
+    assert [topic.anomalies for topic in report.topics] == [9]
+    assert "7 more anomalies" in report.notices[0]
+
+
+def test_a_report_survives_being_written_down(files: RemoteLogFiles) -> None:
+    files.objects(".log")[0].unlink()
+    with files.open() as remote_log:
+        report = remote_log.checks.audit()
+        remote_log.work.write("audit.jsonl", [report], AuditReport)
+        [again] = remote_log.work.read("audit.jsonl", AuditReport)
+
+    assert again == report
+    assert again.topics == report.topics

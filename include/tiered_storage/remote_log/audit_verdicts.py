@@ -1,0 +1,27 @@
+"""What an audit leaves behind for whoever deletes: a verdict for each topic that it looked at.
+
+A quick audit says nothing of bytes, so that its verdict never takes the place of a deep one's. An audit of some
+partitions cannot clear a topic; it can only find it wanting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tiered_storage.remote_log.audit_report import AuditReport, TopicFindings
+from tiered_storage.remote_log.metadata.safety import AuditVerdict, Safety
+from tiered_storage.remote_log.selection import Selection
+
+
+def keep_verdicts(report: AuditReport, safety: Safety, selection: Selection, audited_at: int, *, deep: bool) -> None:
+    """Write down what the audit of `selection` that began at `audited_at` (ms) found of each topic."""
+    for topic in report.topics:
+        if topic.anomalies or selection.partitions is None:
+            for verdict in _verdicts(topic, audited_at, deep=deep):
+                safety.put_verdict(verdict)
+
+
+def _verdicts(topic: TopicFindings, audited_at: int, *, deep: bool) -> Iterator[AuditVerdict]:
+    """Yield one for each depth that was looked at: a deep audit looks at all that a quick one does."""
+    for depth in (False, True) if deep else (False,):
+        yield AuditVerdict(topic.cluster_id, topic.topic_id, depth, audited_at, topic.anomalies, topic.first)

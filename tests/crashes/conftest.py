@@ -1,0 +1,45 @@
+"""A remote log whose programs die, and the one clock of the test and of all its programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.crash_site import CrashSite
+from support.programs import Programs, ProgramServer
+from support.remote_logs import unsynced
+from support.shared_clock import SharedClock
+
+
+@pytest.fixture(scope="session")
+def program_server() -> Iterator[ProgramServer]:
+    with ProgramServer() as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def without_syncs() -> Iterator[None]:
+    """What a killed process wrote is safe without: only a machine that crashes loses it."""
+    with unsynced():
+        yield
+
+
+@pytest.fixture
+def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SharedClock:
+    """The time of the test, of every command that it runs, and of all its programs."""
+    clock = SharedClock(tmp_path / "clock")
+    monkeypatch.setattr("tiered_storage.clock.time", clock.time_module())
+    return clock
+
+
+@pytest.fixture
+def programs(program_server: ProgramServer, tmp_path: Path, clock: SharedClock) -> Iterator[Programs]:
+    with Programs(program_server, tmp_path / "programs", clock.path) as programs:
+        yield programs
+
+
+@pytest.fixture
+def site(tmp_path: Path, clock: SharedClock, programs: Programs) -> CrashSite:
+    return CrashSite(tmp_path, clock, programs)

@@ -1,0 +1,82 @@
+"""Scenario 10: a copy that is killed anywhere. The next run completes, no reader saw half a segment, leftovers go."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.aftermath import (
+    GRACE_MS,
+    LEASE_MS,
+    all_segments,
+    assert_readable,
+    assert_settled,
+    commit_jobs,
+    finished_ranges,
+    job_folders,
+    run,
+)
+from support.command_line import run_on
+from support.crash_points import Crash, CrashPoint
+from support.crash_site import CrashSite
+
+PARTITIONS = {("orders", 0): 3, ("orders", 1): 2}
+ALL = [("orders-0", 0, 9), ("orders-0", 10, 19), ("orders-0", 20, 29), ("orders-1", 0, 9), ("orders-1", 10, 19)]
+
+CRASHES = [
+    Crash(CrashPoint.AFTER_ACQUIRE),
+    Crash(CrashPoint.BEFORE_STARTED),
+    Crash(CrashPoint.AFTER_STARTED),
+    Crash(CrashPoint.AFTER_STARTED, 2),
+    Crash(CrashPoint.AFTER_STARTED, 5),
+    Crash(CrashPoint.AFTER_JOB),
+    Crash(CrashPoint.IN_DATA),
+    Crash(CrashPoint.IN_DATA, 4),
+    Crash(CrashPoint.AFTER_DATA),
+    Crash(CrashPoint.AFTER_DATA, 3),
+    Crash(CrashPoint.AFTER_INDEXES),
+    Crash(CrashPoint.AFTER_INDEXES, 3),
+    Crash(CrashPoint.AFTER_MARKER),
+    Crash(CrashPoint.AFTER_MARKER, 3),
+    Crash(CrashPoint.AFTER_RESULT),
+    Crash(CrashPoint.BEFORE_HEARTBEAT),
+    Crash(CrashPoint.AFTER_HEARTBEAT),
+    Crash(CrashPoint.AFTER_LOG_START),
+    Crash(CrashPoint.BEFORE_FINISHED),
+    Crash(CrashPoint.AFTER_FINISHED),
+    Crash(CrashPoint.AFTER_FINISHED, 4),
+    Crash(CrashPoint.BEFORE_RELEASE),
+    Crash(CrashPoint.AFTER_RELEASE),
+]
+
+
+@pytest.mark.parametrize("crash", CRASHES, ids=str)
+def test_the_run_after_a_killed_copy_completes_and_nothing_is_left_of_the_dead_one(
+    site: CrashSite, crash: Crash
+) -> None:
+    files = site.new(PARTITIONS)
+    site.programs.kill("copy", "--config", files.config, at=crash)
+    dead = job_folders(files)
+    with files.open() as remote_log:
+        assert_readable(remote_log)
+
+    early = run_on(files, "copy")
+    assert early.exit_code == 0 or "works on it until" in early.err
+
+    site.clock.move_by(LEASE_MS + 1)
+    run(files, "copy")
+    with files.open() as remote_log:
+        assert finished_ranges(remote_log) == ALL
+        before = all_segments(remote_log)
+        assert_readable(remote_log)
+
+    for report in commit_jobs(files, dead):
+        assert set(report.committed) <= set(before)
+    with files.open() as remote_log:
+        assert all_segments(remote_log) == before
+
+    objects = files.objects()
+    run(files, "expire")
+    assert files.objects() == objects
+    site.clock.move_by(GRACE_MS + 1)
+    run(files, "expire")
+    assert_settled(files)

@@ -1,0 +1,152 @@
+"""Processes that stand still past their lease and go on: they are refused, and nothing of others is harmed."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.aftermath import (
+    GRACE_MS,
+    LEASE_MS,
+    all_segments,
+    assert_readable,
+    assert_settled,
+    finished_ranges,
+    run,
+)
+from support.command_line import run_on
+from support.crash_points import CrashPoint
+from support.crash_site import CrashSite
+from support.programs import Program
+from support.remote_logs import BATCH_BYTES, ENABLED, RemoteLogFiles
+
+PARTITIONS = {("orders", 0): 3, ("orders", 1): 2}
+ALL = [("orders-0", 0, 9), ("orders-0", 10, 19), ("orders-0", 20, 29), ("orders-1", 0, 9), ("orders-1", 10, 19)]
+KEEPS_ONE_SEGMENT = {"orders": {**ENABLED, "retention.bytes": 3 * BATCH_BYTES}}
+KEEPS_NOTHING_LOCAL = {"orders": {**ENABLED, "local.retention.bytes": 1}}
+
+COPY_POINTS = [
+    CrashPoint.AFTER_ACQUIRE,
+    CrashPoint.BEFORE_STARTED,
+    CrashPoint.AFTER_STARTED,
+    CrashPoint.AFTER_JOB,
+    CrashPoint.IN_DATA,
+    CrashPoint.AFTER_DATA,
+    CrashPoint.AFTER_INDEXES,
+    CrashPoint.AFTER_MARKER,
+    CrashPoint.BEFORE_HEARTBEAT,
+    CrashPoint.AFTER_HEARTBEAT,
+    CrashPoint.BEFORE_FINISHED,
+]
+EXPIRY_POINTS = [
+    CrashPoint.AFTER_ACQUIRE,
+    CrashPoint.AFTER_LOG_START,
+    CrashPoint.AFTER_MARKED,
+    CrashPoint.AFTER_OBJECT_GONE,
+    CrashPoint.BEFORE_DELETED,
+]
+
+
+def continued(files: RemoteLogFiles, zombie: Program) -> int:
+    """Let the zombie go on to its end; return its exit code. Nothing that others made may have changed."""
+    with files.open() as remote_log:
+        before = all_segments(remote_log)
+        contents = {
+            path: path.read_bytes()
+            for path in files.objects()
+            if any(segment.segment_id.id in path.name and segment.custom_metadata for segment in before)
+        }
+        code = zombie.go_on()
+        assert all_segments(remote_log) == before
+        assert {path: path.read_bytes() for path in contents} == contents
+        assert_readable(remote_log)
+    return code
+
+
+def assert_refused(zombie: Program, code: int, *, finds_nothing: bool) -> None:
+    """Assert that it was told of its lease's end, or where it wrote nothing more because it found nothing, ended so."""
+    if code == 0:
+        assert finds_nothing
+    else:
+        assert (code, "was taken over by tiered-storage" in zombie.said) == (1, True), zombie.said
+
+
+@pytest.mark.parametrize("point", COPY_POINTS)
+def test_a_copy_that_wakes_up_after_its_lease_was_taken_over_commits_nothing(
+    site: CrashSite, point: CrashPoint
+) -> None:
+    files = site.new(PARTITIONS)
+    zombie = site.programs.stop("copy", "--json", "--config", files.config, at=point)
+    site.clock.move_by(LEASE_MS + 1)
+    run(files, "copy")
+    with files.open() as remote_log:
+        assert finished_ranges(remote_log) == ALL
+
+    assert_refused(zombie, continued(files, zombie), finds_nothing=point is CrashPoint.AFTER_ACQUIRE)
+    assert zombie.rows == []
+
+    site.clock.move_by(GRACE_MS + 1)
+    run(files, "expire")
+    assert_settled(files)
+
+
+def test_a_copy_that_wakes_up_after_all_is_committed_does_no_harm(site: CrashSite) -> None:
+    files = site.new(PARTITIONS)
+    zombie = site.programs.stop("copy", "--config", files.config, at=CrashPoint.BEFORE_RELEASE)
+    site.clock.move_by(LEASE_MS + 1)
+    run(files, "copy")
+    assert continued(files, zombie) == 1
+    site.clock.move_by(GRACE_MS + 1)
+    run(files, "expire")
+    assert_settled(files)
+
+
+@pytest.mark.parametrize("point", EXPIRY_POINTS)
+def test_an_expiry_that_wakes_up_after_its_lease_was_taken_over_changes_nothing(
+    site: CrashSite, point: CrashPoint
+) -> None:
+    files = site.copied(PARTITIONS, topics=KEEPS_ONE_SEGMENT)
+    zombie = site.programs.stop("expire", "--config", files.config, at=point)
+    site.clock.move_by(LEASE_MS + 1)
+    run(files, "expire")
+    with files.open() as remote_log:
+        assert finished_ranges(remote_log) == [("orders-0", 20, 29), ("orders-1", 10, 19)]
+
+    assert_refused(zombie, continued(files, zombie), finds_nothing=point is CrashPoint.AFTER_LOG_START)
+    assert_settled(files)
+
+
+def test_while_a_trim_stands_still_kafkas_own_lock_keeps_everybody_out_and_then_it_ends_its_work(
+    site: CrashSite,
+) -> None:
+    files = site.copied(PARTITIONS, topics=KEEPS_NOTHING_LOCAL)
+    sleeper = site.programs.stop("retain", "--config", files.config, at=CrashPoint.AFTER_LOCAL_FILE_GONE, nth=2)
+    site.clock.move_by(LEASE_MS + 1)
+    for command in ("retain", "copy"):
+        refused = run_on(files, command)
+        assert refused.exit_code == 1
+        assert "lock" in refused.err
+
+    assert sleeper.go_on() == 0
+    assert [files.local_starts(number=number) for number in (0, 1)] == [[30], [20]]
+    run(files, "retain")
+    assert_settled(files)
+
+
+# The zombie's segments were deleted, grace and all, before it wrote their objects: metadata know them as gone.
+@pytest.mark.parametrize("point", [CrashPoint.AFTER_JOB, CrashPoint.IN_DATA, CrashPoint.AFTER_INDEXES])
+def test_what_a_zombie_writes_long_after_its_segments_were_deleted_is_named_by_the_audit(
+    site: CrashSite, point: CrashPoint
+) -> None:
+    files = site.new(PARTITIONS)
+    zombie = site.programs.stop("copy", "--config", files.config, at=point)
+    site.clock.move_by(LEASE_MS + 1)
+    run(files, "copy")
+    site.clock.move_by(GRACE_MS + 1)
+    run(files, "expire")
+    assert_settled(files)
+
+    assert continued(files, zombie) == 1
+    site.clock.move_by(GRACE_MS + 1)
+    audited = run_on(files, "audit", "--json")
+    assert audited.exit_code == 1
+    assert {row["kind"] for row in audited.rows} == {"unreferenced object"}

@@ -1,0 +1,82 @@
+"""What is looked at and done after a process died: what readers see, what next runs do, what a zombie gets."""
+
+from __future__ import annotations
+
+from support.command_line import CommandResult, run_on
+from support.remote_logs import RemoteLogFiles, assert_clean, record
+from tiered_storage.remote_log.copy_job import CopyJob
+from tiered_storage.remote_log.copy_run import CommitReport
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.segment_source import PartitionLog
+from tiered_storage.remote_log.storage.object_names import segment_object_names
+
+LEASE_MS = 600_000
+GRACE_MS = 3_600_000
+
+
+def run(files: RemoteLogFiles, *arguments: object) -> CommandResult:
+    """Run a command that has to succeed."""
+    ended = run_on(files, *arguments)
+    assert ended.exit_code == 0, ended.err
+    return ended
+
+
+def assert_readable(remote_log: RemoteLogManager) -> None:
+    """Assert that every partition can be read from its start to its end: each offset once, each record as written."""
+    for partition in _partitions(remote_log):
+        reader = remote_log.reader.open(partition)
+        expected = [record(offset) for offset in range(reader.log_start_offset, reader.log_end_offset)]
+        assert list(reader.records(reader.log_start_offset)) == expected
+
+
+def all_segments(remote_log: RemoteLogManager) -> list[RemoteLogSegmentMetadata]:
+    """Return every remote segment of every partition that the metadata know."""
+    return [
+        segment
+        for partition in remote_log.segments.list_partitions()
+        for segment in remote_log.segments.list_remote_log_segments(partition)
+    ]
+
+
+def finished_ranges(remote_log: RemoteLogManager) -> list[tuple[str, int, int]]:
+    """Return partition, first and last offset of every segment that readers may see."""
+    return [
+        (str(segment.topic_id_partition), segment.start_offset, segment.end_offset)
+        for segment in all_segments(remote_log)
+        if segment.state is SegmentState.COPY_SEGMENT_FINISHED
+    ]
+
+
+def assert_settled(files: RemoteLogFiles) -> None:
+    """Assert that nothing is left but finished segments with their three objects each, and that an audit is clean."""
+    with files.open() as remote_log:
+        segments = all_segments(remote_log)
+        assert {segment.state for segment in segments} <= {SegmentState.COPY_SEGMENT_FINISHED}
+        names = {str(path.relative_to(files.store)) for path in files.objects()}
+        assert {name for name in names if "/state/" not in name} == {
+            name for segment in segments for name in _object_names(segment)
+        }
+        assert_clean(remote_log)
+
+
+def commit_jobs(files: RemoteLogFiles, folders: list[str]) -> list[CommitReport]:
+    """Let what was left of copies be committed, as a zombie does that comes back at the very end."""
+    with files.open() as remote_log:
+        return [remote_log.commit_copy(CopyJob.read(remote_log.work, folder)[0].outcomes()) for folder in folders]
+
+
+def job_folders(files: RemoteLogFiles) -> list[str]:
+    """Return the folders of all copy jobs in the work area."""
+    work = files.root / "state" / "work"
+    return sorted(str(path.parent.relative_to(work)) for path in work.rglob("job.json"))
+
+
+def _partitions(remote_log: RemoteLogManager) -> set[TopicIdPartition]:
+    local = [log.topic_id_partition for log in remote_log.source.partitions() if isinstance(log, PartitionLog)]
+    return {*local, *remote_log.segments.list_partitions()}
+
+
+def _object_names(segment: RemoteLogSegmentMetadata) -> tuple[str, str, str]:
+    names = segment_object_names(segment.segment_id, segment.start_offset)
+    return names.data, names.indexes, names.commit_marker

@@ -1,0 +1,208 @@
+"""Named points at which a test lets a process die: wrappers over the borders of the library, in that process alone.
+
+A border is what outlives a process: the metadata store, the object store, the leases, the files of a log directory. The
+points lie before and behind each call there, so that every state which a killed process can leave is reached by name.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
+from tiered_storage.remote_log.metadata.sql_remote_log_metadata import SqlRemoteLogMetadataManager
+from tiered_storage.remote_log.model import SegmentState
+from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+
+_STORE_FILE = re.compile(r"\d{20}-[A-Za-z0-9_-]{22}\.(log|indexes|commit)")
+_LOCAL_FILE = re.compile(r"\d{20}\.(log|index|timeindex|txnindex|snapshot)")
+
+
+class CrashPoint(StrEnum):
+    """Where a process can die."""
+
+    BEFORE_ACQUIRE = "before acquire"
+    AFTER_ACQUIRE = "after acquire"
+    BEFORE_HEARTBEAT = "before heartbeat"
+    AFTER_HEARTBEAT = "after heartbeat"
+    BEFORE_RELEASE = "before release"
+    AFTER_RELEASE = "after release"
+    BEFORE_STARTED = "before COPY_SEGMENT_STARTED"
+    AFTER_STARTED = "after COPY_SEGMENT_STARTED"
+    AFTER_LINEAGE = "after the lineage"
+    AFTER_JOB = "after the job is laid out"
+    IN_DATA = "in the data object"
+    AFTER_DATA = "after the data object"
+    AFTER_INDEXES = "after the bundle"
+    AFTER_MARKER = "after the commit marker"
+    AFTER_RESULT = "after the results"
+    AFTER_DOCUMENT = "after the partition document"
+    AFTER_LOG_START = "after the log start"
+    BEFORE_FINISHED = "before COPY_SEGMENT_FINISHED"
+    AFTER_FINISHED = "after COPY_SEGMENT_FINISHED"
+    BEFORE_MARKED = "before DELETE_SEGMENT_STARTED"
+    AFTER_MARKED = "after DELETE_SEGMENT_STARTED"
+    AFTER_OBJECT_GONE = "after an object of a deletion is gone"
+    BEFORE_DELETED = "before DELETE_SEGMENT_FINISHED"
+    AFTER_DELETED = "after DELETE_SEGMENT_FINISHED"
+    BEFORE_LOCAL_FILE_GOES = "before a local file goes"
+    AFTER_LOCAL_FILE_GONE = "after a local file is gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """Where a process dies: at `point`, when it gets there for the `nth` time.
+
+    With SIGSTOP it stands still there until the file `go_on` is there and somebody lets it go on: a shell, or whoever
+    measures something on this machine, may send SIGCONT as well.
+    """
+
+    point: CrashPoint
+    nth: int = 1
+    signal: int = signal.SIGKILL
+    go_on: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.point}, {self.nth}" if self.nth > 1 else str(self.point)
+
+
+class _Trap:
+    """Counts how often the process gets to the point; the thread that makes it full sends the signal."""
+
+    def __init__(self, crash: Crash) -> None:
+        self._crash = crash
+        self._reached = 0
+        self._lock = threading.Lock()
+
+    def reached(self, point: CrashPoint | None) -> None:
+        if point is not self._crash.point:
+            return
+        with self._lock:
+            self._reached += 1
+            # All threads end, or stand still, with the one that holds the lock.
+            if self._reached != self._crash.nth:
+                return
+            while not Path(self._crash.go_on).is_file():
+                os.kill(os.getpid(), self._crash.signal)
+
+
+Point = Callable[..., CrashPoint | None]
+"""What the arguments of a call tell of where it gets; None: nowhere of note."""
+
+
+def install(crash: Crash) -> None:
+    """Let this process die at `crash`; there is no way back, so do it in a process made for that."""
+    trap = _Trap(crash)
+    for border, method, before, after in _BORDERS:
+        _wrap(border, method, before, after, trap)
+    _wrap_writing(trap)
+
+
+def _nowhere(*_: Any, **__: Any) -> CrashPoint | None:
+    return None
+
+
+def _always(point: CrashPoint) -> Point:
+    return lambda *_, **__: point
+
+
+def _state(points: dict[SegmentState, CrashPoint]) -> Point:
+    def point(_self: object, steps: Sequence[Any]) -> CrashPoint | None:
+        return points.get(steps[0][0].state) if steps else None
+
+    return point
+
+
+_BEFORE_STATES = _state(
+    {
+        SegmentState.COPY_SEGMENT_FINISHED: CrashPoint.BEFORE_FINISHED,
+        SegmentState.DELETE_SEGMENT_STARTED: CrashPoint.BEFORE_MARKED,
+        SegmentState.DELETE_SEGMENT_FINISHED: CrashPoint.BEFORE_DELETED,
+    }
+)
+_AFTER_STATES = _state(
+    {
+        SegmentState.COPY_SEGMENT_FINISHED: CrashPoint.AFTER_FINISHED,
+        SegmentState.DELETE_SEGMENT_STARTED: CrashPoint.AFTER_MARKED,
+        SegmentState.DELETE_SEGMENT_FINISHED: CrashPoint.AFTER_DELETED,
+    }
+)
+
+
+def _written(_self: object, name: str, *_: Any, **__: Any) -> CrashPoint | None:
+    if "/state/" in name:
+        return CrashPoint.AFTER_DOCUMENT
+    if name.endswith("job.json"):
+        return CrashPoint.AFTER_JOB
+    if "/result-" in name:
+        return CrashPoint.AFTER_RESULT
+    suffixes = {".log": CrashPoint.AFTER_DATA, ".indexes": CrashPoint.AFTER_INDEXES, ".commit": CrashPoint.AFTER_MARKER}
+    return suffixes.get(Path(name).suffix)
+
+
+def _unlinks(path: Any, *_: Any, **__: Any) -> CrashPoint | None:
+    return CrashPoint.BEFORE_LOCAL_FILE_GOES if _LOCAL_FILE.fullmatch(Path(path).name) else None
+
+
+def _unlinked(path: Any, *_: Any, **__: Any) -> CrashPoint | None:
+    name = Path(path).name
+    if _STORE_FILE.fullmatch(name):
+        return CrashPoint.AFTER_OBJECT_GONE
+    return CrashPoint.AFTER_LOCAL_FILE_GONE if _LOCAL_FILE.fullmatch(name) else None
+
+
+_BORDERS: tuple[tuple[Any, str, Point, Point], ...] = (
+    (SqlLeases, "acquire_many", _always(CrashPoint.BEFORE_ACQUIRE), _always(CrashPoint.AFTER_ACQUIRE)),
+    (SqlLeases, "heartbeat_many", _always(CrashPoint.BEFORE_HEARTBEAT), _always(CrashPoint.AFTER_HEARTBEAT)),
+    (SqlLeases, "release_many", _always(CrashPoint.BEFORE_RELEASE), _always(CrashPoint.AFTER_RELEASE)),
+    (
+        SqlRemoteLogMetadataManager,
+        "add_remote_log_segments",
+        _always(CrashPoint.BEFORE_STARTED),
+        _always(CrashPoint.AFTER_STARTED),
+    ),
+    (SqlRemoteLogMetadataManager, "update_remote_log_segments", _BEFORE_STATES, _AFTER_STATES),
+    (SqlRemoteLogMetadataManager, "advance_log_start_offsets", _nowhere, _always(CrashPoint.AFTER_LOG_START)),
+    (SqlRemoteLogMetadataManager, "put_lineages", _nowhere, _always(CrashPoint.AFTER_LINEAGE)),
+    (LocalDirectory, "put", _nowhere, _written),
+    (os, "unlink", _unlinks, _unlinked),
+)
+
+
+def _wrap(border: Any, method: str, before: Point, after: Point, trap: _Trap) -> None:
+    original = getattr(border, method)
+
+    @functools.wraps(original)
+    def call(*arguments: Any, **options: Any) -> Any:
+        trap.reached(before(*arguments, **options))
+        answer = original(*arguments, **options)
+        trap.reached(after(*arguments, **options))
+        return answer
+
+    setattr(border, method, call)
+
+
+def _wrap_writing(trap: _Trap) -> None:
+    """Let a segment's bytes pass a point when the first of them are on their way."""
+    original = LocalDirectory.put
+
+    def put(self: LocalDirectory, name: str, size: int, chunks: Iterator[memoryview], **options: Any) -> Any:
+        return original(self, name, size, _passing(chunks, name, trap), **options)
+
+    LocalDirectory.put = put  # type: ignore[method-assign]
+
+
+def _passing(chunks: Iterator[memoryview], name: str, trap: _Trap) -> Iterator[memoryview]:
+    for chunk in chunks:
+        yield chunk
+        # Asked for the next one: this one is in the file.
+        if name.endswith(".log"):
+            trap.reached(CrashPoint.IN_DATA)

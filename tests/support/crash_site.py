@@ -1,0 +1,32 @@
+"""A remote log whose programs die."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from support.programs import Programs
+from support.remote_logs import Partitions, RemoteLogFiles, a_copied_remote_log, a_remote_log
+from support.shared_clock import SharedClock
+
+
+@dataclass(frozen=True, slots=True)
+class CrashSite:
+    """What it takes to lay a remote log out below `root`, to let programs die on it, and to let time pass."""
+
+    root: Path
+    clock: SharedClock
+    programs: Programs
+
+    def new(self, partitions: Partitions, **settings: Any) -> RemoteLogFiles:
+        """Return a remote log with nothing copied; see a_remote_log."""
+        return self._with_our_clock(a_remote_log(self.root / "site", partitions, **settings))
+
+    def copied(self, partitions: Partitions, **settings: Any) -> RemoteLogFiles:
+        """Return one with every closed segment copied; see a_copied_remote_log."""
+        return self._with_our_clock(a_copied_remote_log(self.root / "site", partitions, **settings))
+
+    def _with_our_clock(self, files: RemoteLogFiles) -> RemoteLogFiles:
+        files.clock = self.clock
+        return files

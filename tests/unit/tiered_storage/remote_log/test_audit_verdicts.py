@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.remote_logs import CLUSTER_ID, RemoteLogFiles, a_copied_remote_log, flip_bit, topic_id
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.selection import Selection
+
+TWO_TOPICS = {("clicks", 0): 1, ("orders", 0): 1, ("orders", 1): 1}
+
+
+def verdicts(remote_log: RemoteLogManager, topic: str = "orders") -> list[tuple[bool, int]]:
+    """Return depth and number of anomalies of what is kept of a topic."""
+    found = remote_log.safety.verdicts(CLUSTER_ID, topic_id(topic))
+    return [(verdict.deep, verdict.anomalies) for verdict in found]
+
+
+def lose(files: RemoteLogFiles, folder: str) -> None:
+    next(path for path in files.objects(".log") if f"/{folder}/" in str(path)).unlink()
+
+
+def test_a_verdict_is_kept_of_every_topic(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, TWO_TOPICS)
+    lose(files, "1")
+    with files.open() as remote_log:
+        remote_log.checks.audit()
+
+        assert verdicts(remote_log, "clicks") == [(False, 0)]
+        assert verdicts(remote_log) == [(False, 1)]
+        [verdict] = remote_log.safety.verdicts(CLUSTER_ID, topic_id("orders"))
+    assert verdict.audited_at == files.clock.now
+    assert verdict.message.startswith("missing object ")
+
+
+def test_a_quick_audit_clears_no_deep_verdict_and_a_deep_one_clears_both(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, {("orders", 0): 1})
+    data = files.objects(".log")[0]
+    flip_bit(data, 100)
+    with files.open() as remote_log:
+        remote_log.checks.audit(deep=True)
+        assert verdicts(remote_log) == [(False, 1), (True, 1)]
+        files.clock.now += 1
+        remote_log.checks.audit()
+        assert verdicts(remote_log) == [(False, 0), (True, 1)]
+        flip_bit(data, 100)
+        files.clock.now += 1
+        remote_log.checks.audit(deep=True)
+        assert verdicts(remote_log) == [(False, 0), (True, 0)]
+
+
+def test_an_audit_of_some_partitions_finds_a_topic_wanting_but_never_clears_it(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, TWO_TOPICS)
+    lose(files, "1")
+    with files.open() as remote_log:
+        sound, broken = (Selection("orders", frozenset({number})) for number in (0, 1))
+        remote_log.checks.audit(sound)
+        assert verdicts(remote_log) == []
+        remote_log.checks.audit(broken)
+        assert verdicts(remote_log) == [(False, 1)]
+        files.clock.now += 1
+        remote_log.checks.audit(sound)
+        assert verdicts(remote_log) == [(False, 1)]
+
+
+def test_a_known_leftover_finds_no_topic_wanting(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, {("orders", 0): 1})
+    left = files.objects(".log")[0]
+    left.with_name(left.name + ".0123456789abcdef.tmp").write_bytes(b"half")
+    files.clock.now += 10**12
+    with files.open() as remote_log:
+        assert len(remote_log.checks.audit().anomalies) == 1
+        assert verdicts(remote_log) == [(False, 0)]
