@@ -22,9 +22,10 @@ from tiered_storage.cli_session import (
 )
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
+from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_job import CopyJob
 from tiered_storage.remote_log.copy_plan import CopyPlan, Finding
-from tiered_storage.remote_log.copy_run import BegunCopy, CommitReport
+from tiered_storage.remote_log.copy_run import BegunCopy
 from tiered_storage.remote_log.expiry import ExpiryPlan
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.selection import Selection
@@ -67,7 +68,8 @@ def copy(
             _show_plan(due, output)
             return
         begun = remote_log.begin_copy(due, lease_owner("copy"))
-        report = _copy(remote_log, begun, workers)
+        with remote_log.held(begun):
+            report = _copy(remote_log, begun, workers)
     rows = [
         (str(segment.topic_id_partition), segment.start_offset, segment.end_offset, segment.size)
         for segment in report.committed
@@ -166,10 +168,7 @@ def _copy(remote_log: RemoteLogManager, begun: BegunCopy, workers: int) -> Commi
     def run_group(number: int) -> int:
         return job.run_group(number, remote_log.storage, description.sizes, remote_log.clock)
 
-    with (
-        remote_log.keep_leases(task.lease for task in begun.tasks),
-        ThreadPoolExecutor(max_workers=workers) as pool,
-    ):
+    with ThreadPoolExecutor(max_workers=workers) as pool:
         list(pool.map(run_group, range(job.groups)))
     return remote_log.commit_copy(job.outcomes())
 

@@ -17,7 +17,8 @@ from enum import StrEnum
 
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.log_segment import LogSegment
-from tiered_storage.remote_log.coverage import Coverage, finished, on_lineage, whole_lineage
+from tiered_storage.remote_log.coverage import Coverage, finished
+from tiered_storage.remote_log.lineage import on_lineage, trusted_lineage, whole_lineage
 from tiered_storage.remote_log.local_timestamps import is_older_than
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
@@ -84,12 +85,13 @@ def plan_expiry(
     `local` (None: not in reach) adds the bytes that are not remote yet, and tells the lineage. Unfinished copies never
     count; what is remote in two copies counts once. A segment without timestamps does not grow old. What is only local
     ends its life in a topic that is tiered, in order, up to what is not stable. A second copy goes once it is older
-    than `grace_ms`. Raises CorruptRecordError and OSError.
+    than `grace_ms`. Raises LineageContradictedError, CorruptRecordError and OSError.
     """
     segments = list(metadata.list_remote_log_segments(partition))
-    lineage: Sequence[EpochEntry] = local.leader_epochs if local else ()
+    state = metadata.partition_state(partition)
+    lineage = trusted_lineage(state.lineage, local)
     coverage = Coverage.of(segments, lineage)
-    log_start = metadata.log_start_offset(partition) or 0
+    log_start = state.log_start_offset or 0
     new_log_start = max(log_start, _start_after_retention(coverage, settings, now, local, log_start))
     going = ending_below(segments, new_log_start)
     superseded, holders = _superseded(segments, coverage, lineage, new_log_start, now - grace_ms)

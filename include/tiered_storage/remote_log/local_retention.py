@@ -19,16 +19,18 @@ from tiered_storage.errors import (
     TieredStorageError,
 )
 from tiered_storage.kafka_log.checksum import crc32c
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
-from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
+from tiered_storage.remote_log.lineage import trusted_lineage
+from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.segment_source import LocalSegment, LocalTrim, PartitionLog
 from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
 from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage.remote_log.stored_partition import list_stored
+from tiered_storage.remote_log.store_states import ensure_not_outdated
 from tiered_storage.topic_settings import TopicSettings
 
 READ_BYTES = 1 << 20
@@ -38,7 +40,8 @@ READ_BYTES = 1 << 20
 class LocalRetentionPlan:
     """The local segments of one partition that may go, oldest first, and the remote ones that hold them.
 
-    `now` (ms) is the time that it was planned for.
+    `lineage` is all we know of its leaders: it must be kept before the local log forgets. `now` (ms) is the time that
+    it was planned for.
     """
 
     topic_id_partition: TopicIdPartition
@@ -46,6 +49,7 @@ class LocalRetentionPlan:
     new_local_start: int
     held_by: tuple[RemoteLogSegmentMetadata, ...]
     held_back: str | None = None
+    lineage: tuple[EpochEntry, ...] = ()
     now: int = 0
 
     @property
@@ -97,11 +101,13 @@ def plan_local_retention(
     """Return which closed segments of `log` are past local retention at `now` (ms) and safe to remove.
 
     `held_back` says why a segment stays that is past its limit in bytes or below our log start. How old one is that is
-    not remote is unknown.
+    not remote is unknown. Raises LineageContradictedError.
     """
     partition = log.topic_id_partition
-    coverage = Coverage.of(metadata.list_remote_log_segments(partition), log.leader_epochs)
-    log_start = metadata.log_start_offset(partition) or 0
+    state = metadata.partition_state(partition)
+    lineage = trusted_lineage(state.lineage, log)
+    coverage = Coverage.of(metadata.list_remote_log_segments(partition), lineage)
+    log_start = state.log_start_offset or 0
     # What expired may be nowhere else any more: only the right to delete remotely is the word that it may end.
     needed_from = log_start if settings.remote_deletion_allowed else 0
     excess = _excess(log, settings.local_retention_bytes)
@@ -136,7 +142,7 @@ def plan_local_retention(
         excess -= segment.size
         held_by.update({holder.segment_id.id: holder for holder in holders})
     new_start = (going[-1].end_offset or 0) + 1 if going else log.log_start_offset
-    return LocalRetentionPlan(partition, tuple(going), new_start, tuple(held_by.values()), held_back, now=now)
+    return LocalRetentionPlan(partition, tuple(going), new_start, tuple(held_by.values()), held_back, lineage, now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,16 +150,19 @@ class LocalRetentionEnforcement:
     """Carries plans out.
 
     Before a directory is locked, for a broker may want to start there: the store shows every object that must hold
-    what goes, with its size, and gives every byte of it back where `verifies`. Under the lock: `replan` plans the
+    what goes, with its size, and gives every byte of it back where `verifies`; `keep_lineage` keeps what the local log
+    is about to forget. Under the lock: `replan` plans the
     partition once more, as the metadata and the directory are by then, and the gate is asked; what both plans have in
     common goes. No lease is taken: a copy may hold one for hours, just when disks fill up, and what counts here are
     copies that ended.
     """
 
     metadata: RemoteLogMetadataManager
+    leases: Leases
     storage: RemoteStorageManager
     trim: LocalTrim
     gate: DeletionGate
+    keep_lineage: Callable[[LocalRetentionPlan], None]
     replan: Callable[[LocalRetentionPlan], LocalRetentionPlan | None]
     verifies: bool
 
@@ -187,6 +196,7 @@ class LocalRetentionEnforcement:
         self._ensure_held(plan)
         for local in plan.segments:
             ensure_same_bytes(local, plan.held_by, self.storage)
+        self.keep_lineage(plan)
 
         def still_due() -> int:
             current = self.replan(plan)
@@ -196,10 +206,11 @@ class LocalRetentionEnforcement:
         return plan.up_to(self.trim.trim(partition, plan.segments, plan.new_local_start, still_due))
 
     def _ensure_held(self, plan: LocalRetentionPlan) -> None:
-        listed = list_stored(plan.topic_id_partition, self.storage, self.metadata)
+        listed = ensure_not_outdated(plan.topic_id_partition, self.storage, self.metadata, self.leases)
+        sizes = {found.name: found.size for found in listed}
         for segment in plan.held_by:
-            if listed is not None and isinstance(self.storage, ObjectRemoteStorageManager):
-                _ensure_listed(segment, {found.name: found.size for found in listed}, self.storage)
+            if isinstance(self.storage, ObjectRemoteStorageManager):
+                _ensure_listed(segment, sizes, self.storage)
             if self.verifies:
                 ensure_whole(segment, self.storage)
             else:

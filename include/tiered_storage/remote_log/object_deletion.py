@@ -121,7 +121,7 @@ class ObjectDeletion:
 
     @property
     def _as_a_whole(self) -> PartitionDeletion:
-        return PartitionDeletion(self.metadata, self.storage, self.clock, self.grace_ms)
+        return PartitionDeletion(self.metadata, self.leases, self.storage, self.clock, self.grace_ms)
 
     def _delete_under(self, lease: Lease, found: _Found) -> None:
         unfinished, finished = self._due(lease.topic_id_partition)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from tiered_storage.errors import DeletionRefusedError, TieredStorageError
+from tiered_storage.errors import DeletionRefusedError, LineageContradictedError, TieredStorageError
+from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.expiry import ExpiryPlan
 from tiered_storage.remote_log.expiry_marking import ExpiryMarking
 from tiered_storage.remote_log.expiry_planning import ExpiryPlanner
+from tiered_storage.remote_log.lineage import merged
 from tiered_storage.remote_log.local_retention import (
     LocalRetentionEnforcement,
     LocalRetentionPlan,
@@ -25,7 +27,7 @@ from tiered_storage.remote_log.record_deletion import plan_record_deletion
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.segment_source import UnreadablePartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
-from tiered_storage.remote_log.stored_partition import list_stored
+from tiered_storage.remote_log.store_states import ensure_not_outdated, write_partition_state
 from tiered_storage.remote_log.topic_decision import decide, is_wanted
 from tiered_storage.remote_log.topic_deletion import TopicDeletionPlan, mark_topic_deleted, plan_topic_deletion
 
@@ -78,8 +80,11 @@ class RemoteLogDeletions:
             objection = self.gate.why_doubtful(log.topic_id_partition, DeletionKind.LOCAL)
             if objection is not None:
                 unreadable.append(Finding(name, objection))
-            else:
+                continue
+            try:
                 plans.append(plan_local_retention(log, self.parts.segments, decision.settings, now))
+            except LineageContradictedError as error:
+                unreadable.append(Finding(name, str(error)))
         return plans, unreadable
 
     def enforce_local_retention(self, plans: Sequence[LocalRetentionPlan]) -> LocalRetentionReport:
@@ -91,9 +96,11 @@ class RemoteLogDeletions:
         self.parts.bind_store()
         enforcement = LocalRetentionEnforcement(
             self.parts.segments,
+            self.parts.leases,
             self.parts.storage,
             LogDirectoryTrim(),
             self.gate,
+            self._keep_lineage,
             self._replan_local_retention,
             self.parts.settings.remote_log_verify_before_trim,
         )
@@ -111,6 +118,21 @@ class RemoteLogDeletions:
             return None
         decision = decide(log, self.parts.topics, self.parts.settings)
         return plan_local_retention(log, self.parts.segments, decision.settings, plan.now) if decision.trims else None
+
+    def _keep_lineage(self, plan: LocalRetentionPlan) -> None:
+        """Keep what the local log is about to forget. Raises LeaseHeldError: then the next run trims."""
+        partition = plan.topic_id_partition
+        state = self.parts.segments.partition_state(partition)
+        lineage = merged(state.lineage, plan.lineage)
+        if lineage == state.lineage:
+            return
+        leases = self.parts.leases
+        lease = leases.acquire(partition, f"local retention {random_uuid()}", self.parts.settings.lease_duration_ms)
+        try:
+            write_partition_state(self.parts.storage, lease, replace(state, lineage=lineage), self.parts.clock())
+            self.parts.segments.put_lineage(partition, lineage, lease)
+        finally:
+            leases.release(lease)
 
     def _refuse_if_last_copy(self, plan: LocalRetentionPlan) -> None:
         topic = self.parts.decided_topic(plan.topic_id_partition)
@@ -160,8 +182,14 @@ class RemoteLogDeletions:
     def _ensure_whole(self, segment: RemoteLogSegmentMetadata) -> None:
         ensure_whole(segment, self.parts.storage)
 
-    def _before_moving(self, plan: ExpiryPlan, _: Lease) -> None:
-        list_stored(plan.topic_id_partition, self.parts.storage, self.parts.segments)
+    def _before_moving(self, plan: ExpiryPlan, lease: Lease) -> None:
+        """Let the store know where our log start moves to: it leads. Raises OutdatedMetadataError."""
+        partition = plan.topic_id_partition
+        ensure_not_outdated(partition, self.parts.storage, self.parts.segments, self.parts.leases)
+        state = self.parts.segments.partition_state(partition)
+        if plan.new_log_start > (state.log_start_offset or 0):
+            moved = replace(state, log_start_offset=plan.new_log_start)
+            write_partition_state(self.parts.storage, lease, moved, self.parts.clock())
 
     def delete_marked(self, owner: str, selection: Selection = EVERYTHING) -> DeletionReport:
         """Delete the objects of every marked segment; see delete_marked.
@@ -199,6 +227,7 @@ class RemoteLogDeletions:
             plan,
             self.parts.segments,
             self.parts.leases,
+            self.parts.storage,
             self.gate,
             owner=owner,
             lease_duration_ms=self.parts.settings.lease_duration_ms,

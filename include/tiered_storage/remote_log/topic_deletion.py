@@ -33,7 +33,7 @@ from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage.remote_log.stored_partition import list_stored
+from tiered_storage.remote_log.store_states import documents_of, ensure_not_outdated, write_partition_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,7 @@ def mark_topic_deleted(
     plan: TopicDeletionPlan,
     metadata: RemoteLogMetadataManager,
     leases: Leases,
+    storage: RemoteStorageManager,
     gate: DeletionGate,
     *,
     owner: str,
@@ -106,7 +107,7 @@ def mark_topic_deleted(
         partition = planned.topic_id_partition
         try:
             if metadata.partition_state(partition).delete_state is None:
-                _mark(partition, metadata, leases, gate, owner, lease_duration_ms, clock)
+                _mark(leases.acquire(partition, owner, lease_duration_ms), metadata, leases, storage, gate, clock)
             marked.append(partition)
         except TieredStorageError as error:
             left.append(Finding(str(partition), str(error)))
@@ -118,6 +119,7 @@ class PartitionDeletion:
     """The background's part: what is done before and after the segments of a marked partition are deleted."""
 
     metadata: RemoteLogMetadataManager
+    leases: Leases
     storage: RemoteStorageManager
     clock: Clock
     grace_ms: int
@@ -128,10 +130,9 @@ class PartitionDeletion:
         Raises OutdatedMetadataError, LeaseLostError.
         """
         partition = lease.topic_id_partition
-        list_stored(partition, self.storage, self.metadata)
         now = self.clock()
-        step = RemotePartitionDeleteMetadata(partition, PartitionDeleteState.STARTED, now)
-        self.metadata.put_remote_partition_delete_metadata(step, lease)
+        ensure_not_outdated(partition, self.storage, self.metadata, self.leases)
+        _take_step(lease, PartitionDeleteState.STARTED, self.metadata, self.storage, now)
         going = finished(self.metadata.list_remote_log_segments(partition))
         steps = [
             (RemoteLogSegmentMetadataUpdate(segment.segment_id, SegmentState.DELETE_SEGMENT_STARTED, now), lease)
@@ -149,39 +150,55 @@ class PartitionDeletion:
         partition = lease.topic_id_partition
         if any(True for _ in self.metadata.list_remote_log_segments(partition)):
             return None
-        listed = list_stored(partition, self.storage, self.metadata) or []
+        listed = ensure_not_outdated(partition, self.storage, self.metadata, self.leases)
         old = [one for one in listed if one.segment is not None and one.last_modified + self.grace_ms <= self.clock()]
         if old and isinstance(self.storage, ObjectRemoteStorageManager):
             for error in self.storage.delete_objects([one.name for one in old]).values():
                 return str(error)
-        foreign = [one.name for one in listed if one.segment is None]
+        foreign = [one.name for one in listed if one.segment is None and one.document is None]
         if foreign:
             return (
                 f"the partition's folder still has {len(foreign)} objects whose names are none of ours, such as "
                 f"{foreign[0]}: move them elsewhere, and the next run ends the deletion"
             )
-        if len(old) == len(listed):
+        if len(old) == sum(one.document is None for one in listed):
+            documents = documents_of(self.storage)
+            if documents is not None:
+                documents.delete_all(partition)
             step = RemotePartitionDeleteMetadata(partition, PartitionDeleteState.FINISHED, self.clock())
             self.metadata.put_remote_partition_delete_metadata(step, lease)
         return None
 
 
 def _mark(
-    partition: TopicIdPartition,
+    lease: Lease,
     metadata: RemoteLogMetadataManager,
     leases: Leases,
+    storage: RemoteStorageManager,
     gate: DeletionGate,
-    owner: str,
-    lease_duration_ms: int,
     clock: Clock,
 ) -> None:
-    lease = leases.acquire(partition, owner, lease_duration_ms)
+    partition = lease.topic_id_partition
     try:
         gate.ensure(partition, DeletionKind.REMOTE)
-        step = RemotePartitionDeleteMetadata(partition, PartitionDeleteState.MARKED, clock())
-        metadata.put_remote_partition_delete_metadata(step, lease)
+        ensure_not_outdated(partition, storage, metadata, leases)
+        _take_step(lease, PartitionDeleteState.MARKED, metadata, storage, clock())
     finally:
         leases.release(lease)
+
+
+def _take_step(
+    lease: Lease,
+    step: PartitionDeleteState,
+    metadata: RemoteLogMetadataManager,
+    storage: RemoteStorageManager,
+    now: int,
+) -> None:
+    """Take a step in the metadata, after the store knows of it: it leads."""
+    partition = lease.topic_id_partition
+    state = metadata.partition_state(partition)
+    write_partition_state(storage, lease, replace(state, delete_state=step), now)
+    metadata.put_remote_partition_delete_metadata(RemotePartitionDeleteMetadata(partition, step, now), lease)
 
 
 def _local_logs(parts: RemoteLogParts) -> Iterable[PartitionLog]:

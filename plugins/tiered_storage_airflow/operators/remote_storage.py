@@ -67,7 +67,7 @@ class CopySegmentsOperator(SparkSubmitOperator):
             # A lost worker's segments are planned anew, under new ids: two attempts must never write the same object.
             self.conf = {**(self.conf or {}), "spark.task.maxFailures": "1", "spark.speculation": "false"}
             # Not by env_vars: on YARN and Kubernetes the hook makes arguments of them.
-            with remote_log.keep_leases(task.lease for task in begun.tasks), store_environment(remote_log.options):
+            with remote_log.keep_leases(begun.leases), store_environment(remote_log.options):
                 self._submit(context, job)
             return job.write_batches(remote_log.settings.commit_batch_partitions)
 

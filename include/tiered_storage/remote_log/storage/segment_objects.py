@@ -31,12 +31,15 @@ from tiered_storage.remote_log.storage.object_client import (
 )
 from tiered_storage.remote_log.storage.object_names import (
     ObjectKind,
+    PartitionDocumentName,
     SegmentObjectName,
     SegmentObjectNames,
     parse_object_name,
+    parse_partition_document_name,
     segment_object_names,
 )
 from tiered_storage.remote_log.storage.opening import open_object_client
+from tiered_storage.remote_log.storage.partition_document import PartitionDocuments
 from tiered_storage.remote_log.storage.store_identity import ensure_store_identity
 
 FETCH_BYTES = 4 << 20
@@ -45,12 +48,13 @@ MAX_BUNDLE_BYTES = 512 << 20
 
 @dataclass(frozen=True, slots=True)
 class ListedObject:
-    """An object in the store: `segment` is None where its name is none of ours. Bytes; ms of its last change."""
+    """An object in the store: a segment's, a partition's document, or none of ours. Bytes; ms of its last change."""
 
     name: str
     size: int
     last_modified: int
     segment: SegmentObjectName | None
+    document: PartitionDocumentName | None = None
 
 
 class ObjectRemoteStorageManager:
@@ -182,7 +186,9 @@ class ObjectRemoteStorageManager:
     def list_objects(self, folder: str = "") -> Iterator[ListedObject]:
         """Stream every object in `folder` and below, ours or not; "" means the whole store."""
         for found in self._client.list(folder):
-            yield ListedObject(found.name, found.size, found.last_modified, parse_object_name(found.name))
+            segment = parse_object_name(found.name)
+            document = None if segment is not None else parse_partition_document_name(found.name)
+            yield ListedObject(found.name, found.size, found.last_modified, segment, document)
 
     def expected_objects(self, metadata: RemoteLogSegmentMetadata) -> dict[str, int]:
         """Return the names of a finished segment's objects, and the bytes that each must have."""
@@ -197,6 +203,11 @@ class ObjectRemoteStorageManager:
     def object_size(self, name: str) -> int:
         """Return the bytes of an object. Raises RemoteObjectNotFoundError."""
         return self._client.size(name)
+
+    @property
+    def partition_documents(self) -> PartitionDocuments:
+        """What the store knows of partitions beside their segments."""
+        return PartitionDocuments(self._client)
 
     def ensure_identity(self, metadata_uuid: str, known_store_uuid: str | None) -> str:
         """Return the store's UUID, once it is sure that it belongs to those metadata; see ensure_store_identity."""
