@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import TieredStorageError
+from tiered_storage.errors import RemoteStorageError, TieredStorageError
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.lineage import whole_lineage
@@ -27,8 +27,7 @@ from tiered_storage.remote_log.repair_plan import Leftovers
 from tiered_storage.remote_log.storage.object_names import ObjectKind, partition_folder
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 
-_LAST_TO_GO = (ObjectKind.DATA, ObjectKind.INDEXES, ObjectKind.COMMIT_MARKER)
-"""A marker never outlives what it marks."""
+_MARKER = f".{ObjectKind.COMMIT_MARKER}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +73,9 @@ class Repair:
             try:
                 self.ensure_removable(partition)
                 with self._lease(partition):
-                    for found in self._still_left_over(of_partition):
-                        self.storage.remove_object(found.name)
-                        removed.append(found.name)
+                    gone, errors = self._delete(self._still_left_over(of_partition))
+                removed.extend(gone)
+                failures.extend(Finding(str(partition), str(error)) for error in errors)
             except TieredStorageError as error:
                 failures.append(Finding(str(partition), str(error)))
         return removed, failures
@@ -105,6 +104,19 @@ class Repair:
             retired.append(self.metadata.update_remote_log_segment_metadata(update, lease))
         return retired, held_back
 
+    def _delete(self, leftovers: Sequence[ListedObject]) -> tuple[list[str], list[RemoteStorageError]]:
+        """Remove markers, and then all else unless one stayed: a marker never outlives what it marks."""
+        removed: list[str] = []
+        errors: list[RemoteStorageError] = []
+        for are_markers in (True, False):
+            names = [found.name for found in leftovers if found.name.endswith(_MARKER) is are_markers]
+            failed = self.storage.delete_objects(names)
+            removed += [name for name in names if name not in failed]
+            errors += failed.values()
+            if failed:
+                break
+        return removed, errors
+
     def _still_left_over(self, leftovers: Leftovers) -> list[ListedObject]:
         partition = leftovers.topic_id_partition
         names = set(leftovers.names)
@@ -112,8 +124,7 @@ class Repair:
         live = {segment.segment_id.id for segment in self.metadata.list_remote_log_segments(partition)}
         ids = [each.segment.segment_id.id for each in found if each.segment is not None]
         known = self.metadata.known_segment_ids(partition, ids)
-        left = [each for each in found if each.last_modified < self.young_from and _is_leftover(each, live, known)]
-        return sorted(left, key=_order_of_going)
+        return [each for each in found if each.last_modified < self.young_from and _is_leftover(each, live, known)]
 
     @contextmanager
     def _lease(self, partition: TopicIdPartition) -> Iterator[Lease]:
@@ -130,8 +141,3 @@ def _is_leftover(found: ListedObject, live: set[str], known: frozenset[str]) -> 
     if found.segment is None or found.segment.segment_id.id not in known:
         return False
     return found.segment.temporary or found.segment.segment_id.id not in live
-
-
-def _order_of_going(found: ListedObject) -> tuple[int, str]:
-    kind = ObjectKind.DATA if found.segment is None else found.segment.kind
-    return -_LAST_TO_GO.index(kind), found.name

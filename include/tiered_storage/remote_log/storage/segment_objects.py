@@ -147,6 +147,10 @@ class ObjectRemoteStorageManager:
             return dict.fromkeys(names, error) | failed
         return failed
 
+    def delete_objects(self, names: Sequence[str]) -> Mapping[str, RemoteStorageError]:
+        """Remove objects by their names, whatever they are; return those that may still be there, and why."""
+        return self._client.delete_many(names)
+
     def fetch_bundle(self, metadata: RemoteLogSegmentMetadata) -> dict[IndexKind, bytes]:
         """Return all indexes and the manifest, once marker and bundle are those that the metadata know of.
 
@@ -203,10 +207,6 @@ class ObjectRemoteStorageManager:
             names.indexes: marker.indexes_size,
             names.commit_marker: len(marker.to_bytes()),
         }
-
-    def remove_object(self, name: str) -> None:
-        """Remove one object that is no part of a segment any more; one that is not there is as good as removed."""
-        self._client.delete(name)
 
     def place_of(self, name: str) -> str:
         """Return where the object `name` is, as a URL without secrets, for messages."""
