@@ -12,6 +12,8 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPar
 MOST_ANOMALIES = 10_000
 """So many anomalies are kept one by one; of an emptied store it is enough to know how many there are."""
 
+_ONLY_SO_MANY = "only the first are named"
+
 
 class AnomalyKind(StrEnum):
     """What can be wrong, in the words of the field."""
@@ -98,7 +100,7 @@ class AuditTally:
         self.objects = so_far.objects
         self.size = so_far.size
         self.young = 0
-        self.notices = list(so_far.notices)
+        self.notices = [notice for notice in so_far.notices if not notice.endswith(_ONLY_SO_MANY)]
         self._anomalies = list(so_far.anomalies)
         self._omitted = so_far.omitted
         self._unreferenced = so_far.unreferenced
@@ -140,7 +142,7 @@ class AuditTally:
         if self.young:
             notices.append(f"{self.young} unreferenced objects are younger than remote.log.orphan.grace.ms")
         if self._omitted:
-            notices.append(f"{self._omitted} more anomalies are left out: only the first {MOST_ANOMALIES} are named")
+            notices.append(f"{self._omitted} more anomalies are left out: {_ONLY_SO_MANY}")
         return AuditReport(
             self.segments,
             self.objects,
