@@ -96,6 +96,8 @@ def valid_end(segment: RemoteLogSegmentMetadata, lineage: Sequence[EpochEntry]) 
     known_from = max(own_start, lineage[0].start_offset)
     theirs = epochs_within(segment.leader_epochs, known_from, segment.end_offset)
     ours = epochs_within(lineage, known_from, segment.end_offset)
+    if theirs == ours:
+        return segment.end_offset
     changes = sorted({known_from, *(entry.start_offset for entry in (*theirs, *ours))})
     contradicted = next((at for at in changes if epochs_within(theirs, at, at) != epochs_within(ours, at, at)), None)
     if contradicted is None:
@@ -107,6 +109,8 @@ def whole_lineage(
     segments: Iterable[RemoteLogSegmentMetadata], lineage: Sequence[EpochEntry]
 ) -> tuple[EpochEntry, ...]:
     """Return `lineage`, and below where it begins what the finished ones of `segments` tell of leaders."""
+    if lineage and lineage[0].start_offset <= 0:
+        return tuple(lineage)
     starts: dict[int, int] = {}
     for segment in segments:
         if segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
