@@ -27,6 +27,7 @@ from tiered_storage.remote_log.remote_log_repairs import RemoteLogRepairs
 from tiered_storage.remote_log.remote_log_restores import RemoteLogRestores
 from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,11 @@ class RemoteLogManager(RemoteLogParts):
         """Return what a copy run would do now; see plan_copy."""
         limit = max_segments or self.settings.copy_max_segments_per_run
         chosen = CopySelection(selection, window_end, limit)
-        return plan_copy(self.source, self.segments, self.topics, self.settings, chosen)
+        return plan_copy(self.source, self.segments, self.topics, self.settings, chosen, self._why_no_name)
+
+    def _why_no_name(self, partition: TopicIdPartition) -> str | None:
+        storage = self.storage
+        return storage.why_no_name(partition) if isinstance(storage, ObjectRemoteStorageManager) else None
 
     def begin_copy(self, plan: CopyPlan, owner: str, new_segment_id: Callable[[], str] = random_uuid) -> BegunCopy:
         """Take leases and write COPY_SEGMENT_STARTED; see begin_copy."""

@@ -52,7 +52,7 @@ class RemoteLogRepairs:
                 self.parts.topics,
                 self.parts.settings,
                 CopySelection(selection),
-                damaged_ids(report),
+                replacing=damaged_ids(report),
             )
         return plan_repair(report, partitions, copyable)
 
