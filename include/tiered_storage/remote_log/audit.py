@@ -187,7 +187,7 @@ def _unreferenced_anomaly(partition: TopicIdPartition, found: ListedObject, know
     segment_id = None if found.segment is None else found.segment.segment_id.id
     is_known = segment_id in known or found.document is not None
     if found.document is not None:
-        why = "left behind by a writer that was killed; the next one of the partition removes it"
+        why = "left behind by a writer that was killed; repair removes it, or the next writer of the partition"
     elif found.segment is None:
         why = "its name is none of a segment's: another program put it here; remove it, or move it away"
     elif not is_known:

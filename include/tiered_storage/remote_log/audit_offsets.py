@@ -88,14 +88,17 @@ def offset_anomalies(
     coverage = Coverage.of(segments, _lineage(state, local))
     for start, end in _missing(coverage, state.log_start_offset, local):
         if end >= (state.log_start_offset or 0):
-            message = f"offsets {max(start, state.log_start_offset or 0)} to {end} are in no segment"
-            yield Anomaly(AnomalyKind.GAP, str(partition), message, partition)
+            first = max(start, state.log_start_offset or 0)
+            message = f"offsets {first} to {end} are in no segment"
+            yield Anomaly(AnomalyKind.GAP, str(partition), message, partition, offsets=(first, end))
     for one, other in _overlapping(finished(segments)):
         start, end = other.start_offset, min(one.end_offset, other.end_offset)
         # Copies of different leaders may overlap: the lineage says which of them is read.
         if epochs_within(one.leader_epochs, start, end) == epochs_within(other.leader_epochs, start, end):
             message = f"offsets {start} to {end} are in {one.segment_id.id} and in {other.segment_id.id}"
-            yield Anomaly(AnomalyKind.OVERLAP, str(partition), message, partition, other.segment_id.id)
+            yield Anomaly(
+                AnomalyKind.OVERLAP, str(partition), message, partition, other.segment_id.id, offsets=(start, end)
+            )
 
 
 def reaches_too_far(

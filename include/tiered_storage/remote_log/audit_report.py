@@ -30,6 +30,7 @@ class Anomaly:
 
     `what` names it for a person. `partition` is None for what belongs to none, `segment_id` where no segment is meant.
     `is_leftover`: an unreferenced object that a copy or deletion of ours left behind, so that nobody can miss it.
+    `offsets` are the first and the last (inclusive) of a gap or an overlap.
     """
 
     kind: AnomalyKind
@@ -38,6 +39,7 @@ class Anomaly:
     partition: TopicIdPartition | None = None
     segment_id: str | None = None
     is_leftover: bool = False
+    offsets: tuple[int, int] | None = None
 
     @classmethod
     def of_segment(cls, kind: AnomalyKind, segment: RemoteLogSegmentMetadata, message: str, what: str = "") -> Anomaly:

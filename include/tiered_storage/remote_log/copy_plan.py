@@ -101,8 +101,9 @@ def plan_copy(
     topics: Topics,
     settings: Settings,
     selection: CopySelection,
+    replacing: frozenset[str] = frozenset(),
 ) -> CopyPlan:
-    """Look at every partition of `source` and return what is due.
+    """Look at every partition of `source` and return what is due, as if the segments `replacing` were not there.
 
     Raises whatever `source` and `metadata` raise as a whole; what concerns one partition is in the plan.
     """
@@ -139,7 +140,7 @@ def plan_copy(
             notices.append(Finding(str(log.topic_id_partition), why_deleted(state.delete_state)))
             continue
         try:
-            found = _look(log, state, metadata, selection.window_end)
+            found = _look(log, state, metadata, selection.window_end, replacing)
         except LineageContradictedError as error:
             unreadable.append(Finding(str(log.topic_id_partition), str(error)))
             continue
@@ -151,7 +152,9 @@ def plan_copy(
         notices.append(
             Finding("", f"{left} more segments are due; the next runs take them (copy.max.segments.per.run)")
         )
-    return CopyPlan(tuple(chosen), tuple(refused.values()), tuple(unreadable), tuple(notices), tuple(lineages))
+    return CopyPlan(
+        tuple(chosen), tuple(refused.values()), tuple(unreadable), tuple(notices), tuple(lineages), replacing
+    )
 
 
 def why_deleted(state: PartitionDeleteState) -> str:
@@ -169,12 +172,16 @@ class _Found:
 
 
 def _look(
-    log: PartitionLog, state: PartitionState, metadata: RemoteLogMetadataManager, window_end: int | None
+    log: PartitionLog,
+    state: PartitionState,
+    metadata: RemoteLogMetadataManager,
+    window_end: int | None,
+    replacing: frozenset[str],
 ) -> _Found:
     partition = log.topic_id_partition
     segments = finished(metadata.list_remote_log_segments(partition))
     lineage = whole_lineage(segments, trusted_lineage(state.lineage, log))
-    coverage = Coverage.of(segments, lineage)
+    coverage = Coverage.of((each for each in segments if each.segment_id.id not in replacing), lineage)
     log_start = state.log_start_offset or 0
     due = [
         PlannedSegment(

@@ -6,7 +6,7 @@ whatever has a marker is whole, and whatever has none is nobody's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -40,7 +40,7 @@ from tiered_storage.remote_log.storage.object_names import (
 )
 from tiered_storage.remote_log.storage.opening import open_object_client
 from tiered_storage.remote_log.storage.partition_document import PartitionDocuments
-from tiered_storage.remote_log.storage.store_identity import ensure_store_identity
+from tiered_storage.remote_log.storage.store_identity import bind_store_anew, ensure_store_identity
 
 FETCH_BYTES = 4 << 20
 MAX_BUNDLE_BYTES = 512 << 20
@@ -204,6 +204,10 @@ class ObjectRemoteStorageManager:
             names.commit_marker: len(marker.to_bytes()),
         }
 
+    def remove_object(self, name: str) -> None:
+        """Remove one object that is no part of a segment any more; one that is not there is as good as removed."""
+        self._client.delete(name)
+
     def place_of(self, name: str) -> str:
         """Return where the object `name` is, as a URL without secrets, for messages."""
         return self._source(name)
@@ -220,6 +224,10 @@ class ObjectRemoteStorageManager:
     def ensure_identity(self, metadata_uuid: str, known_store_uuid: str | None) -> str:
         """Return the store's UUID, once it is sure that it belongs to those metadata; see ensure_store_identity."""
         return ensure_store_identity(self._client, metadata_uuid, known_store_uuid)
+
+    def bind_anew(self, metadata_uuid: str, remember: Callable[[str], None]) -> str:
+        """Take the store away from the metadata that it belongs to, for those named; see bind_store_anew."""
+        return bind_store_anew(self._client, metadata_uuid, remember)
 
     def close(self) -> None:
         """Close the client."""
