@@ -1,4 +1,4 @@
-"""Delete the records of a partition before an offset, in both tiers. Only by hand, and only shown unless asked for more.
+"""Delete the records of a partition before an offset, in both tiers. By hand only; it just shows unless asked for more.
 
 Remote deletion has to be allowed for the topic. Readers see no more of the records at once; the next runs of
 expire_remote_segments and enforce_local_retention remove the segments that lie wholly before the offset.
@@ -24,7 +24,7 @@ from tiered_storage_airflow.task_defaults import ONCE
         "topic": topic_param(),
         "partition": Param(0, type="integer", minimum=0, title="Partition"),
         "before": Param(
-            0, type="integer", minimum=-1, title="Before", description="The first offset that stays; -1: the stable end."
+            0, type="integer", minimum=-1, title="Before", description="The first offset that stays; -1: the end."
         ),
         "dry_run": dry_run_param("Only show what would go", default=True),
         "settings": settings_param(),

@@ -18,7 +18,7 @@ from tiered_storage_airflow.task_defaults import ONCE
     catchup=False,
     max_active_runs=1,
     tags=["tiered-storage", "deletion"],
-    default_args={**ONCE, "settings": SETTINGS, "topic": "{{ params.topic }}"},
+    default_args={**ONCE, "settings": SETTINGS},
     params={
         "topic": topic_param(),
         "topic_id": Param(
@@ -31,8 +31,15 @@ from tiered_storage_airflow.task_defaults import ONCE
     doc_md=__doc__,
 )
 def delete_topic() -> None:
-    plan = PlanTopicDeletionOperator(task_id="plan", topic_id="{{ params.topic_id or '' }}", dry_run=DRY_RUN)
-    MarkTopicDeletedOperator(task_id="mark_deleted", plan=plan.output, confirmation="{{ params.confirmation }}")
+    plan = PlanTopicDeletionOperator(
+        task_id="plan", topic="{{ params.topic }}", topic_id="{{ params.topic_id or '' }}", dry_run=DRY_RUN
+    )
+    MarkTopicDeletedOperator(
+        task_id="mark_deleted",
+        plan=plan.output,
+        topic="{{ params.topic }}",
+        confirmation="{{ params.confirmation }}",
+    )
 
 
 delete_topic()

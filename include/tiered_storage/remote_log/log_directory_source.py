@@ -38,12 +38,14 @@ class LogDirectorySource:
     """A SegmentSource over `directories`.
 
     `cluster_id` is used where a directory has no meta.properties; without either, the id is derived from the
-    directory's path. `end_is_stable` is a person's word that nothing in these logs is still to be truncated.
+    directory's path. `end_is_stable` is a person's word that nothing in these logs is still to be truncated. `held` is
+    a directory whose `.lock` the caller holds itself.
     """
 
     directories: tuple[Path, ...]
     cluster_id: str | None = None
     end_is_stable: bool = False
+    held: Path | None = None
 
     @property
     def notices(self) -> Sequence[str]:
@@ -63,7 +65,7 @@ class LogDirectorySource:
             raise ConfigurationError("log.dirs names no directory: set it to the broker's log.dirs")
         seen: dict[TopicIdPartition, Path] = {}
         for root in self.directories:
-            directory, compacted = _read_unlocked(root)
+            directory, compacted = _read_unlocked(root, self.held)
             for name, error in directory.damaged.items():
                 yield UnreadablePartition(name, str(error))
             for found in directory.partitions:
@@ -80,7 +82,7 @@ class LogDirectorySource:
     def partition(self, partition: TopicIdPartition) -> PartitionLog | None:
         """Look at one partition, in whichever directory it is."""
         for root in self.directories:
-            directory, compacted = _read_unlocked(root)
+            directory, compacted = _read_unlocked(root, self.held)
             if str(partition) in directory.damaged:
                 raise directory.damaged[str(partition)]
             for found in directory.partitions:
@@ -133,10 +135,11 @@ def _local_segments(files: Sequence[LogSegment]) -> tuple[LocalSegment, ...]:
     )
 
 
-def _read_unlocked(root: Path) -> tuple[LogDirectory, frozenset[str]]:
-    """Return what is in `root`, which nobody holds, and its compacted topics."""
+def _read_unlocked(root: Path, held: Path | None) -> tuple[LogDirectory, frozenset[str]]:
+    """Return what is in `root`, which nobody holds, or it is `held` by ourselves, and its compacted topics."""
     try:
-        ensure_unlocked(root)
+        if root != held:
+            ensure_unlocked(root)
         return read_log_directory(root), _compacted(root)
     except OSError as error:
         raise InvalidLogDirectoryError(f"{root} cannot be read: {error}: give this user the right to") from error

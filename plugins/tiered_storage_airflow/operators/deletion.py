@@ -29,9 +29,7 @@ class PlanTopicDeletionOperator(RemoteLogOperator, SkipMixin):
 
     template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "topic", "topic_id", "is_dry_run")
 
-    def __init__(
-        self, *, topic: str, topic_id: str | None = None, dry_run: bool | str = True, **kwargs: Any
-    ) -> None:
+    def __init__(self, *, topic: str, topic_id: str | None = None, dry_run: bool | str = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.topic = topic
         self.topic_id = topic_id

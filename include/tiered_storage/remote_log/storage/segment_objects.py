@@ -147,6 +147,10 @@ class ObjectRemoteStorageManager:
             return dict.fromkeys(names, error) | failed
         return failed
 
+    def delete_objects(self, names: Sequence[str]) -> Mapping[str, RemoteStorageError]:
+        """Remove objects by their names, whatever they are; return those that may still be there, and why."""
+        return self._client.delete_many(names)
+
     def fetch_bundle(self, metadata: RemoteLogSegmentMetadata) -> dict[IndexKind, bytes]:
         """Return all indexes and the manifest, once marker and bundle are those that the metadata know of.
 
