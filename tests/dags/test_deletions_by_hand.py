@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.airflow_home import AirflowHome
 from support.tiered_site import TIERED, TieredSite, partition, topic_id
 
-DELETABLE = {**TIERED, "remote.deletion.allowed": True}
+DELETABLE = {**TIERED, "remote.deletion.allowed": True, "retention.ms": -1}
 
 
 def test_a_topic_is_deleted_once_its_name_was_confirmed_and_the_next_expiry_takes_its_objects(

@@ -16,6 +16,7 @@ from tiered_storage_airflow.run_time import lease_owner, run_folder
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from tiered_storage.remote_log.copy_plan import Finding
     from tiered_storage.remote_log.repair_plan import RepairPlan
 
 
@@ -23,7 +24,7 @@ class PlanRepairOperator(SelectingOperator, SkipMixin):
     """Audit, and plan what of the anomalies can be mended: by copying anew, and by removing what copies left over.
 
     Returns the path of the plan's copies, for CopySegmentsOperator. A dry run, and a plan with nothing in it, skips
-    everything behind.
+    everything behind; where all that is wrong is left to a person, it fails.
 
     :param deep: look for what is wrong by a deep audit, in this task
     :param dry_run: only show the plan
@@ -62,6 +63,8 @@ class PlanRepairOperator(SelectingOperator, SkipMixin):
             )
         self._show(plan)
         if only_show or plan.is_empty:
+            if plan.advice and not only_show:
+                raise AirflowFailException(_for_a_person(plan.advice))
             self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
         return f"{folder}/plan.jsonl"
 
@@ -116,11 +119,14 @@ class FinishRepairOperator(RemoteLogOperator):
                 failed=len(report.failures),
                 left_to_a_person=len(plan.advice),
             )
-        troubles = [*report.failures, *plan.advice]
-        if troubles:
-            raise AirflowFailException(
-                "not mended: " + "; ".join(f"{finding.partition}: {finding.message}" for finding in troubles)
-            )
+        if troubles := [*report.failures, *plan.advice]:
+            raise AirflowFailException(_for_a_person(troubles))
+
+
+def _for_a_person(findings: Sequence[Finding]) -> str:
+    return f"{len(findings)} anomalies need a person: " + "; ".join(
+        f"{finding.partition}: {finding.message}" for finding in findings
+    )
 
 
 def repair_path(context: Context) -> str:
