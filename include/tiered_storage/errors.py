@@ -25,6 +25,10 @@
     │   ├── RemoteObjectNotFoundError  an object that should be there is not
     │   ├── RemoteObjectCorruptError   an object whose bytes are not those that were sent
     │   └── CopyStuckError             no byte of a copy moved any more, so it was ended
+
+
+    │   └── RemoteObjectCorruptError   an object whose bytes are not those that were sent
+    ├── TargetClusterError             the cluster that a topic is restored into
     └── RemoteMetadataError            the metadata store
         ├── MetadataUnavailableError   locked or out of reach, for a while
         ├── MetadataCorruptError       the metadata store itself is damaged or of a later version
@@ -172,6 +176,12 @@ class RemoteObjectCorruptError(RemoteStorageError):
 
 class CopyStuckError(RemoteStorageError):
     """No byte of a copy moved for too long, so it was ended; what was finished by then is committed."""
+
+
+class TargetClusterError(TieredStorageError):
+    """The cluster that a topic is restored into refused a record, or did not answer; it may later."""
+
+    retriable = True
 
 
 class RemoteMetadataError(TieredStorageError):
