@@ -25,9 +25,6 @@
     │   ├── RemoteObjectNotFoundError  an object that should be there is not
     │   ├── RemoteObjectCorruptError   an object whose bytes are not those that were sent
     │   └── CopyStuckError             no byte of a copy moved any more, so it was ended
-
-
-    │   └── RemoteObjectCorruptError   an object whose bytes are not those that were sent
     ├── TargetClusterError             the cluster that a topic is restored into
     └── RemoteMetadataError            the metadata store
         ├── MetadataUnavailableError   locked or out of reach, for a while

@@ -82,3 +82,14 @@ def topic_param() -> Param:
 def reason_param(title: str, description: str) -> Param:
     """Return a field for words that are kept."""
     return Param("", type="string", maxLength=1000, title=title, description=description)
+
+
+def word_param(name: str, description: str) -> Param:
+    """Return a field for one word, number, path or address, or nothing."""
+    return Param(
+        None,
+        type=["null", "string"],
+        maxLength=4096,
+        title=name.replace("_", " ").capitalize(),
+        description=description,
+    )

@@ -169,9 +169,11 @@ class AirflowHome:
                 .where(BackfillDagRun.backfill_id == backfill.id)
                 .order_by(BackfillDagRun.sort_ordinal)
             ).all()
-        yield [run for run in made if run is not None]
-        with create_session() as session:
-            session.get_one(Backfill, backfill.id).completed_at = datetime.now(UTC)
+        try:
+            yield [run for run in made if run is not None]
+        finally:
+            with create_session() as session:
+                session.get_one(Backfill, backfill.id).completed_at = datetime.now(UTC)
 
     def events_of(self, run: FinishedRun) -> list[dict[str, object]]:
         """Return what else the asset events of `run` say."""
