@@ -13,6 +13,7 @@ from tiered_storage_airflow.hooks.remote_log import RemoteLogHook
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+    from tiered_storage.remote_log.selection import Selection
 
 Overrides = Mapping[str, object] | str | None
 """Properties by name that go over all others, or their JSON."""
@@ -33,6 +34,18 @@ def opened_remote_log(settings: Overrides, remote_storage_conn_id: str) -> Itera
         if error.retriable:
             raise
         raise AirflowFailException(f"{type(error).__name__}: {error}") from error
+
+
+def selected(remote_log: RemoteLogManager, topics: str, partitions: str | None, must_match: bool | str) -> Selection:
+    """Return what is meant. Raises ConfigurationError where it cannot be, or matches nothing and should."""
+    from tiered_storage.errors import ConfigurationError  # noqa: PLC0415 - as above
+    from tiered_storage.remote_log.selection import Selection, parse_partitions  # noqa: PLC0415
+
+    selection = Selection(topics, parse_partitions(partitions or None))
+    if is_switched_on(must_match, "must_match") and (nothing := remote_log.checks.why_nothing_matches(selection)):
+        asked = f"topics {topics!r}" + (f", partitions {partitions}" if partitions else "")
+        raise ConfigurationError(f"{asked}: {nothing}")
+    return selection
 
 
 def is_switched_on(value: object, name: str) -> bool:

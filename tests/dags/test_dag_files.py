@@ -18,8 +18,15 @@ from tiered_storage_airflow.links import ReportLink
 from tiered_storage_airflow.topic_choice import TOPICS, TOPICS_VARIABLE
 
 FILES = sorted((PROJECT / "dags").glob("*.py"))
-OVER_PARTITIONS = ("audit_remote_log", "copy_segments", "enforce_local_retention", "expire_remote_segments")
-TRIED_ONCE = ("audit_remote_log",)
+OVER_PARTITIONS = (
+    "audit_remote_log",
+    "copy_segments",
+    "enforce_local_retention",
+    "expire_remote_segments",
+    "repair_remote_log",
+)
+TRIED_ONCE = ("audit_remote_log", "delete_records", "delete_topic")
+ONLY_SHOWN_UNLESS_ASKED = ("delete_records", "delete_topic", "repair_remote_log")
 SCREEN = 60
 HEAVY = ("numba", "numpy", "pandas", "pyarrow", "obstore", "pyspark", "tiered_storage")
 PARSE = """
@@ -131,6 +138,15 @@ def test_topics_left_empty_are_those_of_the_variable(airflow: AirflowHome, dag_i
     assert dag.params.get_param("topics").schema["type"] == ["null", "string"]
     assert dag.params.get_param("topics").value is None
     assert dag.params.get_param("partitions").value is None
+
+
+@pytest.mark.parametrize("dag_id", ONLY_SHOWN_UNLESS_ASKED)
+def test_what_a_person_deletes_or_repairs_is_only_shown_unless_asked_for_more_and_never_scheduled(
+    airflow: AirflowHome, dag_id: str
+) -> None:
+    dag = airflow.dag(dag_id)
+    assert dag.params.get_param("dry_run").value is True
+    assert dag.schedule is None
 
 
 def test_the_variable_is_among_the_settings_and_means_all_topics_at_first() -> None:

@@ -108,7 +108,7 @@ class AirflowHome:
             run_type=DagRunType.MANUAL,
             triggered_by=DagRunTriggeredByType.REST_API,
         )
-        return self._finish(dag_id, made, folder)
+        return self.finish(dag_id, made, folder)
 
     def run_for_events(
         self, dag_id: str, extras: Sequence[Mapping[str, object]], conf: Mapping[str, object] | None = None
@@ -137,10 +137,18 @@ class AirflowHome:
             run_type=DagRunType.ASSET_TRIGGERED,
             triggered_by=DagRunTriggeredByType.ASSET,
         )
-        return self._finish(dag_id, made)
+        return self.finish(dag_id, made)
 
-    def backfill(self, dag_id: str, first: datetime, last: datetime) -> list[FinishedRun]:
+    def backfill(self, dag_id: str, first: datetime, last: datetime, *, backwards: bool = False) -> list[FinishedRun]:
         """Backfill the logical dates from `first` to `last`, both inclusive, and all again that were there already."""
+        with self.backfilling(dag_id, first, last, backwards=backwards) as made:
+            return [self.finish(dag_id, run) for run in made]
+
+    @contextmanager
+    def backfilling(
+        self, dag_id: str, first: datetime, last: datetime, *, backwards: bool = False
+    ) -> Iterator[list[int]]:
+        """Make a backfill and yield its runs, in the order in which they are to be finished; it ends with the block."""
         from airflow.models.backfill import Backfill, BackfillDagRun, ReprocessBehavior, _create_backfill
         from airflow.utils.session import create_session
         from sqlalchemy import select
@@ -150,7 +158,7 @@ class AirflowHome:
             from_date=first,
             to_date=last,
             max_active_runs=1,
-            reverse=False,
+            reverse=backwards,
             dag_run_conf={},
             triggering_user_name=None,
             reprocess_behavior=ReprocessBehavior.COMPLETED,
@@ -161,10 +169,11 @@ class AirflowHome:
                 .where(BackfillDagRun.backfill_id == backfill.id)
                 .order_by(BackfillDagRun.sort_ordinal)
             ).all()
-        finished = [self._finish(dag_id, run) for run in made if run is not None]
-        with create_session() as session:
-            session.get_one(Backfill, backfill.id).completed_at = datetime.now(UTC)
-        return finished
+        try:
+            yield [run for run in made if run is not None]
+        finally:
+            with create_session() as session:
+                session.get_one(Backfill, backfill.id).completed_at = datetime.now(UTC)
 
     def events_of(self, run: FinishedRun) -> list[dict[str, object]]:
         """Return what else the asset events of `run` say."""
@@ -188,7 +197,8 @@ class AirflowHome:
             kept += [str(row.value) for row in session.scalars(select(XComModel).where(XComModel.run_id == run.run_id))]
         return "\n".join(kept)
 
-    def _finish(self, dag_id: str, made: int, folder: Path = PROJECT / "dags") -> FinishedRun:
+    def finish(self, dag_id: str, made: int, folder: Path = PROJECT / "dags") -> FinishedRun:
+        """Run the run of that id to its end."""
         dag = self.dag(dag_id, folder)
         for task in dag.tasks:
             task.retry_delay, task.retry_exponential_backoff = timedelta(0), 0.0

@@ -6,7 +6,7 @@ them, wherever its log begins. A broker is stopped whenever nobody calls it, wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +27,7 @@ def value_of(epoch: int, offset: int) -> bytes:
 
 @dataclass
 class Brokers:
-    """Broker n has its log directory in `root`/broker-n. `written_by` has the epoch of each offset of the leader."""
+    """Broker n has its log directory in `root`/broker-n; `logs` has the epoch of each offset of each broker's log."""
 
     root: Path
     topic: str = "orders"
@@ -35,9 +35,10 @@ class Brokers:
     count: int = 2
     leader: int = 0
     epoch: int = 0
-    written_by: list[int] = field(default_factory=list)
+    logs: list[list[int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.logs = [[] for _ in range(self.count)]
         for number in range(self.count):
             with unsynced(), LogDirectoryWriter.create(self.directory(number), CLUSTER_ID, clock=lambda: NOW) as writer:
                 writer.create_log(self.topic, 0, self.topic_id, LOG_CONFIG)
@@ -49,6 +50,11 @@ class Brokers:
     def partition_directory(self, number: int) -> Path:
         """Return where a broker's log of the partition is."""
         return self.directory(number) / f"{self.topic}-0"
+
+    @property
+    def written_by(self) -> list[int]:
+        """The epoch of each offset of the leader's log, from offset 0 on, whatever was trimmed since."""
+        return self.logs[self.leader]
 
     @property
     def end(self) -> int:
@@ -65,7 +71,11 @@ class Brokers:
         with unsynced(), LogDirectoryWriter.open(self.directory(number), LOG_CONFIG, clock=lambda: NOW) as writer:
             log = writer.log(self.topic, 0)
             yield log
-            log.update_high_watermark(log.log_end_offset)
+            end, epochs = log.log_end_offset, log.leader_epochs
+            log.update_high_watermark(end)
+        # A log that is opened forgets an epoch in which nothing was written yet; who leads begins it anew.
+        if number == self.leader and (not epochs or epochs[-1].epoch < self.epoch):
+            self._begin_epoch(epochs, end)
 
     def append(self, batches: int = 1) -> None:
         """Let the leader take so many batches."""
@@ -77,7 +87,7 @@ class Brokers:
                     [Record(at, NOW + 1000 * at, b"key", value_of(self.epoch, at)) for at in offsets],
                     leader_epoch=self.epoch,
                 )
-                self.written_by += [self.epoch] * BATCH_RECORDS
+                self.written_by.extend([self.epoch] * BATCH_RECORDS)
 
     def replicate(self, number: int, batches: int | None = None) -> None:
         """Let a follower cut off what its leader does not have, and fetch so many batches, or all that there are."""
@@ -93,21 +103,26 @@ class Brokers:
                 agreed = min(agreed, entry.start_offset)
             if agreed < max(leader.log_start_offset, follower.log_start_offset):
                 follower.truncate_fully_and_start_at(leader.log_start_offset)
+                self.logs[number] = []
             else:
                 follower.truncate_to(agreed)
             while follower.log_end_offset < leader.log_end_offset and (batches is None or batches > 0):
                 follower.append_as_follower(leader.read(follower.log_end_offset, 1))
                 batches = None if batches is None else batches - 1
+            agreed = min(agreed, follower.log_end_offset) if self.logs[number] else 0
+            self.logs[number] = self.logs[number][:agreed] + self.written_by[agreed : follower.log_end_offset]
 
     def elect(self, number: int) -> None:
-        """Let a broker lead a new epoch with the log that it has: what it lacks is lost."""
+        """Let a broker lead a new epoch with the log that it has: what it lacks is lost, what only it has is back."""
         self.epoch += 1
         self.leader = number
-        with self.log(number) as log:
-            end, epochs = log.log_end_offset, log.leader_epochs
-        del self.written_by[end:]
-        checkpoint = self.partition_directory(number) / "leader-epoch-checkpoint"
-        write_leader_epochs(checkpoint, [*epochs, EpochEntry(self.epoch, end)])
+        with self.log(number):
+            pass
+
+    def _begin_epoch(self, epochs: Sequence[EpochEntry], end: int) -> None:
+        checkpoint = self.partition_directory(self.leader) / "leader-epoch-checkpoint"
+        before = (entry for entry in epochs if entry.start_offset < end)
+        write_leader_epochs(checkpoint, [*before, EpochEntry(self.epoch, end)])
 
     def delete_records(self, before: int) -> None:
         """Let the leader's own retention take what is before an offset: its log forgets the leaders of that time."""

@@ -12,6 +12,8 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPar
 MOST_ANOMALIES = 10_000
 """So many anomalies are kept one by one; of an emptied store it is enough to know how many there are."""
 
+_ONLY_SO_MANY = "only the first are named"
+
 
 class AnomalyKind(StrEnum):
     """What can be wrong, in the words of the field."""
@@ -30,6 +32,7 @@ class Anomaly:
 
     `what` names it for a person. `partition` is None for what belongs to none, `segment_id` where no segment is meant.
     `is_leftover`: an unreferenced object that a copy or deletion of ours left behind, so that nobody can miss it.
+    `offsets` are the first and the last (inclusive) of a gap or an overlap.
     """
 
     kind: AnomalyKind
@@ -38,6 +41,7 @@ class Anomaly:
     partition: TopicIdPartition | None = None
     segment_id: str | None = None
     is_leftover: bool = False
+    offsets: tuple[int, int] | None = None
 
     @classmethod
     def of_segment(cls, kind: AnomalyKind, segment: RemoteLogSegmentMetadata, message: str, what: str = "") -> Anomaly:
@@ -96,7 +100,7 @@ class AuditTally:
         self.objects = so_far.objects
         self.size = so_far.size
         self.young = 0
-        self.notices = list(so_far.notices)
+        self.notices = [notice for notice in so_far.notices if not notice.endswith(_ONLY_SO_MANY)]
         self._anomalies = list(so_far.anomalies)
         self._omitted = so_far.omitted
         self._unreferenced = so_far.unreferenced
@@ -138,7 +142,7 @@ class AuditTally:
         if self.young:
             notices.append(f"{self.young} unreferenced objects are younger than remote.log.orphan.grace.ms")
         if self._omitted:
-            notices.append(f"{self._omitted} more anomalies are left out: only the first {MOST_ANOMALIES} are named")
+            notices.append(f"{self._omitted} more anomalies are left out: {_ONLY_SO_MANY}")
         return AuditReport(
             self.segments,
             self.objects,

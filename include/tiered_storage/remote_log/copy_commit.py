@@ -156,8 +156,10 @@ def _decide(
     if isinstance(local, _Local):
         commit.lineage = local.lineage if local.lineage != state.lineage else ()
         if finishing and state.log_start_offset is None:
-            first = min((*visible, *_segments_of(pending[: len(finishing)], known)), key=lambda one: one.start_offset)
-            commit.log_start = _first_log_start(local.log, first)
+            becoming = (*visible, *_segments_of(pending[: len(finishing)], known))
+            # None at all where a newer holder has long deleted what a zombie commits: its lease is refused.
+            first = min(becoming, key=lambda one: one.start_offset, default=None)
+            commit.log_start = None if first is None else _first_log_start(local.log, first)
         if finishing:
             log_start = state.log_start_offset if commit.log_start is None else commit.log_start
             commit.stored = PartitionState(log_start, local.lineage, state.delete_state)

@@ -5,7 +5,7 @@ Planning changes nothing: the plan IS the dry run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from tiered_storage.remote_log.metadata import RemoteLogMetadataManager, Topics
 from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState, TopicIdPartition
 from tiered_storage.remote_log.segment_source import LocalSegment, PartitionLog, SegmentSource, UnreadablePartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
-from tiered_storage.remote_log.topic_decision import decide, is_wanted
+from tiered_storage.remote_log.topic_decision import Decisions
 from tiered_storage.settings import Settings
 
 
@@ -101,10 +101,13 @@ def plan_copy(
     topics: Topics,
     settings: Settings,
     selection: CopySelection,
+    why_no_name: Callable[[TopicIdPartition], str | None] = lambda _: None,
+    replacing: frozenset[str] = frozenset(),
 ) -> CopyPlan:
-    """Look at every partition of `source` and return what is due.
+    """Look at every partition of `source` and return what is due, as if the segments `replacing` were not there.
 
-    Raises whatever `source` and `metadata` raise as a whole; what concerns one partition is in the plan.
+    `why_no_name` says why the store can never hold a partition, None where it can. Raises whatever `source` and
+    `metadata` raise as a whole; what concerns one partition is in the plan.
     """
     if not settings.remote_log_storage_system_enable:
         return CopyPlan((), notices=(Finding("", "nothing is copied: remote.log.storage.system.enable is false"),))
@@ -114,18 +117,19 @@ def plan_copy(
     unreadable: list[Finding] = []
     notices = [Finding("", notice) for notice in source.notices]
     states = metadata.partition_states()
+    decisions = Decisions(topics, settings)
     for log in source.partitions():
         if isinstance(log, UnreadablePartition):
             if not log.is_internal and selection.scope.matches(log.topic, log.number):
                 # Of a topic that nobody asked to copy it is worth knowing, but no failure.
-                told = unreadable if is_wanted(log.topic, topics, settings) else notices
+                told = unreadable if decisions.is_wanted(log.topic) else notices
                 told.append(Finding(log.partition, log.reason))
             continue
         topic = log.topic_id_partition.topic
         if log.is_internal or not selection.scope.matches(topic, log.topic_id_partition.partition):
             continue
         try:
-            decision = decide(log, topics, settings)
+            decision = decisions.of(log)
         except UnsupportedTopicError as error:
             refused.setdefault(topic, Finding(topic, str(error)))
             continue
@@ -134,12 +138,15 @@ def plan_copy(
             continue
         if not decision.copies:
             continue
+        if reason := why_no_name(log.topic_id_partition):
+            refused.setdefault(topic, Finding(topic, reason))
+            continue
         state = states.get(log.topic_id_partition, PartitionState())
         if state.delete_state is not None:
             notices.append(Finding(str(log.topic_id_partition), why_deleted(state.delete_state)))
             continue
         try:
-            found = _look(log, state, metadata, selection.window_end)
+            found = _look(log, state, source, metadata, selection.window_end, replacing)
         except LineageContradictedError as error:
             unreadable.append(Finding(str(log.topic_id_partition), str(error)))
             continue
@@ -151,7 +158,9 @@ def plan_copy(
         notices.append(
             Finding("", f"{left} more segments are due; the next runs take them (copy.max.segments.per.run)")
         )
-    return CopyPlan(tuple(chosen), tuple(refused.values()), tuple(unreadable), tuple(notices), tuple(lineages))
+    return CopyPlan(
+        tuple(chosen), tuple(refused.values()), tuple(unreadable), tuple(notices), tuple(lineages), replacing
+    )
 
 
 def why_deleted(state: PartitionDeleteState) -> str:
@@ -169,18 +178,23 @@ class _Found:
 
 
 def _look(
-    log: PartitionLog, state: PartitionState, metadata: RemoteLogMetadataManager, window_end: int | None
+    log: PartitionLog,
+    state: PartitionState,
+    source: SegmentSource,
+    metadata: RemoteLogMetadataManager,
+    window_end: int | None,
+    replacing: frozenset[str],
 ) -> _Found:
     partition = log.topic_id_partition
     segments = finished(metadata.list_remote_log_segments(partition))
     lineage = whole_lineage(segments, trusted_lineage(state.lineage, log))
-    coverage = Coverage.of(segments, lineage)
+    coverage = Coverage.of((each for each in segments if each.segment_id.id not in replacing), lineage)
     log_start = state.log_start_offset or 0
     due = [
         PlannedSegment(
             partition, segment.log_path, segment.base_offset, end_offset, segment.size, up_to(lineage, end_offset)
         )
-        for segment, end_offset in _closed_by(log, window_end)
+        for segment, end_offset in _closed_by(log, source, window_end)
         if log.log_start_offset <= end_offset < log.stable_offset
         and coverage.lacks(segment.base_offset, end_offset, log_start)
     ]
@@ -191,11 +205,13 @@ def _look(
     return _Found(due, [SeenLineage(partition, lineage)] if lineage != state.lineage else [], notices)
 
 
-def _closed_by(log: PartitionLog, window_end: int | None) -> Iterator[tuple[LocalSegment, int]]:
+def _closed_by(log: PartitionLog, source: SegmentSource, window_end: int | None) -> Iterator[tuple[LocalSegment, int]]:
     """Yield closed segments and their last offsets, up to the first whose successor began after `window_end`."""
     for segment, successor in zip(log.segments, log.segments[1:], strict=False):
-        if window_end is not None and (successor.first_timestamp is None or successor.first_timestamp > window_end):
-            return
+        if window_end is not None:
+            begun = source.first_timestamp(successor)
+            if begun is None or begun > window_end:
+                return
         yield segment, successor.base_offset - 1
 
 

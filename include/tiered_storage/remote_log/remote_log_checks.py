@@ -16,6 +16,7 @@ from tiered_storage.remote_log.rate_limit import RateLimit
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.segment_source import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
+from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.topic_decision import decide, is_wanted
 
@@ -36,7 +37,7 @@ class RemoteLogChecks:
             raise ConfigurationError(nothing)
         report = audit_remote_log(
             self.parts.segments,
-            self._storage(),
+            listing_storage(self.parts.storage),
             selection,
             self.parts.clock,
             grace_ms=self.parts.settings.remote_log_orphan_grace_ms,
@@ -48,7 +49,7 @@ class RemoteLogChecks:
 
     def write_audit_job(self, folder: str, selection: Selection = EVERYTHING) -> AuditJob:
         """Lay the deep part of an audit out in the work area, for workers; a quick audit goes before it."""
-        self._storage()
+        listing_storage(self.parts.storage)
         segments = self.parts.segments
         chosen = (
             segment
@@ -88,17 +89,11 @@ class RemoteLogChecks:
         keep_verdicts(report, self.parts.safety, selection, most, deep=deep)
 
     def _deep_check(self) -> DeepCheck:
-        storage, limit = self._storage(), RateLimit(self.parts.settings.audit_worker_bytes_per_second)
+        storage, limit = (
+            listing_storage(self.parts.storage),
+            RateLimit(self.parts.settings.audit_worker_bytes_per_second),
+        )
         return lambda segment: audit_segment(segment, storage, limit)
-
-    def _storage(self) -> ObjectRemoteStorageManager:
-        storage = self.parts.storage
-        if not isinstance(storage, ObjectRemoteStorageManager):
-            raise ConfigurationError(
-                f"{type(storage).__name__} cannot be audited: only the stores of "
-                "tiered_storage.remote_log.storage.segment_objects list what they hold"
-            )
-        return storage
 
     def _is_copied(self, log: PartitionLog | UnreadablePartition) -> bool:
         if isinstance(log, UnreadablePartition):
@@ -107,3 +102,13 @@ class RemoteLogChecks:
             return decide(log, self.parts.topics, self.parts.settings).copies
         except TieredStorageError:
             return False
+
+
+def listing_storage(storage: RemoteStorageManager) -> ObjectRemoteStorageManager:
+    """Return `storage` where it can list what it holds. Raises ConfigurationError for a user's own."""
+    if not isinstance(storage, ObjectRemoteStorageManager):
+        raise ConfigurationError(
+            f"{type(storage).__name__} cannot be audited: only the stores of "
+            "tiered_storage.remote_log.storage.segment_objects list what they hold"
+        )
+    return storage

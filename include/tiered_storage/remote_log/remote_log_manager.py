@@ -23,9 +23,11 @@ from tiered_storage.remote_log.reader import TieredReader
 from tiered_storage.remote_log.remote_log_checks import RemoteLogChecks
 from tiered_storage.remote_log.remote_log_deletions import RemoteLogDeletions
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
+from tiered_storage.remote_log.remote_log_repairs import RemoteLogRepairs
 from tiered_storage.remote_log.remote_log_restores import RemoteLogRestores
 from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,11 @@ class RemoteLogManager(RemoteLogParts):
         return RemoteLogChecks(self)
 
     @property
+    def repairs(self) -> RemoteLogRepairs:
+        """What mends what a check found."""
+        return RemoteLogRepairs(self, self.deletions.gate)
+
+    @property
     def restores(self) -> RemoteLogRestores:
         """What brings topics back from the store."""
         return RemoteLogRestores(self)
@@ -58,7 +65,11 @@ class RemoteLogManager(RemoteLogParts):
         """Return what a copy run would do now; see plan_copy."""
         limit = max_segments or self.settings.copy_max_segments_per_run
         chosen = CopySelection(selection, window_end, limit)
-        return plan_copy(self.source, self.segments, self.topics, self.settings, chosen)
+        return plan_copy(self.source, self.segments, self.topics, self.settings, chosen, self._why_no_name)
+
+    def _why_no_name(self, partition: TopicIdPartition) -> str | None:
+        storage = self.storage
+        return storage.why_no_name(partition) if isinstance(storage, ObjectRemoteStorageManager) else None
 
     def begin_copy(self, plan: CopyPlan, owner: str, new_segment_id: Callable[[], str] = random_uuid) -> BegunCopy:
         """Take leases and write COPY_SEGMENT_STARTED; see begin_copy."""
@@ -109,6 +120,10 @@ class RemoteLogManager(RemoteLogParts):
             if isinstance(log, PartitionLog) and _is_named(log.topic_id_partition, topic, partition):
                 return log.topic_id_partition
         remote = [found for found in self.segments.list_partitions() if _is_named(found, topic, partition)]
+        if len(remote) > 1:
+            # A life that a person deleted is none to choose from.
+            living = [found for found in remote if self.segments.partition_state(found).delete_state is None]
+            remote = living or remote
         if not remote:
             raise ConfigurationError(
                 f"{topic}-{partition} is neither in log.dirs nor in the remote log; "

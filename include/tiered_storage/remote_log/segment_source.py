@@ -5,7 +5,7 @@ A source reports what it cannot read instead of failing as a whole: one broken p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -17,16 +17,12 @@ from tiered_storage.remote_log.model import TopicIdPartition
 
 @dataclass(frozen=True, slots=True)
 class LocalSegment:
-    """A segment on a broker's disk. `end_offset` is inclusive; an active segment has none yet.
-
-    `first_timestamp` (ms) is that of its first record, None where it holds none or the record has no timestamp.
-    """
+    """A segment on a broker's disk. `end_offset` is inclusive; an active segment has none yet."""
 
     base_offset: int
     end_offset: int | None
     size: int
     log_path: Path
-    first_timestamp: int | None
 
     @property
     def is_active(self) -> bool:
@@ -106,6 +102,13 @@ class SegmentSource(Protocol):
         """Look at one partition now; None where it is not there. Raises as the partition's files demand."""
         ...
 
+    def first_timestamp(self, segment: LocalSegment) -> int | None:
+        """Return the timestamp (ms) of a segment's first record; None where it holds none, or that has none.
+
+        It opens a file: a plan over 100,000 segments asks only where it has to know.
+        """
+        ...
+
 
 def epochs_within(lineage: Sequence[EpochEntry], start_offset: int, end_offset: int) -> tuple[EpochEntry, ...]:
     """Return the part of `lineage` that was written in [`start_offset`, `end_offset`], both inclusive.
@@ -121,10 +124,19 @@ def epochs_within(lineage: Sequence[EpochEntry], start_offset: int, end_offset: 
 class LocalTrim(Protocol):
     """Removes segments from the start of a local log."""
 
-    def trim(self, partition: TopicIdPartition, segments: Sequence[LocalSegment], new_local_start: int) -> None:
-        """Remove `segments`, the oldest of `partition`, so that its log begins at `new_local_start`.
+    def trim(
+        self,
+        partition: TopicIdPartition,
+        segments: Sequence[LocalSegment],
+        new_local_start: int,
+        still_due: Callable[[], int] | None = None,
+    ) -> int:
+        """Remove `segments`, the oldest of `partition`, so that its log begins at `new_local_start`; return where it
+        begins now.
 
-        Raises LogDirectoryLockedError while a broker has the directory, and InvalidLogDirectoryError where `segments`
-        are not (or no longer) the oldest closed ones. A second call does nothing.
+        `still_due` is asked once nobody else can change the log any more: it returns where the log may begin by now,
+        at most `new_local_start`, and what it raises leaves all as it was. Raises LogDirectoryLockedError while a
+        broker has the directory, and InvalidLogDirectoryError where `segments` are not (or no longer) the oldest
+        closed ones. A second call does nothing.
         """
         ...

@@ -10,7 +10,7 @@ from airflow.sdk import BaseOperator
 
 from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
 from tiered_storage_airflow.links import ReportLink
-from tiered_storage_airflow.run_scope import Overrides, is_switched_on, opened_remote_log
+from tiered_storage_airflow.run_scope import Overrides, opened_remote_log, selected
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
@@ -62,14 +62,5 @@ class SelectingOperator(RemoteLogOperator):
         self.must_match = must_match
 
     def selection(self, remote_log: RemoteLogManager) -> Selection:
-        """Return what is meant. Raises ConfigurationError where it cannot be, or matches nothing and should."""
-        from tiered_storage.errors import ConfigurationError
-        from tiered_storage.remote_log.selection import Selection, parse_partitions
-
-        selection = Selection(self.topics, parse_partitions(self.partitions or None))
-        if is_switched_on(self.must_match, "must_match") and (
-            nothing := remote_log.checks.why_nothing_matches(selection)
-        ):
-            asked = f"topics {self.topics!r}" + (f", partitions {self.partitions}" if self.partitions else "")
-            raise ConfigurationError(f"{asked}: {nothing}")
-        return selection
+        """Return what is meant; see selected."""
+        return selected(remote_log, self.topics, self.partitions, self.must_match)

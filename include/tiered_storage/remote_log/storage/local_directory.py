@@ -36,6 +36,7 @@ READ_BACK_BYTES = 1 << 20
 WRITE_BYTES = 1 << 20
 """What one call writes: from 2 MiB on, Linux takes huge pages for the page cache, and finding them costs far more."""
 
+_LONGEST_FILE_NAME = 255
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
@@ -63,6 +64,11 @@ class LocalDirectory:
     def root(self) -> str:
         """The directory as a file:// URL."""
         return self._root.as_uri()
+
+    @property
+    def longest_part(self) -> int:
+        """What file systems take of a name."""
+        return _LONGEST_FILE_NAME
 
     def put(self, name: str, size: int, chunks: Iterator[memoryview], *, more_follows: bool = False) -> WrittenObject:
         """Write an object; see ObjectClient.

@@ -64,6 +64,11 @@ class ObjectClient(Protocol):
         """Where the objects are, as a URL without secrets."""
         ...
 
+    @property
+    def longest_part(self) -> int:
+        """How many bytes a part of a name, between two slashes, may have."""
+        ...
+
     def put(self, name: str, size: int, chunks: Iterator[memoryview], *, more_follows: bool = False) -> WrittenObject:
         """Write `chunks`, `size` bytes together, durably and all or nothing, over whatever was there.
 

@@ -36,7 +36,7 @@ from tiered_storage.remote_log.storage.object_client import (
     StoredObject,
     WrittenObject,
 )
-from tiered_storage.remote_log.storage.object_names import check_object_name
+from tiered_storage.remote_log.storage.object_names import MAX_NAME_BYTES, check_object_name
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
@@ -72,6 +72,11 @@ class ObjectStore:
     def root(self) -> str:
         """The URL of the bucket and the prefix in it."""
         return self._root
+
+    @property
+    def longest_part(self) -> int:
+        """Only the whole name is limited; see object_names.py."""
+        return MAX_NAME_BYTES
 
     def put(
         self,

@@ -6,7 +6,7 @@ whatever has a marker is whole, and whatever has none is nobody's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -18,7 +18,7 @@ from tiered_storage.errors import (
     TieredStorageError,
 )
 from tiered_storage.kafka_log.checksum import crc32c
-from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.storage import IndexKind, LogSegmentData, delete_singly
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
 from tiered_storage.remote_log.storage.index_bundle import HEAD_READ_BYTES, BundleHead, build_bundle, parse_bundle
@@ -34,15 +34,18 @@ from tiered_storage.remote_log.storage.object_names import (
     PartitionDocumentName,
     SegmentObjectName,
     SegmentObjectNames,
+    check_object_name,
     parse_object_name,
     parse_partition_document_name,
     segment_object_names,
+    temporary_name,
 )
 from tiered_storage.remote_log.storage.opening import open_object_client
 from tiered_storage.remote_log.storage.partition_document import PartitionDocuments
-from tiered_storage.remote_log.storage.store_identity import ensure_store_identity
+from tiered_storage.remote_log.storage.store_identity import bind_store_anew, ensure_store_identity
 
 FETCH_BYTES = 4 << 20
+_ANY_ID = "A" * 22
 MAX_BUNDLE_BYTES = 512 << 20
 
 
@@ -68,6 +71,22 @@ class ObjectRemoteStorageManager:
     def open(cls, url: str, options: ObjectStoreOptions) -> Self:
         """Open the store at `url`. Raises ConfigurationError."""
         return cls(open_object_client(url, options))
+
+    def why_no_name(self, partition: TopicIdPartition) -> str | None:
+        """Return why this store can never hold anything of `partition`: its ids or its topic make no name here."""
+        try:
+            names = segment_object_names(RemoteLogSegmentId(partition, _ANY_ID), 0)
+            longest = temporary_name(names.commit_marker, "0" * 16)
+            check_object_name(longest)
+        except ConfigurationError as error:
+            return str(error)
+        part = max(longest.split("/"), key=lambda each: len(each.encode()))
+        if len(part.encode()) <= self._client.longest_part:
+            return None
+        return (
+            f"{self._client.root} takes no name of {len(part.encode())} bytes, such as {part[:80]!r}…, but at most "
+            f"{self._client.longest_part}: keep this topic in a store over the S3 API"
+        )
 
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
         """Store a segment.
@@ -147,6 +166,10 @@ class ObjectRemoteStorageManager:
             return dict.fromkeys(names, error) | failed
         return failed
 
+    def delete_objects(self, names: Sequence[str]) -> Mapping[str, RemoteStorageError]:
+        """Remove objects by their names, whatever they are; return those that may still be there, and why."""
+        return self._client.delete_many(names)
+
     def fetch_bundle(self, metadata: RemoteLogSegmentMetadata) -> dict[IndexKind, bytes]:
         """Return all indexes and the manifest, once marker and bundle are those that the metadata know of.
 
@@ -220,6 +243,10 @@ class ObjectRemoteStorageManager:
     def ensure_identity(self, metadata_uuid: str, known_store_uuid: str | None) -> str:
         """Return the store's UUID, once it is sure that it belongs to those metadata; see ensure_store_identity."""
         return ensure_store_identity(self._client, metadata_uuid, known_store_uuid)
+
+    def bind_anew(self, metadata_uuid: str, remember: Callable[[str], None]) -> str:
+        """Take the store away from the metadata that it belongs to, for those named; see bind_store_anew."""
+        return bind_store_anew(self._client, metadata_uuid, remember)
 
     def close(self) -> None:
         """Close the client."""

@@ -540,6 +540,22 @@ def test_a_zombies_late_commit_is_refused_even_where_its_copies_are_long_deleted
         assert offsets_read(remote_log, 0) == list(range(35))
 
 
+def test_a_zombies_late_commit_is_refused_where_nothing_was_ever_committed(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        zombie = carry_out(remote_log, begin(remote_log, "zombie"))
+        for _ in range(2):
+            files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
+            deleted = remote_log.deletions.delete_marked("expire").deleted
+        assert len(deleted) == 3
+
+        report = remote_log.commit_copy(zombie)
+
+        assert report.committed == ()
+        assert "taken over by expire" in report.failures[0].message
+        assert remote_log.segments.log_start_offset(ORDERS_0) is None
+
+
 def test_a_lease_that_ran_out_but_that_nobody_took_is_still_good(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:
