@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from measuring import STATE, Timings, print_comparison, print_goal, print_machine
+from run_cost import measure_own_cost
 from sample_site import SampleLog, SampleSite
 
 from tiered_storage.remote_log.copy_worker import run_copy_group
@@ -128,10 +129,11 @@ def main() -> int:
     print_machine(directory)
     ours, peer = measure("batches of 16 KiB", BATCHES, directory, arguments.rounds)
     measure("batches of one record of 1 KiB", SINGLE_RECORDS, directory, arguments.rounds)
+    missed = measure_own_cost(directory, arguments.rounds)
     print_machine(directory)
     ratio = ours.median / peer.median
     what = f"one worker, batches of 16 KiB, median to median: {ratio:.2f} of cp and sync, to be at least {GOAL}"
-    return print_goal(what, met=ratio >= GOAL)
+    return print_goal(what, met=ratio >= GOAL) or missed
 
 
 if __name__ == "__main__":

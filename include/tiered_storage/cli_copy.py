@@ -22,9 +22,10 @@ from tiered_storage.cli_session import (
 )
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
+from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_job import CopyJob
-from tiered_storage.remote_log.copy_plan import CopyPlan
-from tiered_storage.remote_log.copy_run import BegunCopy, CommitReport
+from tiered_storage.remote_log.copy_plan import CopyPlan, Finding
+from tiered_storage.remote_log.copy_run import BegunCopy
 from tiered_storage.remote_log.expiry import ExpiryPlan
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.selection import Selection
@@ -67,7 +68,8 @@ def copy(
             _show_plan(due, output)
             return
         begun = remote_log.begin_copy(due, lease_owner("copy"))
-        report = _copy(remote_log, begun, workers)
+        with remote_log.held(begun):
+            report = _copy(remote_log, begun, workers)
     rows = [
         (str(segment.topic_id_partition), segment.start_offset, segment.end_offset, segment.size)
         for segment in report.committed
@@ -98,7 +100,7 @@ def retain(
         if not dry_run:
             report = remote_log.deletions.enforce_local_retention(plans)
             plans = [plan for plan in plans if plan in report.trimmed or not plan.segments]
-            troubles = [*troubles, *report.failures]
+            troubles = [*troubles, *report.failures, *_stopped(report.stopped)]
     rows = [
         (str(each.topic_id_partition), each.new_local_start, len(each.segments), each.size, each.held_back)
         for each in plans
@@ -131,7 +133,7 @@ def expire(
             done, left = remote_log.deletions.mark_expired(plans, owner)
             report = remote_log.deletions.delete_marked(owner, selection)
             plans = [plan for plan in plans if plan.topic_id_partition in done]
-            troubles = [*troubles, *left, *report.left, *report.failures]
+            troubles = [*troubles, *left, *report.left, *report.failures, *_stopped(report.stopped)]
             deleted = len(report.deleted)
     output.rows(
         "Would expire" if dry_run else "Expired", _EXPIRY_COLUMNS, _expiry_rows(plans),
@@ -150,6 +152,10 @@ def _selected(remote_log: RemoteLogManager, topics: str, partitions: str | None,
     return selection
 
 
+def _stopped(why: str | None) -> list[Finding]:
+    return [] if why is None else [Finding("", f"stopped before the end: {why}")]
+
+
 def _expiry_rows(plans: Iterable[ExpiryPlan]) -> list[tuple[object, ...]]:
     return [(str(each.topic_id_partition), each.new_log_start, len(each.segments), each.size) for each in plans]
 
@@ -162,10 +168,7 @@ def _copy(remote_log: RemoteLogManager, begun: BegunCopy, workers: int) -> Commi
     def run_group(number: int) -> int:
         return job.run_group(number, remote_log.storage, description.sizes, remote_log.clock)
 
-    with (
-        remote_log.keep_leases(task.lease for task in begun.tasks),
-        ThreadPoolExecutor(max_workers=workers) as pool,
-    ):
+    with ThreadPoolExecutor(max_workers=workers) as pool:
         list(pool.map(run_group, range(job.groups)))
     return remote_log.commit_copy(job.outcomes())
 

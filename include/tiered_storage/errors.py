@@ -18,6 +18,7 @@
     │   ├── TransactionCoordinatorFencedError  of a transaction coordinator that was replaced
     │   └── UnexpectedAppendOffsetError        it does not go on from the log's end
     ├── DeletionRefusedError           nothing may be deleted there now, by a person's word
+    ├── LineageContradictedError       a local log that a later leader cut: an older replica's
     ├── RemoteStorageError             the object store, for a while or by refusal
     │   ├── RemoteStorageRefusedError  credentials or rights
     │   ├── RemoteStorageFullError     no room at the target
@@ -29,6 +30,7 @@
         ├── InvalidTransitionError     a state change that the life cycle does not know
         ├── LeaseHeldError             another owner works on the partition
         ├── LeaseLostError             our lease was taken over: this attempt must stop
+        ├── OutdatedMetadataError      the store knows what the metadata do not: they are older than it
         └── StoreMismatchError         store and metadata do not carry one another's UUID
 
 `retriable` says whether the same call may succeed later with nothing changed by a person.
@@ -135,6 +137,10 @@ class DeletionRefusedError(TieredStorageError):
     """Nothing may be deleted there now: a person stopped all deletions, or does not allow them there."""
 
 
+class LineageContradictedError(TieredStorageError):
+    """A local log is an older replica's: a leader is known that it never heard of, and that cut it."""
+
+
 class RemoteStorageError(TieredStorageError):
     """The object store did not do what was asked; it may later."""
 
@@ -189,6 +195,10 @@ class LeaseHeldError(RemoteMetadataError):
 
 class LeaseLostError(RemoteMetadataError):
     """Our lease was taken over: whatever this attempt still produces is refused."""
+
+
+class OutdatedMetadataError(RemoteMetadataError):
+    """The store knows of leases or segments that the metadata never heard of: they were restored from an old backup."""
 
 
 class StoreMismatchError(RemoteMetadataError):

@@ -40,6 +40,17 @@ def test_a_held_lease_is_refused_naming_the_holder_and_until_when(leases: Leases
     assert refused.value.retriable
 
 
+def test_the_number_of_the_newest_lease_is_known_whether_it_is_held_or_not(leases: Leases, clock: ManualClock) -> None:
+    assert leases.fencing_number(ORDERS_0) == 0
+
+    leases.release(leases.acquire(ORDERS_0, "run-1", 60_000))
+    assert leases.fencing_number(ORDERS_0) == 1
+    leases.acquire(ORDERS_0, "run-2", 60_000)
+    clock.now += 60_001
+    assert leases.fencing_number(ORDERS_0) == 2
+    assert leases.fencing_number(ORDERS_1) == 0
+
+
 def test_partitions_are_held_apart(leases: Leases) -> None:
     leases.acquire(ORDERS_0, "run-1", 60_000)
     reborn = replace(ORDERS_0, topic_id="topic-id-of-orders-created-anew")

@@ -142,10 +142,34 @@ def test_a_lease_of_another_partition_is_refused(store: SqlMetadataStore, lease:
     assert store.segments.partition_states() == {}
 
 
-def test_a_lineage_takes_the_place_of_an_earlier_one(store: SqlMetadataStore, lease: Lease) -> None:
-    for lineage in (LINEAGE, (), (EpochEntry(9, 1),)):
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        ((), LINEAGE),
+        # A broker that was trimmed has forgotten where epoch 3 began, and the ones before it.
+        ((EpochEntry(3, 2**40 + 7), EpochEntry(5, 2**41)), (*LINEAGE[:2], EpochEntry(5, 2**41))),
+        # A later leader cut what those before it had written.
+        ((EpochEntry(9, 1),), (LINEAGE[0], EpochEntry(9, 1))),
+        ((EpochEntry(9, 0),), (EpochEntry(9, 0),)),
+        # An older replica never heard of epochs 3 and 4.
+        ((EpochEntry(0, 0), EpochEntry(1, 7)), LINEAGE),
+    ],
+)
+def test_a_lineage_is_kept_with_what_was_known_of_it(
+    store: SqlMetadataStore, lease: Lease, told: tuple[EpochEntry, ...], kept: tuple[EpochEntry, ...]
+) -> None:
+    for lineage in (LINEAGE, told):
         store.segments.put_lineage(ORDERS_0, lineage, lease)
-        assert store.segments.partition_state(ORDERS_0).lineage == lineage
+
+    assert store.segments.partition_state(ORDERS_0).lineage == kept
+
+
+def test_lineages_of_one_partition_are_kept_in_order(store: SqlMetadataStore, lease: Lease) -> None:
+    first, second = (EpochEntry(0, 0), EpochEntry(2, 20)), (EpochEntry(2, 25), EpochEntry(3, 30))
+
+    store.segments.put_lineages([(ORDERS_0, first, lease), (ORDERS_0, second, lease)])
+
+    assert store.segments.partition_state(ORDERS_0).lineage == (*first, EpochEntry(3, 30))
 
 
 @pytest.mark.parametrize("second", [EpochEntry(2, 20), EpochEntry(1, 20), EpochEntry(3, 9)])

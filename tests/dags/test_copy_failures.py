@@ -16,8 +16,8 @@ import pytest
 from support.airflow_home import AirflowHome
 from support.tiered_site import TIERED, TieredSite
 from tiered_storage.errors import LogDirectoryLockedError, MetadataUnavailableError
+from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_messages import CopyOutcome
-from tiered_storage.remote_log.copy_run import CommitReport
 from tiered_storage.remote_log.log_directory_source import LogDirectorySource
 from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager

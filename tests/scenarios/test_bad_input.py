@@ -31,8 +31,8 @@ from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.log_segment import list_segments
 from tiered_storage.kafka_log.record import Record
+from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_messages import CopyOutcome
-from tiered_storage.remote_log.copy_run import CommitReport
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 
 SEGMENT_BYTES = 4096

@@ -24,12 +24,15 @@ from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorag
 
 ORDERS_0, ORDERS_1 = (partition_of("orders", number) for number in range(2))
 PAYMENTS_0 = partition_of("payments")
+GENERATIONS = {1: "0001", 2: "0002"}
+"""Each with the schema of its metadata."""
+
 LATER = YESTERDAY + 1_000
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return taken_up(1, tmp_path / "site")
+@pytest.fixture(params=GENERATIONS)
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return taken_up(request.param, tmp_path / "site")
 
 
 def database_of(root: Path) -> Path:
@@ -42,8 +45,12 @@ def schema_of(root: Path) -> str:
         return str(version)
 
 
-def test_the_golden_state_is_of_the_first_schema_and_is_migrated(root: Path) -> None:
-    assert schema_of(generation(1)) == "0001"
+@pytest.mark.parametrize(("number", "schema"), GENERATIONS.items())
+def test_each_golden_state_is_of_its_schema(number: int, schema: str) -> None:
+    assert schema_of(generation(number)) == schema
+
+
+def test_the_golden_state_is_migrated(root: Path) -> None:
     with open_at(root):
         pass
     assert schema_of(root) == SCHEMA_VERSION

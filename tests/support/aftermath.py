@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from support.command_line import CommandResult, run_on
 from support.remote_logs import RemoteLogFiles, assert_clean, record
+from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_job import CopyJob
-from tiered_storage.remote_log.copy_run import CommitReport
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.segment_source import PartitionLog

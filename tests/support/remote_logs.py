@@ -30,8 +30,9 @@ from tiered_storage.kafka_log.log_segment import LogSegment, list_segments
 from tiered_storage.kafka_log.record import Record
 from tiered_storage.kafka_log.record_batch import encode_batch
 from tiered_storage.remote_log.copier import CopySizes
+from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_messages import CopyOutcome
-from tiered_storage.remote_log.copy_run import BegunCopy, CommitReport
+from tiered_storage.remote_log.copy_run import BegunCopy
 from tiered_storage.remote_log.metadata.sql_store import open_metadata_store
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
@@ -165,7 +166,7 @@ class RemoteLogFiles:
 
     def objects(self, suffix: str = "") -> list[Path]:
         """Return the files of segments in the store whose names end so, in order."""
-        return sorted(path for path in self.store.rglob(f"*{suffix}") if path.is_file() and path.name != "store.json")
+        return sorted(path for path in self.store.rglob(f"*{suffix}") if path.is_file() and path.suffix != ".json")
 
 
 ENABLED = {

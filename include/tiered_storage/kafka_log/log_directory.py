@@ -13,12 +13,12 @@ Source: released Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tiered_storage.errors import CorruptIndexError, InvalidLogDirectoryError
-from tiered_storage.kafka_log.log_segment import awaits_swap, list_segments
+from tiered_storage.kafka_log.log_segment import awaits_swap, has_segment
 from tiered_storage.kafka_log.meta_properties import META_PROPERTIES, MetaProperties
 from tiered_storage.kafka_log.offset_checkpoint import (
     HIGH_WATERMARK_CHECKPOINT,
@@ -30,6 +30,7 @@ from tiered_storage.kafka_log.topic_partition import (
     CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,
     parse_partition_directory,
+    partition_directory_name,
 )
 
 _SUFFIX_REASONS = {
@@ -86,18 +87,38 @@ def read_log_directory(root: Path) -> LogDirectory:
     Raises InvalidLogDirectoryError where `root` is not a Kafka log directory, CorruptIndexError where meta.properties
     or a checkpoint is broken. A broken file of one partition costs only that partition: see `LogDirectory.damaged`.
     """
+    return _read(root, sorted(entry for entry in _entries(root) if entry.is_dir()))
+
+
+def read_partition_directory(root: Path, topic: str, partition: int) -> LogDirectory:
+    """Read no more of the log directory `root` than one partition and the checkpoints.
+
+    Raises as `read_log_directory`.
+    """
+    directory = root / partition_directory_name(topic, partition)
+    if not directory.is_dir():
+        # Whether `root` is a log directory at all, the others may have to tell.
+        return replace(read_log_directory(root), partitions=(), skipped={}, damaged={})
+    return _read(root, [directory])
+
+
+def _entries(root: Path) -> Iterator[Path]:
     if not root.is_dir():
         raise InvalidLogDirectoryError(f"{root} is no directory; name one of a broker's log.dirs")
+    return root.iterdir()
+
+
+def _read(root: Path, directories: Iterable[Path]) -> LogDirectory:
     partitions: list[PartitionDirectory] = []
     skipped: dict[str, str] = {}
     damaged: dict[str, CorruptIndexError] = {}
-    for directory in sorted(entry for entry in root.iterdir() if entry.is_dir()):
+    for directory in directories:
         name = parse_partition_directory(directory.name)
         if name is None:
             skipped[directory.name] = _no_partition(directory.name)
         elif name[0] == CLUSTER_METADATA_TOPIC:
             skipped[directory.name] = "it is the log of the KRaft controllers"
-        elif not list_segments(directory):
+        elif not has_segment(directory):
             skipped[directory.name] = _NO_SEGMENT[awaits_swap(directory)]
         else:
             try:

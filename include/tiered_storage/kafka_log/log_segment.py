@@ -83,6 +83,22 @@ def list_segments(partition_directory: Path) -> list[LogSegment]:
     return [LogSegment(offset, partition_directory) for offset in offsets if offset <= _MAX_OFFSET]
 
 
+def segment_sizes(partition_directory: Path) -> list[tuple[LogSegment, int]]:
+    """Return what `list_segments` does, each with the bytes of its `.log` file.
+
+    Raises FileNotFoundError where one goes meanwhile.
+    """
+    with os.scandir(partition_directory) as entries:
+        sizes = {int(entry.name[:20]): entry.stat().st_size for entry in entries if _is_file(entry, _LOG_FILE)}
+    return [(LogSegment(at, partition_directory), size) for at, size in sorted(sizes.items()) if at <= _MAX_OFFSET]
+
+
+def has_segment(partition_directory: Path) -> bool:
+    """Say whether there is any segment at all."""
+    with os.scandir(partition_directory) as entries:
+        return any(_is_file(entry, _LOG_FILE) and int(entry.name[:20]) <= _MAX_OFFSET for entry in entries)
+
+
 def awaits_swap(partition_directory: Path) -> bool:
     """Say whether a segment is about to be swapped in there, whatever else there is."""
     return bool(_files(partition_directory, _SWAPPED_LOG_FILE))
@@ -90,4 +106,8 @@ def awaits_swap(partition_directory: Path) -> bool:
 
 def _files(directory: Path, name: re.Pattern[str]) -> list[str]:
     with os.scandir(directory) as entries:
-        return [entry.name for entry in entries if name.fullmatch(entry.name) and entry.is_file()]
+        return [entry.name for entry in entries if _is_file(entry, name)]
+
+
+def _is_file(entry: os.DirEntry[str], name: re.Pattern[str]) -> bool:
+    return name.fullmatch(entry.name) is not None and entry.is_file()

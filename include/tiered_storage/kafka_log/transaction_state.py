@@ -10,7 +10,7 @@ Source: KIP-98; released Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,14 +25,16 @@ from tiered_storage.kafka_log.producer_snapshot import read_producer_snapshot
 from tiered_storage.kafka_log.segment_scan import iterate_segment
 
 
-def last_stable_offset(partition_directory: Path, high_watermark: int) -> int:
+def last_stable_offset(
+    partition_directory: Path, high_watermark: int, segments: Sequence[LogSegment] | None = None
+) -> int:
     """Return the offset below which the partition's log is stable: `high_watermark`, or less where one is open there.
 
     Starts from the producer snapshot at the highest base offset of a segment up to `high_watermark`, and reads the log
-    from there; without any snapshot it reads all segments. Raises CorruptIndexError for a broken snapshot,
-    CorruptRecordError for a broken batch.
+    from there; without any snapshot it reads all segments. `segments` are those of the partition, where they are known.
+    Raises CorruptIndexError for a broken snapshot, CorruptRecordError for a broken batch.
     """
-    segments = list_segments(partition_directory)
+    segments = list_segments(partition_directory) if segments is None else segments
     first, transactions = _latest_snapshot(segments, high_watermark)
     for segment in segments[first:]:
         if segment.base_offset >= high_watermark:
@@ -74,7 +76,7 @@ class OpenTransactions:
             self.first_offsets.pop(int(batches.producer_id[row]), None)
 
 
-def _latest_snapshot(segments: list[LogSegment], high_watermark: int) -> tuple[int, OpenTransactions]:
+def _latest_snapshot(segments: Sequence[LogSegment], high_watermark: int) -> tuple[int, OpenTransactions]:
     """Return the segment to read from, as its place in `segments`, and what is open where it begins."""
     for i in range(len(segments) - 1, -1, -1):
         path = producer_snapshot_path(segments[i].directory, segments[i].base_offset)

@@ -71,7 +71,7 @@ class _Audit:
         """Audit one partition, of whose objects `listed` are all that were there."""
         segments = list(self.metadata.list_remote_log_segments(partition))
         suspicious = self._unreferenced(listed, segments)
-        self.tally.objects += len(listed)
+        self.tally.objects += sum(found.document is None for found in listed.values())
         # A folder can be listed in two parts where a topic's name changed: then its segments were looked at already.
         if partition not in self.seen:
             self.seen.add(partition)
@@ -136,13 +136,13 @@ class _Audit:
     ) -> Sequence[Anomaly]:
         local = self.local_logs.range_of(partition) if self.local_logs else None
         state = self.metadata.partition_state(partition)
-        if not any(offset_anomalies(partition, segments, state, local)) and not reaches_too_far(segments, local):
+        if not any(offset_anomalies(partition, segments, state, local)) and not reaches_too_far(segments, state, local):
             return ()
         # Once more: a leader may have changed, or a trim or an expiry have ended.
         local = self.local_logs.range_now(partition) if self.local_logs else None
         state = self.metadata.partition_state(partition)
         segments = list(self.metadata.list_remote_log_segments(partition))
-        if ends := reaches_too_far(segments, local):
+        if ends := reaches_too_far(segments, state, local):
             self.tally.notices.append(
                 f"{partition}: the remote log ends with offset {ends[0]}, the local one is stable up to {ends[1]} "
                 "only: is it an old one, or was it cut?"
@@ -177,13 +177,17 @@ class _Audit:
 
 
 def _is_referenced(found: ListedObject, known: set[str]) -> bool:
+    if found.document is not None:
+        return not found.document.temporary
     return found.segment is not None and not found.segment.temporary and found.segment.segment_id.id in known
 
 
 def _unreferenced_anomaly(partition: TopicIdPartition, found: ListedObject, known: frozenset[str]) -> Anomaly:
     segment_id = None if found.segment is None else found.segment.segment_id.id
-    is_known = segment_id in known
-    if found.segment is None:
+    is_known = segment_id in known or found.document is not None
+    if found.document is not None:
+        why = "left behind by a writer that was killed; the next one of the partition removes it"
+    elif found.segment is None:
         why = "its name is none of a segment's: another program put it here; remove it, or move it away"
     elif not is_known:
         why = (

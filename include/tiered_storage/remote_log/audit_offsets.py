@@ -13,6 +13,7 @@ from tiered_storage.errors import TieredStorageError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.audit_report import Anomaly, AnomalyKind
 from tiered_storage.remote_log.coverage import Coverage, finished
+from tiered_storage.remote_log.lineage import merged
 from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.segment_source import (
     PartitionLog,
@@ -84,7 +85,7 @@ def offset_anomalies(
 
     Before our log start was ever set nothing was promised, so that nothing is missing at either end.
     """
-    coverage = Coverage.of(segments, local.leader_epochs if local else ())
+    coverage = Coverage.of(segments, _lineage(state, local))
     for start, end in _missing(coverage, state.log_start_offset, local):
         if end >= (state.log_start_offset or 0):
             message = f"offsets {max(start, state.log_start_offset or 0)} to {end} are in no segment"
@@ -97,12 +98,18 @@ def offset_anomalies(
             yield Anomaly(AnomalyKind.OVERLAP, str(partition), message, partition, other.segment_id.id)
 
 
-def reaches_too_far(segments: Sequence[RemoteLogSegmentMetadata], local: LocalRange | None) -> tuple[int, int] | None:
+def reaches_too_far(
+    segments: Sequence[RemoteLogSegmentMetadata], state: PartitionState, local: LocalRange | None
+) -> tuple[int, int] | None:
     """Return the end of the remote log and that of the stable local one (both inclusive) where the first is later."""
-    end = None if local is None else Coverage.of(segments, local.leader_epochs).end_offset
+    end = None if local is None else Coverage.of(segments, _lineage(state, local)).end_offset
     if local is None or end is None or end < local.stable_offset:
         return None
     return end, local.stable_offset - 1
+
+
+def _lineage(state: PartitionState, local: LocalRange | None) -> tuple[EpochEntry, ...]:
+    return merged(state.lineage, local.leader_epochs if local else ())
 
 
 def _missing(coverage: Coverage, log_start: int | None, local: LocalRange | None) -> Iterator[tuple[int, int]]:

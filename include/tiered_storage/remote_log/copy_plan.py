@@ -5,24 +5,25 @@ Planning changes nothing: the plan IS the dry run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tiered_storage.errors import TieredStorageError, UnsupportedTopicError
+from tiered_storage.errors import LineageContradictedError, TieredStorageError, UnsupportedTopicError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.coverage import Coverage, finished
+from tiered_storage.remote_log.lineage import trusted_lineage, up_to, whole_lineage
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager, Topics
-from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState, TopicIdPartition
 from tiered_storage.remote_log.segment_source import LocalSegment, PartitionLog, SegmentSource, UnreadablePartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
-from tiered_storage.remote_log.topic_decision import decide, is_wanted
+from tiered_storage.remote_log.topic_decision import Decisions
 from tiered_storage.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedSegment:
-    """A closed local segment that is due. `end_offset` is inclusive; `lineage` reaches up to it."""
+    """A closed local segment that is due. `end_offset` is inclusive; `lineage` is all we know of leaders up to it."""
 
     topic_id_partition: TopicIdPartition
     log_path: Path
@@ -41,17 +42,34 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenLineage:
+    """The lineage of a partition, of which we know more now than we kept."""
+
+    topic_id_partition: TopicIdPartition
+    leader_epochs: tuple[EpochEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CopyPlan:
     """The segments that are due, and what was left out and why.
 
-    `refused` are partitions that must not be tiered though somebody asked for it; `unreadable` ones could not be
-    looked at. Both make a run fail at its end, after everything else was done.
+    `lineages` are to be kept, also of partitions where nothing is due: a broker that is trimmed forgets. `refused` are
+    partitions that must not be tiered though somebody asked for it; `unreadable` ones could not be looked at. Both make
+    a run fail at its end, after everything else was done. `replacing` are ids of remote segments that are copied anew,
+    for a repair: they count as if they were not there.
     """
 
     segments: tuple[PlannedSegment, ...]
     refused: tuple[Finding, ...] = ()
     unreadable: tuple[Finding, ...] = ()
     notices: tuple[Finding, ...] = ()
+    lineages: tuple[SeenLineage, ...] = ()
+    replacing: frozenset[str] = frozenset()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether a run has nothing to do."""
+        return not self.segments and not self.lineages
 
     @property
     def size(self) -> int:
@@ -83,29 +101,34 @@ def plan_copy(
     topics: Topics,
     settings: Settings,
     selection: CopySelection,
+    why_no_name: Callable[[TopicIdPartition], str | None] = lambda _: None,
 ) -> CopyPlan:
     """Look at every partition of `source` and return what is due.
 
-    Raises whatever `source` and `metadata` raise as a whole; what concerns one partition is in the plan.
+    `why_no_name` says why the store can never hold a partition, None where it can. Raises whatever `source` and
+    `metadata` raise as a whole; what concerns one partition is in the plan.
     """
     if not settings.remote_log_storage_system_enable:
         return CopyPlan((), notices=(Finding("", "nothing is copied: remote.log.storage.system.enable is false"),))
     segments: list[PlannedSegment] = []
+    lineages: list[SeenLineage] = []
     refused: dict[str, Finding] = {}
     unreadable: list[Finding] = []
     notices = [Finding("", notice) for notice in source.notices]
+    states = metadata.partition_states()
+    decisions = Decisions(topics, settings)
     for log in source.partitions():
         if isinstance(log, UnreadablePartition):
             if not log.is_internal and selection.scope.matches(log.topic, log.number):
                 # Of a topic that nobody asked to copy it is worth knowing, but no failure.
-                told = unreadable if is_wanted(log.topic, topics, settings) else notices
+                told = unreadable if decisions.is_wanted(log.topic) else notices
                 told.append(Finding(log.partition, log.reason))
             continue
         topic = log.topic_id_partition.topic
         if log.is_internal or not selection.scope.matches(topic, log.topic_id_partition.partition):
             continue
         try:
-            decision = decide(log, topics, settings)
+            decision = decisions.of(log)
         except UnsupportedTopicError as error:
             refused.setdefault(topic, Finding(topic, str(error)))
             continue
@@ -114,33 +137,60 @@ def plan_copy(
             continue
         if not decision.copies:
             continue
-        due, partition_notices = _due(log, metadata, selection)
-        segments.extend(due)
-        notices.extend(partition_notices)
+        if reason := why_no_name(log.topic_id_partition):
+            refused.setdefault(topic, Finding(topic, reason))
+            continue
+        state = states.get(log.topic_id_partition, PartitionState())
+        if state.delete_state is not None:
+            notices.append(Finding(str(log.topic_id_partition), why_deleted(state.delete_state)))
+            continue
+        try:
+            found = _look(log, state, source, metadata, selection.window_end)
+        except LineageContradictedError as error:
+            unreadable.append(Finding(str(log.topic_id_partition), str(error)))
+            continue
+        segments.extend(found.due)
+        lineages.extend(found.lineages)
+        notices.extend(found.notices)
     chosen, left = _limit(segments, selection.max_segments)
     if left:
         notices.append(
             Finding("", f"{left} more segments are due; the next runs take them (copy.max.segments.per.run)")
         )
-    return CopyPlan(tuple(chosen), tuple(refused.values()), tuple(unreadable), tuple(notices))
+    return CopyPlan(tuple(chosen), tuple(refused.values()), tuple(unreadable), tuple(notices), tuple(lineages))
 
 
-def _due(
-    log: PartitionLog, metadata: RemoteLogMetadataManager, selection: CopySelection
-) -> tuple[list[PlannedSegment], list[Finding]]:
+def why_deleted(state: PartitionDeleteState) -> str:
+    """Return why nothing is copied of a partition whose deletion has come so far."""
+    return f"its remote log is being deleted ({state.name}): nothing more of it is copied"
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What is due of one partition, and what else its local log told."""
+
+    due: list[PlannedSegment]
+    lineages: list[SeenLineage]
+    notices: list[Finding]
+
+
+def _look(
+    log: PartitionLog,
+    state: PartitionState,
+    source: SegmentSource,
+    metadata: RemoteLogMetadataManager,
+    window_end: int | None,
+) -> _Found:
     partition = log.topic_id_partition
-    coverage = Coverage.of(metadata.list_remote_log_segments(partition), log.leader_epochs)
-    log_start = metadata.log_start_offset(partition) or 0
+    segments = finished(metadata.list_remote_log_segments(partition))
+    lineage = whole_lineage(segments, trusted_lineage(state.lineage, log))
+    coverage = Coverage.of(segments, lineage)
+    log_start = state.log_start_offset or 0
     due = [
         PlannedSegment(
-            partition,
-            segment.log_path,
-            segment.base_offset,
-            end_offset,
-            segment.size,
-            tuple(entry for entry in log.leader_epochs if entry.start_offset <= end_offset),
+            partition, segment.log_path, segment.base_offset, end_offset, segment.size, up_to(lineage, end_offset)
         )
-        for segment, end_offset in _closed_by(log, selection.window_end)
+        for segment, end_offset in _closed_by(log, source, window_end)
         if log.log_start_offset <= end_offset < log.stable_offset
         and coverage.lacks(segment.base_offset, end_offset, log_start)
     ]
@@ -148,14 +198,16 @@ def _due(
     if coverage.end_offset is not None and coverage.end_offset + 1 < log.log_start_offset:
         gap = f"offsets {coverage.end_offset + 1} to {log.log_start_offset - 1} went locally and were never copied"
         notices.append(Finding(str(partition), gap))
-    return due, notices
+    return _Found(due, [SeenLineage(partition, lineage)] if lineage != state.lineage else [], notices)
 
 
-def _closed_by(log: PartitionLog, window_end: int | None) -> Iterator[tuple[LocalSegment, int]]:
+def _closed_by(log: PartitionLog, source: SegmentSource, window_end: int | None) -> Iterator[tuple[LocalSegment, int]]:
     """Yield closed segments and their last offsets, up to the first whose successor began after `window_end`."""
     for segment, successor in zip(log.segments, log.segments[1:], strict=False):
-        if window_end is not None and (successor.first_timestamp is None or successor.first_timestamp > window_end):
-            return
+        if window_end is not None:
+            begun = source.first_timestamp(successor)
+            if begun is None or begun > window_end:
+                return
         yield segment, successor.base_offset - 1
 
 

@@ -1,29 +1,33 @@
-"""A copy run's two ends: beginning the copies of a plan under leases, and committing what came of them.
+"""The beginning of a copy run: leases are taken, and what is going to be copied is written down.
 
-Between them anything may move the bytes: a Spark job, or this process. Nothing there touches the metadata store.
+Then anything may move the bytes: a Spark job, or this process. Nothing there touches the metadata store. The end of a
+run is in copy_commit.py.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import InvalidTransitionError, LeaseHeldError, LeaseLostError, TieredStorageError
-from tiered_storage.remote_log.copy_messages import CopyOutcome, CopyTask
-from tiered_storage.remote_log.copy_plan import CopyPlan, Finding, PlannedSegment
-from tiered_storage.remote_log.coverage import Coverage, on_lineage
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.copy_messages import CopyTask
+from tiered_storage.remote_log.copy_plan import CopyPlan, Finding, PlannedSegment, why_deleted
+from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.lineage import merged, up_to, whole_lineage
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
     Lease,
+    PartitionState,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     SegmentState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.segment_source import PartitionLog, SegmentSource, epochs_within
+from tiered_storage.remote_log.segment_source import epochs_within
+from tiered_storage.remote_log.storage import RemoteStorageManager
+from tiered_storage.remote_log.store_states import outdated_leases, raise_first, write_partition_states
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,275 +37,203 @@ class BegunCopy:
     tasks: tuple[CopyTask, ...]
     left: tuple[Finding, ...]
 
-
-@dataclass(frozen=True, slots=True)
-class CommitReport:
-    """What became visible to readers, and what a person must look at: failed copies and damaged files."""
-
-    committed: tuple[RemoteLogSegmentMetadata, ...]
-    failures: tuple[Finding, ...]
-    damages: tuple[Finding, ...]
-    notices: tuple[Finding, ...]
-    retriable: bool
-
     @property
-    def is_whole(self) -> bool:
-        """Whether all that was asked for was done and nothing was found damaged."""
-        return not self.failures and not self.damages
+    def leases(self) -> list[Lease]:
+        """The leases that the tasks are done under."""
+        return sorted({task.lease for task in self.tasks}, key=lambda lease: lease.topic_id_partition)
 
 
 def begin_copy(
     plan: CopyPlan,
     metadata: RemoteLogMetadataManager,
     leases: Leases,
+    storage: RemoteStorageManager,
     *,
     owner: str,
     lease_duration_ms: int,
     clock: Clock,
     new_segment_id: Callable[[], str],
 ) -> BegunCopy:
-    """Take the leases, write COPY_SEGMENT_STARTED for every segment that is still due, and return the tasks.
+    """Take the leases, keep the lineages that the plan saw, and write COPY_SEGMENT_STARTED for all that is still due.
 
     What an earlier holder began and never finished is marked for deletion: its lease is gone, so it can never be
-    committed. A partition that somebody else holds is left to them. Raises what the metadata store raises.
+    committed. A partition that somebody else holds is left to them, and one that changed too much since it was planned
+    to the next run. Raises OutdatedMetadataError, and what the metadata store and the object store raise, with the
+    leases given back.
     """
-    by_partition: dict[TopicIdPartition, list[PlannedSegment]] = defaultdict(list)
+    planned: dict[TopicIdPartition, list[PlannedSegment]] = {each.topic_id_partition: [] for each in plan.lineages}
+    seen: dict[TopicIdPartition, tuple[EpochEntry, ...]] = {}
     for segment in plan.segments:
-        by_partition[segment.topic_id_partition].append(segment)
-    tasks: list[CopyTask] = []
-    left: list[Finding] = []
-    for partition, segments in by_partition.items():
-        try:
-            lease = leases.acquire(partition, owner, lease_duration_ms)
-        except LeaseHeldError as error:
-            left.append(Finding(str(partition), str(error)))
-            continue
-        abandon_unfinished(partition, metadata, lease, clock)
-        started = _start(partition, segments, metadata, lease, clock, new_segment_id)
-        if not started:
-            leases.release(lease)
-        tasks.extend(started)
-    return BegunCopy(tuple(tasks), tuple(left))
+        planned.setdefault(segment.topic_id_partition, []).append(segment)
+        seen[segment.topic_id_partition] = segment.lineage
+    seen |= {each.topic_id_partition: each.leader_epochs for each in plan.lineages}
+    taken = leases.acquire_many(planned, owner, lease_duration_ms)
+    begun: list[_BegunPartition] = []
+    try:
+        raise_first(outdated_leases(storage, taken.granted))
+        for lease in taken.granted:
+            partition = lease.topic_id_partition
+            begun.append(
+                _begin(
+                    lease, planned[partition], seen.get(partition, ()), plan.replacing, metadata, clock, new_segment_id
+                )
+            )
+        _keep_in_store(begun, storage, clock())
+        refused = _write(begun, metadata)
+    except BaseException:
+        leases.release_many(taken.granted)
+        raise
+    idle = [each.lease for each in begun if not each.tasks or each.partition in refused]
+    if idle:
+        leases.release_many(idle)
+    return BegunCopy(
+        tuple(task for each in begun if each.partition not in refused for task in each.tasks),
+        (
+            *(Finding(str(each.topic_id_partition), str(each.reason)) for each in taken.refused),
+            *(finding for each in begun for finding in each.left),
+            *(Finding(str(partition), reason) for partition, reason in refused.items()),
+        ),
+    )
+
+
+def unfinished_before(
+    segments: Iterable[RemoteLogSegmentMetadata], lease: Lease, clock: Clock
+) -> list[RemoteLogSegmentMetadataUpdate]:
+    """Return the steps that mark those of `segments` for deletion whose copies began under an earlier lease."""
+    return [
+        RemoteLogSegmentMetadataUpdate(segment.segment_id, SegmentState.DELETE_SEGMENT_STARTED, clock())
+        for segment in segments
+        if segment.state is SegmentState.COPY_SEGMENT_STARTED and segment.fencing_number < lease.fencing_number
+    ]
 
 
 def abandon_unfinished(
     partition: TopicIdPartition, metadata: RemoteLogMetadataManager, lease: Lease, clock: Clock
 ) -> int:
-    """Mark the copies that began under an earlier lease for deletion; return how many."""
-    unfinished = [
-        segment
-        for segment in metadata.list_remote_log_segments(partition)
-        if segment.state is SegmentState.COPY_SEGMENT_STARTED and segment.fencing_number < lease.fencing_number
-    ]
-    for segment in unfinished:
-        _mark_for_deletion(segment.segment_id, metadata, lease, clock)
-    return len(unfinished)
+    """Mark the copies that began under an earlier lease for deletion; return how many. Raises LeaseLostError."""
+    updates = unfinished_before(metadata.list_remote_log_segments(partition), lease, clock)
+    for outcome in metadata.update_remote_log_segments([(update, lease) for update in updates]):
+        if not isinstance(outcome, RemoteLogSegmentMetadata):
+            raise outcome
+    return len(updates)
 
 
-def _start(
-    partition: TopicIdPartition,
-    segments: Sequence[PlannedSegment],
-    metadata: RemoteLogMetadataManager,
+@dataclass(frozen=True, slots=True)
+class _BegunPartition:
+    """What is to be written of one partition before its copies begin; `stored` goes to the store as well."""
+
+    lease: Lease
+    abandoned: list[RemoteLogSegmentMetadataUpdate]
+    lineage: tuple[EpochEntry, ...]
+    tasks: list[CopyTask]
+    left: list[Finding]
+    stored: PartitionState | None = None
+
+    @property
+    def partition(self) -> TopicIdPartition:
+        return self.lease.topic_id_partition
+
+
+def _begin(
     lease: Lease,
+    planned: Sequence[PlannedSegment],
+    seen: tuple[EpochEntry, ...],
+    replacing: Collection[str],
+    metadata: RemoteLogMetadataManager,
+    clock: Clock,
+    new_segment_id: Callable[[], str],
+) -> _BegunPartition:
+    # Planned before we held the lease: another run may have copied some meanwhile, or let them expire.
+    partition = lease.topic_id_partition
+    state = metadata.partition_state(partition)
+    segments = list(metadata.list_remote_log_segments(partition))
+    abandoned = unfinished_before(segments, lease, clock)
+    if state.delete_state is not None:
+        return _BegunPartition(lease, abandoned, (), [], [Finding(str(partition), why_deleted(state.delete_state))])
+    lineage = whole_lineage(segments, merged(state.lineage, seen))
+    still = [segment for segment in planned if _is_of(segment, lineage)]
+    left = []
+    if len(still) < len(planned):
+        left.append(Finding(str(partition), "another leader was seen since this was planned: the next run plans anew"))
+    counting = [segment for segment in segments if segment.segment_id.id not in replacing]
+    tasks = _tasks(lease, still, counting, lineage, state, clock, new_segment_id)
+    if lineage == state.lineage:
+        return _BegunPartition(lease, abandoned, (), tasks, left)
+    # Of a partition without any finished segment the store need not know: there is nothing to make again.
+    stored = replace(state, lineage=lineage) if _first_readable(segments, 0) is not None else None
+    return _BegunPartition(lease, abandoned, lineage, tasks, left, stored)
+
+
+def _is_of(segment: PlannedSegment, lineage: Sequence[EpochEntry]) -> bool:
+    """Whether `segment` was planned under the leaders that are known now."""
+    planned = epochs_within(segment.lineage, segment.base_offset, segment.end_offset)
+    return planned == epochs_within(lineage, segment.base_offset, segment.end_offset)
+
+
+def _tasks(
+    lease: Lease,
+    planned: Iterable[PlannedSegment],
+    segments: Sequence[RemoteLogSegmentMetadata],
+    lineage: tuple[EpochEntry, ...],
+    state: PartitionState,
     clock: Clock,
     new_segment_id: Callable[[], str],
 ) -> list[CopyTask]:
-    # Planned before we held the lease: another run may have copied some meanwhile, or let them expire.
-    coverage = Coverage.of(metadata.list_remote_log_segments(partition), segments[-1].lineage)
-    log_start = metadata.log_start_offset(partition) or 0
-    first = _first_readable(partition, metadata, log_start)
+    coverage = Coverage.of(segments, lineage)
+    log_start = state.log_start_offset or 0
+    first = _first_readable(segments, log_start)
     tasks = []
-    for segment in segments:
+    for segment in planned:
         if not coverage.lacks(segment.base_offset, segment.end_offset, log_start):
             continue
         started = RemoteLogSegmentMetadata(
-            segment_id=RemoteLogSegmentId(partition, new_segment_id()),
+            segment_id=RemoteLogSegmentId(lease.topic_id_partition, new_segment_id()),
             start_offset=segment.base_offset,
             end_offset=segment.end_offset,
             max_timestamp=-1,
             event_timestamp=clock(),
             size=segment.size,
-            leader_epochs=epochs_within(segment.lineage, segment.base_offset, segment.end_offset),
+            leader_epochs=epochs_within(lineage, segment.base_offset, segment.end_offset),
             fencing_number=lease.fencing_number,
         )
-        metadata.add_remote_log_segment_metadata(started, lease)
         first = segment.base_offset if first is None else min(first, segment.base_offset)
-        tasks.append(CopyTask(started, lease, segment.log_path, segment.lineage, max(first, log_start)))
+        lived = up_to(lineage, segment.end_offset)
+        tasks.append(CopyTask(started, lease, segment.log_path, lived, max(first, log_start)))
     return tasks
 
 
-def _first_readable(partition: TopicIdPartition, metadata: RemoteLogMetadataManager, log_start: int) -> int | None:
+def _first_readable(segments: Iterable[RemoteLogSegmentMetadata], log_start: int) -> int | None:
     """Return the base offset of the first segment that readers are given by now; None: they are given none."""
     return next(
         (
             segment.start_offset
-            for segment in metadata.list_remote_log_segments(partition)
-            if _is_visible(segment) and segment.end_offset >= log_start
+            for segment in segments
+            if segment.state is SegmentState.COPY_SEGMENT_FINISHED and segment.end_offset >= log_start
         ),
         None,
     )
 
 
-def commit_copy(
-    outcomes: Iterable[CopyOutcome],
-    source: SegmentSource,
-    metadata: RemoteLogMetadataManager,
-    leases: Leases,
-    clock: Clock,
-) -> CommitReport:
-    """Make finished copies visible, partition by partition, in order, up to the first that failed.
-
-    Checks that no newer lease exists, that the local log still has the leaders it was copied under, and that it still
-    reaches as far. Copies behind a failed one go (a reader must find no gap); the next run plans them anew. While the
-    local log cannot be looked at, nothing is decided: the same commit may be tried again. What was committed once stays
-    so, whatever holds when it is run again. Raises MetadataUnavailableError; what concerns one partition is in the
-    report.
-    """
-    by_partition: dict[TopicIdPartition, list[CopyOutcome]] = defaultdict(list)
-    for outcome in outcomes:
-        by_partition[outcome.task.metadata.topic_id_partition].append(outcome)
-    committed: list[RemoteLogSegmentMetadata] = []
-    failures: list[Finding] = []
-    retriable = True
-    for partition, of_partition in by_partition.items():
-        of_partition.sort(key=lambda outcome: outcome.task.metadata.start_offset)
-        done, failure, may_retry = _commit_partition(partition, of_partition, source, metadata, leases, clock)
-        committed.extend(done)
-        if failure is not None:
-            failures.append(failure)
-            retriable = retriable and may_retry
-    return CommitReport(
-        tuple(committed),
-        tuple(failures),
-        _findings(by_partition, lambda outcome: outcome.damages),
-        _findings(by_partition, lambda outcome: outcome.notices),
-        retriable,
-    )
+def _keep_in_store(begun: Sequence[_BegunPartition], storage: RemoteStorageManager, now: int) -> None:
+    changed = [(each.lease, each.stored) for each in begun if each.stored is not None]
+    raise_first(write_partition_states(storage, changed, now))
 
 
-def _commit_partition(
-    partition: TopicIdPartition,
-    outcomes: Sequence[CopyOutcome],
-    source: SegmentSource,
-    metadata: RemoteLogMetadataManager,
-    leases: Leases,
-    clock: Clock,
-) -> tuple[list[RemoteLogSegmentMetadata], Finding | None, bool]:
-    lease = outcomes[0].task.lease
-    known = {segment.segment_id: segment for segment in metadata.list_remote_log_segments(partition)}
-    committed = [segment for segment in _segments_of(outcomes, known) if _is_visible(segment)]
-    pending = [outcome for outcome in outcomes if not _was_visible(known.get(outcome.task.metadata.segment_id))]
-    local = _look(partition, source) if pending else ""
-    updates, refusal = _committable(pending, local)
-    try:
-        if updates and isinstance(local, PartitionLog) and metadata.log_start_offset(partition) is None:
-            visible = [segment for segment in known.values() if _is_visible(segment)]
-            first = min((*visible, *_segments_of(pending[: len(updates)], known)), key=lambda one: one.start_offset)
-            metadata.advance_log_start_offset(partition, _first_log_start(local, first), lease)
-        committed.extend(metadata.update_remote_log_segment_metadata(update, lease) for update in updates)
-        if refusal is None or refusal.is_final:
-            for segment in _segments_of(pending[len(updates) :], known):
-                if segment.state is SegmentState.COPY_SEGMENT_STARTED:
-                    _mark_for_deletion(segment.segment_id, metadata, lease, clock)
-            leases.release(lease)
-    except (LeaseLostError, InvalidTransitionError) as error:
-        return committed, Finding(str(partition), str(error)), False
-    if refusal is None:
-        return committed, None, True
-    return committed, Finding(str(partition), refusal.reason), refusal.retriable
-
-
-def _first_log_start(local: PartitionLog, first: RemoteLogSegmentMetadata) -> int:
-    """Return where our log begins: from the first commit on it is ours, and what is missing above it was lost.
-
-    The local log may have lost its start since the copy began: what was copied of it stays.
-    """
-    return local.log_start_offset if local.log_start_offset <= first.end_offset else first.start_offset
-
-
-def _segments_of(
-    outcomes: Iterable[CopyOutcome], known: Mapping[RemoteLogSegmentId, RemoteLogSegmentMetadata]
-) -> list[RemoteLogSegmentMetadata]:
-    ids = (outcome.task.metadata.segment_id for outcome in outcomes)
-    return [known[segment_id] for segment_id in ids if segment_id in known]
-
-
-def _is_visible(segment: RemoteLogSegmentMetadata) -> bool:
-    return segment.state is SegmentState.COPY_SEGMENT_FINISHED
-
-
-def _was_visible(segment: RemoteLogSegmentMetadata | None) -> bool:
-    """Whether an earlier commit made it visible; it may have expired since. Whatever holds now, it stays committed."""
-    return segment is not None and (_is_visible(segment) or segment.custom_metadata is not None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Refusal:
-    """Why a copy is not committed, and whether another try may help; unless `is_final`, of this very commit."""
-
-    reason: str
-    retriable: bool
-    is_final: bool = True
-
-
-def _committable(
-    outcomes: Iterable[CopyOutcome], local: PartitionLog | str
-) -> tuple[list[RemoteLogSegmentMetadataUpdate], _Refusal | None]:
-    """Return the steps that commit `outcomes`, up to the first that cannot be committed, and why not."""
-    updates: list[RemoteLogSegmentMetadataUpdate] = []
-    for outcome in outcomes:
-        if outcome.failure is not None:
-            failed = f"{outcome.failure.error}: {outcome.failure.message}"
-            return updates, _Refusal(failed, outcome.failure.retriable)
-        if outcome.finished is None:
-            return updates, _Refusal("the copy left no result: its worker died", retriable=True)
-        if isinstance(local, str):
-            return updates, _Refusal(local, retriable=True, is_final=False)
-        reason = _why_outdated(outcome.task.metadata, local)
-        if reason is not None:
-            return updates, _Refusal(reason, retriable=True)
-        updates.append(outcome.finished)
-    return updates, None
-
-
-def _look(partition: TopicIdPartition, source: SegmentSource) -> PartitionLog | str:
-    """Return the local log as it is now, or why it cannot be looked at."""
-    try:
-        log = source.partition(partition)
-    except (TieredStorageError, OSError) as error:
-        return str(error)
-    return f"{partition} is no longer in the log directories" if log is None else log
-
-
-def _why_outdated(copied: RemoteLogSegmentMetadata, local: PartitionLog) -> str | None:
-    """Return why the local log no longer is what was copied; what left it at its start was still copied rightly."""
-    offsets = f"offsets {copied.start_offset} to {copied.end_offset}"
-    if not on_lineage(copied, local.leader_epochs):
-        return (
-            f"{offsets} were copied under leader epochs that no longer hold: the leader changed meanwhile; the next "
-            "run copies them anew"
-        )
-    if copied.end_offset >= local.stable_offset:
-        return (
-            f"{offsets} were copied, and the local log is now stable up to {local.stable_offset} only: it was "
-            "truncated meanwhile; the next run copies what there is"
-        )
-    return None
-
-
-def _mark_for_deletion(
-    segment_id: RemoteLogSegmentId, metadata: RemoteLogMetadataManager, lease: Lease, clock: Clock
-) -> None:
-    update = RemoteLogSegmentMetadataUpdate(segment_id, SegmentState.DELETE_SEGMENT_STARTED, clock())
-    metadata.update_remote_log_segment_metadata(update, lease)
-
-
-def _findings(
-    by_partition: dict[TopicIdPartition, list[CopyOutcome]], told: Callable[[CopyOutcome], tuple[str, ...]]
-) -> tuple[Finding, ...]:
-    return tuple(
-        Finding(str(partition), message)
-        for partition, outcomes in by_partition.items()
-        for outcome in outcomes
-        for message in told(outcome)
-    )
+def _write(begun: Sequence[_BegunPartition], metadata: RemoteLogMetadataManager) -> dict[TopicIdPartition, str]:
+    """Write all of it, a few transactions together; return the partitions that were refused, and why."""
+    steps = [(update, each.lease) for each in begun for update in each.abandoned]
+    lineages = [(each.partition, each.lineage, each.lease) for each in begun if each.lineage]
+    additions = [(task.metadata, each.lease) for each in begun for task in each.tasks]
+    refused: dict[TopicIdPartition, str] = {}
+    outcomes = metadata.update_remote_log_segments(steps) if steps else []
+    for (_, lease), outcome in zip(steps, outcomes, strict=True):
+        if not isinstance(outcome, RemoteLogSegmentMetadata):
+            refused[lease.topic_id_partition] = str(outcome)
+    for (partition, _, _), lost in zip(lineages, metadata.put_lineages(lineages) if lineages else [], strict=True):
+        if lost is not None:
+            refused[partition] = str(lost)
+    outcomes = metadata.add_remote_log_segments(additions) if additions else []
+    for (_, lease), outcome in zip(additions, outcomes, strict=True):
+        if not isinstance(outcome, RemoteLogSegmentMetadata):
+            refused[lease.topic_id_partition] = str(outcome)
+    return refused

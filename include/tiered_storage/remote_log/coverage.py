@@ -2,8 +2,7 @@
 
 Two segments may hold the same offset: after an unclean election the loser's bytes are still in the store. An offset
 counts as covered only by a segment that holds it at the epoch which the lineage gives it (KIP-405, KIP-101); of a
-segment that a later leader contradicts, what lies before that leader's first offset is still true. A broker forgets the
-epochs below its log start, which trimming moves; the remote segments themselves remember them. Where nobody knows
+segment that a later leader contradicts, what lies before that leader's first offset is still true. Where nobody knows
 anything, nothing is contradicted.
 """
 
@@ -13,64 +12,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.lineage import valid_end, whole_lineage
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
-from tiered_storage.remote_log.segment_source import epochs_within
 
 
 def finished(segments: Iterable[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
     """Return the segments that readers may see, by start offset, the longest of several first."""
     seen = [segment for segment in segments if segment.state is SegmentState.COPY_SEGMENT_FINISHED]
     return sorted(seen, key=lambda segment: (segment.start_offset, -segment.end_offset))
-
-
-def on_lineage(segment: RemoteLogSegmentMetadata, lineage: Sequence[EpochEntry]) -> bool:
-    """Whether the leaders that `lineage` names wrote all of `segment`, as far as it reaches back."""
-    return valid_end(segment, lineage) == segment.end_offset
-
-
-def valid_end(segment: RemoteLogSegmentMetadata, lineage: Sequence[EpochEntry]) -> int:
-    """Return the last offset (inclusive) of `segment` up to which its leaders are those of `lineage`.
-
-    One below its start where not even that holds. Logs that agree on an offset's leader agree on all below it
-    (KIP-101). What lies below the lineage nobody contradicts, nor what lies below the segment's own first epoch: it
-    was copied from a log that began inside of it.
-    """
-    own_start = segment.leader_epochs[0].start_offset if segment.leader_epochs else segment.start_offset
-    if not lineage or segment.end_offset < lineage[0].start_offset:
-        return segment.end_offset
-    known_from = max(own_start, lineage[0].start_offset)
-    theirs = epochs_within(segment.leader_epochs, known_from, segment.end_offset)
-    ours = epochs_within(lineage, known_from, segment.end_offset)
-    changes = sorted({known_from, *(entry.start_offset for entry in (*theirs, *ours))})
-    contradicted = next((at for at in changes if epochs_within(theirs, at, at) != epochs_within(ours, at, at)), None)
-    if contradicted is None:
-        return segment.end_offset
-    return segment.start_offset - 1 if contradicted <= own_start else contradicted - 1
-
-
-def whole_lineage(
-    segments: Iterable[RemoteLogSegmentMetadata], local_lineage: Sequence[EpochEntry]
-) -> tuple[EpochEntry, ...]:
-    """Return `local_lineage`, and below where it begins what the finished ones of `segments` tell of leaders.
-
-    A leader cut off what earlier ones had written from its own first offset on (KIP-101).
-    """
-    starts: dict[int, int] = {}
-    for segment in finished(segments):
-        for entry in segment.leader_epochs:
-            starts[entry.epoch] = min(entry.start_offset, starts.get(entry.epoch, entry.start_offset))
-    if local_lineage:
-        first = local_lineage[0]
-        starts = {
-            epoch: start for epoch, start in starts.items() if start < first.start_offset and epoch <= first.epoch
-        }
-    remembered: list[EpochEntry] = []
-    for epoch, start in sorted(starts.items()):
-        while remembered and remembered[-1].start_offset >= start:
-            remembered.pop()
-        remembered.append(EpochEntry(epoch, start))
-    is_same_leader = bool(remembered and local_lineage and remembered[-1].epoch == local_lineage[0].epoch)
-    return (*remembered, *local_lineage[int(is_same_leader) :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +54,8 @@ class Coverage:
     def of(cls, segments: Iterable[RemoteLogSegmentMetadata], lineage: Sequence[EpochEntry]) -> Coverage:
         """Leave out what is not finished, not on the lineage, or wholly held by an earlier segment.
 
-        `lineage` is the local log's, empty where that is out of reach; the segments themselves complete it.
+        `lineage` is what we know of the partition's leaders (lineage.trusted_lineage); where we kept nothing yet, as of
+        what an earlier release copied, the segments themselves complete it.
         """
         known = finished(segments)
         whole = whole_lineage(known, lineage)

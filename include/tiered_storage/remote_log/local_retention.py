@@ -14,8 +14,11 @@ from pathlib import Path
 
 from tiered_storage.errors import InvalidLogDirectoryError, RemoteObjectCorruptError, TieredStorageError
 from tiered_storage.kafka_log.checksum import crc32c
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.lineage import trusted_lineage
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.segment_source import LocalSegment, LocalTrim, PartitionLog
@@ -28,13 +31,17 @@ READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LocalRetentionPlan:
-    """The local segments of one partition that may go, oldest first, and the remote ones that hold them."""
+    """The local segments of one partition that may go, oldest first, and the remote ones that hold them.
+
+    `lineage` is all we know of its leaders: it must be kept before the local log forgets.
+    """
 
     topic_id_partition: TopicIdPartition
     segments: tuple[LocalSegment, ...]
     new_local_start: int
     held_by: tuple[RemoteLogSegmentMetadata, ...]
     held_back: str | None = None
+    lineage: tuple[EpochEntry, ...] = ()
 
     @property
     def size(self) -> int:
@@ -50,10 +57,11 @@ class LocalRetentionPlan:
 
 @dataclass(frozen=True, slots=True)
 class LocalRetentionReport:
-    """What went, by partition, and what could not."""
+    """What went, by partition, and what could not. `stopped` says why the run ended before its end."""
 
     trimmed: tuple[LocalRetentionPlan, ...]
     failures: tuple[Finding, ...]
+    stopped: str | None = None
 
 
 def plan_local_retention(
@@ -62,11 +70,13 @@ def plan_local_retention(
     """Return which closed segments of `log` are past local retention at `now` (ms) and safe to remove.
 
     `held_back` says why a segment stays that is past its limit in bytes or below our log start. How old one is that is
-    not remote is unknown.
+    not remote is unknown. Raises LineageContradictedError.
     """
     partition = log.topic_id_partition
-    coverage = Coverage.of(metadata.list_remote_log_segments(partition), log.leader_epochs)
-    log_start = metadata.log_start_offset(partition) or 0
+    state = metadata.partition_state(partition)
+    lineage = trusted_lineage(state.lineage, log)
+    coverage = Coverage.of(metadata.list_remote_log_segments(partition), lineage)
+    log_start = state.log_start_offset or 0
     # What expired may be nowhere else any more: only the right to delete remotely is the word that it may end.
     needed_from = log_start if settings.remote_deletion_allowed else 0
     excess = _excess(log, settings.local_retention_bytes)
@@ -101,7 +111,7 @@ def plan_local_retention(
         excess -= segment.size
         held_by.update({holder.segment_id.id: holder for holder in holders})
     new_start = (going[-1].end_offset or 0) + 1 if going else log.log_start_offset
-    return LocalRetentionPlan(partition, tuple(going), new_start, tuple(held_by.values()), held_back)
+    return LocalRetentionPlan(partition, tuple(going), new_start, tuple(held_by.values()), held_back, lineage)
 
 
 def enforce_local_retention(
@@ -109,27 +119,33 @@ def enforce_local_retention(
     trim: LocalTrim,
     storage: RemoteStorageManager,
     *,
-    refuse_if_stopped: Callable[[], None],
-    refuse_if_forbidden: Callable[[LocalRetentionPlan], None],
+    gate: DeletionGate,
+    keep_lineage: Callable[[LocalRetentionPlan], None],
+    refuse_if_last_copy: Callable[[LocalRetentionPlan], None],
 ) -> LocalRetentionReport:
     """Remove what `plans` name, after the store has shown every object that must hold it from now on.
 
-    One partition's failure stops no other; the report names it. Running it twice changes nothing. `refuse_if_stopped`
-    is asked before each partition, and what it raises (DeletionRefusedError) ends the run; `refuse_if_forbidden` is
-    asked right before each trim, and what it raises is that partition's failure.
+    One partition's failure stops no other; the report names it. Running it twice changes nothing. `keep_lineage`,
+    `refuse_if_last_copy` and `gate` are asked right before each trim, and what they raise is that partition's failure.
+    Raises DeletionRefusedError where a person stopped all deletions before the first; later that ends the run, as told.
     """
+    gate.ensure_running()
     trimmed: list[LocalRetentionPlan] = []
     failures: list[Finding] = []
     for plan in plans:
         if not plan.segments:
             continue
-        refuse_if_stopped()
+        stopped = gate.why_stopped()
+        if stopped is not None:
+            return LocalRetentionReport(tuple(trimmed), tuple(failures), stopped)
         try:
             for segment in plan.held_by:
                 ensure_present(segment, storage)
             for local in plan.segments:
                 ensure_same_bytes(local, plan.held_by, storage)
-            refuse_if_forbidden(plan)
+            keep_lineage(plan)
+            refuse_if_last_copy(plan)
+            gate.ensure(plan.topic_id_partition, DeletionKind.LOCAL)
             trim.trim(plan.topic_id_partition, plan.segments, plan.new_local_start)
         except (TieredStorageError, OSError) as error:
             failures.append(Finding(str(plan.topic_id_partition), str(error)))

@@ -21,8 +21,13 @@ from tiered_storage.kafka_log.leader_epoch_checkpoint import (
     EpochEntry,
     read_leader_epochs,
 )
-from tiered_storage.kafka_log.log_directory import LogDirectory, PartitionDirectory, read_log_directory
-from tiered_storage.kafka_log.log_segment import LogSegment, list_segments
+from tiered_storage.kafka_log.log_directory import (
+    LogDirectory,
+    PartitionDirectory,
+    read_log_directory,
+    read_partition_directory,
+)
+from tiered_storage.kafka_log.log_segment import LogSegment, segment_sizes
 from tiered_storage.kafka_log.offset_checkpoint import read_offset_checkpoint
 from tiered_storage.kafka_log.segment_scan import iterate_segment, recover_valid_length
 from tiered_storage.kafka_log.transaction_state import last_stable_offset
@@ -61,16 +66,18 @@ class LogDirectorySource:
         """Look at every partition of every directory."""
         if not self.directories:
             raise ConfigurationError("log.dirs names no directory: set it to the broker's log.dirs")
-        seen: dict[TopicIdPartition, Path] = {}
-        for root in self.directories:
-            directory, compacted = _read_unlocked(root)
+        read = [_read_unlocked(root) for root in self.directories]
+        places: dict[TopicIdPartition, list[Path]] = {}
+        for directory, _ in read:
+            for found in directory.partitions:
+                places.setdefault(self._identify(directory, found), []).append(found.path)
+        for directory, compacted in read:
             for name, error in directory.damaged.items():
                 yield UnreadablePartition(name, str(error))
             for found in directory.partitions:
-                elsewhere = seen.setdefault(self._identify(directory, found), found.path)
-                if elsewhere != found.path:
-                    reason = f"{found.path} and {elsewhere} are the same partition: name only one of them in log.dirs"
-                    yield UnreadablePartition(found.path.name, reason)
+                same = places[self._identify(directory, found)]
+                if len(same) > 1:
+                    yield UnreadablePartition(found.path.name, _several(same))
                     continue
                 try:
                     yield self._look(directory, found, compacted)
@@ -78,17 +85,24 @@ class LogDirectorySource:
                     yield UnreadablePartition(found.path.name, str(error))
 
     def partition(self, partition: TopicIdPartition) -> PartitionLog | None:
-        """Look at one partition, in whichever directory it is."""
+        """Look at one partition, in whichever directory it is, and at no other."""
+        looks: list[tuple[LogDirectory, PartitionDirectory, frozenset[str]]] = []
         for root in self.directories:
-            directory, compacted = _read_unlocked(root)
-            if str(partition) in directory.damaged:
-                raise directory.damaged[str(partition)]
-            for found in directory.partitions:
-                if (found.topic, found.partition) != (partition.topic, partition.partition):
-                    continue
-                if self._identify(directory, found) == partition:
-                    return self._look(directory, found, compacted)
-        return None
+            directory, compacted = _read_unlocked(root, partition)
+            for error in directory.damaged.values():
+                raise error
+            looks += [
+                (directory, found, compacted)
+                for found in directory.partitions
+                if self._identify(directory, found) == partition
+            ]
+        if len(looks) > 1:
+            raise InvalidLogDirectoryError(_several([found.path for _, found, _ in looks]))
+        return self._look(*looks[0]) if looks else None
+
+    def first_timestamp(self, segment: LocalSegment) -> int | None:
+        """Read it from the header of the segment's first batch."""
+        return _first_timestamp(segment.log_path)
 
     def _identify(self, directory: LogDirectory, found: PartitionDirectory) -> TopicIdPartition:
         cluster_id = directory.cluster_id or self.cluster_id or _derived_id(str(directory.root.resolve()))
@@ -96,23 +110,24 @@ class LogDirectorySource:
         return TopicIdPartition(cluster_id, topic_id, found.partition, found.topic)
 
     def _look(self, directory: LogDirectory, found: PartitionDirectory, compacted: frozenset[str]) -> PartitionLog:
-        files = list_segments(found.path)
+        sizes = segment_sizes(found.path)
+        files = [file for file, _ in sizes]
         log_start = files[0].base_offset
         if directory.log_start_offsets is not None:
             log_start = max(log_start, directory.log_start_offsets.get((found.topic, found.partition), 0))
         return PartitionLog(
             topic_id_partition=self._identify(directory, found),
             directory=found.path,
-            segments=_local_segments(files),
+            segments=_local_segments(sizes),
             log_start_offset=log_start,
-            stable_offset=self._stable_offset(directory, found, files[-1]),
+            stable_offset=self._stable_offset(directory, found, files),
             leader_epochs=_lineage(found.path, files),
             is_internal=found.is_internal,
             topic_id_is_derived=found.topic_id is None,
             is_compacted=found.topic in compacted,
         )
 
-    def _stable_offset(self, directory: LogDirectory, found: PartitionDirectory, active: LogSegment) -> int:
+    def _stable_offset(self, directory: LogDirectory, found: PartitionDirectory, files: Sequence[LogSegment]) -> int:
         known = directory.high_watermarks or {}
         high_watermark = known.get((found.topic, found.partition))
         if high_watermark is None and not self.end_is_stable:
@@ -121,23 +136,30 @@ class LogDirectorySource:
                 "if the log's end is stable because the broker was stopped cleanly, say so with log.end.is.stable"
             )
         if high_watermark is None:
-            high_watermark = _log_end(active)
-        return last_stable_offset(found.path, high_watermark)
+            high_watermark = _log_end(files[-1])
+        return last_stable_offset(found.path, high_watermark, files)
 
 
-def _local_segments(files: Sequence[LogSegment]) -> tuple[LocalSegment, ...]:
-    ends = [successor.base_offset - 1 for successor in files[1:]]
+def _local_segments(sizes: Sequence[tuple[LogSegment, int]]) -> tuple[LocalSegment, ...]:
+    ends = [successor.base_offset - 1 for successor, _ in sizes[1:]]
     return tuple(
-        LocalSegment(file.base_offset, end, file.size(), file.log_path, _first_timestamp(file.log_path))
-        for file, end in zip(files, [*ends, None], strict=True)
+        LocalSegment(file.base_offset, end, size, file.log_path)
+        for (file, size), end in zip(sizes, [*ends, None], strict=True)
     )
 
 
-def _read_unlocked(root: Path) -> tuple[LogDirectory, frozenset[str]]:
-    """Return what is in `root`, which nobody holds, and its compacted topics."""
+def _several(places: Sequence[Path]) -> str:
+    return f"{' and '.join(map(str, places))} are the same partition: name only one of them in log.dirs"
+
+
+def _read_unlocked(root: Path, only: TopicIdPartition | None = None) -> tuple[LogDirectory, frozenset[str]]:
+    """Return what is in `root`, which nobody holds, and its compacted topics; of partitions `only` that one."""
     try:
         ensure_unlocked(root)
-        return read_log_directory(root), _compacted(root)
+        directory = (
+            read_log_directory(root) if only is None else read_partition_directory(root, only.topic, only.partition)
+        )
+        return directory, _compacted(root)
     except OSError as error:
         raise InvalidLogDirectoryError(f"{root} cannot be read: {error}: give this user the right to") from error
 

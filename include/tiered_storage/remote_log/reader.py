@@ -6,8 +6,8 @@ fetches just that. What comes out are whole batches, so that a reader sees each 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from tiered_storage.errors import (
@@ -17,10 +17,12 @@ from tiered_storage.errors import (
     RemoteObjectNotFoundError,
 )
 from tiered_storage.kafka_log.batch_header import read_batch_header
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.log_segment import LogSegment
 from tiered_storage.kafka_log.record import Record
 from tiered_storage.kafka_log.record_batch import read_records
 from tiered_storage.remote_log.coverage import Coverage, CoveredRange
+from tiered_storage.remote_log.lineage import first_contradicted, merged
 from tiered_storage.remote_log.local_read import LocalSegmentReader, below
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
@@ -64,10 +66,13 @@ class TieredReader:
     def open(self, partition: TopicIdPartition) -> PartitionReader:
         """Look at `partition` now; what is copied, trimmed or expired later is not seen by what this returns."""
         local = self._source.partition(partition)
-        coverage = Coverage.of(self._metadata.list_remote_log_segments(partition), local.leader_epochs if local else ())
-        return PartitionReader(
-            partition, local, coverage, self._metadata.log_start_offset(partition) or 0, self._storage
-        )
+        state = self._metadata.partition_state(partition)
+        observed = local.leader_epochs if local else ()
+        if local is not None:
+            local = _up_to_what_a_later_leader_cut(local, state.lineage)
+        lineage = merged(state.lineage, observed)
+        coverage = Coverage.of(self._metadata.list_remote_log_segments(partition), lineage)
+        return PartitionReader(partition, local, coverage, state.log_start_offset or 0, self._storage)
 
     def log_start_offset(self, partition: TopicIdPartition) -> int:
         """Return the first offset that can be read."""
@@ -229,6 +234,14 @@ class PartitionReader:
             f"{self.partition}: no finished remote segment on the lineage holds offset {offset}, and it is not local; "
             "'tiered-storage audit' and 'tiered-storage plan' tell of gaps"
         )
+
+
+def _up_to_what_a_later_leader_cut(log: PartitionLog, known: Sequence[EpochEntry]) -> PartitionLog:
+    """Return an older replica's log without what a leader that it never heard of has cut off."""
+    newer = first_contradicted(known, log.leader_epochs)
+    if newer is None or newer.start_offset >= log.stable_offset:
+        return log
+    return replace(log, stable_offset=max(newer.start_offset, log.log_start_offset))
 
 
 def _check_chunk(content: bytes, chunk: RemoteLogIndexEntry) -> None:

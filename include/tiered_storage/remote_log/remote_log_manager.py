@@ -7,15 +7,16 @@ command line and tests call the same methods; what each does is said where it is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
+from tiered_storage.remote_log.copy_commit import CommitReport, commit_copy
 from tiered_storage.remote_log.copy_job import CopyJob
 from tiered_storage.remote_log.copy_messages import CopyOutcome
 from tiered_storage.remote_log.copy_plan import CopyPlan, CopySelection, plan_copy
-from tiered_storage.remote_log.copy_run import BegunCopy, CommitReport, begin_copy, commit_copy
+from tiered_storage.remote_log.copy_run import BegunCopy, begin_copy
 from tiered_storage.remote_log.lease_keeper import kept_alive
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.reader import TieredReader
@@ -25,6 +26,7 @@ from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.remote_log_restores import RemoteLogRestores
 from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,11 @@ class RemoteLogManager(RemoteLogParts):
         """Return what a copy run would do now; see plan_copy."""
         limit = max_segments or self.settings.copy_max_segments_per_run
         chosen = CopySelection(selection, window_end, limit)
-        return plan_copy(self.source, self.segments, self.topics, self.settings, chosen)
+        return plan_copy(self.source, self.segments, self.topics, self.settings, chosen, self._why_no_name)
+
+    def _why_no_name(self, partition: TopicIdPartition) -> str | None:
+        storage = self.storage
+        return storage.why_no_name(partition) if isinstance(storage, ObjectRemoteStorageManager) else None
 
     def begin_copy(self, plan: CopyPlan, owner: str, new_segment_id: Callable[[], str] = random_uuid) -> BegunCopy:
         """Take leases and write COPY_SEGMENT_STARTED; see begin_copy."""
@@ -66,6 +72,7 @@ class RemoteLogManager(RemoteLogParts):
             plan,
             self.segments,
             self.leases,
+            self.storage,
             owner=owner,
             lease_duration_ms=self.settings.lease_duration_ms,
             clock=self.clock,
@@ -76,13 +83,25 @@ class RemoteLogManager(RemoteLogParts):
         """Lay a job for `begun` out in the work area."""
         return CopyJob.write(self.work, folder, begun.tasks, self.settings, self.options)
 
+    @contextmanager
+    def held(self, begun: BegunCopy) -> Iterator[None]:
+        """Prolong the leases of `begun` while a `with` block runs, and give them back, however it ends.
+
+        For whoever copies and commits in one go: what was not committed by then, the next run plans anew.
+        """
+        try:
+            with self.keep_leases(begun.leases):
+                yield
+        finally:
+            self.leases.release_many(begun.leases)
+
     def keep_leases(self, held: Iterable[Lease]) -> AbstractContextManager[None]:
         """Prolong leases while a `with` block runs; see kept_alive."""
         return kept_alive(self.leases, held, self.settings.lease_duration_ms)
 
     def commit_copy(self, outcomes: Iterable[CopyOutcome]) -> CommitReport:
         """Make finished copies visible; see commit_copy."""
-        return commit_copy(outcomes, self.source, self.segments, self.leases, self.clock)
+        return commit_copy(outcomes, self.source, self.segments, self.leases, self.storage, self.clock)
 
     def find_partition(self, topic: str, partition: int) -> TopicIdPartition:
         """Return the partition of that name: the local one, or else the remote one.

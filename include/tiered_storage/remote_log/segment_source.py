@@ -17,16 +17,12 @@ from tiered_storage.remote_log.model import TopicIdPartition
 
 @dataclass(frozen=True, slots=True)
 class LocalSegment:
-    """A segment on a broker's disk. `end_offset` is inclusive; an active segment has none yet.
-
-    `first_timestamp` (ms) is that of its first record, None where it holds none or the record has no timestamp.
-    """
+    """A segment on a broker's disk. `end_offset` is inclusive; an active segment has none yet."""
 
     base_offset: int
     end_offset: int | None
     size: int
     log_path: Path
-    first_timestamp: int | None
 
     @property
     def is_active(self) -> bool:
@@ -104,6 +100,13 @@ class SegmentSource(Protocol):
 
     def partition(self, partition: TopicIdPartition) -> PartitionLog | None:
         """Look at one partition now; None where it is not there. Raises as the partition's files demand."""
+        ...
+
+    def first_timestamp(self, segment: LocalSegment) -> int | None:
+        """Return the timestamp (ms) of a segment's first record; None where it holds none, or that has none.
+
+        It opens a file: a plan over 100,000 segments asks only where it has to know.
+        """
         ...
 
 

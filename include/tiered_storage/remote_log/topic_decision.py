@@ -37,16 +37,44 @@ def decide(log: PartitionLog, topics: Topics, settings: Settings) -> TopicDecisi
     """
     partition = log.topic_id_partition
     topic = decided_topic(partition.cluster_id, partition.topic_id, partition.topic, topics, settings)
-    resolved = effective(topic, settings)
+    return _checked(TopicDecision(topic, effective(topic, settings)), log)
+
+
+def _checked(decision: TopicDecision, log: PartitionLog) -> TopicDecision:
+    topic, partition = decision.topic, log.topic_id_partition
     if not topic.remote_storage_enable:
-        return TopicDecision(topic, resolved)
-    refuse_compacted(topic.name, resolved)
+        return decision
+    refuse_compacted(topic.name, decision.settings)
     if log.is_compacted:
         raise UnsupportedTopicError(
             f"topic {topic.name}: the broker's log cleaner has compacted {partition} (cleaner-offset-checkpoint): "
             "a compacted topic cannot be tiered; disable it with 'tiered-storage topics disable'"
         )
-    return TopicDecision(topic, resolved)
+    return decision
+
+
+class Decisions:
+    """What is decided for every topic, as of one moment: for whoever looks at thousands of partitions."""
+
+    def __init__(self, topics: Topics, settings: Settings) -> None:
+        """Read the decisions of now."""
+        self._settings = settings
+        self._decided = {(topic.cluster_id, topic.topic_id): topic for topic in topics.list()}
+        self._resolved: dict[tuple[str, str], TopicDecision] = {}
+
+    def of(self, log: PartitionLog) -> TopicDecision:
+        """Return what was decided for the topic of `log`; raises as `decide`."""
+        partition = log.topic_id_partition
+        key = partition.cluster_id, partition.topic_id
+        if key not in self._resolved:
+            topic = self._decided.get(key) or seed(*key, partition.topic, self._settings)
+            self._resolved[key] = TopicDecision(topic, effective(topic, self._settings))
+        return _checked(self._resolved[key], log)
+
+    def is_wanted(self, topic_name: str) -> bool:
+        """Whether any topic of that name is tiered; see `is_wanted`."""
+        lives = [topic for topic in self._decided.values() if topic.name == topic_name]
+        return any(life.remote_storage_enable for life in lives or [seed("", "", topic_name, self._settings)])
 
 
 def is_wanted(topic_name: str, topics: Topics, settings: Settings) -> bool:

@@ -51,7 +51,7 @@ class PlanCopyOperator(BaseOperator, SkipMixin):
         if context["params"].get("dry_run"):
             self._skip_the_rest(context)
             return path
-        if not plan.segments:
+        if plan.is_empty:
             _fail_for([*plan.refused, *plan.unreadable], "nothing is due, but")
             self._skip_the_rest(context)
         return path

@@ -67,7 +67,7 @@ class CopySegmentsOperator(SparkSubmitOperator):
             # A lost worker's segments are planned anew, under new ids: two attempts must never write the same object.
             self.conf = {**(self.conf or {}), "spark.task.maxFailures": "1", "spark.speculation": "false"}
             # Not by env_vars: on YARN and Kubernetes the hook makes arguments of them.
-            with remote_log.keep_leases(task.lease for task in begun.tasks), store_environment(remote_log.options):
+            with remote_log.keep_leases(begun.leases), store_environment(remote_log.options):
                 self._submit(context, job)
             return job.write_batches(remote_log.settings.commit_batch_partitions)
 
@@ -121,6 +121,7 @@ class EnforceLocalRetentionOperator(BaseOperator):
                     continue
                 report = remote_log.deletions.enforce_local_retention(plans)
                 failures.extend(f"{finding.partition}: {finding.message}" for finding in report.failures)
+                failures.extend(filter(None, [report.stopped]))
                 self.log.info("trimmed %d partitions", len(report.trimmed))
         if failures:
             raise AirflowException("not trimmed: " + "; ".join(failures))
@@ -150,6 +151,8 @@ class DeleteSegmentsOperator(BaseOperator):
         for finding in report.left:
             self.log.warning("%s is left to the next run: %s", finding.partition, finding.message)
         self.log.info("deleted %d segments, %d bytes", len(report.deleted), sum(each.size for each in report.deleted))
+        if report.stopped:
+            raise AirflowFailException(report.stopped)
         if report.failures:
             raise AirflowException(
                 "not deleted, the next try takes them up: " + "; ".join(f.message for f in report.failures)

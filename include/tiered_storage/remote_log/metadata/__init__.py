@@ -150,7 +150,7 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     def put_lineage(self, partition: TopicIdPartition, lineage: Sequence[EpochEntry], lease: Lease) -> None:
-        """Keep `lineage` as the partition's, in place of an earlier one.
+        """Keep what `lineage` tells, together with what is known already (lineage.merged): no epoch is lost by it.
 
         Raises LeaseLostError, and ConfigurationError where an epoch does not rise or a start offset falls.
         """
@@ -198,6 +198,10 @@ class Leases(Protocol):
 
     def check(self, lease: Lease) -> None:
         """Raise LeaseLostError where a newer holder exists; an expired lease that nobody took is still good."""
+        ...
+
+    def fencing_number(self, partition: TopicIdPartition) -> int:
+        """Return the number of the newest lease of `partition`, held or not; 0 where there never was one."""
         ...
 
     def release(self, lease: Lease) -> None:

@@ -94,6 +94,12 @@ class SqlLeases:
         if lost is not None:
             raise lost
 
+    def fencing_number(self, partition: TopicIdPartition) -> int:
+        """As Leases.fencing_number."""
+        with self._database.reading() as connection:
+            newest = newest_leases(connection, [partition]).get(partition)
+        return 0 if newest is None else newest.fencing_number
+
     def release(self, lease: Lease) -> None:
         """As Leases.release."""
         self.release_many([lease])

@@ -15,6 +15,7 @@ from tiered_storage.errors import (
     MetadataCorruptError,
 )
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.lineage import merged
 from tiered_storage.remote_log.metadata import LogStart, ObservedLineage
 from tiered_storage.remote_log.metadata.segment_rows import epochs_of, epochs_text
 from tiered_storage.remote_log.metadata.sql_engine import insert_missing, insert_or_replace
@@ -94,14 +95,21 @@ def check_lineage(partition: TopicIdPartition, lineage: Sequence[EpochEntry]) ->
             raise ConfigurationError(f"{partition}: {following} falls behind {entry} before it: this is no lineage")
 
 
-def write_lineages(connection: Connection, observed: Sequence[ObservedLineage]) -> list[LeaseLostError | None]:
-    """Replace lineages; return, in order, what refused it."""
+def write_lineages(
+    connection: Connection, observed: Sequence[ObservedLineage], where: str
+) -> list[LeaseLostError | None]:
+    """Merge lineages into what is known; return, in order, what refused it. `where` names the database in messages."""
     newest = newest_leases(connection, [partition for partition, _, _ in observed])
     outcomes = [why_lost(lease, newest) for _, _, lease in observed]
+    kept: dict[TopicIdPartition, tuple[EpochEntry, ...]] = {}
+    for (partition, lineage, _), lost in zip(observed, outcomes, strict=True):
+        if lost is not None:
+            continue
+        known = kept[partition] if partition in kept else _lineage_of(connection, partition, where)
+        kept[partition] = merged(known, lineage)
     rows = [
         {**key_values(partition), "topic": partition.topic, "leader_epochs": epochs_text(lineage)}
-        for (partition, lineage, _), lost in zip(observed, outcomes, strict=True)
-        if lost is None
+        for partition, lineage in kept.items()
     ]
     if rows:
         insert_or_replace(connection, lineages, rows)
@@ -125,6 +133,10 @@ def write_deletion(connection: Connection, metadata: RemotePartitionDeleteMetada
         "event_timestamp": metadata.event_timestamp,
     }
     insert_or_replace(connection, partition_deletions, [row])
+
+
+def _lineage_of(connection: Connection, partition: TopicIdPartition, where: str) -> tuple[EpochEntry, ...]:
+    return _state(None, connection.execute(_LINEAGE, bound_key(partition)).one_or_none(), None, where).lineage
 
 
 def _ensure_newest(connection: Connection, lease: Lease) -> None:

@@ -219,7 +219,7 @@ class SqlRemoteLogMetadataManager:
         outcomes: list[LeaseLostError | None] = []
         for batch in in_batches(observed):
             with self._database.writing() as connection:
-                outcomes += write_lineages(connection, batch)
+                outcomes += write_lineages(connection, batch, self._database.where)
         return outcomes
 
     def put_remote_partition_delete_metadata(self, metadata: RemotePartitionDeleteMetadata, lease: Lease) -> None:

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Sequence
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.producer_snapshot import parse_producer_snapshot
 from tiered_storage.remote_log.copy_plan import Finding
-from tiered_storage.remote_log.coverage import Coverage, finished, whole_lineage
+from tiered_storage.remote_log.coverage import Coverage, finished
+from tiered_storage.remote_log.lineage import whole_lineage
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment, RestorePlan, RestoreRequest

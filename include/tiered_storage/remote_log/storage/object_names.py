@@ -3,6 +3,7 @@
     {cluster id}/{topic}-{topic id}/{partition}/{base offset, 20 digits}-{segment id}.log       a segment's bytes
                                                 {base offset, 20 digits}-{segment id}.indexes   the bundle beside it
                                                 {base offset, 20 digits}-{segment id}.commit    the mark of a whole copy
+                                                state/{fencing number, 20 digits}.json          what is kept of it
     store.json                                                                                  whose store this is
 
 All names are below the store's root. The ids of topics and segments are Kafka Uuids: 22 characters of base64url. While
@@ -38,6 +39,10 @@ _SEGMENT_OBJECT = re.compile(
     rf"(?P<temporary>{_TEMPORARY_SUFFIX.pattern})?"
 )
 
+_PARTITION_DOCUMENT = re.compile(
+    rf"[^/]+/[^/]+/[^/]+/state/(?P<fencing_number>[0-9]{{20}})\.json(?P<temporary>{_TEMPORARY_SUFFIX.pattern})?"
+)
+
 
 class ObjectKind(StrEnum):
     """What a segment's object holds; the values end the names."""
@@ -45,6 +50,33 @@ class ObjectKind(StrEnum):
     DATA = "log"
     INDEXES = "indexes"
     COMMIT_MARKER = "commit"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDocumentName:
+    """What the name of a partition's document tells; `listed_as` is the whole of it.
+
+    A `temporary` one was being written and is of no use to anybody.
+    """
+
+    topic_id_partition: TopicIdPartition
+    fencing_number: int
+    suffix: str = ""
+
+    @property
+    def name(self) -> str:
+        """What the document is called once it is whole."""
+        return f"{partition_documents_folder(self.topic_id_partition)}/{self.fencing_number:020}.json"
+
+    @property
+    def listed_as(self) -> str:
+        """What the object is called."""
+        return self.name + self.suffix
+
+    @property
+    def temporary(self) -> bool:
+        """Whether it was never whole."""
+        return bool(self.suffix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +131,14 @@ def partition_folder(partition: TopicIdPartition) -> str:
     return f"{cluster_id}/{topic}-{topic_id}/{partition.partition}"
 
 
+def partition_documents_folder(partition: TopicIdPartition) -> str:
+    """Return the folder of the partition's documents: one of their own, for there may be 100,000 segments beside it.
+
+    Raises ConfigurationError as `partition_folder`.
+    """
+    return f"{partition_folder(partition)}/state"
+
+
 def segment_object_names(segment_id: RemoteLogSegmentId, base_offset: int) -> SegmentObjectNames:
     """Return how the objects of a segment are called.
 
@@ -119,6 +159,15 @@ def parse_object_name(name: str) -> SegmentObjectName | None:
     segment_id = RemoteLogSegmentId(partition, match["segment_id"])
     kind = ObjectKind(match["kind"])
     return SegmentObjectName(segment_id, int(match["base_offset"]), kind, match["temporary"] is not None)
+
+
+def parse_partition_document_name(name: str) -> PartitionDocumentName | None:
+    """Return what `name` tells, or None where it is not that of a partition's document."""
+    partition = parse_partition_folder(name)
+    match = _PARTITION_DOCUMENT.fullmatch(name)
+    if partition is None or match is None:
+        return None
+    return PartitionDocumentName(partition, int(match["fencing_number"]), match["temporary"] or "")
 
 
 def parse_partition_folder(name: str) -> TopicIdPartition | None:

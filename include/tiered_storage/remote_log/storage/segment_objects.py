@@ -6,14 +6,20 @@ whatever has a marker is whole, and whatever has none is nobody's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, RemoteObjectNotFoundError
+from tiered_storage.errors import (
+    ConfigurationError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+    RemoteStorageError,
+    TieredStorageError,
+)
 from tiered_storage.kafka_log.checksum import crc32c
-from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.storage import IndexKind, LogSegmentData
+from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.storage import IndexKind, LogSegmentData, delete_singly
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
 from tiered_storage.remote_log.storage.index_bundle import HEAD_READ_BYTES, BundleHead, build_bundle, parse_bundle
 from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES
@@ -24,26 +30,34 @@ from tiered_storage.remote_log.storage.object_client import (
     WrittenObject,
 )
 from tiered_storage.remote_log.storage.object_names import (
+    ObjectKind,
+    PartitionDocumentName,
     SegmentObjectName,
     SegmentObjectNames,
+    check_object_name,
     parse_object_name,
+    parse_partition_document_name,
     segment_object_names,
+    temporary_name,
 )
 from tiered_storage.remote_log.storage.opening import open_object_client
+from tiered_storage.remote_log.storage.partition_document import PartitionDocuments
 from tiered_storage.remote_log.storage.store_identity import ensure_store_identity
 
 FETCH_BYTES = 4 << 20
+_ANY_ID = "A" * 22
 MAX_BUNDLE_BYTES = 512 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ListedObject:
-    """An object in the store: `segment` is None where its name is none of ours. Bytes; ms of its last change."""
+    """An object in the store: a segment's, a partition's document, or none of ours. Bytes; ms of its last change."""
 
     name: str
     size: int
     last_modified: int
     segment: SegmentObjectName | None
+    document: PartitionDocumentName | None = None
 
 
 class ObjectRemoteStorageManager:
@@ -57,6 +71,22 @@ class ObjectRemoteStorageManager:
     def open(cls, url: str, options: ObjectStoreOptions) -> Self:
         """Open the store at `url`. Raises ConfigurationError."""
         return cls(open_object_client(url, options))
+
+    def why_no_name(self, partition: TopicIdPartition) -> str | None:
+        """Return why this store can never hold anything of `partition`: its ids or its topic make no name here."""
+        try:
+            names = segment_object_names(RemoteLogSegmentId(partition, _ANY_ID), 0)
+            longest = temporary_name(names.commit_marker, "0" * 16)
+            check_object_name(longest)
+        except ConfigurationError as error:
+            return str(error)
+        part = max(longest.split("/"), key=lambda each: len(each.encode()))
+        if len(part.encode()) <= self._client.longest_part:
+            return None
+        return (
+            f"{self._client.root} takes no name of {len(part.encode())} bytes, such as {part[:80]!r}…, but at most "
+            f"{self._client.longest_part}: keep this topic in a store over the S3 API"
+        )
 
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
         """Store a segment.
@@ -110,10 +140,31 @@ class ObjectRemoteStorageManager:
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Remove the segment's objects, the marker first."""
-        names = self._names(metadata)
-        for name in (names.commit_marker, names.indexes, names.data):
-            self._client.delete(name)
-        self._client.discard_unfinished(names.stem)
+        for error in self._delete_all([metadata]).values():
+            raise error
+
+    def delete_segments(self, segments: Sequence[RemoteLogSegmentMetadata]) -> Mapping[str, TieredStorageError]:
+        """Remove the objects of many segments, all markers first; return, by segment id, why one is not all gone.
+
+        A class that changes `delete_log_segment_data` has it called for each of them.
+        """
+        if type(self).delete_log_segment_data is not ObjectRemoteStorageManager.delete_log_segment_data:
+            return delete_singly(self, segments)
+        return self._delete_all(segments)
+
+    def _delete_all(self, segments: Sequence[RemoteLogSegmentMetadata]) -> dict[str, TieredStorageError]:
+        names = {segment.segment_id.id: self._names(segment) for segment in segments}
+        failed: dict[str, TieredStorageError] = {}
+        for kinds in ((ObjectKind.COMMIT_MARKER,), (ObjectKind.INDEXES, ObjectKind.DATA)):
+            left = [(own_id, of_one.stem) for own_id, of_one in names.items() if own_id not in failed]
+            going = {f"{stem}.{kind}": own_id for own_id, stem in left for kind in kinds}
+            for name, error in self._client.delete_many(list(going)).items():
+                failed.setdefault(going[name], error)
+        try:
+            self._client.discard_unfinished_many({of_one.stem for of_one in names.values()})
+        except RemoteStorageError as error:
+            return dict.fromkeys(names, error) | failed
+        return failed
 
     def verify(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Read all that belongs to the segment and check every byte: marker, bundle, each index, manifest and data.
@@ -150,7 +201,9 @@ class ObjectRemoteStorageManager:
     def list_objects(self, folder: str = "") -> Iterator[ListedObject]:
         """Stream every object in `folder` and below, ours or not; "" means the whole store."""
         for found in self._client.list(folder):
-            yield ListedObject(found.name, found.size, found.last_modified, parse_object_name(found.name))
+            segment = parse_object_name(found.name)
+            document = None if segment is not None else parse_partition_document_name(found.name)
+            yield ListedObject(found.name, found.size, found.last_modified, segment, document)
 
     def expected_objects(self, metadata: RemoteLogSegmentMetadata) -> dict[str, int]:
         """Return the names of a finished segment's objects, and the bytes that each must have."""
@@ -165,6 +218,11 @@ class ObjectRemoteStorageManager:
     def object_size(self, name: str) -> int:
         """Return the bytes of an object. Raises RemoteObjectNotFoundError."""
         return self._client.size(name)
+
+    @property
+    def partition_documents(self) -> PartitionDocuments:
+        """What the store knows of partitions beside their segments."""
+        return PartitionDocuments(self._client)
 
     def ensure_identity(self, metadata_uuid: str, known_store_uuid: str | None) -> str:
         """Return the store's UUID, once it is sure that it belongs to those metadata; see ensure_store_identity."""

@@ -43,6 +43,10 @@ FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 ENABLED = {"remote.storage.enable": True}
 
 
+TOO_LONG = "t" * 233
+"""With its id one byte more than a file system takes."""
+
+
 def due(plan: CopyPlan) -> list[tuple[str, int, int]]:
     return [(str(one.topic_id_partition), one.base_offset, one.end_offset) for one in plan.segments]
 
@@ -431,3 +435,25 @@ def test_under_any_limit_each_partition_gives_its_earliest_and_none_more_than_it
     assert all(bases == list(range(len(bases))) for bases in taken)
     most = max(len(bases) for bases in taken)
     assert all(len(bases) >= min(most - 1, count) for bases, count in zip(taken, counts, strict=True))
+
+
+def test_a_topic_whose_name_the_store_can_never_hold_is_refused_and_the_others_go_on(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {(TOO_LONG, 0): 1, (TOO_LONG, 1): 1, (TOO_LONG[1:], 0): 1, ("orders", 0): 1})
+    with files.open() as remote_log:
+        plan = remote_log.plan_copy()
+        assert due(plan) == [("orders-0", 0, 9), (f"{TOO_LONG[1:]}-0", 0, 9)]
+        [refused] = plan.refused
+        assert refused.partition == TOO_LONG
+        assert "takes no name of 256 bytes" in refused.message
+        assert "keep this topic in a store over the S3 API" in refused.message
+        assert copy(remote_log).is_whole
+
+
+def test_a_cluster_id_that_makes_no_name_is_refused(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    (files.log_directory / "meta.properties").write_text("version=1\ncluster.id=a/b\nnode.id=1\n")
+    with files.open() as remote_log:
+        plan = remote_log.plan_copy()
+        assert plan.is_empty
+        [refused] = plan.refused
+        assert "the cluster id 'a/b' makes no name for an object" in refused.message

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from support.remote_logs import (
     segments_of,
     states_of,
 )
-from tiered_storage.errors import MetadataUnavailableError
+from tiered_storage.errors import LeaseHeldError, MetadataUnavailableError
 from tiered_storage.kafka_log.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, write_leader_epochs
 from tiered_storage.kafka_log.log_segment import LogSegment
@@ -37,12 +38,15 @@ from tiered_storage.kafka_log.offset_checkpoint import (
     write_offset_checkpoint,
 )
 from tiered_storage.remote_log.copy_messages import CopyFailure, CopyOutcome, CopyTask
+from tiered_storage.remote_log.copy_plan import CopyPlan, PlannedSegment
 from tiered_storage.remote_log.copy_run import abandon_unfinished
 from tiered_storage.remote_log.model import (
+    PartitionDeleteState,
     RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
     SegmentState,
 )
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.selection import EVERYTHING
 
 STARTED, FINISHED, DELETING, _ = (state.name for state in SegmentState)
@@ -426,19 +430,16 @@ def test_a_metadata_store_that_is_away_ends_the_commit_which_may_be_tried_again(
     with files.open() as remote_log:
         outcomes = done(begin(remote_log).tasks)
         kind = type(remote_log.segments)
-        update = kind.update_remote_log_segment_metadata
 
-        def away(self: object, step: RemoteLogSegmentMetadataUpdate, lease: object) -> RemoteLogSegmentMetadata:
-            if step.segment_id == outcomes[1].task.metadata.segment_id:
-                raise MetadataUnavailableError("locked")
-            return update(self, step, lease)  # type: ignore[arg-type]  # the very ones it was called with
+        def away(self: object, steps: object) -> None:
+            raise MetadataUnavailableError("locked")
 
         with monkeypatch.context() as patched:
-            patched.setattr(kind, "update_remote_log_segment_metadata", away)
+            patched.setattr(kind, "update_remote_log_segments", away)
             with pytest.raises(MetadataUnavailableError):
                 remote_log.commit_copy(outcomes)
 
-        assert states_of(remote_log) == [(0, FINISHED), (10, STARTED), (20, STARTED)]
+        assert states_of(remote_log) == [(0, STARTED), (10, STARTED), (20, STARTED)]
         assert start_offsets(remote_log.commit_copy(outcomes).committed) == [0, 10, 20]
 
 
@@ -539,6 +540,22 @@ def test_a_zombies_late_commit_is_refused_even_where_its_copies_are_long_deleted
         assert offsets_read(remote_log, 0) == list(range(35))
 
 
+def test_a_zombies_late_commit_is_refused_where_nothing_was_ever_committed(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        zombie = carry_out(remote_log, begin(remote_log, "zombie"))
+        for _ in range(2):
+            files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
+            deleted = remote_log.deletions.delete_marked("expire").deleted
+        assert len(deleted) == 3
+
+        report = remote_log.commit_copy(zombie)
+
+        assert report.committed == ()
+        assert "taken over by expire" in report.failures[0].message
+        assert remote_log.segments.log_start_offset(ORDERS_0) is None
+
+
 def test_a_lease_that_ran_out_but_that_nobody_took_is_still_good(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:
@@ -564,3 +581,106 @@ def test_nothing_to_commit_is_a_whole_run(tmp_path: Path) -> None:
 
     with files.open() as remote_log:
         assert remote_log.commit_copy([]).is_whole
+
+
+# ------------------------------------------------------------------------------------------------ lineages and leases
+
+
+def lineage_of(remote_log: RemoteLogManager) -> tuple[EpochEntry, ...]:
+    return remote_log.segments.partition_state(ORDERS_0).lineage
+
+
+def test_a_run_keeps_the_lineage_also_where_nothing_is_due(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 0})
+    lineage = (EpochEntry(0, 0),)
+
+    with files.open() as remote_log:
+        plan = remote_log.plan_copy()
+        assert (plan.segments, [each.leader_epochs for each in plan.lineages]) == ((), [lineage])
+        assert not plan.is_empty
+        assert lineage_of(remote_log) == ()
+        assert remote_log.begin_copy(plan, "copy").tasks == ()
+        assert lineage_of(remote_log) == lineage
+        held_by(remote_log, "anybody")
+        assert remote_log.plan_copy().is_empty
+
+
+def test_each_task_knows_all_leaders_that_the_local_log_forgot(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    files.append(3)
+    with files.open() as remote_log:
+        remote_log.segments.put_lineage(ORDERS_0, [EpochEntry(0, 0), EpochEntry(1, 12)], held_by(remote_log, "copy"))
+        checkpoint = files.partition_directory() / "leader-epoch-checkpoint"
+        write_leader_epochs(checkpoint, [EpochEntry(1, 25), EpochEntry(2, 33), EpochEntry(3, 42)])
+
+        tasks = begin(remote_log).tasks
+
+    assert [task.metadata.start_offset for task in tasks] == [10, 20, 30]
+    assert tasks[-1].lineage == (EpochEntry(0, 0), EpochEntry(1, 12), EpochEntry(2, 33))
+    assert tasks[-1].metadata.leader_epochs == (EpochEntry(1, 30), EpochEntry(2, 33))
+
+
+def test_where_a_run_cannot_begin_the_leases_are_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = a_remote_log(tmp_path)
+
+    def away(*_: object) -> None:
+        raise MetadataUnavailableError("locked")
+
+    with files.open() as remote_log:
+        plan = remote_log.plan_copy()
+        with monkeypatch.context() as patched:
+            patched.setattr(type(remote_log.segments), "add_remote_log_segments", away)
+            with pytest.raises(MetadataUnavailableError):
+                remote_log.begin_copy(plan, "copy")
+
+        held_by(remote_log, "anybody")
+
+
+@pytest.mark.parametrize("state", PartitionDeleteState)
+def test_nothing_is_copied_of_a_partition_that_is_being_deleted(tmp_path: Path, state: PartitionDeleteState) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        before = remote_log.plan_copy()
+        lease = held_by(remote_log, "delete")
+        for step in PartitionDeleteState:
+            if step <= state:
+                deletion = RemotePartitionDeleteMetadata(ORDERS_0, step, files.clock.now)
+                remote_log.segments.put_remote_partition_delete_metadata(deletion, lease)
+        remote_log.leases.release(lease)
+        told = f"its remote log is being deleted ({state.name}): nothing more of it is copied"
+
+        plan = remote_log.plan_copy()
+        assert plan.is_empty
+        assert [(each.partition, each.message) for each in plan.notices] == [("orders-0", told)]
+
+        begun = remote_log.begin_copy(before, "late")
+        assert (begun.tasks, [each.message for each in begun.left]) == ((), [told])
+        held_by(remote_log, "anybody")
+
+
+@pytest.mark.parametrize("ends", ["well", "with an error"])
+def test_who_holds_leases_for_a_block_gives_them_back_however_it_ends(tmp_path: Path, ends: str) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        begun = begin(remote_log, "copy")
+        with suppress(MetadataUnavailableError), remote_log.held(begun):
+            with pytest.raises(LeaseHeldError):
+                held_by(remote_log, "another")
+            if ends != "well":
+                raise MetadataUnavailableError("locked")
+        held_by(remote_log, "another")
+
+
+def test_what_a_repair_replaces_is_begun_though_it_is_there(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        _, second, _ = segments_of(remote_log)
+        local = files.local_segments()[1]
+        planned = PlannedSegment(ORDERS_0, local.log_path, 10, 19, local.size(), (EpochEntry(0, 0),))
+        plan = CopyPlan((planned,), replacing=frozenset({second.segment_id.id}))
+
+        report = remote_log.commit_copy(carry_out(remote_log, remote_log.begin_copy(plan, "repair")))
+
+        assert ranges(report.committed) == [(10, 19)]
+        assert start_offsets(segments_of(remote_log)) == [0, 10, 10, 20]
+        assert remote_log.begin_copy(replace(plan, replacing=frozenset()), "copy").tasks == ()

@@ -47,6 +47,9 @@ class RecordingLeases:
     def check(self, lease: Lease) -> None:
         raise NotImplementedError
 
+    def fencing_number(self, partition: TopicIdPartition) -> int:
+        raise NotImplementedError
+
     def release(self, lease: Lease) -> None:
         raise NotImplementedError
 

@@ -4,6 +4,7 @@ import os
 import shutil
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,8 @@ def test_a_partition_shows_its_segments_its_lineage_and_how_far_it_is_stable(tmp
     assert log.topic_id_partition == ORDERS_0
     assert log.topic_id_partition.topic == "orders"
     assert log.directory == files.partition_directory()
-    assert [(one.base_offset, one.end_offset, one.size, one.first_timestamp) for one in log.segments] == [
+    source = source_of(files)
+    assert [(one.base_offset, one.end_offset, one.size, source.first_timestamp(one)) for one in log.segments] == [
         (0, 9, SEGMENT_BYTES, NOW),
         (10, 19, SEGMENT_BYTES, NOW + 10_000),
         (20, None, BATCH_BYTES, NOW + 20_000),
@@ -92,17 +94,40 @@ def test_partitions_come_in_order_and_several_directories_make_one_source(tmp_pa
     assert source.partition(partition_of("orders", 3)) is None
 
 
-def test_the_same_partition_in_two_directories_is_looked_at_once_and_told(tmp_path: Path) -> None:
-    files = a_remote_log(tmp_path, {("orders", 0): 0})
+def test_of_the_same_partition_in_two_directories_neither_is_believed(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 0, ("orders", 1): 0})
     again = shutil.copytree(files.log_directory, tmp_path / "again")
+    shutil.rmtree(again / "orders-1")
+    source = LogDirectorySource((files.log_directory, again))
+    why = f"{files.partition_directory()} and {again / 'orders-0'} are the same partition: name only one of them"
 
-    looked_at, told = LogDirectorySource((files.log_directory, again)).partitions()
+    first, sound, second = source.partitions()
 
-    assert isinstance(looked_at, PartitionLog)
-    assert isinstance(told, UnreadablePartition)
-    assert told.partition == "orders-0"
-    assert str(again / "orders-0") in told.reason
-    assert str(files.partition_directory()) in told.reason
+    for told in (first, second):
+        assert isinstance(told, UnreadablePartition)
+        assert told.partition == "orders-0"
+        assert why in told.reason
+    assert isinstance(sound, PartitionLog)
+    with pytest.raises(InvalidLogDirectoryError, match="are the same partition"):
+        source.partition(ORDERS_0)
+    assert source.partition(partition_of("orders", 1)) == sound
+    (again / "orders-0").rename(again / f"orders-0.{'0' * 32}-future")
+    assert why_unreadable(source) == {}
+    assert source.partition(ORDERS_0) is not None
+
+
+def test_to_look_at_one_partition_reads_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = a_remote_log(tmp_path, {("orders", number): 1 for number in range(3)})
+    whole = {log.topic_id_partition: log for log in source_of(files).partitions() if isinstance(log, PartitionLog)}
+    scandir, looked_at = os.scandir, set()
+
+    def recorded(path: Path) -> Any:
+        looked_at.add(Path(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", recorded)
+    assert source_of(files).partition(ORDERS_0) == whole[ORDERS_0]
+    assert looked_at == {files.partition_directory()}
 
 
 def test_the_log_start_is_the_checkpoints_where_that_is_higher(tmp_path: Path) -> None:
@@ -339,4 +364,4 @@ def test_a_segment_begins_with_its_first_records_timestamp(tmp_path: Path, batch
     write_offset_checkpoint(files.log_directory / HIGH_WATERMARK_CHECKPOINT, {("orders", 0): 20})
     rewrite_segment(files.local_segments()[-1].log_path, [batch])
 
-    assert look(files).segments[-1].first_timestamp == expected
+    assert source_of(files).first_timestamp(look(files).segments[-1]) == expected

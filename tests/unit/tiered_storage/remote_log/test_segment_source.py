@@ -45,8 +45,8 @@ def test_of_leaders_that_took_over_at_the_same_offset_the_last_one_wrote() -> No
 
 
 def test_the_active_segment_is_not_closed() -> None:
-    closed = LocalSegment(0, 9, 100, Path("0.log"), 1)
-    active = LocalSegment(10, None, 50, Path("10.log"), 2)
+    closed = LocalSegment(0, 9, 100, Path("0.log"))
+    active = LocalSegment(10, None, 50, Path("10.log"))
     log = PartitionLog(ORDERS_0, Path("orders-0"), (closed, active), 0, 12, LINEAGE)
 
     assert log.closed_segments == [closed]

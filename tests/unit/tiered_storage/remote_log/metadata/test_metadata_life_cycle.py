@@ -29,6 +29,7 @@ from support.metadata_stores import (
 )
 from tiered_storage.errors import InvalidTransitionError, LeaseHeldError, LeaseLostError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.lineage import merged
 from tiered_storage.remote_log.model import (
     Lease,
     PartitionDeleteState,
@@ -235,7 +236,8 @@ class MetadataStoreMachine(RuleBasedStateMachine):
         with self.refused_unless_newest(lease):
             self.store.segments.put_lineage(lease.topic_id_partition, lineage, lease)
         if self.is_newest(lease):
-            self.lineages[lease.topic_id_partition] = lineage
+            known = self.lineages.get(lease.topic_id_partition, ())
+            self.lineages[lease.topic_id_partition] = merged(known, lineage)
 
     @precondition(lambda self: self.given)
     @rule(data=st.data(), state=st.sampled_from(PartitionDeleteState))

@@ -14,10 +14,14 @@ from tiered_storage.kafka_log.kafka_uuid import encode_uuid
 from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
 from tiered_storage.remote_log.storage.object_names import (
     ObjectKind,
+    PartitionDocumentName,
     SegmentObjectName,
     check_object_name,
     is_temporary_name,
     parse_object_name,
+    parse_partition_document_name,
+    parse_partition_folder,
+    partition_documents_folder,
     partition_folder,
     segment_object_names,
     temporary_name,
@@ -54,6 +58,29 @@ def test_a_name_tells_what_it_was_made_of(
     assert parsed.segment_id.topic_id_partition.topic == segment_id.topic_id_partition.topic
     assert parsed.names == names
     assert is_temporary_name(name) == temporary
+
+
+@settings(deadline=None)
+@given(SEGMENT_IDS, st.integers(0, 2**63), st.booleans())
+def test_the_name_of_a_partitions_document_tells_what_it_was_made_of(
+    segment_id: RemoteLogSegmentId, number: int, temporary: bool
+) -> None:
+    key = segment_id.topic_id_partition
+    document = PartitionDocumentName(key, number, ".0123456789abcdef.tmp" if temporary else "")
+
+    assert document.listed_as == document.name + document.suffix
+    assert document.name.startswith(partition_documents_folder(key) + "/")
+    check_object_name(document.listed_as)
+    assert parse_partition_document_name(document.listed_as) == document
+    assert parse_partition_folder(document.listed_as) == key
+    assert parse_object_name(document.listed_as) is None
+    assert document.temporary == temporary
+
+
+@pytest.mark.parametrize("ending", ["1.json", f"{7:020}.txt", f"{7:020}.json/x", f"{7:020}.json.tmp", f"x{7:020}.json"])
+def test_what_is_no_partitions_document_is_told_apart(ending: str) -> None:
+    assert parse_partition_document_name(f"{partition_documents_folder(partition())}/{ending}") is None
+    assert parse_partition_document_name(f"state/{7:020}.json") is None
 
 
 @settings(deadline=None)

@@ -1,0 +1,202 @@
+"""Plans a copy run over 100,000 segments of 2,000 partitions: half of each partition is remote already.
+
+What is measured is `plan` of the command line without the start of Python: the metadata are opened, every partition of
+the log directory is looked at, and the 10,000 segments that a run takes at most are chosen. The segments are sparse
+files with their indexes and snapshots beside them: a plan reads names, sizes and checkpoints, and of each active
+segment the end. There is no peer: nothing else plans such a thing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import yaml
+from measuring import STATE, print_goal, print_machine
+
+from tiered_storage.clock import wall_clock
+from tiered_storage.kafka_log.kafka_uuid import random_uuid
+from tiered_storage.kafka_log.leader_epoch_checkpoint import (
+    LEADER_EPOCH_CHECKPOINT,
+    EpochEntry,
+    write_leader_epochs,
+)
+from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.log_segment import LogSegment, producer_snapshot_path
+from tiered_storage.kafka_log.offset_checkpoint import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    write_offset_checkpoint,
+)
+from tiered_storage.kafka_log.partition_metadata import PARTITION_METADATA, write_topic_id
+from tiered_storage.kafka_log.producer_snapshot import write_producer_snapshot
+from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.record_batch import encode_batch
+from tiered_storage.remote_log.metadata import Topic
+from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore
+from tiered_storage.remote_log.model import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    SegmentState,
+    TopicIdPartition,
+)
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.remote_log_parts import store_options
+from tiered_storage.settings import load_settings
+
+SECONDS = 10
+MEMORY = 500 << 20
+TOPICS = 100
+PARTITIONS_A_TOPIC = 20
+SEGMENTS = 50
+REMOTE = 25
+CHOSEN = 10_000
+OFFSETS_A_SEGMENT = 1000
+SEGMENT_BYTES = 1 << 20
+_CLUSTER_ID = "benchmark"
+
+
+@dataclass(frozen=True, slots=True)
+class LargeSite:
+    """A log directory of many partitions and the metadata of what is remote, below `root`."""
+
+    root: Path
+
+    @property
+    def logs(self) -> Path:
+        """The log directory."""
+        return self.root / "kafka-logs"
+
+    def write(self) -> None:
+        """Write all of it."""
+        LogDirectoryWriter.create(self.logs, _CLUSTER_ID).close()
+        partitions = list(_partitions())
+        for partition in partitions:
+            _write_partition(self.logs / str(partition), partition)
+        keys = [(partition.topic, partition.partition) for partition in partitions]
+        high_watermark = SEGMENTS * OFFSETS_A_SEGMENT + 1
+        write_offset_checkpoint(self.logs / HIGH_WATERMARK_CHECKPOINT, dict.fromkeys(keys, high_watermark))
+        write_offset_checkpoint(self.logs / LOG_START_OFFSET_CHECKPOINT, dict.fromkeys(keys, 0))
+        settings = {
+            "log.dirs": [str(self.logs)],
+            "state.directory": str(self.root / "state"),
+            "copy.max.segments.per.run": CHOSEN,
+        }
+        self._config.write_text(yaml.safe_dump(settings))
+        with self.open() as remote_log:
+            _fill_metadata(remote_log.store, partitions)
+
+    def open(self) -> RemoteLogManager:
+        """Open the remote log; use it in a `with`."""
+        settings = load_settings(self._config, environ={})
+        return RemoteLogManager.open(settings, wall_clock, store_options(settings, {}))
+
+    def plan(self) -> float:
+        """Plan once; return the seconds."""
+        begun = time.perf_counter()
+        with self.open() as remote_log:
+            plan = remote_log.plan_copy()
+        seconds = time.perf_counter() - begun
+        assert len(plan.segments) == CHOSEN, len(plan.segments)
+        assert not plan.unreadable, plan.unreadable[0]
+        assert len(plan.partitions) == TOPICS * PARTITIONS_A_TOPIC
+        return seconds
+
+    @property
+    def _config(self) -> Path:
+        return self.root / "tiered_storage.yaml"
+
+
+def _partitions() -> Iterator[TopicIdPartition]:
+    for topic in range(TOPICS):
+        topic_id = random_uuid()
+        for number in range(PARTITIONS_A_TOPIC):
+            yield TopicIdPartition(_CLUSTER_ID, topic_id, number, f"benchmark{topic:03}")
+
+
+def _write_partition(directory: Path, partition: TopicIdPartition) -> None:
+    directory.mkdir()
+    write_topic_id(directory / PARTITION_METADATA, partition.topic_id)
+    write_leader_epochs(directory / LEADER_EPOCH_CHECKPOINT, [EpochEntry(0, 0)])
+    for number in range(SEGMENTS):
+        segment = LogSegment(number * OFFSETS_A_SEGMENT, directory)
+        with segment.log_path.open("wb") as file:
+            file.truncate(SEGMENT_BYTES)
+        for path in (segment.offset_index_path, segment.time_index_path):
+            path.touch()
+        producer_snapshot_path(directory, segment.base_offset).touch()
+    end = SEGMENTS * OFFSETS_A_SEGMENT
+    LogSegment(end, directory).log_path.write_bytes(encode_batch([Record(end, wall_clock(), b"key", b"value", ())]))
+    write_producer_snapshot(producer_snapshot_path(directory, end), [])
+
+
+def _fill_metadata(store: SqlMetadataStore, partitions: list[TopicIdPartition]) -> None:
+    for partition in {each.topic_id: each for each in partitions}.values():
+        store.topics.put(Topic(_CLUSTER_ID, partition.topic_id, partition.topic, remote_storage_enable=True))
+    leases = store.leases.acquire_many(partitions, "benchmark", 3_600_000).granted
+    segments = [
+        (
+            RemoteLogSegmentMetadata(
+                segment_id=RemoteLogSegmentId(lease.topic_id_partition, random_uuid()),
+                start_offset=number * OFFSETS_A_SEGMENT,
+                end_offset=(number + 1) * OFFSETS_A_SEGMENT - 1,
+                max_timestamp=0,
+                event_timestamp=0,
+                size=SEGMENT_BYTES,
+                leader_epochs=(EpochEntry(0, number * OFFSETS_A_SEGMENT),),
+                fencing_number=lease.fencing_number,
+            ),
+            lease,
+        )
+        for lease in leases
+        for number in range(REMOTE)
+    ]
+    store.segments.add_remote_log_segments(segments)
+    finished = SegmentState.COPY_SEGMENT_FINISHED
+    store.segments.update_remote_log_segments(
+        [(RemoteLogSegmentMetadataUpdate(each.segment_id, finished, 0, b"\0" * 18), lease) for each, lease in segments]
+    )
+    store.leases.release_many(leases)
+
+
+def main() -> int:
+    """Measure; return 1 where a goal was missed."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--directory", type=Path, default=STATE, help="where to work, on the disk to measure")
+    arguments.add_argument("--rounds", type=int, default=5)
+    arguments.add_argument("--plan", type=Path, help=argparse.SUPPRESS)
+    given = arguments.parse_args()
+    if given.plan:
+        seconds = [LargeSite(given.plan).plan() for _ in range(given.rounds)]
+        print(*seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        return 0
+    given.directory.mkdir(parents=True, exist_ok=True)
+    print_machine(given.directory)
+    root = Path(tempfile.mkdtemp(prefix="plan-", dir=given.directory))
+    try:
+        LargeSite(root).write()
+        # In a process of its own: what wrote the site has used memory of its own.
+        command = [sys.executable, __file__, "--plan", str(root), "--rounds", str(given.rounds)]
+        *rounds, memory = map(float, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+    finally:
+        shutil.rmtree(root)
+    print(f"  seconds: best {min(rounds):.2f}, median {median(rounds):.2f}; {memory / (1 << 20):.0f} MiB at most")
+    what = (
+        f"a plan over {TOPICS * PARTITIONS_A_TOPIC * SEGMENTS:,} segments of {TOPICS * PARTITIONS_A_TOPIC:,} partitions"
+    )
+    missed = print_goal(f"{what} takes less than {SECONDS} s", met=median(rounds) < SECONDS)
+    return print_goal(f"{what} takes less than {MEMORY >> 20} MiB", met=memory < MEMORY) or missed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""What a copy run costs beside the copies: opening the remote log, plan, leases, job, commit, each once for the run."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+from measuring import print_goal
+from sample_site import SampleLog, SampleSite
+
+from tiered_storage.kafka_log.kafka_uuid import random_uuid
+from tiered_storage.remote_log.copy_worker import run_copy_group
+
+SECONDS = 2
+PARTITIONS = 100
+SMALL = SampleLog(PARTITIONS, segments=1, segment_bytes=64 << 10, batch_records=15)
+
+
+def measure_own_cost(directory: Path, rounds: int) -> int:
+    """Print what a run over 100 partitions of one small segment costs of its own; return 1 where that is too much."""
+    seconds = []
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory(dir=directory, prefix="run-cost-") as root:
+            site = SampleSite(Path(root))
+            site.write(SMALL)
+            site.open().close()  # the metadata store is made once in its life, and not by each run
+            os.sync()
+            seconds.append(_own_cost(site))
+    print(f"{PARTITIONS} partitions of one small segment, the run's own cost; {rounds} rounds")
+    print(f"  seconds: best {min(seconds):.2f}, median {median(seconds):.2f}")
+    what = f"beside the copies, a run over {PARTITIONS} partitions costs less than {SECONDS} s"
+    return print_goal(what, met=median(seconds) < SECONDS)
+
+
+def _own_cost(site: SampleSite) -> float:
+    begun = time.perf_counter()
+    with site.open() as remote_log:
+        started = remote_log.begin_copy(remote_log.plan_copy(), "benchmark")
+        job = remote_log.write_copy_job(f"runs/{random_uuid()}", started)
+        own = time.perf_counter() - begun
+        for group in range(job.groups):
+            run_copy_group(job.files.work.url, job.files.folder, group)
+        begun = time.perf_counter()
+        report = remote_log.commit_copy(job.outcomes())
+        own += time.perf_counter() - begun
+    if len(report.committed) != PARTITIONS:
+        raise SystemExit(f"a copy went wrong, nothing was measured: {report.failures[:1]}")
+    return own

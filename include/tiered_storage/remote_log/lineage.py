@@ -1,0 +1,131 @@
+"""Who led a partition from which offset on, as far back as anybody knows.
+
+A lineage names each leader epoch with its first offset (Kafka's leader-epoch-checkpoint). A leader cuts off what
+earlier ones had written from its own first offset on (KIP-101), so of two lineages of one log that of the later leader
+is true wherever it speaks. A broker forgets the epochs below its log start, which trimming moves, and an older replica
+never heard of the newest; so we keep what we see. What nobody saw nobody can know: a leader that came and went between
+two of our looks, and whose epoch its heir's log has already forgotten.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+from tiered_storage.errors import LineageContradictedError
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
+from tiered_storage.remote_log.segment_source import PartitionLog, epochs_within
+
+
+def merged(known: Sequence[EpochEntry], observed: Sequence[EpochEntry]) -> tuple[EpochEntry, ...]:
+    """Return what two lineages of one log tell together.
+
+    The one with the later leader is taken whole; of the other what begins below it under no later epoch. An epoch that
+    both name at the seam begins where the earlier of them has it.
+    """
+    if not known or not observed:
+        return tuple(known or observed)
+    older, newer = (observed, known) if known[-1].epoch > observed[-1].epoch else (known, observed)
+    first = newer[0]
+    below = [entry for entry in older if entry.start_offset < first.start_offset and entry.epoch <= first.epoch]
+    is_same_leader = bool(below and below[-1].epoch == first.epoch)
+    return (*below, *newer[int(is_same_leader) :])
+
+
+def up_to(lineage: tuple[EpochEntry, ...], end_offset: int) -> tuple[EpochEntry, ...]:
+    """Return the part of `lineage` that begins at or below `end_offset`; it may be `lineage` itself."""
+    count = bisect_right(lineage, end_offset, key=lambda entry: entry.start_offset)
+    return lineage if count == len(lineage) else lineage[:count]
+
+
+def first_contradicted(known: Sequence[EpochEntry], observed: Sequence[EpochEntry]) -> EpochEntry | None:
+    """Return the first leader in `known` that the log of `observed` never heard of: from there on it is not the log.
+
+    An epoch in which nothing was written may be missing from a follower's log, or lie at its very end.
+    """
+    last = observed[-1].epoch if observed else None
+    return next((entry for entry in known if last is not None and entry.epoch > last), None)
+
+
+def contradiction(known: Sequence[EpochEntry], observed: Sequence[EpochEntry], log_end: int) -> str | None:
+    """Return why a log with the lineage `observed` and the end `log_end` (exclusive) is older than what we know.
+
+    None where it is not: then everything below its end was written by the leaders that `known` names too.
+    """
+    newer = first_contradicted(known, observed)
+    if newer is None or newer.start_offset >= log_end:
+        return None
+    return (
+        f"its last leader epoch is {observed[-1].epoch}, and it reaches up to offset {log_end - 1}; a leader of epoch "
+        f"{newer.epoch} is known, which began at offset {newer.start_offset}"
+    )
+
+
+def trusted_lineage(known: Sequence[EpochEntry], log: PartitionLog | None) -> tuple[EpochEntry, ...]:
+    """Return the lineage of a partition of which we kept `known`, with what its local log adds (None: out of reach).
+
+    Raises LineageContradictedError where the local log is an older replica's, which a later leader cut.
+    """
+    if log is None:
+        return tuple(known)
+    why = contradiction(known, log.leader_epochs, log.stable_offset)
+    if why is not None:
+        raise LineageContradictedError(
+            f"{log.directory} is the log of an older replica: {why}: nothing of the partition is copied, trimmed or "
+            "expired; name the log directory of its present leader in log.dirs"
+        )
+    return merged(known, log.leader_epochs)
+
+
+def on_lineage(segment: RemoteLogSegmentMetadata, lineage: Sequence[EpochEntry]) -> bool:
+    """Whether the leaders that `lineage` names wrote all of `segment`, as far as it reaches back."""
+    return valid_end(segment, lineage) == segment.end_offset
+
+
+def valid_end(segment: RemoteLogSegmentMetadata, lineage: Sequence[EpochEntry]) -> int:
+    """Return the last offset (inclusive) of `segment` up to which its leaders are those of `lineage`.
+
+    One below its start where not even that holds. Logs that agree on an offset's leader agree on all below it
+    (KIP-101). What lies below the lineage nobody contradicts, nor what lies below the segment's own first epoch: it
+    was copied from a log that began inside of it.
+    """
+    own_start = segment.leader_epochs[0].start_offset if segment.leader_epochs else segment.start_offset
+    if not lineage or segment.end_offset < lineage[0].start_offset:
+        return segment.end_offset
+    known_from = max(own_start, lineage[0].start_offset)
+    theirs = epochs_within(segment.leader_epochs, known_from, segment.end_offset)
+    ours = epochs_within(lineage, known_from, segment.end_offset)
+    if theirs == ours:
+        return segment.end_offset
+    changes = sorted({known_from, *(entry.start_offset for entry in (*theirs, *ours))})
+    contradicted = next((at for at in changes if epochs_within(theirs, at, at) != epochs_within(ours, at, at)), None)
+    if contradicted is None:
+        return segment.end_offset
+    return segment.start_offset - 1 if contradicted <= own_start else contradicted - 1
+
+
+def whole_lineage(
+    segments: Iterable[RemoteLogSegmentMetadata], lineage: Sequence[EpochEntry]
+) -> tuple[EpochEntry, ...]:
+    """Return `lineage`, and below where it begins what the finished ones of `segments` tell of leaders."""
+    if lineage and lineage[0].start_offset <= 0:
+        return tuple(lineage)
+    starts: dict[int, int] = {}
+    for segment in segments:
+        if segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
+            continue
+        for entry in segment.leader_epochs:
+            starts[entry.epoch] = min(entry.start_offset, starts.get(entry.epoch, entry.start_offset))
+    if lineage:
+        first = lineage[0]
+        starts = {
+            epoch: start for epoch, start in starts.items() if start < first.start_offset and epoch <= first.epoch
+        }
+    remembered: list[EpochEntry] = []
+    for epoch, start in sorted(starts.items()):
+        while remembered and remembered[-1].start_offset >= start:
+            remembered.pop()
+        remembered.append(EpochEntry(epoch, start))
+    is_same_leader = bool(remembered and lineage and remembered[-1].epoch == lineage[0].epoch)
+    return (*remembered, *lineage[int(is_same_leader) :])

@@ -1,0 +1,126 @@
+"""What the store itself knows of a partition beside its segments: a small JSON object in its folder.
+
+    format_version                 1
+    cluster_id, topic, topic_id    text
+    partition                      its number
+    fencing_number                 of the lease under which it was written; it is in the object's name too
+    log_start_offset               OUR log start (inclusive), null where none was ever decided
+    leader_epochs                  [[epoch, start offset], …]: the lineage as far back as anybody knew it
+    delete_state                   MARKED, STARTED or FINISHED while the remote log of the partition is deleted, or null
+    written_at                     ms
+
+Each holder of the partition's lease writes one of its own, so no two write the same object, and then removes those of
+holders before it: the one with the highest number is true. It is written before the metadata's log start or deletion
+move on, so that what is made again from the store never shows what was about to go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from tiered_storage.errors import RemoteObjectCorruptError
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState, TopicIdPartition
+from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES, JsonDocument, encode_document
+from tiered_storage.remote_log.storage.object_client import ObjectClient
+from tiered_storage.remote_log.storage.object_names import (
+    PartitionDocumentName,
+    parse_partition_document_name,
+    partition_documents_folder,
+)
+
+FORMAT_VERSION = 1
+_MAX_INT32 = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDocument:
+    """What is kept of a partition, as the holder of lease `fencing_number` wrote it at `written_at` (ms)."""
+
+    topic_id_partition: TopicIdPartition
+    fencing_number: int
+    state: PartitionState
+    written_at: int
+
+    @property
+    def name(self) -> str:
+        """The object's name."""
+        return PartitionDocumentName(self.topic_id_partition, self.fencing_number).name
+
+    @classmethod
+    def parse(cls, raw: bytes, source: str) -> Self:
+        """Read a document. Raises RemoteObjectCorruptError for one that is broken, or of a later version."""
+        document = JsonDocument(raw, source, FORMAT_VERSION)
+        number = document.integer("partition", maximum=_MAX_INT32)
+        key = TopicIdPartition(document.text("cluster_id"), document.text("topic_id"), number, document.text("topic"))
+        deletion = document.optional_text("delete_state")
+        if deletion is not None and deletion not in PartitionDeleteState.__members__:
+            raise document.wrong("delete_state", " or ".join(PartitionDeleteState.__members__))
+        state = PartitionState(
+            document.optional_integer("log_start_offset"),
+            tuple(EpochEntry(epoch, start) for epoch, start in document.pairs("leader_epochs")),
+            None if deletion is None else PartitionDeleteState[deletion],
+        )
+        return cls(key, document.integer("fencing_number"), state, document.integer("written_at"))
+
+    def to_bytes(self) -> bytes:
+        """Return the document's JSON."""
+        key, deletion = self.topic_id_partition, self.state.delete_state
+        return encode_document(
+            FORMAT_VERSION,
+            {
+                "cluster_id": key.cluster_id,
+                "topic": key.topic,
+                "topic_id": key.topic_id,
+                "partition": key.partition,
+                "fencing_number": self.fencing_number,
+                "log_start_offset": self.state.log_start_offset,
+                "leader_epochs": [[entry.epoch, entry.start_offset] for entry in self.state.lineage],
+                "delete_state": None if deletion is None else deletion.name,
+                "written_at": self.written_at,
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDocuments:
+    """The documents in one store. All methods raise what the store raises."""
+
+    client: ObjectClient
+
+    def newest_number(self, partition: TopicIdPartition) -> int | None:
+        """Return the highest fencing number that a document of `partition` has; None where there is none."""
+        return max((name.fencing_number for name in self._names(partition) if not name.temporary), default=None)
+
+    def read(self, partition: TopicIdPartition) -> PartitionDocument | None:
+        """Return the document of the highest number; None where there is none. Raises RemoteObjectCorruptError."""
+        number = self.newest_number(partition)
+        if number is None:
+            return None
+        name = PartitionDocumentName(partition, number).name
+        source = f"{self.client.root}/{name}"
+        size = min(self.client.size(name), MAX_DOCUMENT_BYTES + 1)
+        document = PartitionDocument.parse(self.client.get_range(name, 0, size), source)
+        if (document.topic_id_partition, document.fencing_number) != (partition, number):
+            raise RemoteObjectCorruptError(f"{source}: tells of {document.topic_id_partition}, of another place")
+        return document
+
+    def write(self, document: PartitionDocument) -> None:
+        """Write a document durably, and then remove those of earlier holders and what killed writers left."""
+        content = document.to_bytes()
+        self.client.put(document.name, len(content), iter((memoryview(content),)))
+        for name in self._names(document.topic_id_partition):
+            if name.fencing_number < document.fencing_number:
+                self.client.delete(name.listed_as)
+
+    def delete_all(self, partition: TopicIdPartition) -> None:
+        """Remove all documents of `partition`, as the very last of what there is of it."""
+        for name in self._names(partition):
+            self.client.delete(name.listed_as)
+
+    def _names(self, partition: TopicIdPartition) -> list[PartitionDocumentName]:
+        found = (
+            parse_partition_document_name(each.name) for each in self.client.list(partition_documents_folder(partition))
+        )
+        return [name for name in found if name is not None]

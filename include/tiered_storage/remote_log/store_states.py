@@ -1,0 +1,144 @@
+"""Keeps what the store knows of partitions in step with the metadata, and notices metadata that are older than it.
+
+COPY_SEGMENT_STARTED is written before any object of a segment, and every document of a partition under a lease; so the
+metadata that belong to a store know every segment id in it, and a lease as high as every document's. Where they do not,
+they were restored from an old backup: what they say of that partition is not believed. A user's own
+RemoteStorageManager keeps no such documents; then there is nothing to hold the metadata against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeAlias, TypeVar
+
+from tiered_storage.errors import OutdatedMetadataError, RemoteStorageError
+from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
+from tiered_storage.remote_log.model import Lease, PartitionState, TopicIdPartition
+from tiered_storage.remote_log.storage import RemoteStorageManager
+from tiered_storage.remote_log.storage.object_names import partition_folder
+from tiered_storage.remote_log.storage.partition_document import PartitionDocument, PartitionDocuments
+from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
+
+REQUESTS_AT_ONCE = 8
+
+Refusals: TypeAlias = Mapping[TopicIdPartition, RemoteStorageError | OutdatedMetadataError]
+"""Why something could not be done, by partition."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def documents_of(storage: RemoteStorageManager) -> PartitionDocuments | None:
+    """Return the documents of the store; None for a user's own RemoteStorageManager."""
+    return storage.partition_documents if isinstance(storage, ObjectRemoteStorageManager) else None
+
+
+def write_partition_state(storage: RemoteStorageManager, lease: Lease, state: PartitionState, now: int) -> None:
+    """Let the store know `state` of the lease's partition, at `now` (ms), unless it does already.
+
+    To be called before the metadata's log start or deletion move to what `state` says. Raises what the store raises,
+    and OutdatedMetadataError where a later lease wrote there.
+    """
+    documents = documents_of(storage)
+    if documents is None:
+        return
+    partition = lease.topic_id_partition
+    known = documents.read(partition)
+    if known is not None and known.fencing_number > lease.fencing_number:
+        raise outdated(partition, known.fencing_number, lease.fencing_number)
+    if known is None or known.state != state:
+        documents.write(PartitionDocument(partition, lease.fencing_number, state, now))
+
+
+def write_partition_states(
+    storage: RemoteStorageManager, states: Sequence[tuple[Lease, PartitionState]], now: int
+) -> Refusals:
+    """Do the same for many, some at once; return what went wrong, by partition."""
+
+    def write(item: tuple[Lease, PartitionState]) -> RemoteStorageError | OutdatedMetadataError | None:
+        try:
+            write_partition_state(storage, *item, now)
+        except (RemoteStorageError, OutdatedMetadataError) as error:
+            return error
+        return None
+
+    errors = _at_once(write, states)
+    return {
+        lease.topic_id_partition: error for (lease, _), error in zip(states, errors, strict=True) if error is not None
+    }
+
+
+def outdated_leases(storage: RemoteStorageManager, leases: Iterable[Lease]) -> Refusals:
+    """Return the partitions of `leases`, just taken, of which the store knows such a lease already, or cannot be asked.
+
+    One short listing a partition.
+    """
+    documents = documents_of(storage)
+    if documents is None:
+        return {}
+    held = list(leases)
+
+    def look(lease: Lease) -> RemoteStorageError | OutdatedMetadataError | None:
+        try:
+            number = documents.newest_number(lease.topic_id_partition)
+        except RemoteStorageError as error:
+            return error
+        if number is None or number < lease.fencing_number:
+            return None
+        return outdated(lease.topic_id_partition, number, lease.fencing_number - 1)
+
+    errors = _at_once(look, held)
+    return {lease.topic_id_partition: error for lease, error in zip(held, errors, strict=True) if error is not None}
+
+
+def raise_first(refusals: Refusals) -> None:
+    """Raise one of `refusals`, if there are any."""
+    for error in refusals.values():
+        raise error
+
+
+def ensure_not_outdated(
+    partition: TopicIdPartition, storage: RemoteStorageManager, metadata: RemoteLogMetadataManager, leases: Leases
+) -> list[ListedObject]:
+    """List the partition's folder once, and return what is there; nothing for a user's own RemoteStorageManager.
+
+    Raises OutdatedMetadataError where an object is of a segment that the metadata never knew, or a document of a lease
+    that they never gave, and what the store raises. For whatever removes something.
+    """
+    if not isinstance(storage, ObjectRemoteStorageManager):
+        return []
+    # The store first: whatever is seen there had its metadata written before it.
+    listed = list(storage.list_objects(partition_folder(partition)))
+    ids = {found.segment.segment_id.id for found in listed if found.segment is not None}
+    unknown = ids - metadata.known_segment_ids(partition, ids)
+    if unknown:
+        raise OutdatedMetadataError(
+            f"{partition}: the store has objects of {len(unknown)} segments that the metadata never knew, such as "
+            f"{min(unknown)}: {_WHAT_TO_DO}"
+        )
+    number = max((found.document.fencing_number for found in listed if found.document is not None), default=0)
+    given = leases.fencing_number(partition)
+    if number > given:
+        raise outdated(partition, number, given)
+    return listed
+
+
+def outdated(partition: TopicIdPartition, number: int, given: int) -> OutdatedMetadataError:
+    """Return the error for a partition of which the store knows lease `number`, and the metadata only `given`."""
+    return OutdatedMetadataError(
+        f"{partition}: lease {number} has written to the store, and the metadata gave none after {given}: {_WHAT_TO_DO}"
+    )
+
+
+_WHAT_TO_DO = (
+    "they are older than the store, so nothing of it is copied, trimmed or deleted; restore a newer backup of the "
+    "metadata, or make them again with 'tiered-storage rebuild-metadata'"
+)
+
+
+def _at_once(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    if len(items) < 2:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(max_workers=min(REQUESTS_AT_ONCE, len(items))) as pool:
+        return list(pool.map(work, items))

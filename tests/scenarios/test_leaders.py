@@ -1,0 +1,217 @@
+"""Leaders change: what readers get is what the last of them has, whatever was copied of the others (scenarios 8, 9)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.brokers import Brokers
+from support.remote_logs import (
+    ENABLED,
+    NOW,
+    ORDERS_0,
+    RemoteLogFiles,
+    begin,
+    carry_out,
+    copy,
+    ranges,
+    segments_of,
+)
+from tiered_storage.errors import LeaseHeldError, RemoteObjectNotFoundError
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.audit_report import AnomalyKind
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.selection import EVERYTHING
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Brokers:
+    return Brokers(tmp_path)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> RemoteLogFiles:
+    return RemoteLogFiles(tmp_path, properties={"topics": {"orders": dict(ENABLED)}})
+
+
+def opened(files: RemoteLogFiles, brokers: Brokers, number: int) -> RemoteLogManager:
+    """Open the remote log over one broker's directory."""
+    files.properties["log.dirs"] = [str(brokers.directory(number))]
+    return files.open()
+
+
+def values_read(remote_log: RemoteLogManager, start: int = 0) -> list[bytes]:
+    return [record.value or b"" for record in remote_log.reader.records(ORDERS_0, start)]
+
+
+def lineage_of(remote_log: RemoteLogManager) -> list[tuple[int, int]]:
+    kept = remote_log.segments.partition_state(ORDERS_0).lineage
+    return [(entry.epoch, entry.start_offset) for entry in kept]
+
+
+def test_a_leader_changes_while_its_segments_are_copied(brokers: Brokers, files: RemoteLogFiles) -> None:
+    brokers.append(7)
+    brokers.replicate(1, batches=5)
+    with opened(files, brokers, 0) as remote_log:
+        outcomes = carry_out(remote_log, begin(remote_log))
+        assert lineage_of(remote_log) == [(0, 0)]
+    brokers.elect(1)
+    brokers.append(4)
+
+    with opened(files, brokers, 1) as remote_log:
+        report = remote_log.commit_copy(outcomes)
+        assert ranges(report.committed) == [(0, 9), (10, 19)]
+        assert "leader changed meanwhile" in report.failures[0].message
+        assert lineage_of(remote_log) == [(0, 0), (1, 25)]
+
+        assert ranges(copy(remote_log).committed) == [(20, 29), (30, 39)]
+        assert values_read(remote_log) == brokers.values()
+        assert remote_log.checks.audit(deep=True).anomalies == ()
+
+
+def test_after_an_unclean_election_readers_follow_the_heir(brokers: Brokers, files: RemoteLogFiles) -> None:
+    brokers.append(5)
+    with opened(files, brokers, 0) as remote_log:
+        assert ranges(copy(remote_log).committed) == [(0, 9), (10, 19)]
+        brokers.replicate(1, batches=3)
+        assert values_read(remote_log) == brokers.values()
+    brokers.elect(1)
+    brokers.append(4)
+
+    with opened(files, brokers, 1) as remote_log:
+        assert ranges(copy(remote_log).committed) == [(10, 19), (20, 29)]
+        assert values_read(remote_log) == brokers.values()
+        assert remote_log.checks.audit(deep=True).anomalies == ()
+        assert len(segments_of(remote_log)) == 4
+
+
+def test_an_heir_that_was_never_copied_is_not_forgotten_with_its_brokers_checkpoint(
+    brokers: Brokers, files: RemoteLogFiles
+) -> None:
+    """The heir's copies never ended, and its own retention took what they were made of: only we know that it lived."""
+    brokers.append(5)
+    brokers.replicate(1, batches=3)
+    with opened(files, brokers, 0) as remote_log:
+        copy(remote_log)
+    brokers.elect(1)
+    brokers.append(6)
+    with opened(files, brokers, 1) as remote_log:
+        assert begin(remote_log, "dies").tasks
+        assert lineage_of(remote_log) == [(0, 0), (1, 15)]
+    brokers.delete_records(30)
+
+    files.clock.now += files.settings().lease_duration_ms + 1
+    with opened(files, brokers, 1) as remote_log:
+        brokers.append(2)
+        copy(remote_log)
+        assert lineage_of(remote_log) == [(0, 0), (1, 15)]
+        assert values_read(remote_log, 30) == brokers.values(30)
+        found = []
+        with pytest.raises(RemoteObjectNotFoundError, match="offset 15"):
+            found += [record.value for record in remote_log.reader.open(ORDERS_0).records(0)]
+        anomalies = remote_log.checks.audit().anomalies
+        assert [(each.kind, each.message) for each in anomalies] == [
+            (AnomalyKind.GAP, "offsets 15 to 29 are in no segment")
+        ]
+
+
+def test_an_older_replicas_directory_is_not_believed(brokers: Brokers, files: RemoteLogFiles) -> None:
+    brokers.append(7)
+    brokers.replicate(1, batches=3)
+    with opened(files, brokers, 1) as remote_log:
+        copy(remote_log)
+    brokers.elect(1)
+    brokers.append(4)
+    with opened(files, brokers, 1) as remote_log:
+        copy(remote_log)
+
+    # Broker 0 was away all the time: it has what nobody else has, from offset 15 on.
+    with opened(files, brokers, 0) as remote_log:
+        before = segments_of(remote_log)
+        plan = remote_log.plan_copy()
+        assert plan.is_empty
+        [finding] = plan.unreadable
+        assert finding.partition == "orders-0"
+        assert "its last leader epoch is 0, and it reaches up to offset 34" in finding.message
+        assert "epoch 1 is known, which began at offset 15" in finding.message
+        for planned, findings in (
+            remote_log.deletions.plan_local_retention(EVERYTHING, NOW + 10**12),
+            remote_log.deletions.plan_expiry(EVERYTHING, NOW + 10**12),
+        ):
+            assert list(planned) == []
+            assert [each.message for each in findings] == [finding.message]
+        assert values_read(remote_log) == brokers.values()[:30]
+        assert segments_of(remote_log) == before
+        assert lineage_of(remote_log) == [(0, 0), (1, 15)]
+
+    brokers.replicate(0)
+    brokers.elect(0)
+    brokers.append(2)
+    with opened(files, brokers, 0) as remote_log:
+        copy(remote_log)
+        assert values_read(remote_log) == brokers.values()
+        assert remote_log.checks.audit(deep=True).anomalies == ()
+
+
+def test_a_directory_that_turns_out_older_while_it_is_copied_is_not_committed(
+    brokers: Brokers, files: RemoteLogFiles
+) -> None:
+    brokers.append(7)
+    brokers.replicate(1, batches=3)
+    with opened(files, brokers, 0) as remote_log:
+        begun = begin(remote_log)
+        outcomes = carry_out(remote_log, begun)
+        remote_log.segments.put_lineage(ORDERS_0, [EpochEntry(1, 15)], begun.leases[0])
+        report = remote_log.commit_copy(outcomes)
+        assert report.committed == ()
+        assert "is the log of an older replica" in report.failures[0].message
+        assert report.retriable
+
+
+def test_a_plan_that_a_newer_leader_overtook_is_left_to_the_next_run(brokers: Brokers, files: RemoteLogFiles) -> None:
+    brokers.append(7)
+    brokers.replicate(1, batches=3)
+    with opened(files, brokers, 0) as remote_log:
+        old = remote_log.plan_copy()
+    brokers.elect(1)
+    brokers.append(4)
+    with opened(files, brokers, 1) as remote_log:
+        begun = begin(remote_log, "another")
+        remote_log.leases.release_many(begun.leases)
+        late = remote_log.begin_copy(old, "late")
+        assert ranges(task.metadata for task in late.tasks) == [(0, 9)]
+        assert [each.message for each in late.left] == [
+            "another leader was seen since this was planned: the next run plans anew"
+        ]
+        remote_log.leases.release_many(late.leases)
+        copy(remote_log)
+        assert values_read(remote_log) == brokers.values()
+        assert remote_log.checks.audit(deep=True).anomalies == ()
+
+
+def test_what_leaders_there_were_is_kept_before_a_trim_lets_the_broker_forget(
+    brokers: Brokers, files: RemoteLogFiles
+) -> None:
+    brokers.append(4)
+    brokers.replicate(1)
+    files.properties["topics"]["orders"]["local.retention.bytes"] = 1
+    with opened(files, brokers, 0) as remote_log:
+        assert len(copy(remote_log).committed) == 1
+    brokers.elect(1)
+    brokers.append(1)
+
+    with opened(files, brokers, 1) as remote_log:
+        assert lineage_of(remote_log) == [(0, 0)]
+        plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
+        holder = remote_log.leases.acquire(ORDERS_0, "somebody", 60_000)
+        report = remote_log.deletions.enforce_local_retention(plans)
+        assert report.trimmed == ()
+        assert "somebody works on it" in report.failures[0].message
+        with pytest.raises(LeaseHeldError):
+            remote_log.leases.acquire(ORDERS_0, "another", 60_000)
+        remote_log.leases.release(holder)
+
+        assert len(remote_log.deletions.enforce_local_retention(plans).trimmed) == 1
+        assert lineage_of(remote_log) == [(0, 0), (1, 20)]
+        assert values_read(remote_log) == brokers.values()

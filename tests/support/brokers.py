@@ -1,0 +1,125 @@
+"""Brokers that replicate one partition, each with a log directory of its own, and what their readers should see.
+
+Every record's value says which leader wrote it at which offset. A batch has BATCH_RECORDS records, and a segment two of
+them, wherever its log begins. A broker is stopped whenever nobody calls it, with all of its log stable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from support.remote_logs import BATCH_RECORDS, CLUSTER_ID, LOG_CONFIG, NOW, topic_id, unsynced
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, write_leader_epochs
+from tiered_storage.kafka_log.local_log import LocalLog
+from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.record import Record
+
+PADDING = 60
+
+
+def value_of(epoch: int, offset: int) -> bytes:
+    """Return what a leader writes at an offset."""
+    return f"{epoch}/{offset}".encode().ljust(PADDING, b".")
+
+
+@dataclass
+class Brokers:
+    """Broker n has its log directory in `root`/broker-n; `logs` has the epoch of each offset of each broker's log."""
+
+    root: Path
+    topic: str = "orders"
+    topic_id: str = topic_id("orders")
+    count: int = 2
+    leader: int = 0
+    epoch: int = 0
+    logs: list[list[int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.logs = [[] for _ in range(self.count)]
+        for number in range(self.count):
+            with unsynced(), LogDirectoryWriter.create(self.directory(number), CLUSTER_ID, clock=lambda: NOW) as writer:
+                writer.create_log(self.topic, 0, self.topic_id, LOG_CONFIG)
+
+    def directory(self, number: int) -> Path:
+        """Return a broker's log directory."""
+        return self.root / f"broker-{number}"
+
+    def partition_directory(self, number: int) -> Path:
+        """Return where a broker's log of the partition is."""
+        return self.directory(number) / f"{self.topic}-0"
+
+    @property
+    def written_by(self) -> list[int]:
+        """The epoch of each offset of the leader's log, from offset 0 on, whatever was trimmed since."""
+        return self.logs[self.leader]
+
+    @property
+    def end(self) -> int:
+        """The end of the leader's log."""
+        return len(self.written_by)
+
+    def values(self, start: int = 0) -> list[bytes]:
+        """Return what a reader should see from offset `start` to the end."""
+        return [value_of(epoch, offset) for offset, epoch in enumerate(self.written_by) if offset >= start]
+
+    @contextmanager
+    def log(self, number: int) -> Iterator[LocalLog]:
+        """Let a broker start, and stop at the end of the block."""
+        with unsynced(), LogDirectoryWriter.open(self.directory(number), LOG_CONFIG, clock=lambda: NOW) as writer:
+            log = writer.log(self.topic, 0)
+            yield log
+            log.update_high_watermark(log.log_end_offset)
+
+    def append(self, batches: int = 1) -> None:
+        """Let the leader take so many batches."""
+        with self.log(self.leader) as log:
+            for _ in range(batches):
+                end = log.log_end_offset
+                offsets = range(end, end + BATCH_RECORDS)
+                log.append(
+                    [Record(at, NOW + 1000 * at, b"key", value_of(self.epoch, at)) for at in offsets],
+                    leader_epoch=self.epoch,
+                )
+                self.written_by.extend([self.epoch] * BATCH_RECORDS)
+
+    def replicate(self, number: int, batches: int | None = None) -> None:
+        """Let a follower cut off what its leader does not have, and fetch so many batches, or all that there are."""
+        if number == self.leader:
+            return
+        with self.log(self.leader) as leader, self.log(number) as follower:
+            agreed = min(follower.log_end_offset, leader.log_end_offset)
+            for entry in reversed(follower.leader_epochs):
+                end = leader.end_offset_for_epoch(entry.epoch)
+                if end is not None and end[0] == entry.epoch:
+                    agreed = min(agreed, end[1])
+                    break
+                agreed = min(agreed, entry.start_offset)
+            if agreed < max(leader.log_start_offset, follower.log_start_offset):
+                follower.truncate_fully_and_start_at(leader.log_start_offset)
+                self.logs[number] = []
+            else:
+                follower.truncate_to(agreed)
+            while follower.log_end_offset < leader.log_end_offset and (batches is None or batches > 0):
+                follower.append_as_follower(leader.read(follower.log_end_offset, 1))
+                batches = None if batches is None else batches - 1
+            agreed = min(agreed, follower.log_end_offset) if self.logs[number] else 0
+            self.logs[number] = self.logs[number][:agreed] + self.written_by[agreed : follower.log_end_offset]
+
+    def elect(self, number: int) -> None:
+        """Let a broker lead a new epoch with the log that it has: what it lacks is lost, what only it has is back."""
+        self.epoch += 1
+        self.leader = number
+        with self.log(number) as log:
+            end, epochs = log.log_end_offset, log.leader_epochs
+        checkpoint = self.partition_directory(number) / "leader-epoch-checkpoint"
+        before = (entry for entry in epochs if entry.start_offset < end)
+        write_leader_epochs(checkpoint, [*before, EpochEntry(self.epoch, end)])
+
+    def delete_records(self, before: int) -> None:
+        """Let the leader's own retention take what is before an offset: its log forgets the leaders of that time."""
+        with self.log(self.leader) as log:
+            log.delete_records(before)
+            log.delete_old_segments()

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.lineage import contradiction, merged, up_to
+
+Epochs = tuple[tuple[int, int], ...]
+
+
+def entries(epochs: Epochs) -> tuple[EpochEntry, ...]:
+    return tuple(EpochEntry(*entry) for entry in epochs)
+
+
+@pytest.mark.parametrize(
+    ("known", "observed", "expected"),
+    [
+        ((), (), ()),
+        (((0, 0),), (), ((0, 0),)),
+        ((), ((1, 15),), ((1, 15),)),
+        # The broker was trimmed.
+        (((0, 0), (1, 15)), ((1, 20),), ((0, 0), (1, 15))),
+        (((0, 0), (1, 15)), ((2, 20),), ((0, 0), (1, 15), (2, 20))),
+        (((0, 0), (1, 15), (2, 17)), ((2, 20), (4, 30)), ((0, 0), (1, 15), (2, 17), (4, 30))),
+        # A later leader cut what was there.
+        (((0, 0), (1, 15)), ((0, 0), (2, 11)), ((0, 0), (2, 11))),
+        (((0, 0), (1, 15)), ((2, 11),), ((0, 0), (2, 11))),
+        (((0, 0), (1, 15)), ((2, 0),), ((2, 0),)),
+        # A follower lacks the epoch in which nothing was written.
+        (((0, 0), (1, 15), (2, 15)), ((0, 0), (2, 15)), ((0, 0), (2, 15))),
+        # An older replica is seen, or one that is behind; it may know of earlier times.
+        (((0, 0), (2, 11)), ((0, 0), (1, 15)), ((0, 0), (2, 11))),
+        (((3, 50),), ((0, 0), (1, 20)), ((0, 0), (1, 20), (3, 50))),
+        (((0, 0), (3, 50)), ((0, 0),), ((0, 0), (3, 50))),
+    ],
+)
+def test_two_lineages_tell_more_than_one(known: Epochs, observed: Epochs, expected: Epochs) -> None:
+    found = merged(entries(known), entries(observed))
+
+    assert found == entries(expected)
+    assert merged(found, entries(observed)) == merged(found, found) == found
+
+
+@pytest.mark.parametrize(
+    ("known", "observed", "log_end", "newer"),
+    [
+        ((), ((0, 0),), 30, None),
+        (((0, 0),), (), 30, None),
+        (((0, 0), (1, 15)), ((0, 0), (1, 15)), 30, None),
+        (((0, 0), (1, 15)), ((0, 0), (2, 11)), 30, None),
+        (((0, 0), (1, 15)), ((0, 0),), 15, None),
+        (((0, 0), (1, 15)), ((0, 0),), 16, (1, 15)),
+        (((0, 0), (1, 15), (2, 40)), ((0, 0),), 30, (1, 15)),
+        (((0, 0), (1, 15), (2, 40)), ((0, 0), (1, 15)), 30, None),
+        (((0, 0), (1, 15), (2, 20)), ((1, 17),), 30, (2, 20)),
+    ],
+)
+def test_a_log_that_reaches_past_a_leader_it_never_heard_of_is_an_older_one(
+    known: Epochs, observed: Epochs, log_end: int, newer: tuple[int, int] | None
+) -> None:
+    why = contradiction(entries(known), entries(observed), log_end)
+
+    if newer is None:
+        assert why is None
+    else:
+        assert why is not None
+        assert f"epoch {newer[0]} is known, which began at offset {newer[1]}" in why
+
+
+def test_a_lineage_up_to_an_offset_is_the_same_object_where_it_is_whole() -> None:
+    lineage = entries(((0, 0), (1, 15), (2, 15), (3, 20)))
+
+    assert up_to(lineage, 20) is lineage
+    assert up_to(lineage, 19) == lineage[:3]
+    assert up_to(lineage, 14) == lineage[:1]
+
+
+@dataclass
+class Replica:
+    """A replica of a partition: who wrote each of its offsets, and its leader-epoch-checkpoint."""
+
+    written_by: list[int] = field(default_factory=list)
+    epochs: list[EpochEntry] = field(default_factory=list)
+    start: int = 0
+
+    @property
+    def end(self) -> int:
+        return len(self.written_by)
+
+    def lead(self, epoch: int) -> None:
+        """Become the leader: a new epoch begins at the end of the log, also where nothing is written in it."""
+        self._note(epoch)
+
+    def append(self, count: int) -> None:
+        self.written_by += [self.epochs[-1].epoch] * count
+
+    def follow(self, leader: Replica, count: int) -> None:
+        """Cut off what the leader does not have, as KIP-101 does, then fetch so many offsets."""
+        agreed = 0
+        while agreed < min(self.end, leader.end) and self.written_by[agreed] == leader.written_by[agreed]:
+            agreed += 1
+        if agreed < self.start or self.end < leader.start:
+            # It starts anew where the leader's log begins.
+            self.written_by, self.epochs, self.start = leader.written_by[: leader.start], [], leader.start
+        else:
+            del self.written_by[agreed:]
+            self.epochs = [entry for entry in self.epochs if entry.start_offset < agreed]
+        for offset in range(self.end, min(self.end + count, leader.end)):
+            self._note(leader.written_by[offset])
+            self.written_by.append(leader.written_by[offset])
+
+    def trim(self, start: int) -> None:
+        """Remove what is before `start`, and with it the epochs that ended there."""
+        self.start = max(self.start, min(start, self.end))
+        before = [entry for entry in self.epochs if entry.start_offset <= self.start]
+        after = [entry for entry in self.epochs if entry.start_offset > self.start]
+        self.epochs = [*(EpochEntry(entry.epoch, self.start) for entry in before[-1:]), *after]
+
+    def _note(self, epoch: int) -> None:
+        if not self.epochs or self.epochs[-1].epoch < epoch:
+            self.epochs.append(EpochEntry(epoch, self.end))
+
+
+def writer(lineage: Sequence[EpochEntry], offset: int) -> int | None:
+    return next((entry.epoch for entry in reversed(lineage) if entry.start_offset <= offset), None)
+
+
+@given(st.data())
+def test_whichever_of_two_replicas_is_looked_at_what_is_kept_is_true_of_the_leaders_log(data: st.DataObject) -> None:
+    """Every leader is looked at once it is elected; then any replica, any time, trimmed or not."""
+    replicas = [Replica(), Replica()]
+    known: tuple[EpochEntry, ...] = ()
+    for epoch in range(data.draw(st.integers(1, 6))):
+        leader = data.draw(st.sampled_from(replicas))
+        leader.lead(epoch)
+        assert contradiction(known, leader.epochs, leader.end) is None
+        known = merged(known, leader.epochs)
+        for _ in range(data.draw(st.integers(0, 4))):
+            follower = next(each for each in replicas if each is not leader)
+            match data.draw(st.sampled_from(["append", "fetch", "trim", "look"])):
+                case "append":
+                    leader.append(data.draw(st.integers(1, 5)))
+                case "fetch":
+                    follower.follow(leader, data.draw(st.integers(0, 8)))
+                case "trim":
+                    each = data.draw(st.sampled_from(replicas))
+                    each.trim(data.draw(st.integers(0, each.end)))
+                case _:
+                    seen = data.draw(st.sampled_from(replicas))
+                    cut_off = seen.written_by != leader.written_by[: seen.end]
+                    told = contradiction(known, seen.epochs, seen.end)
+                    assert (told is not None) == (cut_off and bool(seen.epochs))
+                    if told is None:
+                        known = merged(known, seen.epochs)
+        assert [writer(known, offset) for offset in range(leader.end)] == leader.written_by

@@ -1,0 +1,198 @@
+"""The store keeps what the metadata say of partitions; metadata that are older than it are noticed."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from support.remote_logs import (
+    ORDERS_0,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    a_remote_log,
+    begin,
+    carry_out,
+    copy,
+    held_by,
+    segments_of,
+    states_of,
+)
+from tiered_storage.errors import OutdatedMetadataError, RemoteStorageError
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, read_leader_epochs, write_leader_epochs
+from tiered_storage.remote_log.model import PartitionState
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.storage.partition_document import PartitionDocument, PartitionDocuments
+from tiered_storage.remote_log.store_states import (
+    documents_of,
+    ensure_not_outdated,
+    write_partition_state,
+    write_partition_states,
+)
+
+ONE_LEADER = (EpochEntry(0, 0),)
+OTHERS = ("orders", 1), ("clicks", 0)
+
+
+def document(remote_log: RemoteLogManager) -> PartitionDocument | None:
+    documents = documents_of(remote_log.storage)
+    assert documents is not None
+    return documents.read(ORDERS_0)
+
+
+def check(remote_log: RemoteLogManager) -> int:
+    """Return how many objects the partition has."""
+    return len(ensure_not_outdated(ORDERS_0, remote_log.storage, remote_log.segments, remote_log.leases))
+
+
+def test_the_first_commit_tells_the_store_and_a_later_one_only_what_is_new(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        begun = begin(remote_log, max_segments=1)
+        assert document(remote_log) is None
+        remote_log.commit_copy(carry_out(remote_log, begun))
+        first = document(remote_log)
+        assert first == PartitionDocument(ORDERS_0, 1, PartitionState(0, ONE_LEADER), files.clock.now)
+        assert first.state == remote_log.segments.partition_state(ORDERS_0)
+
+        copy(remote_log, max_segments=1)
+        assert document(remote_log) == first
+
+        lineage = (EpochEntry(0, 0), EpochEntry(2, 25))
+        write_leader_epochs(files.partition_directory() / "leader-epoch-checkpoint", lineage)
+        begin(remote_log)
+        assert document(remote_log) == replace(first, fencing_number=3, state=PartitionState(0, lineage))
+        assert remote_log.checks.audit(deep=True).anomalies == ()
+
+
+def test_a_partition_without_any_segment_is_not_told_of(tmp_path: Path) -> None:
+    with a_remote_log(tmp_path, {("orders", 0): 0}).open() as remote_log:
+        begin(remote_log)
+        assert remote_log.segments.partition_state(ORDERS_0).lineage == ONE_LEADER
+        assert document(remote_log) is None
+
+
+def test_while_the_store_cannot_be_told_nothing_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 2, ("clicks", 0): 1})
+
+    def away(self: PartitionDocuments, document: PartitionDocument) -> None:
+        if document.topic_id_partition == ORDERS_0:
+            raise RemoteStorageError("the store is away")
+        written(self, document)
+
+    written = PartitionDocuments.write
+    with files.open() as remote_log:
+        outcomes = carry_out(remote_log, begin(remote_log))
+        with monkeypatch.context() as patched:
+            patched.setattr(PartitionDocuments, "write", away)
+            report = remote_log.commit_copy(outcomes)
+
+        assert [(each.partition, each.message) for each in report.failures] == [("orders-0", "the store is away")]
+        assert report.retriable
+        assert [str(each.topic_id_partition) for each in report.committed] == ["clicks-0"]
+        assert remote_log.segments.partition_state(ORDERS_0).log_start_offset is None
+        assert {state for _, state in states_of(remote_log)} == {"COPY_SEGMENT_STARTED"}
+
+        report = remote_log.commit_copy(outcomes)
+        assert report.is_whole
+        assert {state for _, state in states_of(remote_log)} == {"COPY_SEGMENT_FINISHED"}
+
+
+def test_a_state_is_written_once_and_never_over_a_later_holders(tmp_path: Path) -> None:
+    with a_copied_remote_log(tmp_path).open() as remote_log:
+        early, late = held_by(remote_log, "run"), held_by(remote_log, "run")
+        moved = PartitionState(10, ONE_LEADER)
+        write_partition_state(remote_log.storage, late, moved, 7)
+        write_partition_state(remote_log.storage, late, moved, 8)
+        assert document(remote_log) == PartitionDocument(ORDERS_0, late.fencing_number, moved, 7)
+
+        with pytest.raises(OutdatedMetadataError, match=f"orders-0: lease {late.fencing_number} has written"):
+            write_partition_state(remote_log.storage, early, PartitionState(20), 9)
+        [(partition, error)] = write_partition_states(remote_log.storage, [(early, PartitionState(20))], 9).items()
+        assert (partition, type(error)) == (ORDERS_0, OutdatedMetadataError)
+        assert write_partition_states(remote_log.storage, [], 9) == {}
+
+
+def restored_from_last_week(files: RemoteLogFiles) -> None:
+    """Put the metadata back to what they were before the last copy."""
+    state = files.root / "state"
+    for path in state.glob("remote_log_metadata.db*"):
+        path.unlink()
+    shutil.copy(files.root / "last-week.db", state / "remote_log_metadata.db")
+
+
+@pytest.fixture
+def outdated(tmp_path: Path) -> RemoteLogFiles:
+    """Two more copies were made, under two leases, since the backup that the metadata were restored from."""
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        assert check(remote_log) == 10
+    shutil.copy(files.root / "state" / "remote_log_metadata.db", files.root / "last-week.db")
+    for epoch in (1, 2):
+        files.append(2)
+        checkpoint = files.partition_directory() / "leader-epoch-checkpoint"
+        write_leader_epochs(checkpoint, [*read_leader_epochs(checkpoint), EpochEntry(epoch, 35 + 10 * epoch)])
+        with files.open() as remote_log:
+            assert len(copy(remote_log).committed) == 1
+            assert check(remote_log) == 10 + 3 * epoch
+    restored_from_last_week(files)
+    return files
+
+
+def test_nothing_is_copied_by_metadata_that_are_older_than_the_store(outdated: RemoteLogFiles) -> None:
+    with outdated.open() as remote_log:
+        before = sorted(path.name for path in outdated.objects())
+        plan = remote_log.plan_copy()
+        assert len(plan.segments) == 2
+        with pytest.raises(OutdatedMetadataError, match=r"orders-0: lease 3 has written .* gave none after 1: .*older"):
+            remote_log.begin_copy(plan, "copy")
+        assert len(segments_of(remote_log)) == 3
+        assert sorted(path.name for path in outdated.objects()) == before
+        # It was given back, and the lease that was taken meanwhile is told from the one that wrote under its number.
+        held_by(remote_log, "somebody else")
+        with pytest.raises(OutdatedMetadataError, match="never knew"):
+            check(remote_log)
+
+
+def test_a_later_lease_alone_tells_old_metadata(outdated: RemoteLogFiles) -> None:
+    with outdated.open() as remote_log:
+        known = {segment.segment_id.id for segment in segments_of(remote_log)}
+        for path in outdated.objects():
+            if path.stem.partition("-")[2] not in known:
+                path.unlink()
+        with pytest.raises(OutdatedMetadataError, match=r"lease 3 has written to the store, .* gave none after 1"):
+            check(remote_log)
+
+
+def test_what_others_put_into_the_folder_and_deleted_segments_are_no_sign_of_age(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics={"orders": {"remote.storage.enable": True}})
+    with files.open() as remote_log:
+        (files.objects(".log")[0].parent / "notes.txt").write_text("mine")
+        assert check(remote_log) == 11
+        begun = begin(remote_log)
+        assert begun.tasks == ()
+        files.append(2)
+        dead = carry_out(remote_log, begin(remote_log))
+        assert len(dead) == 1
+        for _ in range(2):
+            files.clock.now += 10**9
+            deleted = remote_log.deletions.delete_marked("cleaner").deleted
+        assert len(deleted) == 1
+        assert check(remote_log) == 11
+
+
+def test_a_storage_manager_of_ones_own_has_nothing_to_hold_metadata_against(tmp_path: Path) -> None:
+    class Own:
+        """No ObjectRemoteStorageManager."""
+
+    own = Own()
+    with a_copied_remote_log(tmp_path).open() as remote_log:
+        lease = held_by(remote_log, "run")
+        write_partition_state(own, lease, PartitionState(10), 7)  # type: ignore[arg-type]
+        assert write_partition_states(own, [(lease, PartitionState(10))], 7) == {}  # type: ignore[arg-type]
+        assert ensure_not_outdated(ORDERS_0, own, remote_log.segments, remote_log.leases) == []  # type: ignore[arg-type]
+        known = document(remote_log)
+        assert known is not None
+        assert known.state.log_start_offset == 0
