@@ -62,16 +62,20 @@ def read_producer_snapshot(path: Path) -> tuple[ProducerSnapshotEntry, ...]:
 
     Raises CorruptIndexError where the version is unknown, the checksum is wrong, or the size is not that of its count.
     """
-    content = read_small_file(path, MAX_BYTES)
+    return parse_producer_snapshot(read_small_file(path, MAX_BYTES), path)
+
+
+def parse_producer_snapshot(content: bytes, source: Path | str) -> tuple[ProducerSnapshotEntry, ...]:
+    """Return the producers of a snapshot with this `content`; raises as read_producer_snapshot, naming `source`."""
     if len(content) < _HEADER.size:
-        raise CorruptIndexError(path, len(content), f"the file ends within its header of {_HEADER.size} bytes")
+        raise CorruptIndexError(source, len(content), f"the file ends within its header of {_HEADER.size} bytes")
     version, crc, count = _HEADER.unpack_from(content)
     if version != VERSION:
-        raise CorruptIndexError(path, 0, f"producer snapshot version {version} is unknown: {VERSION} was expected")
+        raise CorruptIndexError(source, 0, f"producer snapshot version {version} is unknown: {VERSION} was expected")
     if crc32c(content[_CHECKED_FROM:]) != crc:
-        raise CorruptIndexError(path, _CHECKED_FROM, "the checksum does not match")
+        raise CorruptIndexError(source, _CHECKED_FROM, "the checksum does not match")
     if count < 0 or len(content) != _HEADER.size + count * _ENTRY.size:
-        raise CorruptIndexError(path, _CHECKED_FROM, f"{len(content)} bytes are not those of {count} producers")
+        raise CorruptIndexError(source, _CHECKED_FROM, f"{len(content)} bytes are not those of {count} producers")
     return tuple(ProducerSnapshotEntry(*fields) for fields in _ENTRY.iter_unpack(content[_HEADER.size :]))
 
 

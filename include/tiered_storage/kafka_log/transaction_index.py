@@ -78,16 +78,20 @@ class TransactionIndex:
         """
         if not path.is_file():
             return cls(base_offset)
-        raw = read_small_file(path, MAX_INDEX_BYTES)
+        return cls.parse(read_small_file(path, MAX_INDEX_BYTES), path, base_offset)
+
+    @classmethod
+    def parse(cls, raw: bytes, source: Path | str, base_offset: int) -> Self:
+        """Return the entries in `raw`, the content of an index; raises as `read`, naming `source`."""
         whole = len(raw) // ENTRY_BYTES * ENTRY_BYTES
         if len(raw) != whole:
-            raise CorruptIndexError(path, whole, f"{len(raw)} bytes are no whole number of entries")
+            raise CorruptIndexError(source, whole, f"{len(raw)} bytes are no whole number of entries")
         transactions: list[AbortedTransaction] = []
         lowest = base_offset
         for version, *fields in _ENTRY.iter_unpack(raw):
             position = len(transactions) * ENTRY_BYTES
             entry = AbortedTransaction(*fields)
-            _check(path, position, version, entry, lowest)
+            _check(source, position, version, entry, lowest)
             transactions.append(entry)
             lowest = entry.last_offset + 1
         return cls(base_offset, tuple(transactions))
@@ -150,13 +154,13 @@ def encode_aborted_transactions(transactions: Sequence[AbortedTransaction]) -> b
     )
 
 
-def _check(path: Path, position: int, version: int, entry: AbortedTransaction, lowest: int) -> None:
+def _check(source: Path | str, position: int, version: int, entry: AbortedTransaction, lowest: int) -> None:
     if version != VERSION:
-        raise CorruptIndexError(path, position, f"entry version {version} is unknown: {VERSION} was expected")
+        raise CorruptIndexError(source, position, f"entry version {version} is unknown: {VERSION} was expected")
     if entry.first_offset < 0 or entry.first_offset > entry.last_offset:
         reason = f"the transaction goes from offset {entry.first_offset} to {entry.last_offset}"
-        raise CorruptIndexError(path, position, reason)
+        raise CorruptIndexError(source, position, reason)
     if entry.last_offset < lowest:
-        raise CorruptIndexError(path, position, f"the abort at offset {entry.last_offset} comes before {lowest}")
+        raise CorruptIndexError(source, position, f"the abort at offset {entry.last_offset} comes before {lowest}")
     if entry.last_stable_offset < 0:
-        raise CorruptIndexError(path, position, f"the last stable offset {entry.last_stable_offset} is below 0")
+        raise CorruptIndexError(source, position, f"the last stable offset {entry.last_stable_offset} is below 0")

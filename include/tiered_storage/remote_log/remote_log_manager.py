@@ -1,7 +1,7 @@
 """RemoteLogManager: everything that is done with a remote log, over its open parts.
 
-Copies are here, what deletes is in `deletions` and what looks is in `checks`. Operators, the command line and tests
-call the same methods; what each does is said where it is implemented.
+Copies are here, what deletes is in `deletions`, what looks in `checks`, what brings back in `restores`. Operators, the
+command line and tests call the same methods; what each does is said where it is implemented.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tiered_storage.remote_log.reader import TieredReader
 from tiered_storage.remote_log.remote_log_checks import RemoteLogChecks
 from tiered_storage.remote_log.remote_log_deletions import RemoteLogDeletions
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
+from tiered_storage.remote_log.remote_log_restores import RemoteLogRestores
 from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 
@@ -39,6 +40,11 @@ class RemoteLogManager(RemoteLogParts):
     def checks(self) -> RemoteLogChecks:
         """What holds the remote log against itself."""
         return RemoteLogChecks(self)
+
+    @property
+    def restores(self) -> RemoteLogRestores:
+        """What brings topics back from the store."""
+        return RemoteLogRestores(self)
 
     @property
     def reader(self) -> TieredReader:

@@ -1,0 +1,138 @@
+"""The command that brings a topic back from the store."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tiered_storage.cli_output import Output
+from tiered_storage.cli_session import ConfigOption, DryRunOption, JsonOption, PartitionsOption, opened
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.restore.directory import DirectoryTarget
+from tiered_storage.remote_log.restore.request import RestorePlan, RestoreRequest
+from tiered_storage.remote_log.restore.validation import Validation
+from tiered_storage.remote_log.selection import parse_partitions
+
+_PLAN_COLUMNS = ("partition", "start offset", "end offset", "segments", "bytes")
+_DIRECTORY_COLUMNS = (*_PLAN_COLUMNS, "records", "was there")
+
+
+def restore(
+    topic: Annotated[str, typer.Argument(help="The topic's name.")],
+    to_directory: Annotated[
+        Path | None, typer.Option("--to-directory", help="The log directory of a broker that is stopped, or a new one.")
+    ] = None,
+    partitions: PartitionsOption = None,
+    from_offset: Annotated[int | None, typer.Option("--from-offset", min=0, help="Begin with this offset.")] = None,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="End before this offset.")] = None,
+    from_time: Annotated[
+        str | None, typer.Option("--from-time", help="Begin with records of this time: ISO 8601, or ms.")
+    ] = None,
+    to_time: Annotated[
+        str | None, typer.Option("--to-time", help="End before records of this time: ISO 8601, or ms.")
+    ] = None,
+    topic_id: Annotated[
+        str | None, typer.Option("--topic-id", help="Which life of the topic, where it had several.")
+    ] = None,
+    as_topic: Annotated[str | None, typer.Option("--as-topic", help="Restore it under this name.")] = None,
+    as_topic_id: Annotated[
+        str | None,
+        typer.Option("--as-topic-id", help="The topic's id in the directory's cluster; else what is found there."),
+    ] = None,
+    node_id: Annotated[
+        int, typer.Option("--node-id", min=0, help="The node.id of a directory that no broker had yet.")
+    ] = 1,
+    allow_gaps: Annotated[
+        bool, typer.Option("--allow-gaps", help="Restore what is there though offsets are missing between.")
+    ] = False,
+    validation: Annotated[
+        Validation, typer.Option("--validation", help="How much is checked beside the checksum of every segment.")
+    ] = Validation.SIZES,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Partitions that are restored at once.")] = 2,
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring a topic, or part of it, back from the store: into a broker's log directory."""
+    output = Output(as_json)
+    request = RestoreRequest(
+        topic,
+        topic_id,
+        parse_partitions(partitions),
+        from_offset,
+        to_offset,
+        parse_time("--from-time", from_time),
+        parse_time("--to-time", to_time),
+    )
+    if to_directory is None and not dry_run:
+        raise ConfigurationError("say where to restore to: --to-directory DIRECTORY, or --dry-run for the plan")
+    with opened(config, output) as remote_log:
+        plan = remote_log.restores.plan(request)
+        if dry_run:
+            _show_plan(plan, output, allow_gaps=allow_gaps)
+            return
+        output.findings("note", plan.notices)
+        if to_directory is not None:
+            target = DirectoryTarget(to_directory, as_topic, as_topic_id, node_id)
+            _to_directory(remote_log, plan, target, output, validation, allow_gaps, workers)
+
+
+def parse_time(option: str, text: str | None) -> int | None:
+    """Return a time in ms; one without an offset is in UTC. Raises ConfigurationError for what is none."""
+    if text is None:
+        return None
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{option}: {text!r} is no time: write 2026-11-21T20:00:00+00:00, or milliseconds since 1970"
+        ) from error
+    return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _to_directory(
+    remote_log: RemoteLogManager,
+    plan: RestorePlan,
+    target: DirectoryTarget,
+    output: Output,
+    validation: Validation,
+    allow_gaps: bool,
+    workers: int,
+) -> None:
+    done = remote_log.restores.to_directory(plan, target, validation=validation, allow_gaps=allow_gaps, workers=workers)
+    rows = [
+        (each.partition, each.log_start_offset, each.log_end_offset - 1, each.segments, each.size, each.records,
+         each.was_there)
+        for each in done
+    ]  # fmt: skip
+    output.rows(
+        f"Restored into {target.root}", _DIRECTORY_COLUMNS, rows,
+        gaps=[asdict(gap) for gap in plan.gaps], notices=[asdict(notice) for notice in plan.notices],
+    )  # fmt: skip
+    output.findings("gap", plan.gaps)
+
+
+def _show_plan(plan: RestorePlan, output: Output, *, allow_gaps: bool) -> None:
+    rows = [
+        (str(each.topic_id_partition), each.log_start_offset, each.log_end_offset - 1, len(each.segments), each.size)
+        for each in plan.partitions
+    ]
+    output.rows(
+        f"To restore: {sum(row[3] for row in rows)} segments, {plan.size:,} bytes", _PLAN_COLUMNS, rows,
+        topic_id=plan.topic_id,
+        gaps=[asdict(gap) for gap in plan.gaps],
+        refused=[asdict(finding) for finding in plan.refused],
+        notices=[asdict(notice) for notice in plan.notices],
+    )  # fmt: skip
+    output.findings("note", plan.notices)
+    output.findings("refused", plan.refused)
+    output.findings("gap", plan.gaps)
+    if plan.refused or (plan.gaps and not allow_gaps):
+        raise typer.Exit(1)

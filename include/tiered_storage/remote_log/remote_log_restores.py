@@ -1,0 +1,44 @@
+"""What brings topics back from the store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
+from tiered_storage.remote_log.restore.directory import DirectoryTarget, RestoredDirectory, restore_to_directory
+from tiered_storage.remote_log.restore.partition_files import OnBytes
+from tiered_storage.remote_log.restore.plan import plan_restore
+from tiered_storage.remote_log.restore.request import RestorePlan, RestoreRequest
+from tiered_storage.remote_log.restore.validation import Validation
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLogRestores:
+    """Plans and carries out restores over the open `parts`; what each does is said where it is implemented."""
+
+    parts: RemoteLogParts
+
+    def plan(self, request: RestoreRequest) -> RestorePlan:
+        """Return what a restore would bring back; see plan_restore."""
+        return plan_restore(self.parts.segments, self.parts.storage, request)
+
+    def to_directory(
+        self,
+        plan: RestorePlan,
+        target: DirectoryTarget,
+        *,
+        validation: Validation = Validation.SIZES,
+        allow_gaps: bool = False,
+        workers: int = 2,
+        on_bytes: OnBytes = lambda _: None,
+    ) -> list[RestoredDirectory]:
+        """Bring back what `plan` names as files of a broker; see restore_to_directory."""
+        return restore_to_directory(
+            plan,
+            self.parts.storage,
+            target,
+            validation=validation,
+            allow_gaps=allow_gaps,
+            workers=workers,
+            on_bytes=on_bytes,
+        )

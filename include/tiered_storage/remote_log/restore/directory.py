@@ -1,0 +1,204 @@
+"""Restores partitions into a log directory that a broker starts from; target_directory.py says how they get there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiered_storage.errors import ConfigurationError, InvalidLogDirectoryError
+from tiered_storage.kafka_log.clean_shutdown import CLEAN_SHUTDOWN, UNKNOWN_BROKER_EPOCH
+from tiered_storage.kafka_log.directory_lock import DirectoryLock
+from tiered_storage.kafka_log.kafka_uuid import decode_uuid, random_uuid
+from tiered_storage.kafka_log.meta_properties import META_PROPERTIES, MetaProperties
+from tiered_storage.kafka_log.small_files import replace_file
+from tiered_storage.kafka_log.topic_partition import partition_directory_name
+from tiered_storage.remote_log.restore.partition_files import OnBytes, PartitionWriter
+from tiered_storage.remote_log.restore.request import RestoredPartition, RestorePlan
+from tiered_storage.remote_log.restore.target_directory import RestoredLog, TargetDirectory, UnfinishedRestore
+from tiered_storage.remote_log.restore.validation import Validation, check_store, check_written
+from tiered_storage.remote_log.storage import RemoteStorageManager
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryTarget:
+    """Where to restore to: the log directory `root`, of a broker that is stopped.
+
+    `topic` is the name to give, else that of the store. `topic_id` is the id of the topic in the cluster that `root`
+    belongs to; unless given it is that of the topic's partitions in `root`, else that of the store. `node_id` goes into
+    the meta.properties of a directory that no broker had yet.
+    """
+
+    root: Path
+    topic: str | None = None
+    topic_id: str | None = None
+    node_id: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredDirectory:
+    """One partition that is in place: its offsets (the end is exclusive), and how many records were decoded.
+
+    `was_there` tells of one that an earlier run had put in place before it ended.
+    """
+
+    partition: str
+    log_start_offset: int
+    log_end_offset: int
+    segments: int
+    size: int
+    records: int | None
+    was_there: bool = False
+
+
+def restore_to_directory(
+    plan: RestorePlan,
+    storage: RemoteStorageManager,
+    target: DirectoryTarget,
+    *,
+    validation: Validation = Validation.SIZES,
+    allow_gaps: bool = False,
+    workers: int = 2,
+    on_bytes: OnBytes = lambda _: None,
+) -> list[RestoredDirectory]:
+    """Put all that `plan` names in place, or nothing: whatever goes wrong before all is whole leaves no partition.
+
+    The store's bytes are kept as they are where the topic keeps its id; see partition_files.py for one that was created
+    anew. After a crash a second call goes on.
+
+    Raises LogDirectoryLockedError while a broker runs in the directory, InvalidLogDirectoryError where it has such a
+    partition already, ConfigurationError where there is nothing to restore, no room for it, or topic ids that do not
+    agree; as RestorePlan.ensure_possible; and what reading the store and checking the result raise.
+    """
+    plan.ensure_possible(allow_gaps=allow_gaps)
+    if not plan.partitions:
+        raise ConfigurationError(f"{plan.request.topic}: the store has nothing of what is asked for")
+    topic = target.topic or plan.request.topic
+    named = {_log(topic, partition): partition for partition in plan.partitions}
+    target.root.mkdir(parents=True, exist_ok=True)
+    with DirectoryLock.acquire(target.root):
+        directory = TargetDirectory(target.root)
+        is_new = directory.is_new()
+        if is_new:
+            _check_cluster_id(plan)
+        unfinished = _unfinished(directory, topic, named)
+        topic_id = _topic_id(plan, target, topic, directory, unfinished)
+        todo = {log: each for log, each in named.items() if not (unfinished and directory.is_in_place(log))}
+        _check_free(directory, todo)
+        directory.discard_staged(log.directory for log in named)
+        directory.ensure_room(sum(each.size for each in todo.values()))
+        check_store((segment for each in todo.values() for segment in each.segments), storage, validation)
+        writer = PartitionWriter(storage, topic_id, topic_id != plan.topic_id, on_bytes)
+
+        def write(log: RestoredLog) -> int | None:
+            staging = directory.staging(log.directory)
+            writer.write(todo[log], staging)
+            return check_written(todo[log], staging, storage, validation)
+
+        try:
+            with ThreadPoolExecutor(max_workers=workers) as pool:
+                records = dict(zip(todo, pool.map(write, todo), strict=True))
+        except BaseException:
+            directory.discard_staged(log.directory for log in todo)
+            raise
+        _put_in_place(directory, UnfinishedRestore(topic, topic_id, tuple(named)), todo)
+        if is_new:
+            _found_directory(target, plan)
+        directory.finish()
+    return [_report(log, each, records.get(log), was_there=log not in todo) for log, each in named.items()]
+
+
+def _put_in_place(
+    directory: TargetDirectory, restore: UnfinishedRestore, logs: Mapping[RestoredLog, RestoredPartition]
+) -> None:
+    """Give the partitions that are whole their names, so that a second run knows them."""
+    directory.begin(restore)
+    numbers = {each.topic_id_partition.partition: each for each in logs.values()}
+    directory.write_checkpoints(
+        restore.topic,
+        {number: each.log_start_offset for number, each in numbers.items()},
+        {number: each.log_end_offset for number, each in numbers.items()},
+    )
+    for log in logs:
+        directory.put_in_place(log.directory)
+
+
+def _log(topic: str, partition: RestoredPartition) -> RestoredLog:
+    name = partition_directory_name(topic, partition.topic_id_partition.partition)
+    return RestoredLog(name, partition.first_offset, partition.log_end_offset)
+
+
+def _unfinished(directory: TargetDirectory, topic: str, logs: Iterable[RestoredLog]) -> UnfinishedRestore | None:
+    """Return the earlier run that this one finishes. Raises InvalidLogDirectoryError where it was another restore."""
+    unfinished = directory.unfinished()
+    if unfinished is None:
+        return None
+    left_out = {log.directory for log in unfinished.logs} - {log.directory for log in logs}
+    if unfinished.topic != topic or left_out:
+        names = ", ".join(each.directory for each in unfinished.logs)
+        raise InvalidLogDirectoryError(
+            f"{directory.root}: a restore of {names} did not come to its end here: finish it first, by the same command"
+        )
+    return unfinished
+
+
+def _topic_id(
+    plan: RestorePlan,
+    target: DirectoryTarget,
+    topic: str,
+    directory: TargetDirectory,
+    unfinished: UnfinishedRestore | None,
+) -> str:
+    """Return the id that the topic has in the cluster of the directory."""
+    known = set(directory.topic_ids(topic)) | ({unfinished.topic_id} if unfinished else set())
+    if target.topic_id is not None:
+        decode_uuid(target.topic_id)
+        known.add(target.topic_id)
+    if len(known) > 1:
+        raise ConfigurationError(
+            f"{directory.root}: {topic} would have several ids there: {', '.join(sorted(known))}; name the one that "
+            "its cluster gave it, and take partitions of others away"
+        )
+    return known.pop() if known else plan.topic_id
+
+
+def _check_free(directory: TargetDirectory, logs: Iterable[RestoredLog]) -> None:
+    taken = [log.directory for log in logs if not directory.is_free(log.directory)]
+    if taken:
+        raise InvalidLogDirectoryError(
+            f"{directory.root} has {', '.join(taken)} already, with records: restore into another directory, or take "
+            "them away first; nothing was changed"
+        )
+
+
+def _check_cluster_id(plan: RestorePlan) -> None:
+    cluster_id = plan.partitions[0].topic_id_partition.cluster_id
+    if not (cluster_id.isascii() and cluster_id.isprintable()):
+        raise ConfigurationError(
+            f"cluster id {cluster_id!r} cannot be written into meta.properties: format the directory with Kafka's own "
+            "tool first"
+        )
+
+
+def _found_directory(target: DirectoryTarget, plan: RestorePlan) -> None:
+    """Make a directory that no broker had yet one of the store's cluster, stopped in order."""
+    cluster_id = plan.partitions[0].topic_id_partition.cluster_id
+    MetaProperties(1, cluster_id, target.node_id, random_uuid()).write(target.root / META_PROPERTIES)
+    mark = {"version": 0, "brokerEpoch": UNKNOWN_BROKER_EPOCH}
+    replace_file(target.root / CLEAN_SHUTDOWN, json.dumps(mark, separators=(",", ":")).encode())
+
+
+def _report(
+    log: RestoredLog, partition: RestoredPartition, records: int | None, *, was_there: bool
+) -> RestoredDirectory:
+    return RestoredDirectory(
+        log.directory,
+        partition.log_start_offset,
+        partition.log_end_offset,
+        len(partition.segments),
+        partition.size,
+        records,
+        was_there,
+    )

@@ -1,0 +1,180 @@
+"""Writes what is restored of one partition as the files of a log that a broker takes over.
+
+    {base offset}.log, .index, .timeindex, .txnindex, .snapshot   of each segment as it was copied; what is taken of a
+                                   segment in part has its indexes built anew
+    {log end}.log, .index, .timeindex   empty: the broker appends here, so that the others stay as they are, and the
+                                   log's end is the restored one even where compaction took the last records
+    leader-epoch-checkpoint, partition.metadata
+
+A topic that was created anew (its id is another one) leads another life: its cluster counts leaders and producers from
+0 again. Followers take no batch of a later leader than the one they follow, and a new producer that is given the id of
+an old one must not be taken for it. So there every batch is put under leader epoch 0, which no checksum covers, and no
+producer is known.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError
+from tiered_storage.kafka_log.batch_header import LOG_OVERHEAD
+from tiered_storage.kafka_log.batch_table import BatchTable
+from tiered_storage.kafka_log.index_rebuild import rebuild_indexes
+from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, EpochEntry, write_leader_epochs
+from tiered_storage.kafka_log.log_segment import LogSegment, producer_snapshot_path
+from tiered_storage.kafka_log.partition_metadata import PARTITION_METADATA, write_topic_id
+from tiered_storage.kafka_log.producer_snapshot import write_producer_snapshot
+from tiered_storage.kafka_log.producer_snapshot_files import remove_snapshots
+from tiered_storage.kafka_log.segment_scan import SegmentScanner
+from tiered_storage.kafka_log.small_files import sync_directory
+from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment
+from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
+
+FIRST_EPOCH = 0
+_EPOCH_BYTES = 4
+_INDEX_SUFFIXES = {
+    IndexKind.OFFSET: "offset_index_path",
+    IndexKind.TIMESTAMP: "time_index_path",
+    IndexKind.TRANSACTION: "transaction_index_path",
+}
+
+OnBytes = Callable[[int], None]
+"""Is told how many bytes came, as they come."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionWriter:
+    """Writes partitions as of the topic `topic_id`, in another life than the store's where `is_new_life`."""
+
+    storage: RemoteStorageManager
+    topic_id: str
+    is_new_life: bool
+    on_bytes: OnBytes
+
+    def write(self, partition: RestoredPartition, directory: Path) -> None:
+        """Make `directory`, which must not exist, and write all of `partition` into it, durably.
+
+        Raises RemoteStorageError and its children, and CorruptRecordError for a segment to be cut that is broken.
+        """
+        directory.mkdir()
+        for segment in partition.segments:
+            self._write_segment(segment, directory)
+        end = LogSegment(partition.log_end_offset, directory)
+        for path in (end.log_path, end.offset_index_path, end.time_index_path):
+            write_durably(path, b"")
+        self._write_state(partition, directory)
+        sync_directory(directory)
+
+    def _write_state(self, partition: RestoredPartition, directory: Path) -> None:
+        epochs = partition.lineage
+        if self.is_new_life:
+            epochs = (EpochEntry(FIRST_EPOCH, partition.log_start_offset),) if partition.segments else ()
+            # Some were needed until here, to build the indexes of segments that were cut.
+            remove_snapshots(directory, partition.log_end_offset, partition.log_end_offset)
+            write_producer_snapshot(producer_snapshot_path(directory, partition.log_end_offset))
+        write_leader_epochs(directory / LEADER_EPOCH_CHECKPOINT, epochs)
+        write_topic_id(directory / PARTITION_METADATA, self.topic_id)
+
+    def _write_segment(self, segment: RestoredSegment, directory: Path) -> None:
+        local = LogSegment(segment.start_offset, directory)
+        pieces = self._fetched(segment)
+        if self.is_new_life or not segment.is_whole:
+            pieces = taken_batches(segment, pieces, FIRST_EPOCH if self.is_new_life else None)
+        with local.log_path.open("xb") as file:
+            for piece in pieces:
+                file.write(piece)
+            _sync(file)
+        if segment.is_whole:
+            self._write_indexes(segment, local)
+        else:
+            rebuild_indexes(local).write(local)
+
+    def _fetched(self, segment: RestoredSegment) -> Iterator[bytes]:
+        """Yield the segment's bytes; the store makes sure that they are those that were sent."""
+        size = 0
+        for piece in self.storage.fetch_log_segment(segment.metadata):
+            size += len(piece)
+            self.on_bytes(len(piece))
+            yield piece
+        if size != segment.metadata.size:
+            raise RemoteObjectCorruptError(
+                f"{segment.metadata.segment_id}: {size} bytes came, {segment.metadata.size} were sent"
+            )
+
+    def _write_indexes(self, segment: RestoredSegment, local: LogSegment) -> None:
+        """Write the indexes that travelled with a whole segment; those that did not are built from it."""
+        found = {kind: content for kind in _INDEX_SUFFIXES if (content := self._index(segment, kind)) is not None}
+        for kind, content in found.items():
+            write_durably(getattr(local, _INDEX_SUFFIXES[kind]), content)
+        if snapshot := self._index(segment, IndexKind.PRODUCER_SNAPSHOT):
+            write_durably(producer_snapshot_path(local.directory, segment.end_offset + 1), snapshot)
+        if not {IndexKind.OFFSET, IndexKind.TIMESTAMP} <= found.keys():
+            rebuild_indexes(local).write_offset_indexes(local)
+
+    def _index(self, segment: RestoredSegment, kind: IndexKind) -> bytes | None:
+        try:
+            return self.storage.fetch_index(segment.metadata, kind)
+        except RemoteObjectNotFoundError:
+            return None
+
+
+def taken_batches(segment: RestoredSegment, pieces: Iterator[bytes], leader_epoch: int | None) -> Iterator[bytes]:
+    """Yield the batches that are taken of `segment`, whose bytes `pieces` are, under `leader_epoch` if one is given.
+
+    All pieces are read, so that the checksum of the whole is compared. Raises RemoteObjectCorruptError for a batch of
+    which only a part belongs to the log, CorruptRecordError for one that is broken.
+    """
+    scanner = SegmentScanner(str(segment.metadata.segment_id), segment.metadata.start_offset, verify_crc=False)
+    held = b""
+    for piece in pieces:
+        window = held + piece if held else piece
+        origin = scanner.position
+        table, consumed = scanner.feed(memoryview(window))
+        rows = _rows_taken(segment, table)
+        if rows.size:
+            begins = table.position[rows] - origin
+            taken = window[int(begins[0]) : int(begins[-1] + table.size[rows[-1]])]
+            yield taken if leader_epoch is None else _under_epoch(taken, begins - begins[0], leader_epoch)
+        held = window[consumed:]
+    scanner.finish(len(held))
+
+
+def _rows_taken(segment: RestoredSegment, table: BatchTable) -> NDArray[np.intp]:
+    """Return the rows of `table` that are taken of `segment`; they follow one another."""
+    rows = np.flatnonzero((table.last_offset >= segment.start_offset) & (table.base_offset <= segment.end_offset))
+    if rows.size and (
+        table.base_offset[rows[0]] < segment.start_offset or table.last_offset[rows[-1]] > segment.end_offset
+    ):
+        raise RemoteObjectCorruptError(
+            f"{segment.metadata.segment_id}: a batch reaches beyond offsets {segment.start_offset} to "
+            f"{segment.end_offset}, all that the log takes of it: leaders only cut between batches. "
+            "'tiered-storage read' still gives its records"
+        )
+    return rows
+
+
+def _under_epoch(batches: bytes, begins: NDArray[np.int64], leader_epoch: int) -> bytes:
+    """Return `batches`, which begin at `begins`, with `leader_epoch` in the place of their own."""
+    content = np.frombuffer(bytearray(batches), np.uint8)
+    places = begins[:, np.newaxis] + np.arange(LOG_OVERHEAD, LOG_OVERHEAD + _EPOCH_BYTES)
+    content[places] = np.frombuffer(leader_epoch.to_bytes(_EPOCH_BYTES, "big"), np.uint8)
+    return content.tobytes()
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Write a file of a directory that nobody reads yet, and bring it to the disk."""
+    with path.open("xb") as file:
+        file.write(content)
+        _sync(file)
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())

@@ -1,0 +1,181 @@
+"""Plans a restore: which segments, along the lineage of leaders, hold what is asked for. Changes nothing.
+
+Offsets come from the metadata alone. For a range of times, or one that ends early, a few indexes are read as well:
+
+    times     a segment is left out below `from_timestamp` by its largest timestamp, and, once one has reached
+              `to_timestamp`, behind that by the smallest one in its manifest: up to the first that begins so late
+    early end a range that ends inside of a transaction goes on to the end of the segment that decides it: who reads
+              committed records would wait there for ever
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
+from tiered_storage.kafka_log.producer_snapshot import parse_producer_snapshot
+from tiered_storage.remote_log.copy_plan import Finding
+from tiered_storage.remote_log.coverage import Coverage, finished, whole_lineage
+from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
+from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment, RestorePlan, RestoreRequest
+from tiered_storage.remote_log.segment_source import epochs_within
+from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
+from tiered_storage.remote_log.storage.manifest import Manifest
+
+NAMED_AT_MOST = 20
+
+
+def plan_restore(
+    metadata: RemoteLogMetadataManager, storage: RemoteStorageManager, request: RestoreRequest
+) -> RestorePlan:
+    """Return what restoring `request` would take from the store.
+
+    Raises ConfigurationError where the store has no such topic or partition, or several lives of the topic.
+    """
+    wanted = _wanted_partitions(metadata.list_partitions(), request)
+    partitions: list[RestoredPartition] = []
+    gaps: list[Finding] = []
+    refused: list[Finding] = []
+    notices: list[Finding] = []
+    for partition in wanted:
+        state = metadata.partition_state(partition)
+        if state.delete_state is not None:
+            refused.append(Finding(str(partition), "its deletion was asked for: what is left of it is on its way out"))
+            continue
+        segments = list(metadata.list_remote_log_segments(partition))
+        restored = _restored(partition, state, segments, storage, request)
+        if restored is None:
+            notices.append(Finding(str(partition), "the store has nothing of it in what is asked for"))
+            continue
+        partitions.append(restored)
+        gaps += _gaps(restored, state, request)
+    notices += _holes(wanted, request)
+    return RestorePlan(request, wanted[0].topic_id, tuple(partitions), tuple(gaps), tuple(refused), tuple(notices))
+
+
+def _wanted_partitions(known: Sequence[TopicIdPartition], request: RestoreRequest) -> list[TopicIdPartition]:
+    wanted = sorted((each for each in known if request.wants(each)), key=lambda each: each.partition)
+    if not wanted:
+        names = sorted({each.topic for each in known})
+        there = ", ".join(names[:NAMED_AT_MOST]) + (" and more" if len(names) > NAMED_AT_MOST else "")
+        raise ConfigurationError(
+            f"nothing of topic {request.topic!r} as asked for was ever in the store; it has: {there or 'no topic'}. "
+            "Where the metadata are lost, make them again from the store first: 'tiered-storage rebuild-metadata'"
+        )
+    lives = sorted({(each.cluster_id, each.topic_id) for each in wanted})
+    if len(lives) > 1:
+        told = ", ".join(f"{topic_id} of cluster {cluster_id}" for cluster_id, topic_id in lives)
+        raise ConfigurationError(f"{request.topic} had several lives: name one by --topic-id: {told}")
+    return wanted
+
+
+def _restored(
+    partition: TopicIdPartition,
+    state: PartitionState,
+    segments: Sequence[RemoteLogSegmentMetadata],
+    storage: RemoteStorageManager,
+    request: RestoreRequest,
+) -> RestoredPartition | None:
+    """Return what is brought back of a partition; None where that is nothing."""
+    our_start = state.log_start_offset or 0
+    known = finished(segments)
+    every = _without_overlaps(Coverage.of(known, state.lineage), our_start)
+    begin, end = _chosen(every, storage, request)
+    chosen = every[begin:end]
+    if not chosen:
+        if every or not request.is_whole or state.log_start_offset is None:
+            return None
+        return RestoredPartition(partition, (), our_start, our_start, ())
+    log_end = chosen[-1].end_offset + 1
+    log_start = max(our_start, chosen[0].start_offset)
+    lineage = epochs_within(whole_lineage(known, state.lineage), log_start, log_end - 1)
+    return RestoredPartition(partition, tuple(chosen), log_start, log_end, lineage, tuple(every[end:]))
+
+
+def _without_overlaps(coverage: Coverage, our_start: int) -> list[RestoredSegment]:
+    """Return the ranges at or above our log start, each offset in one of them only."""
+    segments: list[RestoredSegment] = []
+    reached = 0
+    for covered in coverage.ranges:
+        start = max(covered.start_offset, reached)
+        reached = covered.end_offset + 1
+        if start <= covered.end_offset and covered.end_offset >= our_start:
+            segments.append(RestoredSegment(covered.segment, start, covered.end_offset))
+    return segments
+
+
+def _chosen(
+    segments: Sequence[RestoredSegment], storage: RemoteStorageManager, request: RestoreRequest
+) -> tuple[int, int]:
+    """Return from which to before which index `segments` are wanted."""
+    begin, end = 0, len(segments)
+    if request.from_offset is not None:
+        begin = next((i for i, each in enumerate(segments) if each.end_offset >= request.from_offset), end)
+    if request.to_offset is not None:
+        end = next((i for i, each in enumerate(segments) if each.start_offset >= request.to_offset), end)
+    if request.from_timestamp is not None:
+        late = (i for i, each in enumerate(segments) if each.metadata.max_timestamp >= request.from_timestamp)
+        begin = max(begin, next(late, end))
+    if request.to_timestamp is not None:
+        end = min(end, _end_by_time(segments, begin, storage, request.to_timestamp))
+    while begin < end < len(segments) and _ends_in_transaction(segments[end - 1], storage):
+        end += 1
+    return begin, max(begin, end)
+
+
+def _end_by_time(
+    segments: Sequence[RestoredSegment], begin: int, storage: RemoteStorageManager, to_timestamp: int
+) -> int:
+    """Return the index behind the last segment, from `begin` on, with a record before `to_timestamp`."""
+    reached = False
+    for i in range(begin, len(segments)):
+        reached = reached or segments[i].metadata.max_timestamp >= to_timestamp
+        if not reached:
+            continue
+        first = _first_timestamp(segments[i], storage)
+        if first is None or first >= to_timestamp:
+            return i if first is not None else i + 1
+    return len(segments)
+
+
+def _first_timestamp(segment: RestoredSegment, storage: RemoteStorageManager) -> int | None:
+    """Return the smallest timestamp (ms) that the segment's manifest tells, None where it tells none."""
+    raw = _index(segment, IndexKind.MANIFEST, storage)
+    return None if raw is None else Manifest.parse(raw, str(segment.metadata.segment_id)).first_timestamp
+
+
+def _ends_in_transaction(segment: RestoredSegment, storage: RemoteStorageManager) -> bool:
+    """Whether a transaction is open at the end of `segment`, as its producer snapshot tells."""
+    raw = _index(segment, IndexKind.PRODUCER_SNAPSHOT, storage)
+    if raw is None:
+        return False
+    producers = parse_producer_snapshot(raw, f"{segment.metadata.segment_id}: producer snapshot")
+    return any(producer.current_transaction_first_offset >= 0 for producer in producers)
+
+
+def _index(segment: RestoredSegment, kind: IndexKind, storage: RemoteStorageManager) -> bytes | None:
+    try:
+        return storage.fetch_index(segment.metadata, kind)
+    except RemoteObjectNotFoundError:
+        return None
+
+
+def _gaps(restored: RestoredPartition, state: PartitionState, request: RestoreRequest) -> Iterable[Finding]:
+    """Yield the ranges of offsets that are missing between the segments, and between our log start and the first."""
+    reached = restored.first_offset
+    if state.log_start_offset is not None and request.from_timestamp is None:
+        reached = min(reached, max(state.log_start_offset, request.from_offset or 0))
+    for segment in restored.segments:
+        if segment.start_offset > reached:
+            missing = f"offsets {reached} to {segment.start_offset - 1} are missing"
+            yield Finding(str(restored.topic_id_partition), missing)
+        reached = segment.end_offset + 1
+
+
+def _holes(wanted: Sequence[TopicIdPartition], request: RestoreRequest) -> Iterable[Finding]:
+    """Yield the partitions that there must have been, or that were asked for, of which the store never had anything."""
+    numbers = {each.partition for each in wanted}
+    expected = request.partitions or range(max(numbers))
+    for number in sorted(set(expected) - numbers)[:NAMED_AT_MOST]:
+        yield Finding(f"{request.topic}-{number}", "nothing of it was ever copied")

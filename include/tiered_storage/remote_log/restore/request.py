@@ -1,0 +1,130 @@
+"""What a person wants back of a topic, and the plan that answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.copy_plan import Finding
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreRequest:
+    """One topic, or part of it: of one life where it had several, of some partitions, of a range.
+
+    A range begins with `from_offset` or `from_timestamp` (ms), both inclusive, and ends before `to_offset` or
+    `to_timestamp`. Raises ConfigurationError for one that holds nothing.
+    """
+
+    topic: str
+    topic_id: str | None = None
+    partitions: frozenset[int] | None = None
+    from_offset: int | None = None
+    to_offset: int | None = None
+    from_timestamp: int | None = None
+    to_timestamp: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant before anything is looked at."""
+        for what, first, end in (
+            ("offsets", self.from_offset, self.to_offset),
+            ("times", self.from_timestamp, self.to_timestamp),
+        ):
+            if first is not None and end is not None and first >= end:
+                raise ConfigurationError(
+                    f"{self.topic}: the {what} to restore go from {first} to before {end}, which is nothing: name a "
+                    "later end"
+                )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that the store has of each partition is wanted."""
+        return {self.from_offset, self.to_offset, self.from_timestamp, self.to_timestamp} == {None}
+
+    def wants(self, partition: TopicIdPartition) -> bool:
+        """Whether `partition` is one of those that are asked for."""
+        if partition.topic != self.topic or self.topic_id not in {None, partition.topic_id}:
+            return False
+        return self.partitions is None or partition.partition in self.partitions
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredSegment:
+    """What is taken of one remote segment: its batches from `start_offset` to `end_offset`, both inclusive.
+
+    That is less than all of it where an earlier one reaches into it, or a later leader cut it off.
+    """
+
+    metadata: RemoteLogSegmentMetadata
+    start_offset: int
+    end_offset: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the segment is taken."""
+        return (self.start_offset, self.end_offset) == (self.metadata.start_offset, self.metadata.end_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredPartition:
+    """What is brought back of one partition: offsets `log_start_offset` (inclusive) to `log_end_offset` (exclusive).
+
+    `segments` are in order; the first may begin below the log start. `lineage` are the leader epochs within.
+    `behind` are the segments that follow in the store: they tell which transactions were aborted later.
+    """
+
+    topic_id_partition: TopicIdPartition
+    segments: tuple[RestoredSegment, ...]
+    log_start_offset: int
+    log_end_offset: int
+    lineage: tuple[EpochEntry, ...]
+    behind: tuple[RestoredSegment, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """The bytes of all segments; those of one that is not taken whole count in full."""
+        return sum(segment.metadata.size for segment in self.segments)
+
+    @property
+    def first_offset(self) -> int:
+        """The first offset that is written, at or below the log start."""
+        return self.segments[0].start_offset if self.segments else self.log_start_offset
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """What a restore brings back. It is the dry run: carrying it out looks nothing up anew.
+
+    `gaps` are offsets that the store should have and has not; `refused` are partitions that nothing is taken of.
+    """
+
+    request: RestoreRequest
+    topic_id: str
+    partitions: tuple[RestoredPartition, ...]
+    gaps: tuple[Finding, ...] = ()
+    refused: tuple[Finding, ...] = ()
+    notices: tuple[Finding, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """The bytes of all segments together."""
+        return sum(partition.size for partition in self.partitions)
+
+    def segments(self) -> Iterator[RestoredSegment]:
+        """Yield the segments of all partitions."""
+        for partition in self.partitions:
+            yield from partition.segments
+
+    def ensure_possible(self, *, allow_gaps: bool) -> None:
+        """Raise ConfigurationError for a partition that is refused, RemoteObjectNotFoundError for a gap."""
+        if self.refused:
+            raise ConfigurationError("; ".join(f"{each.partition}: {each.message}" for each in self.refused))
+        if self.gaps and not allow_gaps:
+            told = "; ".join(f"{each.partition}: {each.message}" for each in self.gaps)
+            raise RemoteObjectNotFoundError(
+                f"not all is in the store: {told}. 'tiered-storage audit' tells more; with --allow-gaps the rest is "
+                "restored"
+            )

@@ -1,0 +1,169 @@
+"""The log directory that partitions are restored into: what is there already, and how partitions come into it.
+
+A partition is written aside, as `{topic}-{partition}.restoring-delete`, and renamed when it is whole and on the disk. A
+broker that is started after a crash takes what is left over so for a partition on its way out, and removes it. As soon
+as all partitions of a restore are whole, and before the first is renamed, a file says which they are:
+
+    .remote-log-restore    a JSON object with the topic, its id, and of each partition its first and its end offset
+
+A second run finds by it which are in place already; the last step of a restore removes it. Checkpoints are written
+before a partition gets its name, so that a broker never sees it without its log start.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from tiered_storage.errors import ConfigurationError, InvalidLogDirectoryError
+from tiered_storage.kafka_log.log_segment import LogSegment, list_segments
+from tiered_storage.kafka_log.meta_properties import META_PROPERTIES
+from tiered_storage.kafka_log.offset_checkpoint import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+from tiered_storage.kafka_log.partition_metadata import PARTITION_METADATA, read_topic_id
+from tiered_storage.kafka_log.small_files import read_small_file, replace_file, sync_directory
+from tiered_storage.kafka_log.topic_partition import parse_partition_directory
+
+UNFINISHED = ".remote-log-restore"
+STAGING_SUFFIX = ".restoring-delete"
+MOST_BYTES_IN_A_NAME = 255
+MAX_UNFINISHED_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredLog:
+    """One partition of an unfinished restore, by the name of its directory; `end_offset` is exclusive."""
+
+    directory: str
+    first_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedRestore:
+    """What a restore puts in place, once all of it is whole."""
+
+    topic: str
+    topic_id: str
+    logs: tuple[RestoredLog, ...]
+
+
+_ADAPTER: TypeAdapter[Any] = TypeAdapter(UnfinishedRestore)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetDirectory:
+    """The log directory `root`, whose lock the caller holds."""
+
+    root: Path
+
+    def is_new(self) -> bool:
+        """Whether no broker ever had it: it belongs to no cluster, and holds no partition but unfinished ones."""
+        directories = {entry.name for entry in self.root.iterdir() if entry.is_dir()}
+        unfinished = self.unfinished()
+        ours = {log.directory for log in unfinished.logs} if unfinished else set()
+        strange = {name for name in directories - ours if not name.endswith(STAGING_SUFFIX)}
+        return not strange and not (self.root / META_PROPERTIES).is_file()
+
+    def unfinished(self) -> UnfinishedRestore | None:
+        """Return what an earlier run was about to put in place when it ended. Raises InvalidLogDirectoryError."""
+        path = self.root / UNFINISHED
+        if not path.is_file():
+            return None
+        try:
+            restore: UnfinishedRestore = _ADAPTER.validate_json(read_small_file(path, MAX_UNFINISHED_BYTES))
+        except ValidationError as error:
+            raise InvalidLogDirectoryError(
+                f"{path} is no word of an unfinished restore: remove it, and the partitions that were being restored"
+            ) from error
+        return restore
+
+    def begin(self, restore: UnfinishedRestore) -> None:
+        """Write down what is put in place now."""
+        replace_file(self.root / UNFINISHED, _ADAPTER.dump_json(restore))
+
+    def finish(self) -> None:
+        """Say that all of it is in place."""
+        (self.root / UNFINISHED).unlink()
+        sync_directory(self.root)
+
+    def is_in_place(self, log: RestoredLog) -> bool:
+        """Whether an earlier run has put `log` in place."""
+        directory = self.root / log.directory
+        if not directory.is_dir() or not (segments := list_segments(directory)):
+            return False
+        return segments[0].base_offset == log.first_offset and LogSegment(log.end_offset, directory) in segments
+
+    def is_free(self, name: str) -> bool:
+        """Whether a partition of that `name` can be put in place: there is none, or one that holds not a byte.
+
+        A broker makes such an empty one when the topic is created.
+        """
+        directory = self.root / name
+        if not directory.exists():
+            return True
+        return directory.is_dir() and all(segment.size() == 0 for segment in list_segments(directory))
+
+    def topic_ids(self, topic: str) -> frozenset[str]:
+        """Return the ids that the partitions of `topic` have here: one, unless something is wrong."""
+        found = set()
+        for directory in self.root.iterdir():
+            name = parse_partition_directory(directory.name)
+            if name is None or name[0] != topic or not directory.is_dir():
+                continue
+            if topic_id := read_topic_id(directory / PARTITION_METADATA):
+                found.add(topic_id)
+        return frozenset(found)
+
+    def staging(self, name: str) -> Path:
+        """Return where the partition of that `name` is written until it is whole."""
+        return self.root / (name[: MOST_BYTES_IN_A_NAME - len(STAGING_SUFFIX)] + STAGING_SUFFIX)
+
+    def discard_staged(self, names: Iterable[str]) -> None:
+        """Remove what was written aside, also by an earlier run."""
+        for name in names:
+            shutil.rmtree(self.staging(name), ignore_errors=True)
+
+    def write_checkpoints(self, topic: str, starts: Mapping[int, int], ends: Mapping[int, int]) -> None:
+        """Add log starts and ends of partitions of `topic` to the directory's checkpoints, in place of earlier ones."""
+        for name, offsets in (
+            (RECOVERY_POINT_CHECKPOINT, ends),
+            (HIGH_WATERMARK_CHECKPOINT, ends),
+            (LOG_START_OFFSET_CHECKPOINT, starts),
+        ):
+            path = self.root / name
+            known = read_offset_checkpoint(path) if path.is_file() else {}
+            write_offset_checkpoint(path, known | {(topic, number): offset for number, offset in offsets.items()})
+
+    def put_in_place(self, name: str) -> None:
+        """Give the partition that was written aside its name, in the place of an empty one."""
+        directory = self.root / name
+        if directory.is_dir():
+            if not self.is_free(name):
+                raise InvalidLogDirectoryError(f"{directory} was empty, and holds records now: nothing is put there")
+            # Its id goes last: by that a second run knows which topic this is.
+            for path in sorted(directory.iterdir(), key=lambda path: path.name == PARTITION_METADATA):
+                path.unlink()
+        self.staging(name).rename(directory)
+        sync_directory(self.root)
+
+    def ensure_room(self, size: int) -> None:
+        """Raise ConfigurationError where the file system has less than `size` bytes left."""
+        found = os.statvfs(self.root)
+        free = found.f_bavail * found.f_frsize
+        if free < size:
+            raise ConfigurationError(
+                f"{self.root}: {size:,} bytes are to be restored, and {free:,} are free: make room, or restore fewer "
+                "partitions or a shorter range at once"
+            )

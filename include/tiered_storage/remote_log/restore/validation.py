@@ -1,0 +1,115 @@
+"""How much of a restore is checked, beside the checksum of every byte that is fetched.
+
+manifest   before: each segment's manifest is that of its metadata
+sizes      and its objects have the sizes that were sent; after: the files have theirs
+records    and after: every record is decoded from what was written, in order and as many as were copied, and
+           every index is held against its log
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from pathlib import Path
+
+from tiered_storage.errors import RemoteObjectCorruptError
+from tiered_storage.kafka_log.batch_header import CONTROL_BIT
+from tiered_storage.kafka_log.columnar import ColumnDecoder
+from tiered_storage.kafka_log.index_check import OffsetIndexCheck, TimeIndexCheck
+from tiered_storage.kafka_log.log_segment import LogSegment
+from tiered_storage.kafka_log.offset_index import OffsetIndex
+from tiered_storage.kafka_log.segment_scan import iterate_segment
+from tiered_storage.kafka_log.time_index import TimeIndex
+from tiered_storage.kafka_log.transaction_index import TransactionIndex
+from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment
+from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
+from tiered_storage.remote_log.storage.manifest import Manifest
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+
+
+class Validation(StrEnum):
+    """How much is checked; each level holds the ones before it."""
+
+    MANIFEST = "manifest"
+    SIZES = "sizes"
+    RECORDS = "records"
+
+    @property
+    def checks_sizes(self) -> bool:
+        """Whether sizes are compared."""
+        return self is not Validation.MANIFEST
+
+
+def check_store(segments: Iterable[RestoredSegment], storage: RemoteStorageManager, validation: Validation) -> None:
+    """Look at what the store has of `segments` before any byte of them is fetched.
+
+    Raises RemoteObjectNotFoundError and RemoteObjectCorruptError, also for a manifest of a later version. The sizes of
+    objects in a user's own RemoteStorageManager are only known once they are fetched.
+    """
+    for segment in segments:
+        manifest_of(segment, storage)
+        if validation.checks_sizes and isinstance(storage, ObjectRemoteStorageManager):
+            _check_objects(segment, storage)
+
+
+def manifest_of(segment: RestoredSegment, storage: RemoteStorageManager) -> Manifest:
+    """Return the segment's manifest, held against its metadata. Raises as `check_store`."""
+    source = str(segment.metadata.segment_id)
+    manifest = Manifest.parse(storage.fetch_index(segment.metadata, IndexKind.MANIFEST), f"{source}: manifest")
+    manifest.check_against(segment.metadata, source)
+    return manifest
+
+
+def _check_objects(segment: RestoredSegment, storage: ObjectRemoteStorageManager) -> None:
+    for name, size in storage.expected_objects(segment.metadata).items():
+        found = storage.object_size(name)
+        if found != size:
+            raise RemoteObjectCorruptError(
+                f"{name}: has {found} bytes, {size} were sent: 'tiered-storage audit' tells what else is wrong, "
+                "'tiered-storage repair' copies it again where the local segment still is"
+            )
+
+
+def check_written(
+    partition: RestoredPartition, directory: Path, storage: RemoteStorageManager, validation: Validation
+) -> int | None:
+    """Look at what was written of `partition`; return how many records it has where they were all decoded.
+
+    Raises RemoteObjectCorruptError where there are other bytes or records than were sent, CorruptRecordError and
+    CorruptIndexError for what cannot be read.
+    """
+    records = 0
+    for segment in partition.segments:
+        local = LogSegment(segment.start_offset, directory)
+        if validation.checks_sizes and segment.is_whole and local.size() != segment.metadata.size:
+            raise RemoteObjectCorruptError(
+                f"{local.log_path}: has {local.size()} bytes, {segment.metadata.size} were sent"
+            )
+        if validation is Validation.RECORDS:
+            records += _check_records(segment, local, storage)
+    return records if validation is Validation.RECORDS else None
+
+
+def _check_records(segment: RestoredSegment, local: LogSegment, storage: RemoteStorageManager) -> int:
+    """Decode all records of a segment that was written, and return how many there are but for markers."""
+    offset_index = OffsetIndexCheck(
+        local.offset_index_path, OffsetIndex.read(local.offset_index_path, local.base_offset)
+    )
+    time_index = TimeIndexCheck(local.time_index_path, TimeIndex.read(local.time_index_path, local.base_offset))
+    TransactionIndex.read(local.transaction_index_path, local.base_offset)
+    decoder = ColumnDecoder(str(local.log_path), columns=["offset"])
+    every = records = 0
+    for window, batches in iterate_segment(local.log_path, local.base_offset, verify_crc=False):
+        offset_index.feed(batches)
+        time_index.feed(batches)
+        if batches.last_offset[-1] > segment.end_offset:
+            raise RemoteObjectCorruptError(f"{local.log_path}: has records behind offset {segment.end_offset}")
+        decoded = sum(rows.num_rows for rows in decoder.decode(window, batches))
+        every += decoded
+        records += decoded - int(batches.record_count[batches.attributes & CONTROL_BIT != 0].sum())
+    offset_index.finish()
+    time_index.finish()
+    told = manifest_of(segment, storage).record_count if segment.is_whole else None
+    if told not in {None, every}:
+        raise RemoteObjectCorruptError(f"{local.log_path}: has {every} records, {told} were copied")
+    return records

@@ -1,0 +1,355 @@
+"""Restore: a topic comes back from the store alone, whole or not at all (scenario 37).
+
+That a broker starts from it is in tests/integration/test_real_kafka_takes_restored.py.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from support.command_line import CommandResult, run_on
+from support.led_by_another import led_by_another, records_after_the_cut
+from support.local_logs import read_all
+from support.metadata_stores import a_step
+from support.remote_logs import (
+    BATCH_RECORDS,
+    CLUSTER_ID,
+    LOG_CONFIG,
+    NOW,
+    ORDERS_0,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    append_batches,
+    copy,
+    cut,
+    flip_bit,
+    held_by,
+    records,
+    topic_id,
+    unsynced,
+)
+from tiered_storage.errors import InvalidLogDirectoryError
+from tiered_storage.kafka_log.kafka_uuid import random_uuid
+from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, EpochEntry, read_leader_epochs
+from tiered_storage.kafka_log.local_log import LocalLog
+from tiered_storage.kafka_log.log_directory import read_log_directory
+from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.log_segment import list_segments
+from tiered_storage.kafka_log.record import Record
+from tiered_storage.remote_log.model import SegmentState
+from tiered_storage.remote_log.restore import directory as restoring
+from tiered_storage.remote_log.restore.target_directory import TargetDirectory
+
+SENTINEL = Record(0, NOW, b"sentinel", b"written before the loss")
+
+
+@pytest.fixture(autouse=True)
+def _unsynced() -> object:
+    with unsynced():
+        yield
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> RemoteLogFiles:
+    return a_copied_remote_log(tmp_path, {("orders", 0): 3, ("orders", 1): 2})
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "restored"
+
+
+def lose_local_logs(files: RemoteLogFiles) -> None:
+    shutil.rmtree(files.log_directory)
+    files.properties["log.dirs"] = []
+
+
+def restore(files: RemoteLogFiles, target: Path, *options: object) -> CommandResult:
+    return run_on(files, "restore", "orders", "--to-directory", target, "--json", *options)
+
+
+def log_in(target: Path, number: int = 0, topic: str = "orders") -> LocalLog:
+    return LocalLog.open(target / f"{topic}-{number}", LOG_CONFIG, clock=lambda: NOW)
+
+
+def records_in(target: Path, number: int = 0, topic: str = "orders") -> list[Record]:
+    with log_in(target, number, topic) as log:
+        return read_all(log)
+
+
+def partitions_in(target: Path) -> list[str]:
+    return sorted(path.name for path in target.iterdir() if path.is_dir()) if target.exists() else []
+
+
+# ---------------------------------------------------------------------------------------------------- a whole topic
+
+
+@pytest.mark.parametrize("validation", ["manifest", "sizes", "records"])
+def test_a_lost_topic_comes_back_byte_for_byte(files: RemoteLogFiles, target: Path, validation: str) -> None:
+    before = {path.name: path.read_bytes() for path in files.partition_directory().iterdir()}
+    lose_local_logs(files)
+    result = restore(files, target, "--validation", validation)
+    assert result.exit_code == 0, result.err
+    decoded = {"records": 30} if validation == "records" else {"records": None}
+    assert result.rows[0] == {
+        "partition": "orders-0", "start_offset": 0, "end_offset": 29, "segments": 3, **decoded, "was_there": False,
+        "bytes": sum(len(content) for name, content in before.items() if name.endswith(".log")) * 6 // 7,
+    }  # fmt: skip
+    assert records_in(target) == records(0, 30)
+    assert records_in(target, 1) == records(0, 20)
+    for segment in list_segments(target / "orders-0")[:-1]:
+        for path in (segment.log_path, segment.offset_index_path, segment.time_index_path):
+            assert path.read_bytes() == before[path.name], path.name
+    found = read_log_directory(target)
+    assert found.cluster_id == CLUSTER_ID
+    assert not found.warnings and not found.skipped and not found.damaged
+    assert [each.topic_id for each in found.partitions] == [topic_id("orders")] * 2
+    assert found.high_watermarks == {("orders", 0): 30, ("orders", 1): 20}
+
+
+def test_a_dry_run_is_the_plan_and_changes_nothing(files: RemoteLogFiles, target: Path) -> None:
+    planned = restore(files, target, "--dry-run")
+    assert planned.exit_code == 0
+    assert not target.exists()
+    done = restore(files, target)
+    columns = ("partition", "start_offset", "end_offset", "segments", "bytes")
+    assert [[row[each] for each in columns] for row in planned.rows] == [
+        [row[each] for each in columns] for row in done.rows
+    ]
+
+
+def test_the_log_goes_on_where_it_ended(files: RemoteLogFiles, target: Path) -> None:
+    assert restore(files, target).exit_code == 0
+    with LogDirectoryWriter.open(target, LOG_CONFIG, clock=lambda: NOW) as writer:
+        append_batches(writer.log("orders", 0))
+    assert records_in(target) == records(0, 30 + BATCH_RECORDS)
+
+
+def test_a_sentinel_written_before_the_loss_is_there_after_it(files: RemoteLogFiles, target: Path) -> None:
+    with LogDirectoryWriter.open(files.log_directory, LOG_CONFIG, clock=lambda: NOW) as writer:
+        offset = writer.log("orders", 0).append([SENTINEL])
+        writer.log("orders", 0).roll()
+    with files.open() as remote_log:
+        copy(remote_log)
+    lose_local_logs(files)
+    assert restore(files, target).exit_code == 0
+    [found] = [each for each in records_in(target) if each.key == b"sentinel"]
+    assert (found.offset, found.value, found.timestamp) == (offset, SENTINEL.value, SENTINEL.timestamp)
+
+
+def test_only_the_partitions_that_are_asked_for_come_back(files: RemoteLogFiles, target: Path) -> None:
+    assert restore(files, target, "--partitions", "1").exit_code == 0
+    assert partitions_in(target) == ["orders-1"]
+    missing = restore(files, target, "--partitions", "0,7")
+    assert missing.document["notices"] == [{"partition": "orders-7", "message": "nothing of it was ever copied"}]
+
+
+def test_it_can_come_back_under_another_name(files: RemoteLogFiles, target: Path) -> None:
+    assert restore(files, target, "--as-topic", "found").exit_code == 0
+    assert records_in(target, 0, "found") == records(0, 30)
+    assert restore(files, target, "--as-topic", "no/name").document["error"] == "ConfigurationError"
+
+
+# ------------------------------------------------------------------------------------------- log starts and leaders
+
+
+def test_our_log_start_comes_back(files: RemoteLogFiles, target: Path) -> None:
+    with files.open() as remote_log:
+        lease = held_by(remote_log, "test")
+        remote_log.segments.advance_log_start_offset(ORDERS_0, 13, lease)
+    assert restore(files, target).rows[0]["start_offset"] == 13
+    assert [segment.base_offset for segment in list_segments(target / "orders-0")] == [10, 20, 30]
+    with LogDirectoryWriter.open(target, LOG_CONFIG, clock=lambda: NOW) as writer:
+        assert writer.log("orders", 0).log_start_offset == 13
+
+
+def test_a_partition_of_which_all_expired_goes_on_at_its_end(files: RemoteLogFiles, target: Path) -> None:
+    with files.open() as remote_log:
+        lease = held_by(remote_log, "test")
+        remote_log.segments.advance_log_start_offset(ORDERS_0, 30, lease)
+    assert restore(files, target).exit_code == 0
+    with log_in(target) as log:
+        assert (log.log_start_offset, log.log_end_offset) == (30, 30)
+
+
+def test_a_later_leaders_cut_is_respected(files: RemoteLogFiles, target: Path) -> None:
+    led_by_another(files)
+    lose_local_logs(files)
+    result = restore(files, target, "--validation", "records")
+    assert result.exit_code == 0, result.err
+    assert [segment.base_offset for segment in list_segments(target / "orders-0")] == [0, 10, 20, 25, 35]
+    assert records_in(target) == records_after_the_cut()
+    assert read_leader_epochs(target / "orders-0" / LEADER_EPOCH_CHECKPOINT) == (EpochEntry(0, 0), EpochEntry(4, 25))
+
+
+def test_segments_of_several_replicas_make_one_log(files: RemoteLogFiles, target: Path) -> None:
+    """Another replica rolled elsewhere: what it has beyond the first one's end begins inside of a copied segment."""
+    shutil.rmtree(files.log_directory)
+    with LogDirectoryWriter.create(files.log_directory, CLUSTER_ID, clock=lambda: NOW) as writer:
+        for number in (0, 1):
+            log = writer.create_log("orders", number, topic_id("orders"), LOG_CONFIG)
+            append_batches(log)
+            log.roll()
+            append_batches(log, 7)
+    with files.open() as remote_log:
+        assert copy(remote_log).is_whole
+    assert restore(files, target, "--validation", "records").exit_code == 0
+    assert records_in(target) == records(0, 35)
+    assert [segment.base_offset for segment in list_segments(target / "orders-0")] == [0, 10, 20, 30, 35]
+
+
+# --------------------------------------------------------------------------------------------- whole or not at all
+
+
+def test_a_directory_that_has_the_partition_is_refused_untouched(files: RemoteLogFiles) -> None:
+    before = {path: path.read_bytes() for path in files.log_directory.rglob("*") if path.is_file()}
+    result = restore(files, files.log_directory)
+    assert result.document["error"] == "InvalidLogDirectoryError"
+    assert "orders-0, orders-1 already" in result.document["message"]
+    assert {path: path.read_bytes() for path in files.log_directory.rglob("*") if path.is_file()} == before
+
+
+def test_a_directory_that_a_broker_has_is_refused(files: RemoteLogFiles, target: Path) -> None:
+    with LogDirectoryWriter.create(target, CLUSTER_ID):
+        assert restore(files, target).document["error"] == "LogDirectoryLockedError"
+
+
+def test_an_empty_partition_of_a_topic_that_was_created_anew_is_taken_over(files: RemoteLogFiles, target: Path) -> None:
+    anew = random_uuid()
+    led_by_another(files)
+    with LogDirectoryWriter.create(target, "another-cluster", clock=lambda: NOW) as writer:
+        for number in (0, 1):
+            writer.create_log("orders", number, anew)
+        append_batches(writer.create_log("others", 0, random_uuid()))
+    result = restore(files, target, "--validation", "records")
+    assert result.exit_code == 0, result.err
+    assert records_in(target, topic="others") == records(0, 5)
+    found = read_log_directory(target)
+    assert found.cluster_id == "another-cluster"
+    assert {each.topic_id for each in found.partitions if each.topic == "orders"} == {anew}
+    with log_in(target) as log:
+        assert len(read_all(log)) == 35
+        # In its new life no leader and no producer came before.
+        assert log.leader_epochs == (EpochEntry(0, 0),)
+        assert log.producers == ()
+
+
+@pytest.mark.parametrize(
+    ("suffix", "damage", "error"),
+    [
+        (".log", lambda path: flip_bit(path, 100), "RemoteObjectCorruptError"),
+        (".log", lambda path: cut(path, 50), "RemoteObjectCorruptError"),
+        (".log", Path.unlink, "RemoteObjectNotFoundError"),
+        (".indexes", lambda path: flip_bit(path, 300), "RemoteObjectCorruptError"),
+        (".indexes", Path.unlink, "RemoteObjectNotFoundError"),
+    ],
+)
+def test_what_is_wrong_in_the_store_leaves_no_partition(
+    files: RemoteLogFiles, target: Path, suffix: str, damage: object, error: str
+) -> None:
+    damage(files.objects(suffix)[-1])  # type: ignore[operator]
+    result = restore(files, target)
+    assert (result.exit_code, result.document["error"]) == (1, error)
+    assert partitions_in(target) == []
+    assert not (target / "meta.properties").exists()
+
+
+def test_a_gap_is_refused_unless_it_is_allowed(files: RemoteLogFiles, target: Path) -> None:
+    with files.open() as remote_log:
+        segment = list(remote_log.segments.list_remote_log_segments(ORDERS_0))[1]
+        step = a_step(segment, SegmentState.DELETE_SEGMENT_STARTED)
+        remote_log.segments.update_remote_log_segment_metadata(step, held_by(remote_log, "test"))
+    planned = restore(files, target, "--dry-run")
+    assert planned.exit_code == 1
+    assert planned.document["gaps"] == [{"partition": "orders-0", "message": "offsets 10 to 19 are missing"}]
+    assert restore(files, target).document["error"] == "RemoteObjectNotFoundError"
+    assert not target.exists()
+    assert restore(files, target, "--allow-gaps").exit_code == 0
+    assert records_in(target) == [*records(0, 10), *records(20, 30)]
+
+
+def test_what_is_not_in_the_store_is_told(files: RemoteLogFiles, target: Path) -> None:
+    result = run_on(files, "restore", "oders", "--to-directory", target, "--json")
+    assert result.document["error"] == "ConfigurationError"
+    assert "it has: orders" in result.document["message"]
+    nowhere = run_on(files, "restore", "orders", "--json")
+    assert "--to-directory" in nowhere.document["message"]
+
+
+# ------------------------------------------------------------------------------------------------------- crashes
+
+
+class Died(BaseException):
+    """As SIGKILL: nothing of ours runs after it."""
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_a_second_run_finishes_what_a_crash_left(
+    files: RemoteLogFiles, target: Path, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It dies after so many partitions were put in place."""
+    put = TargetDirectory.put_in_place
+    names: list[str] = []
+
+    def put_or_die(self: TargetDirectory, name: str) -> None:
+        if len(names) == after:
+            raise Died
+        names.append(name)
+        put(self, name)
+
+    monkeypatch.setattr(TargetDirectory, "put_in_place", put_or_die)
+    if after == 2:
+        monkeypatch.setattr(TargetDirectory, "finish", lambda self: put_or_die(self, ""))
+    with pytest.raises(Died):
+        restore(files, target)
+    monkeypatch.undo()
+    # A broker that is started now takes what is not in place for partitions to be removed.
+    left = [name for name in partitions_in(target) if name not in names]
+    assert all(name.endswith("-delete") for name in left)
+    result = restore(files, target)
+    assert result.exit_code == 0, result.err
+    assert [row["was_there"] for row in result.rows] == [name in names for name in ("orders-0", "orders-1")]
+    assert partitions_in(target) == ["orders-0", "orders-1"]
+    assert records_in(target) == records(0, 30)
+    assert [path.name for path in target.iterdir() if path.name.startswith(".remote-log")] == []
+
+
+def test_a_crash_while_it_is_written_leaves_nothing_that_looks_whole(
+    files: RemoteLogFiles, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        raise Died
+
+    monkeypatch.setattr(restoring, "check_written", die)
+    monkeypatch.setattr(TargetDirectory, "discard_staged", lambda *_: None)
+    with pytest.raises(Died):
+        restore(files, target)
+    monkeypatch.undo()
+    assert partitions_in(target) == ["orders-0.restoring-delete", "orders-1.restoring-delete"]
+    assert not read_log_directory_or_none(target)
+    assert restore(files, target).exit_code == 0
+    assert records_in(target) == records(0, 30)
+
+
+def read_log_directory_or_none(root: Path) -> object:
+    try:
+        return read_log_directory(root)
+    except InvalidLogDirectoryError:
+        return None
+
+
+def test_an_unfinished_restore_of_something_else_is_told_of(
+    files: RemoteLogFiles, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        raise Died
+
+    monkeypatch.setattr(TargetDirectory, "finish", die)
+    with pytest.raises(Died):
+        restore(files, target)
+    monkeypatch.undo()
+    result = restore(files, target, "--partitions", "1")
+    assert "did not come to its end here" in result.document["message"]
