@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,9 +22,15 @@ from support.remote_logs import RemoteLogFiles, a_remote_log
 from support.shared_clock import SharedClock
 from tiered_storage_airflow.embedded import services
 from tiered_storage_airflow.embedded.api_client import AirflowApi, DagRun
-from tiered_storage_airflow.embedded.environment import EmbeddedAirflow
-from tiered_storage_airflow.embedded.processes import is_running, start
-from tiered_storage_airflow.embedded.record import API_SERVER, SCHEDULER, RunningAirflow, write_record
+from tiered_storage_airflow.embedded.credentials import read
+from tiered_storage_airflow.embedded.environment import (
+    EmbeddedAirflow,
+    airflow_environment,
+    virtual_environment_bin,
+)
+from tiered_storage_airflow.embedded.java import java_home
+from tiered_storage_airflow.embedded.processes import MARK_VARIABLE, is_running, start
+from tiered_storage_airflow.embedded.record import SCHEDULER, RunningAirflow, write_record
 from tiered_storage_airflow.embedded.waiting import wait_until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
@@ -39,6 +45,8 @@ class CrashingAirflow:
     """An embedded Airflow with a copy of the DAG that is not on a schedule, and the remote log it copies to."""
 
     files: RemoteLogFiles
+    embedded: EmbeddedAirflow
+    environ: Mapping[str, str]
     running: RunningAirflow
     halt: Path
 
@@ -89,11 +97,16 @@ class CrashingAirflow:
 
     def restart_scheduler(self) -> None:
         """Start a scheduler in place of one that was killed, with the rest of Airflow, and its tasks, as they are."""
-        [api_server] = [one for one in self.running.services if one.name == API_SERVER]
-        process = psutil.Process(api_server.pid)
-        command = [str(Path(process.environ()["PATH"].split(":")[0]) / "airflow"), "scheduler", "--skip-serve-logs"]
+        environment = airflow_environment(
+            self.embedded,
+            read(self.embedded.home),
+            java_home(self.embedded.state, self.environ),
+            self.environ,
+        )
+        command = [str(virtual_environment_bin() / "airflow"), "scheduler", "--skip-serve-logs"]
         log = self.running.service_logs / f"{SCHEDULER}.log"
-        scheduler = start(SCHEDULER, command, process.environ(), log=log, directory=self.running.home)
+        marked = {**environment, MARK_VARIABLE: self.running.mark}
+        scheduler = start(SCHEDULER, command, marked, log=log, directory=self.running.home)
         others = [one for one in self.running.services if one.name != SCHEDULER]
         self.running = replace(self.running, services=(*others, scheduler))
         write_record(self.running)
@@ -156,7 +169,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, state_directory: Path) -> 
         patched.setenv(HALT, str(root / "halt"))
         running = services.up(embedded, say=lambda _: None, environ=environ)
         try:
-            crashing = CrashingAirflow(files, running, root / "halt")
+            crashing = CrashingAirflow(files, embedded, environ, running, root / "halt")
             with crashing.api() as api:
                 api.unpause("copy_segments")
             crashing.run()
@@ -209,8 +222,10 @@ def test_a_killed_driver_is_followed_by_another_try_and_its_worker_is_a_zombie(
 ) -> None:
     run, worker = airflow.halted_worker(point)
     driver_of(worker).kill()
+    ended = airflow.finish(run)
     airflow.let_go_on(worker)
-    assert airflow.finish(run).state == "success"
+    assert ended.state == "success"
+    assert airflow.tries(run) == 2
 
 
 def test_a_killed_task_is_tried_again_and_its_spark_job_is_a_zombie(airflow: CrashingAirflow) -> None:
