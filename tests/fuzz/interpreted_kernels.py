@@ -90,7 +90,7 @@ class InterpretedKernels:
         return self._scan.read_headers(window, rows, *numbers)
 
     def first_mismatch(self, *_: int) -> int:
-        raise AssertionError("there is no C library to be called from interpreted code")
+        raise AssertionError("interpreted code has no instructions for checksums")
 
     def place_batches(self, window: int, size: int, *numbers: int) -> int:
         _, positions, sizes, rows, count, places, totals = numbers
@@ -156,5 +156,6 @@ def interpret_kernels() -> None:
         setattr(kernel_memory, name, replacement)
     kernels = InterpretedKernels(memory)
     machine_code.load_kernels = lambda: kernels  # type: ignore[assignment, return-value]
-    # There is no C library to be called from interpreted code: the scan then checks batch by batch.
-    machine_code.crc32c_address = lambda: 0  # type: ignore[assignment]
+    machine_code.load_brief_kernels = lambda: kernels  # type: ignore[assignment, return-value]
+    # Without the instructions, which Python has not, the scan checks batch by batch.
+    machine_code.has_checksum_instructions = lambda: False  # type: ignore[assignment]

@@ -26,18 +26,26 @@ from tiered_storage.kafka_log.batch_header import (
 )
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.chunk_filling import ChunkFilling
-from tiered_storage.kafka_log.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Compression, decompress
-from tiered_storage.kafka_log.machine_code import address_of, crc32c_address, load_kernels
+from tiered_storage.kafka_log.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, WHOLE, Compression, decompress
+from tiered_storage.kafka_log.machine_code import (
+    BRIEF_BYTES,
+    address_of,
+    has_checksum_instructions,
+    load_brief_kernels,
+    load_kernels,
+)
 from tiered_storage.kafka_log.placed_batches import ENDS, HEADERS, STARTS, PlacedBatches
 from tiered_storage.kafka_log.record_columns import ChunkMemory, select_columns
 from tiered_storage.kafka_log.segment_scan import as_array, check_checksums, iterate_segment
 
-CHUNK_BYTES = 2_500_000
+CHUNK_BYTES = 2_250_000
 """How many bytes of records a chunk has, about: its bytes and its columns together fit the cache of a core."""
+VIEW_CHUNK_BYTES = 5_000_000
+"""The same where values stay where they are: columns are small then."""
 
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _LEAST_RECORD_BYTES = 7
-_HOT_BYTES = 512 << 10
+_HOT_BYTES = 1 << 20
 """So much is decompressed, then decoded out of the cache closest to a core; the codec takes the same memory again."""
 _SPARE_BYTES = _HOT_BYTES + (256 << 10)
 """A chunk of decompressed batches ends behind the ones that make it large enough."""
@@ -46,7 +54,7 @@ _MOST_TEXT_BYTES = 3
 """What a byte that is no UTF-8 becomes at most: U+FFFD."""
 _EMPTY = -1
 """In the place of a codec: a batch without records."""
-_Contents = list[NDArray[np.uint8]]
+_Contents = list[pa.Buffer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +109,11 @@ class Checks:
 STRICT = Checks()
 
 
+def chunk_bytes_of(*, value_views: bool) -> int:
+    """Return how many bytes of records a chunk has, about, and how large windows are best."""
+    return VIEW_CHUNK_BYTES if value_views else CHUNK_BYTES
+
+
 class ColumnDecoder:
     """Decodes scanned windows of one segment. Holds memory and codecs that no other thread may use: one a thread."""
 
@@ -111,22 +124,25 @@ class ColumnDecoder:
         within: RecordRange = EVERYTHING,
         checks: Checks = STRICT,
         *,
-        chunk_bytes: int = CHUNK_BYTES,
+        chunk_bytes: int | None = None,
         value_views: bool = False,
     ) -> None:
         """Decode `columns` (record_columns.py has all of them) of the records `within` a range; errors name `source`.
 
         With `value_views` values stay where they are, in the window or where they were decompressed to: the column is
         `binary_view`, the record batches keep that memory, and it must not change for as long as they live.
+        `chunk_bytes` is how many bytes of records a record batch has, about, if not as many as is fast.
 
         Raises ConfigurationError for an unknown column and for limits that cannot be.
         """
         if not 0 < checks.max_decompressed_bytes <= INT32_MAX:
             raise ConfigurationError(f"{checks.max_decompressed_bytes} bytes of a batch: allow 1 to {INT32_MAX}")
+        if chunk_bytes is None:
+            chunk_bytes = chunk_bytes_of(value_views=value_views)
         if not 0 < chunk_bytes <= INT32_MAX // 2:
             raise ConfigurationError(f"chunks of {chunk_bytes} bytes: take 1 to {INT32_MAX // 2}")
-        self._kernels = load_kernels()
-        self._crc32c = crc32c_address()
+        self._kernels, self._brief_kernels = load_kernels(), load_brief_kernels()
+        self._checks_in_kernel = has_checksum_instructions()
         self._source = source
         self._within = within
         self._bounds = within.bounds()
@@ -160,7 +176,7 @@ class ColumnDecoder:
                 self._check_checksums(batches)
             yield from self._decode_compressed(batches)
             return
-        if self._checks.crc and not self._crc32c:
+        if self._checks.crc and not self._checks_in_kernel:
             self._check_checksums(batches)
         for chunk in batches.chunks(self._chunk_bytes):
             yield from self._decode_open(chunk)
@@ -174,7 +190,8 @@ class ColumnDecoder:
         totals = np.empty(4, np.int64)
         origin = int(table.position[0])
         window = address_of(data)
-        outside = self._kernels.place_batches(
+        kernels = self._brief_kernels if data.size <= BRIEF_BYTES else self._kernels
+        outside = kernels.place_batches(
             window, data.size, origin, address_of(table.position), address_of(table.size), address_of(rows), rows.size,
             address_of(places), address_of(totals),
         )  # fmt: skip
@@ -198,7 +215,7 @@ class ColumnDecoder:
         filling = ChunkFilling(self._memory)
         most_rows = min(batches.records, batches.total // _LEAST_RECORD_BYTES, _MOST_ROWS)
         filling.begin(most_rows, min(batches.total, 2 * self._chunk_bytes))
-        yield from self._fill(filling, batches, self._crc32c if self._checks.crc else 0)
+        yield from self._fill(filling, batches, int(self._checks_in_kernel and self._checks.crc))
         yield from filling.end()
 
     def _decode_compressed(self, batches: PlacedBatches) -> Iterator[pa.RecordBatch]:
@@ -245,20 +262,23 @@ class ColumnDecoder:
             records = max(records * most_bytes // all_bytes, int(counts[:ready].sum()))
         filling.begin(min(records, most_bytes // _LEAST_RECORD_BYTES, _MOST_ROWS), most_bytes)
 
-    def _records_of(self, batches: PlacedBatches, number: int, body: memoryview, codec: int) -> NDArray[np.uint8]:
+    def _records_of(self, batches: PlacedBatches, number: int, body: memoryview, codec: int) -> pa.Buffer:
         """Return the records of a batch, which are its `body` in the form of `codec`."""
         most = self._checks.max_decompressed_bytes
+        decompress_whole = WHOLE.get(codec)
+        if decompress_whole and (whole := decompress_whole(body, most)) is not None:
+            return pa.py_buffer(whole)
         if codec == _EMPTY or (codec == Compression.NONE and len(body) <= most):
-            return np.frombuffer(body, np.uint8)
+            return pa.py_buffer(body)
         position = int(batches.table.position[batches.rows[number]])
         content = decompress(Compression(codec), body, max_bytes=most, source=self._source, source_position=position)
-        return np.frombuffer(content, np.uint8)
+        return pa.py_buffer(content)
 
     def _fill(
         self,
         filling: ChunkFilling,
         batches: PlacedBatches,
-        crc32c: int,
+        is_checked: int,
         first: int = 0,
         contents: _Contents | None = None,
     ) -> Iterator[pa.RecordBatch]:
@@ -268,20 +288,21 @@ class ColumnDecoder:
         """
         progress = filling.progress
         progress[: parts.ROWS] = 0
-        places, data_end = batches.places, batches.data_end
+        data_end = batches.data_end
+        places: Sequence[NDArray[np.int64]] = list(batches.places)
         view_base = data_end - batches.data.size
         if contents is not None:
             view_base = 0
-            starts = [address_of(content) for content in contents]
-            ends = [start + content.size for start, content in zip(starts, contents, strict=True)]
-            places, data_end = np.array([places[HEADERS, first : first + len(starts)], starts, ends]), 0
+            starts = np.array([content.address for content in contents], np.int64)
+            sizes = np.array([content.size for content in contents], np.int64)
+            places, data_end = (places[HEADERS][first : first + starts.size], starts, starts + sizes), 0
         addresses = [address_of(column) for column in places]
         while True:
             first_buffer = len(filling.viewed)
             if self._memory.has_value_views:
                 filling.viewed += map(pa.py_buffer, contents or [batches.data])
             verdict = self._kernels.decode_batches(
-                *addresses, places.shape[1], data_end, crc32c, view_base, first_buffer, self._bounds_address,
+                *addresses, places[STARTS].size, data_end, is_checked, view_base, first_buffer, self._bounds_address,
                 *filling.arguments(),
             )  # fmt: skip
             if verdict > parts.FULL:
@@ -337,7 +358,7 @@ def iterate_columns(
         path,
         base_offset,
         start_position=start_position,
-        window_bytes=CHUNK_BYTES,
+        window_bytes=chunk_bytes_of(value_views=value_views),
         verify_crc=False,
         keep_windows=value_views,
     )

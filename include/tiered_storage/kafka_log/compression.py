@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
 from typing import cast
 
@@ -64,6 +64,13 @@ class Compression(IntEnum):
     SNAPPY = 2
     LZ4 = 3
     ZSTD = 4
+
+
+WHOLE: Mapping[int, Callable[[memoryview, int], bytes | None]] = {
+    Compression.LZ4: unlz4_whole,
+    Compression.ZSTD: unzstd_whole,
+}
+"""What takes the contents of a batch, and the most that they may be, all at once; None where that cannot be certain."""
 
 
 class _ThreadCodecs(threading.local):
@@ -122,13 +129,8 @@ class _TooLargeError(Exception):
 
 def _whole(compression: Compression, data: memoryview, max_bytes: int) -> bytes | None:
     """Return all of the contents at once, or None where they have to be taken piece by piece."""
-    match compression:
-        case Compression.LZ4:
-            return unlz4_whole(data, max_bytes)
-        case Compression.ZSTD:
-            return unzstd_whole(data, max_bytes)
-        case _:
-            return None
+    decompress_whole = WHOLE.get(compression)
+    return decompress_whole(data, max_bytes) if decompress_whole else None
 
 
 def _joined_pieces(compression: Compression, data: memoryview, max_bytes: int) -> bytes:

@@ -21,6 +21,7 @@ from tiered_storage.kafka_log.batch_header import (
     INT32_MAX,
     TRANSACTIONAL_BIT,
 )
+from tiered_storage.kafka_log.checksum_kernels import fetch_ahead
 from tiered_storage.kafka_log.kernel_memory import (
     copy_bytes,
     fill_bits,
@@ -34,7 +35,7 @@ from tiered_storage.kafka_log.kernel_memory import (
     store,
 )
 from tiered_storage.kafka_log.record_kernels import read_fields, read_record_headers, read_varint
-from tiered_storage.kafka_log.scan_kernels import fetch_ahead, is_sound
+from tiered_storage.kafka_log.scan_kernels import is_sound
 
 _LONG_RECORD = 256
 """With records so long, what comes some way behind is fetched: computing a checksum does it otherwise."""
@@ -108,7 +109,7 @@ def place_batches(
 
 
 def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in registers would have to be passed on
-    headers: int, starts: int, ends: int, batches: int, data_end: int, crc32c: int,
+    headers: int, starts: int, ends: int, batches: int, data_end: int, is_checked: int,
     view_base: int, first_buffer: int, bounds: int, places: int, most_rows: int, most_bytes: int, progress: int,
 ) -> int:  # fmt: skip
     """Decode records into a chunk until the batches or the capacity (rows; bytes of records) end; return the verdict.
@@ -116,8 +117,9 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
     The header of batch i is at headers[i], its records, uncompressed, are at starts[i] up to ends[i]: the caller
     answers for that. `bounds`: the least and the greatest offset, then timestamp, to keep, and the attributes of
     batches of which to keep nothing. `places` has the address of every part of the chunk; those that grow by the byte
-    have room for the capacity. `crc32c` is the address of crc32c_extend, with which to check each batch, whose header
-    has to lie before its records; or 0. What lies before `data_end` may be fetched ahead.
+    have room for the capacity. With `is_checked`, which takes a CPU that has_checksum_instructions, the checksum of
+    each batch is compared; its header has to lie before its records then. What lies before `data_end` may be
+    fetched ahead.
 
     Where values are given as views, they are in buffer `first_buffer`, which begins at `view_base`; or, if that is 0,
     in the buffer whose number is higher by i, which begins at starts[i].
@@ -168,7 +170,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
         first_row = row
         if number:
             at = resumed_at
-        elif crc32c and not is_sound(crc32c, header, end, data_end):
+        elif is_checked and not is_sound(header, end, data_end):
             at = -parts.WRONG_CHECKSUM
             break
         while number < count:
@@ -180,7 +182,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
                 at = -parts.RECORD_TOO_LONG
                 break
             stop = at + length
-            if not crc32c and length >= _LONG_RECORD:
+            if not is_checked and length >= _LONG_RECORD:
                 fetch_ahead(at, stop, data_end)
             time_delta, delta, key_length, key, value_length, value, header_count, at = read_fields(at, stop)
             if at < 0:

@@ -14,7 +14,11 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from tiered_storage.kafka_log.machine_code import has_checksum_instructions
+
+HAS_CHECKSUM_INSTRUCTIONS = has_checksum_instructions()
 _WORD_BITS = 64
+_WORD = ir.IntType(_WORD_BITS)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _memcpy = cast(
@@ -66,19 +70,43 @@ def _prefetch_code(_: Any, address: Any) -> Any:
     return types.void(address), generate
 
 
-def _checksum_code(_: Any, function: Any, before: Any, address: Any, size: Any) -> Any:
+def _checksum_code(function: str, bits: int) -> Callable[..., Any]:
+    def step(_: Any, before: Any, data: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001 -- numba's own
+            if not HAS_CHECKSUM_INSTRUCTIONS:
+                return ir.Constant(_WORD, 0)
+            state = _WORD if bits == _WORD_BITS else ir.IntType(32)
+            kind = ir.FunctionType(state, [state, ir.IntType(bits)])
+            called = cast("Any", cgutils).get_or_insert_function(builder.module, kind, function)
+            before, data = arguments
+            if bits == _WORD_BITS:
+                return builder.call(called, [before, data])
+            call = builder.call(called, [builder.trunc(before, state), builder.trunc(data, ir.IntType(bits))])
+            return builder.zext(call, _WORD)
+
+        return types.int64(before, data), generate
+
+    return step
+
+
+def _carryless_code(_: Any, left: Any, right: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001 -- numba's own
-        function, before, address, size = arguments
-        half, word = ir.IntType(32), ir.IntType(_WORD_BITS)
-        pointer = ir.FunctionType(half, [half, word, word]).as_pointer()
-        call = builder.call(builder.inttoptr(function, pointer), [builder.trunc(before, half), address, size])
-        return builder.zext(call, word)
+        if not HAS_CHECKSUM_INSTRUCTIONS:
+            return ir.Constant(_WORD, 0)
+        pair, low = ir.VectorType(_WORD, 2), ir.Constant(ir.IntType(32), 0)
+        kind = ir.FunctionType(pair, [pair, pair, ir.IntType(8)])
+        called = cast("Any", cgutils).get_or_insert_function(builder.module, kind, "llvm.x86.pclmulqdq")
+        pairs = [builder.insert_element(ir.Constant(pair, None), number, low) for number in arguments]
+        return builder.extract_element(builder.call(called, [*pairs, ir.Constant(ir.IntType(8), 0)]), low)
 
-    return types.int64(function, before, address, size), generate
+    return types.int64(left, right), generate
 
 
-checksum = cast("Callable[[int, int, int, int], int]", intrinsic(_checksum_code))
-"""Calls the C function at an address: CRC-32C of bytes whose checksum is `before`, followed by `size` bytes."""
+checksum_word = cast("Callable[[int, int], int]", intrinsic(_checksum_code("llvm.x86.sse42.crc32.64.64", 64)))
+checksum_byte = cast("Callable[[int, int], int]", intrinsic(_checksum_code("llvm.x86.sse42.crc32.32.8", 8)))
+"""The state of a CRC-32C, which `before` was, after another word or byte. 0 where the CPU has no instruction for it."""
+carryless_product = cast("Callable[[int, int], int]", intrinsic(_carryless_code))
+"""The low 64 bits of the product of two polynomials over bits, or 0 where the CPU has no instruction for it."""
 prefetch = cast("Callable[[int], None]", intrinsic(_prefetch_code))
 load_byte = cast("Callable[[int], int]", intrinsic(_load_code(8, of_kafka=False)))
 load_half = cast("Callable[[int], int]", intrinsic(_load_code(32, of_kafka=False)))

@@ -22,6 +22,7 @@ import errno
 import functools
 import hashlib
 import os
+import platform
 import stat
 import subprocess
 import sys
@@ -41,6 +42,7 @@ from tiered_storage.kafka_log.checksum import crc32c
 
 SOURCES = (
     "batch_header.py",
+    "checksum_kernels.py",
     "column_parts.py",
     "decode_kernels.py",
     "kernel_compilation.py",
@@ -59,8 +61,13 @@ _TRUSTED_USER = 0
 _WRITEABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _COMPILE_SECONDS = 300
 
+BRIEF_BYTES = 8 << 20
+"""So large a window has its headers read within milliseconds, even where batches are as small as they can be."""
+_X86 = ("x86_64", "AMD64")
+_CHECKSUM_FEATURES = ("sse4.2", "pclmul")
+
 Kernel = Callable[..., int]
-"""Takes and returns integers of 64 bits. Releases the GIL."""
+"""Takes and returns integers of 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,29 +81,34 @@ class Kernels:
     decode_batches: Kernel
 
 
-ARITIES = {"count_batches": 2, "read_headers": 7, "first_mismatch": 7, "place_batches": 9, "decode_batches": 13}
+ARITIES = {"count_batches": 2, "read_headers": 7, "first_mismatch": 6, "place_batches": 9, "decode_batches": 13}
 
 
 class _Loader:
     """Loads the kernels once. A process that is forked while another thread loads them does it for itself."""
 
     def __init__(self) -> None:
-        self._kernels: Kernels | None = None
+        self._kernels: tuple[Kernels, Kernels] | None = None
         self._kept: list[Any] = []
         self._lock = threading.Lock()
         os.register_at_fork(after_in_child=self._renew_lock)
 
-    def kernels(self) -> Kernels:
+    def kernels(self) -> tuple[Kernels, Kernels]:
+        """Return them as they give up the GIL, and as they keep it."""
         if self._kernels is None:
             with self._lock:
                 if self._kernels is None:
                     self._kernels = self._load()
         return self._kernels
 
-    def _load(self) -> Kernels:
+    def _load(self) -> tuple[Kernels, Kernels]:
         engine = _engine_of(code_of_kernels())
         self._kept.append(engine)  # whose memory the functions lie in
-        return Kernels(**{field.name: _function(engine, field.name) for field in fields(Kernels)})
+        free, kept = (
+            Kernels(**{field.name: _function(engine, field.name, prototype) for field in fields(Kernels)})
+            for prototype in (ctypes.CFUNCTYPE, ctypes.PYFUNCTYPE)
+        )
+        return free, kept
 
     def _renew_lock(self) -> None:
         self._lock = threading.Lock()
@@ -106,23 +118,28 @@ _loader = _Loader()
 
 
 def load_kernels() -> Kernels:
-    """Return the kernels, compiled now if no process before this one has.
+    """Return the kernels, compiled now if no process before this one has. While they work, other threads run.
 
     Raises ConfigurationError where they cannot be compiled.
     """
-    return _loader.kernels()
+    return _loader.kernels()[0]
+
+
+def load_brief_kernels() -> Kernels:
+    """Return the kernels as `load_kernels` does, but they keep the GIL: for what takes less time than getting it back.
+
+    That is so for the headers of BRIEF_BYTES at most.
+    """
+    return _loader.kernels()[1]
 
 
 @functools.cache
-def crc32c_address() -> int:
-    """Return the address of the C library's crc32c_extend(uint32 crc, bytes, size_t), or 0 where it is not there."""
-    try:
-        from google_crc32c import _crc32c  # noqa: PLC0415 -- the package also comes without this extension
+def has_checksum_instructions() -> bool:
+    """Whether the CPU has what checksum_kernels.py computes CRC-32C with; kernels without it must not be asked to."""
+    from llvmlite import binding  # noqa: PLC0415 -- a tenth of a second, for those who scan
 
-        crc32c_extend = ctypes.CDLL(_crc32c.__file__).crc32c_extend
-    except (ImportError, OSError, AttributeError):
-        return 0
-    return ctypes.cast(crc32c_extend, ctypes.c_void_p).value or 0
+    features = binding.get_host_cpu_features()
+    return platform.machine() in _X86 and all(features.get(name, False) for name in _CHECKSUM_FEATURES)
 
 
 def address_of(array: NDArray[Any]) -> int:
@@ -230,9 +247,9 @@ def _engine_of(code: bytes) -> Any:
     return engine
 
 
-def _function(engine: Any, name: str) -> Kernel:
+def _function(engine: Any, name: str, prototype: Callable[..., Any]) -> Kernel:
     arguments = [ctypes.c_int64] * ARITIES[name]
-    kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *arguments)
+    kind = prototype(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *arguments)
     function = kind(engine.get_function_address(name))
     exception = ctypes.c_void_p()
 

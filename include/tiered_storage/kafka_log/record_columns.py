@@ -83,6 +83,8 @@ _VIEW = pa.binary_view()
 _ALIGNMENT = 64
 _ALIGNED_BITS = 8 * _ALIGNMENT
 _EMPTY = np.empty(0, np.uint8)
+_SPARE = 8
+"""Memory is taken larger by such a share: the next chunk may need a little more."""
 
 
 def select_columns(names: Sequence[str] | None, *, value_views: bool = False) -> pa.Schema:
@@ -121,6 +123,8 @@ class ChunkMemory:
         self._plan = [
             (field.name, field.type, -1 if field.name in _COMPOUND else _PARTS[field.name][0]) for field in schema
         ]
+        self._row = pa.struct(list(schema))
+        """Arrow looks at each column of a batch that is made of single ones, but takes a struct for what it is."""
         self.has_value_views = _VIEW in schema.types
         used = [part for name in schema.names for part in _PARTS[name]]
         if self.has_value_views:
@@ -142,8 +146,9 @@ class ChunkMemory:
     def allocate(self, rows: int, size: int) -> Chunk:
         """Return a chunk for `rows` records that take `size` bytes in all."""
         if rows > self._rows or rows < self._rows // 2:
-            self._lay_out(rows)
-        self._reserve(size)
+            self._lay_out(rows + rows // _SPARE)
+        if size > self._size:
+            self._reserve(size + size // _SPARE)
         slab = pa.allocate_buffer(self._slab_size)
         values = pa.allocate_buffer(size, resizable=True) if self._has_value else None
         places = self._places.copy()
@@ -167,15 +172,14 @@ class ChunkMemory:
     ) -> pa.RecordBatch:
         """Return what `chunk` was filled with; `progress` says how far that is. Views of values look into `viewed`."""
         filled = _Filled(self, chunk, progress.tolist(), viewed)
-        batch = pa.RecordBatch.from_arrays(filled.columns(self._plan), schema=self.schema)
+        columns = pa.Array.from_buffers(self._row, filled.rows, [None], 0, children=filled.columns(self._plan))
+        batch = pa.RecordBatch.from_struct_array(columns)
         rows = batch.num_rows
         is_wasteful = rows < chunk.rows // 2 and not self.has_value_views
         return batch.take(_first_numbers(rows)) if is_wasteful else batch
 
     def _reserve(self, size: int) -> None:
         """Have room for the keys and headers of `size` bytes of records; a header takes two bytes or more."""
-        if size <= self._size:
-            return
         self._size = size
         if self._has_key:
             self.keys = np.empty(size, np.uint8)
@@ -206,11 +210,11 @@ class _Filled:
         self._places = chunk.layout
         self._values_buffer = chunk.values
         self._progress = progress
-        self._rows = progress[parts.ROWS]
+        self.rows = progress[parts.ROWS]
 
     def columns(self, plan: Sequence[tuple[str, pa.DataType, int]]) -> list[pa.Array]:
         """Return an array for each column of `plan`: its name, its type, and the part it is if it is a single one."""
-        slab, places, rows = self._slab, self._places, self._rows
+        slab, places, rows = self._slab, self._places, self.rows
         from_buffers = pa.Array.from_buffers
         return [
             from_buffers(kind, rows, [None, slab.slice(places[part])], 0) if part >= 0 else self._compound(name, kind)
@@ -227,28 +231,28 @@ class _Filled:
                 return self._headers(kind)
             case _:
                 validity = self._part(parts.APPEND_TIME_VALIDITY)
-                return pa.Array.from_buffers(kind, self._rows, [validity, self._part(parts.APPEND_TIMES)])
+                return pa.Array.from_buffers(kind, self.rows, [validity, self._part(parts.APPEND_TIMES)])
 
     def _keys(self) -> pa.Array:
         nulls = self._progress[parts.KEY_NULLS]
         validity = self._part(parts.KEY_VALIDITY) if nulls else None
         content = _copy(self._memory.keys, self._progress[parts.KEY_BYTES])
-        return pa.Array.from_buffers(_BINARY, self._rows, [validity, self._part(parts.KEY_ENDS), content], nulls)
+        return pa.Array.from_buffers(_BINARY, self.rows, [validity, self._part(parts.KEY_ENDS), content], nulls)
 
     def _values(self) -> pa.Array:
         nulls = self._progress[parts.VALUE_NULLS]
         validity = self._part(parts.VALUE_VALIDITY) if nulls else None
         if self._memory.has_value_views:
             views = [validity, self._part(parts.VALUE_VIEWS), *self._viewed]
-            return pa.Array.from_buffers(_VIEW, self._rows, views, nulls)
+            return pa.Array.from_buffers(_VIEW, self.rows, views, nulls)
         content = self._values_buffer
         assert content is not None  # noqa: S101 -- allocated for this column
         content.resize(self._progress[parts.VALUE_BYTES], shrink_to_fit=True)
-        return pa.Array.from_buffers(_BINARY, self._rows, [validity, self._part(parts.VALUE_ENDS), content], nulls)
+        return pa.Array.from_buffers(_BINARY, self.rows, [validity, self._part(parts.VALUE_ENDS), content], nulls)
 
     def _headers(self, kind: pa.DataType) -> pa.Array:
         structs = self._header_structs(kind.value_type)
-        return pa.Array.from_buffers(kind, self._rows, [None, self._part(parts.HEADER_ENDS)], 0, children=[structs])
+        return pa.Array.from_buffers(kind, self.rows, [None, self._part(parts.HEADER_ENDS)], 0, children=[structs])
 
     def _header_structs(self, kind: pa.DataType) -> pa.Array:
         count = self._progress[parts.HEADERS]

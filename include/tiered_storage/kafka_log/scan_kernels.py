@@ -16,24 +16,17 @@ from tiered_storage.kafka_log.batch_header import (
     LOG_OVERHEAD,
     MAGIC,
 )
+from tiered_storage.kafka_log.checksum_kernels import crc32c_of
 from tiered_storage.kafka_log.column_parts import BROKEN_HEADER, BROKEN_OFFSETS, HEADERS_SOUND
 from tiered_storage.kafka_log.kernel_memory import (
-    checksum,
     compiled,
-    inlined,
     load_byte,
     load_int16,
     load_int32,
     load_int64,
     load_word,
-    prefetch,
     store,
 )
-
-_CACHE_LINE = 64
-_PIECE = 2 << 10
-_AHEAD = 64 << 10
-"""While the checksum of a piece of a batch is computed, a piece so far ahead comes from memory."""
 
 
 def count_batches(window: int, size: int) -> int:
@@ -101,36 +94,21 @@ def read_headers(
     return verdict
 
 
-@inlined
-def fetch_ahead(begin: int, end: int, data_end: int) -> None:
-    """Have fetched from memory what is as far behind `begin` to `end` as takes about as long, up to `data_end`."""
-    for line in range(begin + _AHEAD, min(end + _AHEAD, data_end), _CACHE_LINE):
-        prefetch(line)
-
-
 @compiled
-def is_sound(crc32c: int, batch: int, end: int, data_end: int) -> bool:
+def is_sound(batch: int, end: int, data_end: int) -> bool:
     """Whether the batch from `batch` to `end` has the checksum that its header says; fetch what is behind it."""
-    at = batch + CRC_END
-    computed = 0
-    while at < end:
-        size = min(_PIECE, end - at)
-        fetch_ahead(at, at + size, data_end)
-        computed = checksum(crc32c, computed, at, size)
-        at += size
-    return computed == load_int32(batch + CRC_END - 4) & 0xFFFFFFFF
+    checked = batch + CRC_END
+    return crc32c_of(checked, end - checked, data_end) == load_int32(checked - 4) & 0xFFFFFFFF
 
 
-def first_mismatch(
-    window: int, size: int, window_position: int, positions: int, sizes: int, rows: int, crc32c: int
-) -> int:
+def first_mismatch(window: int, size: int, window_position: int, positions: int, sizes: int, rows: int) -> int:
     """Return the row of the first batch whose bytes do not have the checksum that its header says, or -1.
 
-    `positions` and `sizes` are columns of a table, `rows` long, of batches that lie in the window. `crc32c` is the
-    address of crc32c_extend.
+    `positions` and `sizes` are columns of a table, `rows` long, of batches that lie in the window. Only for a CPU that
+    has_checksum_instructions.
     """
     for row in range(rows):
         batch = window + load_word(positions + 8 * row) - window_position
-        if not is_sound(crc32c, batch, batch + load_word(sizes + 8 * row), window + size):
+        if not is_sound(batch, batch + load_word(sizes + 8 * row), window + size):
             return row
     return -1

@@ -29,7 +29,13 @@ from tiered_storage.kafka_log.batch_header import (
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.checksum import crc32c
 from tiered_storage.kafka_log.column_parts import HEADERS_SOUND
-from tiered_storage.kafka_log.machine_code import address_of, crc32c_address, load_kernels
+from tiered_storage.kafka_log.machine_code import (
+    BRIEF_BYTES,
+    address_of,
+    has_checksum_instructions,
+    load_brief_kernels,
+    load_kernels,
+)
 
 __all__ = [
     "BatchTable",
@@ -58,7 +64,7 @@ class SegmentScanner:
 
         No batch may reach below `base_offset`, nor further above it than an index can say (2**31 - 1).
         """
-        self._kernels = load_kernels()
+        self._kernels, self._brief_kernels = load_kernels(), load_brief_kernels()
         self._source = source
         self._base_offset = base_offset
         self._verify_crc = verify_crc
@@ -118,9 +124,10 @@ class SegmentScanner:
     def _read_headers(self, data: NDArray[np.uint8]) -> tuple[BatchTable, int, int, int]:
         """Return the table of the whole batches in `data`, how many of its rows are sound, their bytes, and why."""
         window = address_of(data)
-        count = self._kernels.count_batches(window, data.size)
+        kernels = self._brief_kernels if data.size <= BRIEF_BYTES else self._kernels
+        count = kernels.count_batches(window, data.size)
         table = BatchTable.allocate(count)
-        verdict = self._kernels.read_headers(
+        verdict = kernels.read_headers(
             window, count, self._position, self._base_offset, self._next_offset, address_of(table.base_offset),
             self._result_address,
         )  # fmt: skip
@@ -235,13 +242,13 @@ def check_checksums(
 ) -> None:
     """Check the CRC of the batches at `positions` of `source`, of which `data` holds what begins at `data_position`.
 
-    Both arrays are contiguous. Raises CorruptRecordError for the first one that is wrong. Where the C library is there,
-    compiled code finds that one.
+    Both arrays are contiguous. Raises CorruptRecordError for the first one that is wrong. Where the CPU
+    has instructions for it, compiled code finds that one.
     """
     suspect = 0
-    if crc32c_extend := crc32c_address():
+    if has_checksum_instructions():
         places = (address_of(positions), address_of(sizes), positions.size)
-        suspect = load_kernels().first_mismatch(address_of(data), data.size, data_position, *places, crc32c_extend)
+        suspect = load_kernels().first_mismatch(address_of(data), data.size, data_position, *places)
     if suspect < 0:
         return
     view = data.data

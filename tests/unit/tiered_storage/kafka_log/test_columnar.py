@@ -214,13 +214,13 @@ def test_an_error_names_source_position_record_and_reason(fields: list[int], rea
 
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])
-@pytest.mark.parametrize("with_library", [True, False])
+@pytest.mark.parametrize("with_instructions", [True, False])
 def test_a_wrong_checksum_is_named_with_both(
-    codec: Compression, with_library: bool, monkeypatch: pytest.MonkeyPatch
+    codec: Compression, with_instructions: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not with_library:
+    if not with_instructions:
         for module in (columnar, segment_scan):
-            monkeypatch.setattr(module, "crc32c_address", lambda: 0)
+            monkeypatch.setattr(module, "has_checksum_instructions", lambda: False)
     batches = batches_of([3, 3, 3], compression=codec)
     broken = bytearray(batches[1])
     broken[19] ^= 1

@@ -34,11 +34,11 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "00000000000000000100.log"
 
 
-@pytest.fixture(params=["compiled", "without the C library"])
+@pytest.fixture(params=["compiled", "without the instructions"])
 def scanner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., SegmentScanner]:
-    """SegmentScanner as it is here, and as it is where google-crc32c has no C library."""
+    """SegmentScanner as it is here, and as it is where the CPU has no instructions for checksums."""
     if request.param != "compiled":
-        monkeypatch.setattr(segment_scan, "crc32c_address", lambda: 0)
+        monkeypatch.setattr(segment_scan, "has_checksum_instructions", lambda: False)
     return SegmentScanner
 
 

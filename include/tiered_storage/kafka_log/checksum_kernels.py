@@ -1,0 +1,99 @@
+"""CRC-32C in the form that is compiled: by the CPU's own instruction, on three stretches of a batch at once.
+
+The instruction takes eight bytes a cycle but answers three cycles later, so three checksums that do not wait for one
+another are as fast as one. What the first two have come to is then carried over the bytes behind them: a product with
+x to the power of their bits, modulo the polynomial. Both fit one instruction each, since the checksum of a word is its
+product with x^32.
+
+Source: RFC 3720 (the polynomial); V. Gopal et al., "Fast CRC Computation for iSCSI Polynomial Using CRC32
+Instruction", Intel, 2011.
+"""
+
+from __future__ import annotations
+
+from tiered_storage.kafka_log.kernel_memory import (
+    carryless_product,
+    checksum_byte,
+    checksum_word,
+    compiled,
+    inlined,
+    load_byte,
+    load_word,
+    prefetch,
+)
+
+_POLYNOMIAL = 0x82F63B78
+"""x^32 left out, the coefficient of x^31 in the lowest bit."""
+_ONES = 0xFFFFFFFF
+_CACHE_LINE = 64
+_AHEAD = 16 << 10
+"""While the checksum of some bytes is computed, those so far ahead come from memory."""
+_LONG = 1024
+_SHORT = 128
+"""How many bytes a stretch has: three long ones as often as they fit, then three short ones."""
+
+
+def _power(exponent: int) -> int:
+    """Return x to a power modulo the polynomial, the coefficient of x^31 in the lowest bit."""
+    remainder = 1 << 31
+    for _ in range(exponent):
+        remainder = (remainder >> 1) ^ (_POLYNOMIAL if remainder & 1 else 0)
+    return remainder
+
+
+_TWO_LONG, _ONE_LONG = _power(16 * _LONG - 33), _power(8 * _LONG - 33)
+_TWO_SHORT, _ONE_SHORT = _power(16 * _SHORT - 33), _power(8 * _SHORT - 33)
+"""What carries a checksum over so many bytes. 33 less: the product of two has its bits one too low, and the checksum
+of a word multiplies it with x^32."""
+
+
+@inlined
+def fetch_ahead(begin: int, end: int, data_end: int) -> None:
+    """Have fetched from memory what is as far behind `begin` to `end` as takes about as long, up to `data_end`."""
+    for line in range(begin + _AHEAD, min(end + _AHEAD, data_end), _CACHE_LINE):
+        prefetch(line)
+
+
+@inlined
+def _three_stretches(before: int, at: int, size: int, over_two: int, over_one: int, data_end: int) -> int:
+    """Return the state of a checksum, which `before` was, behind three stretches of `size` bytes each.
+
+    What is fetched ahead is so a line at a time: a processor remembers only so many that are on their way.
+    """
+    first, second, third = before, 0, 0
+    last = size - 8
+    for line in range(0, size, _CACHE_LINE):
+        ahead = at + _AHEAD + 3 * line
+        if ahead < data_end:
+            prefetch(ahead)
+            prefetch(ahead + _CACHE_LINE)
+            prefetch(ahead + 2 * _CACHE_LINE)
+        for each in range(line, min(line + _CACHE_LINE, last), 8):
+            first = checksum_word(first, load_word(at + each))
+            second = checksum_word(second, load_word(at + size + each))
+            third = checksum_word(third, load_word(at + 2 * size + each))
+    first = checksum_word(first, load_word(at + last))
+    second = checksum_word(second, load_word(at + size + last))
+    carried = carryless_product(first, over_two) ^ carryless_product(second, over_one)
+    return checksum_word(third, load_word(at + 2 * size + last) ^ carried)
+
+
+@compiled
+def crc32c_of(at: int, size: int, data_end: int) -> int:
+    """Return the CRC-32C of `size` bytes; have fetched what is some way behind them, up to `data_end`."""
+    end = at + size
+    state = _ONES
+    while end - at >= 3 * _LONG:
+        state = _three_stretches(state, at, _LONG, _TWO_LONG, _ONE_LONG, data_end)
+        at += 3 * _LONG
+    while end - at >= 3 * _SHORT:
+        state = _three_stretches(state, at, _SHORT, _TWO_SHORT, _ONE_SHORT, data_end)
+        at += 3 * _SHORT
+    fetch_ahead(at, end, data_end)
+    while end - at >= 8:
+        state = checksum_word(state, load_word(at))
+        at += 8
+    while at < end:
+        state = checksum_byte(state, load_byte(at))
+        at += 1
+    return state ^ _ONES

@@ -1,0 +1,42 @@
+"""The compiled checksum against the library's, over every size that its stretches make different."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiered_storage.kafka_log.batch_header import CRC_END
+from tiered_storage.kafka_log.checksum import crc32c
+from tiered_storage.kafka_log.machine_code import address_of, load_kernels
+
+CONTENT = np.random.default_rng(32).integers(0, 256, 20_000, np.uint8)
+
+
+def _is_found_sound(content: bytes) -> bool:
+    """Whether the kernel finds for `content` the checksum that the library does, and none that differs by a bit."""
+    checksum = crc32c(content)
+    verdicts = []
+    for claimed in (checksum, checksum ^ 1, checksum ^ 1 << 31):
+        window = np.frombuffer(bytes(CRC_END - 4) + claimed.to_bytes(4, "big") + content, np.uint8)
+        places = np.array([0]), np.array([window.size])
+        addresses = [address_of(each) for each in places]
+        verdicts.append(load_kernels().first_mismatch(address_of(window), window.size, 0, *addresses, 1))
+    return verdicts == [-1, 0, 0]
+
+
+@pytest.mark.parametrize("stretch", [0, 128, 384, 1024, 3072, 6144])
+def test_at_the_ends_of_stretches(stretch: int) -> None:
+    for size in range(max(stretch - 17, 0), stretch + 18):
+        assert _is_found_sound(CONTENT[:size].tobytes()), size
+
+
+@given(begin=st.integers(0, 5000), size=st.integers(0, 15_000))
+def test_of_bytes_that_begin_anywhere(begin: int, size: int) -> None:
+    assert _is_found_sound(CONTENT[begin : begin + size].tobytes())
+
+
+@given(content=st.binary(max_size=4000))
+def test_of_any_bytes(content: bytes) -> None:
+    assert _is_found_sound(content)
