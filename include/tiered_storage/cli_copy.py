@@ -21,6 +21,7 @@ from tiered_storage.cli_session import (
     selected,
 )
 from tiered_storage.clock import wall_clock
+from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_job import CopyJob
@@ -46,7 +47,7 @@ def plan(
     """Show which closed segments a copy would move, and what is left out and why. Changes nothing."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        selection = _selected(remote_log, topics, partitions, output)
+        selection = _selected(remote_log, topics, partitions)
         _show_plan(remote_log.plan_copy(selection, max_segments=max_segments), output)
 
 
@@ -62,7 +63,7 @@ def copy(
     """Copy closed segments to the remote tier and commit their metadata, in this process."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        selection = _selected(remote_log, topics, partitions, output)
+        selection = _selected(remote_log, topics, partitions)
         due = remote_log.plan_copy(selection, max_segments=max_segments)
         if dry_run:
             _show_plan(due, output)
@@ -95,7 +96,7 @@ def retain(
     """Remove local segments that are past local retention and safe in the remote tier, where deletion is allowed."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        selection = _selected(remote_log, topics, partitions, output)
+        selection = _selected(remote_log, topics, partitions)
         plans, troubles = remote_log.deletions.plan_local_retention(selection, wall_clock())
         if not dry_run:
             report = remote_log.deletions.enforce_local_retention(plans)
@@ -126,7 +127,7 @@ def expire(
     output = Output(as_json)
     owner = lease_owner("expire")
     with opened(config, output) as remote_log:
-        selection = _selected(remote_log, topics, partitions, output)
+        selection = _selected(remote_log, topics, partitions)
         plans, troubles = remote_log.deletions.plan_expiry(selection, wall_clock())
         deleted = 0
         if not dry_run:
@@ -144,11 +145,11 @@ def expire(
         raise typer.Exit(1)
 
 
-def _selected(remote_log: RemoteLogManager, topics: str, partitions: str | None, output: Output) -> Selection:
-    """Return the selection, and tell on standard error where it matches nothing that is known."""
+def _selected(remote_log: RemoteLogManager, topics: str, partitions: str | None) -> Selection:
+    """Return the selection. Raises ConfigurationError where it matches nothing that is known: it may be mistyped."""
     selection = selected(topics, partitions)
     if why := remote_log.checks.why_nothing_matches(selection):
-        output.say(f"note: {why}")
+        raise ConfigurationError(f"{why}; nothing was done")
     return selection
 
 
