@@ -21,12 +21,12 @@ EXPIRY_CRASHES = [
     *(Crash(CrashPoint.AFTER_ACQUIRE, nth) for nth in (1, 2, 3)),
     *(Crash(CrashPoint.AFTER_LOG_START, nth) for nth in (1, 2)),
     *(Crash(CrashPoint.BEFORE_MARKED, nth) for nth in (1, 2)),
-    *(Crash(CrashPoint.AFTER_MARKED, nth) for nth in (1, 2, 4)),
+    *(Crash(CrashPoint.AFTER_MARKED, nth) for nth in (1, 2)),
     *(Crash(CrashPoint.BEFORE_RELEASE, nth) for nth in (1, 4)),
     Crash(CrashPoint.AFTER_RELEASE),
     *(Crash(CrashPoint.AFTER_OBJECT_GONE, nth) for nth in range(1, 8)),
     *(Crash(CrashPoint.BEFORE_DELETED, nth) for nth in (1, 2)),
-    *(Crash(CrashPoint.AFTER_DELETED, nth) for nth in (1, 4)),
+    *(Crash(CrashPoint.AFTER_DELETED, nth) for nth in (1, 2)),
 ]
 TRIM_CRASHES = [
     Crash(CrashPoint.BEFORE_LOCAL_FILE_GOES),
