@@ -249,6 +249,10 @@ class Settings(PropertyModel):
     """The share of the store's objects that nothing may refer to. Where an audit finds a larger one, and more than ten
     such objects, nothing is deleted: the metadata may be of another store, or older than this one."""
 
+    remote_log_verify_before_trim: bool = setting("remote.log.verify.before.trim", True, RETENTION, Source.OURS)
+    """Whether every remote byte is read back, its checksum compared, before the local segment goes that it was copied
+    from. Without it objects are looked for, with their sizes and manifests: faster, and blind to a byte that rotted."""
+
     deletion_batch_segments: Whole = setting(
         "deletion.batch.segments", 500, RETENTION, Source.OURS, unit="segments", at_least=1, at_most=1000
     )

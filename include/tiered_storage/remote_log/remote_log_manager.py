@@ -112,6 +112,10 @@ class RemoteLogManager(RemoteLogParts):
             if isinstance(log, PartitionLog) and _is_named(log.topic_id_partition, topic, partition):
                 return log.topic_id_partition
         remote = [found for found in self.segments.list_partitions() if _is_named(found, topic, partition)]
+        if len(remote) > 1:
+            # A life that a person deleted is none to choose from.
+            living = [found for found in remote if self.segments.partition_state(found).delete_state is None]
+            remote = living or remote
         if not remote:
             raise ConfigurationError(
                 f"{topic}-{partition} is neither in log.dirs nor in the remote log; "

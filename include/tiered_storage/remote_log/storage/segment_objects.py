@@ -166,6 +166,10 @@ class ObjectRemoteStorageManager:
             return dict.fromkeys(names, error) | failed
         return failed
 
+    def delete_objects(self, names: Sequence[str]) -> Mapping[str, RemoteStorageError]:
+        """Remove objects by their names, whatever they are; return those that may still be there, and why."""
+        return self._client.delete_many(names)
+
     def verify(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Read all that belongs to the segment and check every byte: marker, bundle, each index, manifest and data.
 
