@@ -72,7 +72,7 @@ def copy(
             return
         begun = remote_log.begin_copy(due, lease_owner("copy"))
         with remote_log.held(begun):
-            report = _copy(remote_log, begun, workers)
+            report = copy_here(remote_log, begun, workers)
     rows = [
         (str(segment.topic_id_partition), segment.start_offset, segment.end_offset, segment.size)
         for segment in report.committed
@@ -184,8 +184,8 @@ def _expiry_rows(plans: Iterable[ExpiryPlan]) -> list[tuple[object, ...]]:
     return [(str(each.topic_id_partition), each.new_log_start, len(each.segments), each.size) for each in plans]
 
 
-def _copy(remote_log: RemoteLogManager, begun: BegunCopy, workers: int) -> CommitReport:
-    # The same road as a run from Airflow, with threads of this process in Spark's place.
+def copy_here(remote_log: RemoteLogManager, begun: BegunCopy, workers: int) -> CommitReport:
+    """Copy and commit as a run from Airflow does, with threads of this process in Spark's place."""
     job = remote_log.write_copy_job(f"runs/command-line/{random_uuid()}", begun)
     _, description = CopyJob.read(job.files.work, job.files.folder)
 

@@ -52,6 +52,7 @@ REMOTE_STORAGE = "The remote tier"
 METADATA = "The metadata of the remote log"
 COPYING = "Copying"
 RETENTION = "Retention"
+AUDIT = "The audit"
 TOPICS = "Topics"
 
 _CLASS_NAME = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"
@@ -257,6 +258,17 @@ class Settings(PropertyModel):
         "deletion.batch.segments", 500, RETENTION, Source.OURS, unit="segments", at_least=1, at_most=1000
     )
     """How many remote segments are deleted between two looks at whether deletions were stopped or forbidden."""
+
+    audit_worker_bytes_per_second: Whole = setting(
+        "audit.worker.bytes.per.second",
+        UNLIMITED,
+        AUDIT,
+        Source.OURS,
+        unit="bytes",
+        at_least=_MIB,
+        special={UNLIMITED: "as fast as it goes"},
+    )
+    """How much each worker of a deep audit reads in a second, so that what serves readers is left alone."""
 
     topics: Mapping[TopicName, TopicSettings] = setting(
         "topics", {}, TOPICS, Source.OURS, allowed="a mapping from topic names to their properties"

@@ -23,6 +23,7 @@ from tiered_storage.remote_log.reader import TieredReader
 from tiered_storage.remote_log.remote_log_checks import RemoteLogChecks
 from tiered_storage.remote_log.remote_log_deletions import RemoteLogDeletions
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
+from tiered_storage.remote_log.remote_log_repairs import RemoteLogRepairs
 from tiered_storage.remote_log.remote_log_restores import RemoteLogRestores
 from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
@@ -42,6 +43,11 @@ class RemoteLogManager(RemoteLogParts):
     def checks(self) -> RemoteLogChecks:
         """What holds the remote log against itself."""
         return RemoteLogChecks(self)
+
+    @property
+    def repairs(self) -> RemoteLogRepairs:
+        """What mends what a check found."""
+        return RemoteLogRepairs(self, self.deletions.gate)
 
     @property
     def restores(self) -> RemoteLogRestores:
