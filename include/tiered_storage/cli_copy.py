@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from threading import Event
 from typing import Annotated
 
 import typer
 
 from tiered_storage.cli_output import Output
 from tiered_storage.cli_plans import PlanOption, SavePlanOption, check_plan_options, read_plan, save_plan
+from tiered_storage.cli_progress import PROGRESS_SHOWN_SECONDS, leave_at_once, watched
 from tiered_storage.cli_session import (
     ConfigOption,
     DryRunOption,
@@ -30,6 +31,7 @@ from tiered_storage.remote_log.copy_plan import CopyPlan, Finding
 from tiered_storage.remote_log.copy_run import BegunCopy
 from tiered_storage.remote_log.expiry import ExpiryPlan
 from tiered_storage.remote_log.local_retention import LocalRetentionPlan
+from tiered_storage.remote_log.job_threads import JobThreads
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.selection import Selection
 
@@ -71,8 +73,7 @@ def copy(
             _show_plan(due, output)
             return
         begun = remote_log.begin_copy(due, lease_owner("copy"))
-        with remote_log.held(begun):
-            report = copy_here(remote_log, begun, workers)
+        report, has_hung = copy_here(remote_log, begun, workers, output)
     rows = [
         (str(segment.topic_id_partition), segment.start_offset, segment.end_offset, segment.size)
         for segment in report.committed
@@ -84,6 +85,8 @@ def copy(
     )  # fmt: skip
     output.findings("note", (*due.notices, *report.notices))
     output.findings("error", troubles)
+    if has_hung:
+        leave_at_once(1)
     if troubles:
         raise typer.Exit(1)
 
@@ -184,17 +187,33 @@ def _expiry_rows(plans: Iterable[ExpiryPlan]) -> list[tuple[object, ...]]:
     return [(str(each.topic_id_partition), each.new_log_start, len(each.segments), each.size) for each in plans]
 
 
-def copy_here(remote_log: RemoteLogManager, begun: BegunCopy, workers: int) -> CommitReport:
-    """Copy and commit as a run from Airflow does, with threads of this process in Spark's place."""
-    job = remote_log.write_copy_job(f"runs/command-line/{random_uuid()}", begun)
-    _, description = CopyJob.read(job.files.work, job.files.folder)
+def copy_here(
+    remote_log: RemoteLogManager, begun: BegunCopy, workers: int, output: Output
+) -> tuple[CommitReport, bool]:
+    """Copy and commit in this process, and give the leases back; also tell whether copies hung.
 
-    def run_group(number: int) -> int:
-        return job.run_group(number, remote_log.storage, description.sizes, remote_log.clock)
+    The threads of those are still there then: who called ends by leave_at_once.
+    """
+    given_up = Event()
+    with remote_log.held(begun, lambda: not given_up.is_set()):
+        # The same road as a run from Airflow, with threads of this process in Spark's place.
+        job = remote_log.write_copy_job(f"runs/command-line/{random_uuid()}", begun)
+        _, description = CopyJob.read(job.files.work, job.files.folder)
 
-    with ThreadPoolExecutor(max_workers=workers) as pool:
-        list(pool.map(run_group, range(job.groups)))
-    return remote_log.commit_copy(job.outcomes())
+        def run_group(number: int) -> None:
+            sizes = description.sizes
+            job.run_group(number, remote_log.storage, sizes, remote_log.clock, PROGRESS_SHOWN_SECONDS)
+
+        threads = JobThreads(job.groups, workers, run_group)
+
+        def give_up() -> None:
+            given_up.set()
+            threads.give_up()
+
+        stuck_after_ms = remote_log.settings.copy_stuck_after_ms
+        with watched(job.files, job.size_of(begun.tasks), stuck_after_ms, give_up, output) as watch:
+            threads.run()
+        return remote_log.commit_copy(job.outcomes(watch.stuck)), watch.stuck is not None
 
 
 def _show_plan(due: CopyPlan, output: Output) -> None:

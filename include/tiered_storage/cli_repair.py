@@ -11,6 +11,7 @@ import typer
 
 from tiered_storage.cli_copy import WorkersOption, copy_here
 from tiered_storage.cli_output import Output
+from tiered_storage.cli_progress import leave_at_once
 from tiered_storage.cli_session import (
     ConfigOption,
     DryRunOption,
@@ -53,11 +54,16 @@ def repair(
         if dry_run:
             _show("Would be repaired", list(_planned(plan)), plan, found, output)
             return
+        hung: list[bool] = []
         done = remote_log.repairs.carry_out(
-            plan, lease_owner("repair"), lambda copies: _copy(remote_log, copies, workers)
+            plan, lease_owner("repair"), lambda copies: _copy(remote_log, copies, workers, output, hung)
         )
         after = found if plan.is_empty else remote_log.checks.audit(selection, deep=deep)
-    _show("Repaired", list(_done(done)), plan, after, output, done)
+    try:
+        _show("Repaired", list(_done(done)), plan, after, output, done)
+    finally:
+        if any(hung):
+            leave_at_once(1)
 
 
 def rebuild_metadata(
@@ -87,10 +93,13 @@ def rebuild_metadata(
         raise typer.Exit(1)
 
 
-def _copy(remote_log: RemoteLogManager, copies: CopyPlan, workers: int) -> CommitReport:
+def _copy(
+    remote_log: RemoteLogManager, copies: CopyPlan, workers: int, output: Output, hung: list[bool]
+) -> CommitReport:
     begun = remote_log.begin_copy(copies, lease_owner("repair"))
-    with remote_log.held(begun):
-        return copy_here(remote_log, begun, workers)
+    report, has_hung = copy_here(remote_log, begun, workers, output)
+    hung.append(has_hung)
+    return report
 
 
 def _planned(plan: RepairPlan) -> Iterator[tuple[str, str, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,13 +14,15 @@ from tiered_storage.cli_session import ConfigOption, DryRunOption, JsonOption, P
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.restore.directory import DirectoryTarget
-from tiered_storage.remote_log.restore.request import RestorePlan, RestoreRequest
+from tiered_storage.remote_log.restore.progress import RestoreProgress
+from tiered_storage.remote_log.restore.request import RestorePlan, RestoreRequest, parse_time
 from tiered_storage.remote_log.restore.validation import Validation
 from tiered_storage.remote_log.selection import parse_partitions
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.restore.cluster import ClusterTarget
 
+_SAY_SECONDS = 5
 _PLAN_COLUMNS = ("partition", "start offset", "end offset", "segments", "bytes")
 _DIRECTORY_COLUMNS = (*_PLAN_COLUMNS, "records", "was there")
 _CLUSTER_COLUMNS = ("partition", "start offset", "end offset", "sent", "found")
@@ -119,21 +120,6 @@ def restore(
             _to_cluster(remote_log, plan, cluster, output, validation, allow_gaps)
 
 
-def parse_time(option: str, text: str | None) -> int | None:
-    """Return a time in ms; one without an offset is in UTC. Raises ConfigurationError for what is none."""
-    if text is None:
-        return None
-    if text.isascii() and text.isdecimal():
-        return int(text)
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise ConfigurationError(
-            f"{option}: {text!r} is no time: write 2026-11-21T20:00:00+00:00, or milliseconds since 1970"
-        ) from error
-    return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
 def _to_directory(
     remote_log: RemoteLogManager,
     plan: RestorePlan,
@@ -143,7 +129,14 @@ def _to_directory(
     allow_gaps: bool,
     workers: int,
 ) -> None:
-    done = remote_log.restores.to_directory(plan, target, validation=validation, allow_gaps=allow_gaps, workers=workers)
+    done = remote_log.restores.to_directory(
+        plan,
+        target,
+        validation=validation,
+        allow_gaps=allow_gaps,
+        workers=workers,
+        on_bytes=RestoreProgress(plan.size, output.say, every_seconds=_SAY_SECONDS),
+    )
     rows = [
         (each.partition, each.log_start_offset, each.log_end_offset - 1, each.segments, each.size, each.records,
          each.was_there)
@@ -164,7 +157,13 @@ def _to_cluster(
     validation: Validation,
     allow_gaps: bool,
 ) -> None:
-    report = remote_log.restores.to_cluster(plan, target, validation=validation, allow_gaps=allow_gaps)
+    report = remote_log.restores.to_cluster(
+        plan,
+        target,
+        validation=validation,
+        allow_gaps=allow_gaps,
+        on_bytes=RestoreProgress(plan.size, output.say, every_seconds=_SAY_SECONDS),
+    )
     rows = [
         (each.partition, each.first_offset, each.end_offset - 1, each.sent, each.found) for each in report.partitions
     ]

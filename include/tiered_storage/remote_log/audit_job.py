@@ -20,6 +20,7 @@ from tiered_storage.remote_log.copy_messages import CopyFailure
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.deep_audit import audit_segment
 from tiered_storage.remote_log.job_groups import GroupResults, JobDescription, JobFolder, grouped
+from tiered_storage.remote_log.job_progress import ProgressLog
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.rate_limit import RateLimit
@@ -79,11 +80,14 @@ class AuditJob:
             raise ConfigurationError(f"{type(storage).__name__} cannot be audited: it does not keep objects as ours do")
         results = GroupResults(self.files, number, AuditOutcome)
         read = 0
-        for segment in self.files.tasks(number, RemoteLogSegmentMetadata):
-            outcome = _audited(segment, storage, limit)
-            read += outcome.failure is None
-            results.add(outcome)
-        results.write()
+        with ProgressLog(self.files, number) as progress:
+            told = _Told(limit, progress)
+            for segment in self.files.tasks(number, RemoteLogSegmentMetadata):
+                outcome = _audited(segment, storage, told)
+                read += outcome.failure is None
+                results.add(outcome)
+                progress.ended()
+            results.write()
         return read
 
     def outcomes(self) -> Iterator[AuditOutcome]:
@@ -96,6 +100,19 @@ class AuditJob:
                 if segment.segment_id not in known:
                     died = CopyFailure("", "its worker died before it was read", retriable=True)
                     yield AuditOutcome(segment, (), died)
+
+
+class _Told(RateLimit):
+    """A rate limit that tells of the bytes that passed."""
+
+    def __init__(self, limit: RateLimit, progress: ProgressLog) -> None:
+        super().__init__()
+        self._limit = limit
+        self._progress = progress
+
+    def spend(self, size: int) -> None:
+        self._limit.spend(size)
+        self._progress.moved(size)
 
 
 def with_outcomes(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import tiered_storage
@@ -50,14 +50,15 @@ def copy_segment(
     sizes: CopySizes,
     clock: Clock,
     history: ProducerHistory | None = None,
+    moved: Callable[[int], None] = lambda _: None,
 ) -> CopyOutcome:
     """Copy what `task` names and tell how it ended; never raises for what concerns this segment alone.
 
-    Copies of one partition's segments may share their `history`.
+    Copies of one partition's segments may share their `history`. `moved` is told of bytes as the store takes them.
     """
     begun = time.monotonic()
     try:
-        source = _SegmentStream(task, sizes, history or ProducerHistory())
+        source = _SegmentStream(task, sizes, history or ProducerHistory(), moved)
         data = LogSegmentData(task.metadata.size, source.chunks(), source.indexes)
         custom_metadata = storage.copy_log_segment_data(task.metadata, data)
     except (TieredStorageError, OSError) as error:
@@ -83,7 +84,10 @@ def copy_segment(
 class _SegmentStream:
     """The bytes of one local segment, and what is learned while they pass."""
 
-    def __init__(self, task: CopyTask, sizes: CopySizes, history: ProducerHistory) -> None:
+    def __init__(
+        self, task: CopyTask, sizes: CopySizes, history: ProducerHistory, moved: Callable[[int], None]
+    ) -> None:
+        self._moved = moved
         self._task = task
         self._sizes = sizes
         self._history = history
@@ -117,9 +121,12 @@ class _SegmentStream:
             self._run_checks(checks, table)
             producers.feed(window, table)
             self.record_count += int(table.record_count.sum())
-            passed += len(window)
+            size = len(window)
+            passed += size
             last_offset = int(table.last_offset[-1])
             yield window
+            # Asked for the next one, so the store has taken this.
+            self._moved(size)
         self._check_end(passed, last_offset)
         self._run_checks(checks, None)
         self._indexes.close()

@@ -90,20 +90,22 @@ class RemoteLogManager(RemoteLogParts):
         return CopyJob.write(self.work, folder, begun.tasks, self.settings, self.options)
 
     @contextmanager
-    def held(self, begun: BegunCopy) -> Iterator[None]:
+    def held(self, begun: BegunCopy, is_wanted: Callable[[], bool] = lambda: True) -> Iterator[None]:
         """Prolong the leases of `begun` while a `with` block runs, and give them back, however it ends.
 
         For whoever copies and commits in one go: what was not committed by then, the next run plans anew.
         """
         try:
-            with self.keep_leases(begun.leases):
+            with self.keep_leases(begun.leases, is_wanted):
                 yield
         finally:
             self.leases.release_many(begun.leases)
 
-    def keep_leases(self, held: Iterable[Lease]) -> AbstractContextManager[None]:
+    def keep_leases(
+        self, held: Iterable[Lease], is_wanted: Callable[[], bool] = lambda: True
+    ) -> AbstractContextManager[None]:
         """Prolong leases while a `with` block runs; see kept_alive."""
-        return kept_alive(self.leases, held, self.settings.lease_duration_ms)
+        return kept_alive(self.leases, held, self.settings.lease_duration_ms, is_wanted)
 
     def commit_copy(self, outcomes: Iterable[CopyOutcome]) -> CommitReport:
         """Make finished copies visible; see commit_copy."""

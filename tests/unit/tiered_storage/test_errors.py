@@ -41,5 +41,6 @@ def test_no_error_is_worth_a_second_try_without_saying_so() -> None:
         "RemoteStorageFullError",
         "TargetClusterError",
         "MetadataUnavailableError",
+        "CopyStuckError",
         "LeaseHeldError",
     }
