@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from tiered_storage import __version__, cli_copy, cli_dump, cli_read, cli_restore, cli_safety, cli_topics
+from tiered_storage import __version__, cli_copy, cli_doctor, cli_dump, cli_read, cli_restore, cli_safety, cli_topics
 from tiered_storage.errors import TieredStorageError
 
 app = typer.Typer(no_args_is_help=True, help=__doc__, pretty_exceptions_enable=False, add_completion=False)
@@ -24,6 +24,7 @@ app.command()(cli_read.read)
 app.command()(cli_read.audit)
 app.command()(cli_restore.restore)
 app.command()(cli_dump.dump)
+app.command()(cli_doctor.doctor)
 app.add_typer(cli_topics.app, name="topics")
 
 

@@ -63,7 +63,7 @@ def open_metadata_store(
     and MetadataCorruptError for a damaged one, another program's database, or a store of a later version: what is there
     is then left as it is.
     """
-    path = _sqlite_path(_parsed(url))
+    path = sqlite_path(url)
 
     def fill(database: Database) -> None:
         with database.writing() as connection:
@@ -81,20 +81,22 @@ def open_metadata_store(
     return SqlMetadataStore(database, clock)
 
 
+def sqlite_path(url: str) -> Path:
+    """Return the file that `url`, sqlite:///path/of/a/file, names. Raises ConfigurationError for another URL."""
+    parsed = _parsed(url)
+    shown = parsed.render_as_string(hide_password=True)
+    if parsed.drivername != "sqlite":
+        raise ConfigurationError(f"{shown}: metadata stores are kept in SQLite: write sqlite:///path/of/a/file")
+    if parsed.database in (None, "", ":memory:") or parsed.host or parsed.query:
+        raise ConfigurationError(
+            f"{shown}: names no file that all processes share: write sqlite:///path/of/a/file, with nothing behind it"
+        )
+    return Path(str(parsed.database)).expanduser().absolute()
+
+
 def _parsed(url: str) -> URL:
     try:
         return make_url(url)
     except exc.ArgumentError as error:
         # Not shown: a text that cannot be taken apart may still hold a password.
         raise ConfigurationError("the metadata store's URL is none: write it as sqlite:///path/of/a/file") from error
-
-
-def _sqlite_path(url: URL) -> Path:
-    shown = url.render_as_string(hide_password=True)
-    if url.drivername != "sqlite":
-        raise ConfigurationError(f"{shown}: metadata stores are kept in SQLite: write sqlite:///path/of/a/file")
-    if url.database in (None, "", ":memory:") or url.host or url.query:
-        raise ConfigurationError(
-            f"{shown}: names no file that all processes share: write sqlite:///path/of/a/file, with nothing behind it"
-        )
-    return Path(str(url.database)).expanduser().absolute()

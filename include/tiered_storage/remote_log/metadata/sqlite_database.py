@@ -143,6 +143,14 @@ def open_sqlite(path: Path, busy_timeout_ms: int, fill: Callable[[Database], Non
         raise ConfigurationError(
             f"{path}: the metadata store cannot be made there ({error.strerror}): set another path or change its rights"
         ) from error
+    return open_existing(path, busy_timeout_ms)
+
+
+def open_existing(path: Path, busy_timeout_ms: int) -> SqliteDatabase:
+    """Open the file at `path`, which must be there; else as open_sqlite."""
+    log = path.with_name(f"{path.name}-wal")
+    if not path.exists() and log.exists():
+        raise _without_file(path, log)
     if not path.is_file():
         raise ConfigurationError(f"{path}: is no file: set the path of a file for the metadata store")
     # SQLite takes a tiny file for an empty database, and would write into it.
@@ -158,7 +166,7 @@ def _create_if_missing(path: Path, busy_timeout_ms: int, fill: Callable[[Databas
     if path.exists():
         return
     if orphaned:
-        raise MetadataCorruptError(f"{path}: is missing, but {log.name} is there, with the last commits: {RESTORE}")
+        raise _without_file(path, log)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as directory:
         built = Path(directory, path.name)
@@ -171,6 +179,10 @@ def _create_if_missing(path: Path, busy_timeout_ms: int, fill: Callable[[Databas
         except FileExistsError:
             return
     _sync(path.parent)
+
+
+def _without_file(path: Path, log: Path) -> MetadataCorruptError:
+    return MetadataCorruptError(f"{path}: is missing, but {log.name} is there, with the last commits: {RESTORE}")
 
 
 def _sync(path: Path) -> None:
