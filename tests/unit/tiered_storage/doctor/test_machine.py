@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def test_another_version_of_a_package_is_wrong(monkeypatch: pytest.MonkeyPatch) 
     checks = told(list(check_machine({"PATH": ""})), "versions")
 
     assert [message for verdict, message in checks if verdict is Verdict.WRONG] == [
-        f"numpy is of version {machine.version('numpy')}, and numpy==0.1 is needed",
+        f"numpy is of version {version('numpy')}, and numpy==0.1 is needed",
         "no-such-package is not installed, and no-such-package is needed",
     ]
 
