@@ -23,7 +23,7 @@ from tiered_storage.cli_session import (
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.copy_job import CopyJob
-from tiered_storage.remote_log.copy_plan import CopyPlan
+from tiered_storage.remote_log.copy_plan import CopyPlan, Finding
 from tiered_storage.remote_log.copy_run import BegunCopy, CommitReport
 from tiered_storage.remote_log.expiry import ExpiryPlan
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
@@ -98,7 +98,7 @@ def retain(
         if not dry_run:
             report = remote_log.deletions.enforce_local_retention(plans)
             plans = [plan for plan in plans if plan in report.trimmed or not plan.segments]
-            troubles = [*troubles, *report.failures]
+            troubles = [*troubles, *report.failures, *_stopped(report.stopped)]
     rows = [
         (str(each.topic_id_partition), each.new_local_start, len(each.segments), each.size, each.held_back)
         for each in plans
@@ -131,7 +131,7 @@ def expire(
             done, left = remote_log.deletions.mark_expired(plans, owner)
             report = remote_log.deletions.delete_marked(owner, selection)
             plans = [plan for plan in plans if plan.topic_id_partition in done]
-            troubles = [*troubles, *left, *report.left, *report.failures]
+            troubles = [*troubles, *left, *report.left, *report.failures, *_stopped(report.stopped)]
             deleted = len(report.deleted)
     output.rows(
         "Would expire" if dry_run else "Expired", _EXPIRY_COLUMNS, _expiry_rows(plans),
@@ -148,6 +148,10 @@ def _selected(remote_log: RemoteLogManager, topics: str, partitions: str | None,
     if why := remote_log.checks.why_nothing_matches(selection):
         output.say(f"note: {why}")
     return selection
+
+
+def _stopped(why: str | None) -> list[Finding]:
+    return [] if why is None else [Finding("", f"stopped before the end: {why}")]
 
 
 def _expiry_rows(plans: Iterable[ExpiryPlan]) -> list[tuple[object, ...]]:

@@ -1,4 +1,4 @@
-"""The command that stops all deletions, and lets them go on."""
+"""The commands that make deleting safe: one stops all deletions, one shows which failed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Annotated
 import typer
 
 from tiered_storage.cli_output import Output
-from tiered_storage.cli_session import ConfigOption, JsonOption, opened
+from tiered_storage.cli_session import ConfigOption, JsonOption, PartitionsOption, TopicsOption, opened, selected
 from tiered_storage.errors import ConfigurationError
+from tiered_storage.remote_log.deletion_gate import as_date
 
 _COLUMNS = ("stopped", "said by", "said at", "reason")
+_FAILURE_COLUMNS = ("partition", "segment id", "attempts", "first failed at", "last failed at", "error")
 
 
 def stop_deletions(
@@ -33,6 +35,28 @@ def stop_deletions(
         stop = remote_log.safety.stopped()
     row = (False, None, None, None) if stop is None else (True, stop.said_by, stop.said_at, stop.reason)
     output.rows("Deletions", _COLUMNS, [row])
+
+
+def failed_deletions(
+    topics: TopicsOption = ".*",
+    partitions: PartitionsOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the remote segments whose objects could not be deleted. Every run of expire tries them again."""
+    output = Output(as_json)
+    with opened(config, output) as remote_log:
+        failures = list(remote_log.safety.failures(selected(topics, partitions)))
+    rows = [
+        (
+            str(one.segment_id.topic_id_partition), one.segment_id.id, one.attempts,
+            as_date(one.first_failed_at), as_date(one.last_failed_at), one.error,
+        )
+        for one in failures
+    ]  # fmt: skip
+    output.rows("Failed deletions", _FAILURE_COLUMNS, rows)
+    if failures:
+        raise typer.Exit(1)
 
 
 def _person() -> str:

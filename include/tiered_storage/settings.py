@@ -237,6 +237,23 @@ class Settings(PropertyModel):
     """How long a copy that never finished stays before its objects are deleted, and an object that nothing refers to
     before the audit names it; not less than lease.duration.ms, so that no copy under way is touched."""
 
+    remote_log_unreferenced_max_percent: Whole = setting(
+        "remote.log.unreferenced.max.percent",
+        1,
+        RETENTION,
+        Source.OURS,
+        unit="percent",
+        at_least=0,
+        at_most=100,
+    )
+    """The share of the store's objects that nothing may refer to. Where an audit finds a larger one, and more than ten
+    such objects, nothing is deleted: the metadata may be of another store, or older than this one."""
+
+    deletion_batch_segments: Whole = setting(
+        "deletion.batch.segments", 500, RETENTION, Source.OURS, unit="segments", at_least=1, at_most=1000
+    )
+    """How many remote segments are deleted between two looks at whether deletions were stopped or forbidden."""
+
     topics: Mapping[TopicName, TopicSettings] = setting(
         "topics", {}, TOPICS, Source.OURS, allowed="a mapping from topic names to their properties"
     )

@@ -53,9 +53,27 @@ def test_what_is_not_there_is_not_found(client: ObjectClient) -> None:
     with pytest.raises(RemoteObjectNotFoundError, match="no/such"):
         client.size("no/such")
     client.delete("no/such")
-    client.discard_unfinished("no/such")
+    client.discard_unfinished_many(["no/such"])
     assert list(client.list()) == []
     assert list(client.list("no")) == []
+
+
+def test_many_objects_go_at_once_and_those_that_are_not_there_are_as_good_as_gone(client: ObjectClient) -> None:
+    names = [f"{folder}/{number:03}" for folder in ("some", "other/folder") for number in range(20)]
+    for name in (*names, "some/staying"):
+        put(client, name, b"x")
+
+    assert client.delete_many([*names, "no/such", "some/no such"]) == {}
+    assert [found.name for found in client.list()] == ["some/staying"]
+    assert client.delete_many(names) == {}
+    assert client.delete_many([]) == {}
+
+
+def test_many_objects_do_not_begin_to_go_where_a_name_leads_elsewhere(client: ObjectClient) -> None:
+    put(client, NAME, b"x")
+    with pytest.raises(ConfigurationError, match="no name for an object"):
+        client.delete_many([NAME, "../x"])
+    assert client.size(NAME) == 1
 
 
 def test_only_the_first_creation_writes(client: ObjectClient) -> None:

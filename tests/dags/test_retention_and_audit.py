@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
@@ -83,7 +84,7 @@ def test_what_a_missing_remote_object_should_hold_stays_local_and_the_run_is_red
 def test_expiry_marks_and_deletes_and_tries_a_failed_deletion_again(
     airflow: AirflowHome, site: TieredSite, spark: SparkInProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tiered_storage.errors import RemoteStorageError
+    from tiered_storage.errors import RemoteStorageError, TieredStorageError
     from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
     site.write_logs({"orders-0": 2, "forbidden-0": 1})
@@ -95,15 +96,17 @@ def test_expiry_marks_and_deletes_and_tries_a_failed_deletion_again(
     assert "past retention: orders-0 before offset 20: 2 segments, 2402 bytes" in dry.log
     assert site.finished("orders-0") == [0, 10]
 
-    delete = ObjectRemoteStorageManager.delete_log_segment_data
-    refusals = iter([True, False, False, False])
+    delete = ObjectRemoteStorageManager.delete_segments
+    refusals = iter([1, 0])
 
-    def refuse_once(storage: ObjectRemoteStorageManager, segment: RemoteLogSegmentMetadata) -> None:
-        if next(refusals):
-            raise RemoteStorageError("the store is away")
-        delete(storage, segment)
+    def refuse_once(
+        storage: ObjectRemoteStorageManager, segments: Sequence[RemoteLogSegmentMetadata]
+    ) -> Mapping[str, TieredStorageError]:
+        refused = segments[: next(refusals)]
+        failed = {segment.segment_id.id: RemoteStorageError("the store is away") for segment in refused}
+        return {**failed, **delete(storage, segments[len(refused) :])}
 
-    monkeypatch.setattr(ObjectRemoteStorageManager, "delete_log_segment_data", refuse_once)
+    monkeypatch.setattr(ObjectRemoteStorageManager, "delete_segments", refuse_once)
     run = airflow.run("expire_remote_segments")
     assert run.state == "success"
     [error] = run.errors["delete"]

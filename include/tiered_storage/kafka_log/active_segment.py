@@ -1,12 +1,14 @@
 """The segment that a log appends to: batches are gathered, written in large pieces, and indexed as they go out.
 
-A broker keeps this segment's indexes in its memory map; here they are on the disk after `flush` and `finish`. After a
+A broker keeps this segment's indexes in its memory map; here they are on the disk after `flush` and `finish`, and as
+those of a closed segment from the beginning on: until something is flushed, the log is as whole as it was. After a
 crash they are built anew from the batches, as a broker does it too.
 """
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from tiered_storage.kafka_log.batch_header import INT32_MAX, RecordBatch
@@ -17,6 +19,7 @@ from tiered_storage.kafka_log.offset_index import ENTRY as OFFSET_ENTRY
 from tiered_storage.kafka_log.offset_index import OffsetIndex
 from tiered_storage.kafka_log.segment_recovery import RecoveredSegment
 from tiered_storage.kafka_log.segment_scan import SegmentScanner
+from tiered_storage.kafka_log.small_files import holds, replace_file
 from tiered_storage.kafka_log.time_index import ENTRY as TIME_ENTRY
 from tiered_storage.kafka_log.transaction_index import AbortedTransaction, TransactionIndex
 
@@ -45,8 +48,11 @@ class ActiveSegment:
         self._aborted = list(recovered.aborted)
         self._gathered = bytearray()
         self._gathered_batches = 0
-        for path in (segment.offset_index_path, segment.time_index_path):
-            path.write_bytes(b"")
+        offsets, times = self._indexes.offset_index().to_bytes(), self._indexes.time_index().to_bytes()
+        self._offset_file = _GrowingFile(segment.offset_index_path, len(offsets))
+        self._time_file = _GrowingFile(segment.time_index_path, len(times))
+        _write(segment.offset_index_path, offsets)
+        _write(segment.time_index_path, self._indexes.closed_time_index().to_bytes())
         write_transaction_index(segment, self.transaction_index().to_bytes())
         self._descriptor: int | None = os.open(segment.log_path, os.O_WRONLY | os.O_CLOEXEC)
 
@@ -112,8 +118,8 @@ class ActiveSegment:
         """Bring all batches and the indexes so far to the disk."""
         self.write_out()
         os.fsync(self._open_descriptor())
-        _append_rest(self.segment.offset_index_path, self._indexes.offset_index().to_bytes())
-        _append_rest(self.segment.time_index_path, self._indexes.time_index().to_bytes())
+        self._offset_file.bring_up_to(self._indexes.offset_index().to_bytes())
+        self._time_file.bring_up_to(self._indexes.time_index().to_bytes())
         if self._aborted:
             _append_rest(self.segment.transaction_index_path, self.transaction_index().to_bytes())
 
@@ -158,6 +164,31 @@ def _write_all(descriptor: int, content: bytearray, position: int) -> None:
         written = 0
         while written < len(content):
             written += os.pwrite(descriptor, rest[written:], position + written)
+
+
+@dataclass(slots=True)
+class _GrowingFile:
+    """A file whose first `length` bytes stay as they are, and what it has behind them does not."""
+
+    path: Path
+    length: int
+
+    def bring_up_to(self, content: bytes) -> None:
+        """Make `content`, which begins with those bytes, all of the file, durably."""
+        with self.path.open("r+b") as file:
+            file.truncate(self.length)
+            file.seek(self.length)
+            file.write(content[self.length :])
+            file.flush()
+            os.fsync(file.fileno())
+        self.length = len(content)
+
+
+def _write(path: Path, content: bytes) -> None:
+    if not content:
+        path.write_bytes(b"")
+    elif not holds(path, content):
+        replace_file(path, content)
 
 
 def _append_rest(path: Path, content: bytes) -> None:

@@ -5,6 +5,9 @@
 It writes the file when every log is on the disk, and removes it when it starts: with it, nothing needs recovery. Before
 release 3.7 the file was empty. The broker epoch is the one of its registration with the controller, -1 where unknown.
 
+Here it is removed when everything is open, and nothing has been written yet: a log that was refused because of damage
+is refused the next time, too, and does not pass for one that a crash has torn.
+
 Source: KIP-966; released Kafka.
 """
 
@@ -46,17 +49,18 @@ def read_clean_shutdown(path: Path) -> int:
     return broker_epoch
 
 
+def remove_clean_shutdown(log_directory: Path) -> None:
+    """Take the mark away before anything is written: should this process be killed then, the next one must recover."""
+    if (log_directory / CLEAN_SHUTDOWN).is_file():
+        (log_directory / CLEAN_SHUTDOWN).unlink()
+        sync_directory(log_directory)
+
+
 @contextmanager
 def locked_for_writing(log_directory: Path, held: DirectoryLock | None) -> Iterator[DirectoryLock | None]:
-    """Take the lock of `log_directory`, unless it is `held` already, and give it back where the block fails.
-
-    Whoever takes it takes away the mark of a clean shutdown: should this process be killed, the next one must recover.
-    """
+    """Take the lock of `log_directory`, unless it is `held` already, and give it back where the block fails."""
     own = DirectoryLock.acquire(log_directory) if held is None else None
     try:
-        if own is not None and (log_directory / CLEAN_SHUTDOWN).is_file():
-            (log_directory / CLEAN_SHUTDOWN).unlink()
-            sync_directory(log_directory)
         yield own
     except BaseException:
         if own is not None:

@@ -64,6 +64,14 @@ class IndexBuilder:
         """Return the time index of the batches so far; `close` first for that of a closed segment."""
         return TimeIndex(self._base_offset, *_joined(self._time_entries))
 
+    def closed_time_index(self) -> TimeIndex:
+        """Return what `time_index` would be after `close`, which this does not do."""
+        index = self.time_index()
+        if self._latest.timestamp <= self._indexed_timestamp:
+            return index
+        timestamps = np.append(index.timestamps, self._latest.timestamp)
+        return TimeIndex(self._base_offset, timestamps, np.append(index.offsets, self._latest.offset))
+
     def _choose(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return which batches get an entry: from each of them the next is the first one beyond the interval."""
         following = np.searchsorted(positions, positions + self._interval, side="right").tolist()

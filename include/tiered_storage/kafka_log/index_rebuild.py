@@ -13,20 +13,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tiered_storage.errors import CorruptIndexError, InvalidLogDirectoryError, UnsupportedMagicError
+from tiered_storage.errors import (
+    CorruptIndexError,
+    CorruptRecordError,
+    InvalidLogDirectoryError,
+    UnsupportedMagicError,
+)
 from tiered_storage.kafka_log.earlier_aborts import EarlierAborts
 from tiered_storage.kafka_log.index_builder import INDEX_INTERVAL_BYTES, IndexBuilder
 from tiered_storage.kafka_log.log_segment import LogSegment, list_segments, producer_snapshot_path
+from tiered_storage.kafka_log.mending import Mending, Report
 from tiered_storage.kafka_log.producer_snapshot import encode_producer_snapshot
 from tiered_storage.kafka_log.producer_snapshot_files import latest_state
 from tiered_storage.kafka_log.producer_state import ProducerState
 from tiered_storage.kafka_log.segment_scan import iterate_segment
-from tiered_storage.kafka_log.small_files import replace_file
+from tiered_storage.kafka_log.small_files import holds, replace_file
 from tiered_storage.kafka_log.transaction_index import (
     AbortedTransaction,
     TransactionIndex,
     encode_aborted_transactions,
 )
+
+_PRODUCERS_UNKNOWN = "left as it is; what producers did up to its end is unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +117,13 @@ def rebuild_next_indexes(segment: LogSegment, producers: ProducerState, index_in
 
 
 def feed_segments(
-    producers: ProducerState, segments: Sequence[LogSegment], end_offset: int, *, skip_older_formats: bool = False
+    producers: ProducerState, segments: Sequence[LogSegment], end_offset: int, report: Report | None = None
 ) -> None:
     """Bring `producers` from its end offset to the end of `segments`, which follow one another up to `end_offset`.
 
     Their checksums are not verified again. Raises CorruptRecordError where one of their batches is broken. With
-    `skip_older_formats` a segment is left at its first batch of magic 0 or 1, which knows no producers.
+    `report` such a segment is told of, and all is unknown that producers did up to its end: a transaction might have
+    ended there. One of magic 0 or 1, which knows no producers, is left at its first such batch then.
     """
     ends = [*(segment.base_offset for segment in segments), end_offset][1:]
     for segment, end in zip(segments, ends, strict=True):
@@ -124,9 +133,12 @@ def feed_segments(
             for window, batches in iterate_segment(segment.log_path, segment.base_offset, verify_crc=False):
                 producers.feed(segment.log_path, window, batches)
                 producers.on_high_watermark(producers.end_offset)  # else each ended transaction is kept
-        except UnsupportedMagicError:
-            if not skip_older_formats:
+        except CorruptRecordError as error:
+            if report is None:
                 raise
+            if not isinstance(error, UnsupportedMagicError):
+                report(Mending(segment.log_path, f"at byte {error.position}: {error.reason}", _PRODUCERS_UNKNOWN))
+                producers.begin_anew(end)
         if producers.end_offset != end:
             producers.seen_from = end
     producers.end_offset = max(producers.end_offset, end_offset)
@@ -138,7 +150,7 @@ def write_transaction_index(segment: LogSegment, content: bytes) -> None:
     An empty file is left: it says that nothing was aborted.
     """
     path = segment.transaction_index_path
-    if path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content:
+    if holds(path, content):
         return
     if content:
         replace_file(path, content)

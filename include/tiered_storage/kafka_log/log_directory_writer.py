@@ -9,7 +9,7 @@
                                          (what these three said of a partition that is here but not opened, as one
                                          without any segment, stays in them)
     .kafka_cleanshutdown                 at the very end: {"version":0,"brokerEpoch":-1}; a broker that finds it skips
-                                         recovery and removes it
+                                         recovery and removes it; we do so when all logs are open
 
 Source: released Kafka (the content of the last file: KIP-966).
 """
@@ -24,7 +24,7 @@ from typing import Self
 
 from tiered_storage.clock import Clock, wall_clock
 from tiered_storage.errors import InvalidLogDirectoryError
-from tiered_storage.kafka_log.clean_shutdown import CLEAN_SHUTDOWN, UNKNOWN_BROKER_EPOCH
+from tiered_storage.kafka_log.clean_shutdown import CLEAN_SHUTDOWN, UNKNOWN_BROKER_EPOCH, remove_clean_shutdown
 from tiered_storage.kafka_log.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.local_log import LocalLog
@@ -32,6 +32,7 @@ from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_directory import LogDirectory, read_log_directory
 from tiered_storage.kafka_log.log_leftovers import clear_leftovers
 from tiered_storage.kafka_log.log_segment import awaits_swap
+from tiered_storage.kafka_log.mending import Mending
 from tiered_storage.kafka_log.meta_properties import META_PROPERTIES, MetaProperties
 from tiered_storage.kafka_log.offset_checkpoint import (
     HIGH_WATERMARK_CHECKPOINT,
@@ -40,7 +41,7 @@ from tiered_storage.kafka_log.offset_checkpoint import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from tiered_storage.kafka_log.small_files import remove_temporary_files, replace_file, sync_directory
+from tiered_storage.kafka_log.small_files import remove_temporary_files, replace_file
 from tiered_storage.kafka_log.topic_partition import (
     CLUSTER_METADATA_TOPIC,
     parse_partition_directory,
@@ -120,6 +121,11 @@ class LogDirectoryWriter:
             raise InvalidLogDirectoryError(f"{self.root} has no {partition_directory_name(topic, partition)}")
         return self._logs[topic, partition]
 
+    @property
+    def mended(self) -> tuple[Mending, ...]:
+        """What was found missing, broken or half done in all logs, and what became of it: see LocalLog.mended."""
+        return tuple(mending for log in self._logs.values() for mending in log.mended)
+
     def write_checkpoints(self) -> None:
         """Write down each log's recovery point, high watermark and start, as a broker does every few seconds.
 
@@ -159,8 +165,6 @@ class LogDirectoryWriter:
     def _open_logs(self, config: LogConfig | None) -> None:
         """Open the logs; without the mark of a clean shutdown each is read again from its recovery point on."""
         was_clean = (self.root / CLEAN_SHUTDOWN).is_file()
-        (self.root / CLEAN_SHUTDOWN).unlink(missing_ok=True)
-        sync_directory(self.root)
         remove_temporary_files(self.root, (META_PROPERTIES, CLEAN_SHUTDOWN, *_CHECKPOINTS))
         for directory in self.root.iterdir():
             name = parse_partition_directory(directory.name)
@@ -187,6 +191,7 @@ class LogDirectoryWriter:
             if name in high_watermarks:
                 known = min(max(high_watermarks[name], log.log_start_offset), log.log_end_offset)
                 self._found_high_watermarks[name] = known, log.log_end_offset
+        remove_clean_shutdown(self.root)
 
     def _read_checkpoint(self, name: str, found: LogDirectory) -> dict[tuple[str, int], int]:
         path = self.root / name

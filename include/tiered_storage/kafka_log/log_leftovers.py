@@ -22,13 +22,14 @@ from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKP
 from tiered_storage.kafka_log.log_segment import SWAP_SUFFIX
 from tiered_storage.kafka_log.partition_metadata import PARTITION_METADATA
 from tiered_storage.kafka_log.segment_deletion import DELETED_SUFFIX
-from tiered_storage.kafka_log.segment_scan import scan_segment
+from tiered_storage.kafka_log.segment_scan import iterate_segment
 from tiered_storage.kafka_log.small_files import TEMPORARY_SUFFIX, remove_temporary_files, sync_directory
 
 CLEANED_SUFFIX = ".cleaned"
 
 _NAMED_BY_OFFSET = re.compile(r"(?P<offset>[0-9]{20})\.(?P<kind>log|index|timeindex|txnindex|snapshot)(?P<suffix>.*)")
 _INDEX_KINDS = ("index", "timeindex", "txnindex")
+_SEGMENT_KINDS = ("log", *_INDEX_KINDS)
 
 
 def clear_leftovers(partition_directory: Path) -> tuple[str, ...]:
@@ -62,7 +63,14 @@ def _swap_in(directory: Path) -> list[str]:
     ranges = [(offset, _end_offset(path, offset)) for offset, kind, path in swaps if kind == "log"]
     begin = min((offset for offset, _ in ranges), default=0)
     end = max((end for _, end in ranges), default=0)
-    removed = _remove(directory, lambda offset, _, suffix: not suffix and begin <= offset < end)
+    # An empty one covers no offset, and takes the place of the segment that is named as it is.
+    emptied = {offset for offset, end in ranges if offset == end}
+    removed = _remove(
+        directory,
+        lambda offset, kind, suffix: (
+            not suffix and (begin <= offset < end or (offset in emptied and kind in _SEGMENT_KINDS))
+        ),
+    )
     sync_directory(directory)
     for _, _, path in sorted(swaps, key=lambda swap: (swap[0], swap[1] != "log")):
         path.replace(path.with_name(path.name.removesuffix(SWAP_SUFFIX)))
@@ -71,8 +79,10 @@ def _swap_in(directory: Path) -> list[str]:
 
 
 def _end_offset(path: Path, base_offset: int) -> int:
-    last_offsets = scan_segment(path, base_offset).last_offset
-    return int(last_offsets[-1]) + 1 if last_offsets.size else base_offset
+    end_offset = base_offset
+    for _, batches in iterate_segment(path, base_offset):
+        end_offset = int(batches.last_offset[-1]) + 1
+    return end_offset
 
 
 def _remove(directory: Path, chosen: Callable[[int, str, str], bool]) -> list[str]:

@@ -2,7 +2,9 @@
 
 The segments from the one with the recovery point on, or the last one alone where no such point is known, are read
 whole: checksums are verified, indexes and transaction indexes built, and the producers followed from the latest sound
-snapshot before them. Closed segments before that are only looked at for indexes that are missing or cannot be read.
+snapshot before them. Closed segments before that are only looked at for indexes that are missing or cannot be read. One
+of them that has to be read and is broken stays as it is, without that index: a broker would cut it off there. What
+producers did up to its end is unknown then, as it is to a broker that finds no snapshots.
 
 The first batch that is cut or whose checksum is wrong ends its segment: what follows in the file is cut off, unless it
 was on the disk before: below the recovery point, or in a log that was closed in order, or that is only truncated now.
@@ -20,14 +22,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 
-from tiered_storage.errors import CorruptIndexError, UnsupportedMagicError
-from tiered_storage.kafka_log.batch_header import NO_LEADER_EPOCH
+from tiered_storage.errors import CorruptIndexError, CorruptRecordError
 from tiered_storage.kafka_log.index_rebuild import feed_segments, rebuild_next_indexes, write_transaction_index
-from tiered_storage.kafka_log.leader_epoch_cache import LeaderEpochCache
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_segment import LogSegment, list_segments
@@ -43,8 +43,12 @@ from tiered_storage.kafka_log.producer_snapshot_files import (
 )
 from tiered_storage.kafka_log.producer_state import ProducerState
 from tiered_storage.kafka_log.segment_deletion import SegmentDeletion
-from tiered_storage.kafka_log.segment_recovery import OnDisk, RecoveredSegment, begun_epochs, recover_segment
-from tiered_storage.kafka_log.segment_scan import iterate_segment
+from tiered_storage.kafka_log.segment_recovery import (
+    OnDisk,
+    RecoveredSegment,
+    recover_segment,
+    truncate_log_file,
+)
 from tiered_storage.kafka_log.small_files import replace_file
 from tiered_storage.kafka_log.time_index import ENTRY as TIME_ENTRY
 from tiered_storage.kafka_log.transaction_index import TransactionIndex, encode_aborted_transactions
@@ -80,8 +84,8 @@ def recover_log(
     Up to `recovery_point` (exclusive) the log is on the disk for sure; None: all but the last segment. `on_disk` is
     what must not be cut off. Producers that are silent at `now` (ms) for too long are forgotten.
 
-    Raises UnsupportedMagicError for batches of an older format where batches must be read, CorruptRecordError for a
-    broken batch in a closed segment whose indexes are missing, or one that was on the disk.
+    Raises UnsupportedMagicError for batches of an older format in the segments that are read, CorruptRecordError for a
+    broken batch that was on the disk.
     """
     segments = list_segments(partition_directory)
     start_offset = segments[_place_of(segments, log_start_offset)].base_offset
@@ -89,7 +93,7 @@ def recover_log(
     _mend_indexes(segments[:first], config.index_interval_bytes, report)
     producers = latest_state(partition_directory, start_offset, segments[first].base_offset)
     remove_broken_snapshots(partition_directory, producers.end_offset, report)
-    feed_segments(producers, segments[:first], segments[first].base_offset, skip_older_formats=True)
+    feed_segments(producers, segments[:first], segments[first].base_offset, report)
     log = _read(segments, first, producers, config, now, on_disk, report)
     end_offset = log.active.next_offset
     remove_snapshots(partition_directory, start_offset, end_offset)
@@ -99,31 +103,6 @@ def recover_log(
         producers.adopt(latest_state(partition_directory, end_offset, end_offset).snapshot())
     producers.expire(now, config.producer_id_expiration_ms)
     return log
-
-
-def recover_epochs(epochs: LeaderEpochCache, log: RecoveredLog, report: Report) -> None:
-    """Bring `epochs` in line with `log` as it was recovered: those behind its end go, later ones in its batches come.
-
-    Where none are known, they are taken from the headers of all batches: epochs whose leaders appended nothing, or
-    whose batches are gone, are not among them then. Raises CorruptRecordError where a batch is broken that is needed.
-    """
-    if not epochs.entries and (found := _epochs_of(log.segments)):
-        epochs.add_later(found)
-        report(Mending(epochs.path, "it has no epochs", BUILT_ANEW))
-    epochs.truncate_from_end(log.active.next_offset)
-    epochs.add_later(log.epochs)
-
-
-def _epochs_of(segments: Sequence[LogSegment]) -> list[EpochEntry]:
-    """Return where the epochs begin; a batch of magic 0 or 1, which knows none, hides the rest of its segment."""
-    found: list[EpochEntry] = []
-    for segment in segments:
-        try:
-            for _, batches in iterate_segment(segment.log_path, segment.base_offset, verify_crc=False):
-                found += begun_epochs(batches, found[-1].epoch if found else NO_LEADER_EPOCH)
-        except UnsupportedMagicError:
-            continue
-    return found
 
 
 def _first_to_read(segments: list[LogSegment], recovery_point: int | None) -> int:
@@ -159,34 +138,42 @@ def _read(
         recovered = recover_segment(
             segment, config.index_interval_bytes, producers, segment_end=segment_end, on_disk=on_disk
         )
-        truncated_bytes += recovered.truncated_bytes
         epochs += recovered.epochs
-        if recovered.truncated_bytes:
-            report(Mending(segment.log_path, f"{recovered.truncated_bytes} bytes behind its last whole batch", CUT_OFF))
-        if not later:
-            break
-        if recovered.truncated_bytes and later[0].base_offset != recovered.next_offset:
+        if recovered.torn_bytes and later and later[0].base_offset != recovered.next_offset:
             truncated_bytes += sum(gone.size() for gone in later)
             for gone in later:
                 report(Mending(gone.log_path, f"the log ends at offset {recovered.next_offset}", REMOVED))
             _delete(later, now)
             segments = segments[: i + 1]
+        if recovered.torn_bytes:
+            # Last of all: as long as the end is torn, whoever recovers the log finds out what had to go behind it.
+            truncated_bytes += recovered.torn_bytes
+            truncate_log_file(segment, recovered.size)
+            report(Mending(segment.log_path, f"{recovered.torn_bytes} bytes behind its last whole batch", CUT_OFF))
+        if len(segments) == i + 1:
             break
         _write_indexes(segment, recovered)
     return RecoveredLog(tuple(segments), recovered, producers, truncated_bytes, tuple(epochs))
 
 
 def _mend_indexes(segments: Sequence[LogSegment], index_interval_bytes: int, report: Report) -> None:
-    """Build the indexes anew that are missing or cannot be read; no segment is read twice for its producers."""
+    """Build the indexes anew that are missing or cannot be read; no segment is read twice for its producers.
+
+    A segment that is broken stays as it is: whoever reads it is told.
+    """
     producers: ProducerState | None = None
     for i, segment in enumerate(segments):
         if mending := _broken_index(segment):
             known = latest_state(segment.directory, segments[0].base_offset, segment.base_offset)
             if producers is None or (known.seen_from is None and known.end_offset >= producers.end_offset):
                 producers = known
-            feed_segments(producers, segments[:i], segment.base_offset)
-            rebuild_next_indexes(segment, producers, index_interval_bytes).write_indexes(segment)
-            report(mending)
+            feed_segments(producers, segments[:i], segment.base_offset, report)
+            try:
+                rebuild_next_indexes(segment, producers, index_interval_bytes).write_indexes(segment)
+                report(mending)
+            except CorruptRecordError as error:
+                report(replace(mending, remedy=f"not built anew, since the log is broken: {error}"))
+                producers.begin_anew(producers.end_offset)
 
 
 def _delete(segments: list[LogSegment], now: int) -> None:

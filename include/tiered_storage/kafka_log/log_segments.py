@@ -129,9 +129,9 @@ class LogSegments:
         """Return the aborted transactions with records in [`start_offset`, `end_offset`)."""
         return collect_aborted(self._transaction_indexes(start_offset), start_offset, end_offset).transactions
 
-    def delete(self, segments: Sequence[LogSegment], *, with_snapshots: bool = True) -> None:
+    def delete(self, segments: Sequence[LogSegment]) -> None:
         """Take closed `segments` out of the log; their files go some time later."""
-        self._deletion.delete(segments, self._clock(), with_snapshots=with_snapshots)
+        self._deletion.delete(segments, self._clock())
         gone = set(segments)
         self._segments = [segment for segment in self._segments if segment not in gone]
         self._indexes.forget()
@@ -152,17 +152,24 @@ class LogSegments:
         if position is not None:
             truncate_log_file(last, position)
 
-    def replace_all(self, base_offset: int) -> None:
-        """Let one empty segment at `base_offset` take the place of all others."""
+    def empty(self) -> None:
+        """Take all batches away; one empty segment is left, which has to `restart_at` an offset before it goes on.
+
+        A crash leaves a beginning of the log, or that segment.
+        """
         self._active.close()
         first, *later = self._segments
-        self.delete([segment for segment in later[::-1] if segment.base_offset != base_offset], with_snapshots=False)
+        self.delete(later[::-1])
+        truncate_log_file(first, 0)
+
+    def restart_at(self, base_offset: int) -> None:
+        """Let the one segment that `empty` has left begin at `base_offset`."""
+        [emptied] = self._segments
+        for path in emptied.index_paths:
+            path.unlink(missing_ok=True)
         segment = LogSegment(base_offset, self.directory)
-        segment.log_path.touch()
-        truncate_log_file(segment, 0)
+        emptied.log_path.replace(segment.log_path)
         sync_directory(self.directory)
-        if first != segment:
-            self.delete([first], with_snapshots=False)
         self._segments = [segment]
         self._active = ActiveSegment(segment, self._empty(segment), self._config, self._clock())
 

@@ -18,6 +18,7 @@ from tiered_storage.kafka_log.producer_snapshot import (
     write_producer_snapshot,
 )
 from tiered_storage.kafka_log.producer_state import ProducerState
+from tiered_storage.kafka_log.small_files import sync_directory
 
 _SNAPSHOT = re.compile(r"(?P<offset>[0-9]{20})\.snapshot")
 
@@ -59,10 +60,12 @@ def take_snapshot(partition_directory: Path, state: ProducerState) -> None:
 
 
 def remove_snapshots(partition_directory: Path, start_offset: int, end_offset: int) -> None:
-    """Remove the snapshots below `start_offset` and those above `end_offset`."""
-    for offset in list_snapshots(partition_directory):
-        if not start_offset <= offset <= end_offset:
-            producer_snapshot_path(partition_directory, offset).unlink()
+    """Remove the snapshots below `start_offset` and those above `end_offset`, durably: other batches may come there."""
+    outside = [offset for offset in list_snapshots(partition_directory) if not start_offset <= offset <= end_offset]
+    for offset in outside:
+        producer_snapshot_path(partition_directory, offset).unlink()
+    if outside:
+        sync_directory(partition_directory)
 
 
 def remove_stray_snapshots(partition_directory: Path, base_offsets: Collection[int]) -> None:

@@ -99,6 +99,11 @@ class ProducerState:
             if entry.transaction_first_offset is not None:
                 self._open_transaction(entry.transaction_first_offset, entry.producer_id)
 
+    def begin_anew(self, offset: int) -> None:
+        """Forget all producers, and go on at `offset`: what they did before it is unknown."""
+        self._producers, self._open, self._begun, self._closed = {}, {}, [], {}
+        self.end_offset = self.seen_from = offset
+
     def snapshot(self) -> tuple[ProducerSnapshotEntry, ...]:
         """Return what a snapshot at `end_offset` tells."""
         return in_broker_order([entry.to_snapshot() for entry in self._producers.values()])

@@ -27,17 +27,16 @@ class SegmentDeletion:
         self._delay_ms = delay_ms
         self._waiting: list[tuple[int, Path]] = []
 
-    def delete(self, segments: Sequence[LogSegment], now: int, *, with_snapshots: bool = True) -> None:
-        """Take `segments` out of the log, one after the other in their order, each with its `.log` file first.
+    def delete(self, segments: Sequence[LogSegment], now: int) -> None:
+        """Take `segments` out of the log, with the producer snapshots that are named by their base offsets.
 
-        The producer snapshots that are named by their base offsets go too, unless `with_snapshots` is false.
+        They go in this order, each durably before the next one, so that a crash takes none without those before it; and
+        each with its `.log` file first.
         """
         for segment in segments:
-            paths = [segment.log_path, *segment.index_paths]
-            if with_snapshots:
-                paths.append(producer_snapshot_path(segment.directory, segment.base_offset))
+            snapshot = producer_snapshot_path(segment.directory, segment.base_offset)
+            paths = [segment.log_path, *segment.index_paths, snapshot]
             self._waiting += [(now, _mark(path)) for path in paths if path.exists()]
-        if segments:
             sync_directory(self._directory)
 
     def remove(self, now: int) -> None:

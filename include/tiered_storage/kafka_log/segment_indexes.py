@@ -4,14 +4,18 @@ An index that is missing, cannot be read, or points past what it promises is bui
 on the disk: neither readers nor retention stop at it. `Mending` says so to whoever has opened the log.
 
 What an index tells is checked where it could cost records. An offset index entry (O, P) has to lead to a batch that
-begins at or before O: then no batch before P holds what is looked for from O on. The last entry of a time index has to
-have its timestamp from the batch at its offset; and that a segment is over by it, retention believes only after a look
-at all batches. A transaction index has no such witness.
+begins at or before O: then no batch before P holds what is looked for from O on. One that ends long before its segment
+costs no records, but lets each read behind its last entry go through all that lies between; so does an empty one.
+
+The last entry of a time index has to have its timestamp from the batch at its offset; and that a segment is over by it,
+retention believes only after a look at all batches. A transaction index has no such witness.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+import numpy as np
 
 from tiered_storage.errors import CorruptIndexError, CorruptRecordError
 from tiered_storage.kafka_log.batch_header import BATCH_OVERHEAD, NO_TIMESTAMP, read_batch_header
@@ -27,6 +31,8 @@ from tiered_storage.kafka_log.time_index import TimeIndex
 from tiered_storage.kafka_log.transaction_index import TransactionIndex
 
 _OFFSET_INDEXES_KEPT = 4
+_INTERVALS_BEHIND = 16
+"""So many intervals behind an index's last entry are looked through faster than the index is built anew."""
 
 
 class SegmentIndexes:
@@ -56,15 +62,10 @@ class SegmentIndexes:
             fault = error.reason
         except FileNotFoundError:
             fault = MISSING
-        built = self._build(segment)
-        index = built.indexes.offset_index()
-        if built.error is None:
-            replace_file(segment.offset_index_path, index.to_bytes())
-            self._report(Mending(segment.offset_index_path, fault, BUILT_ANEW))
-            self._keep(segment, index)
-        elif offset >= built.end_offset:
+        built = self._mend_offset_index(segment, fault)
+        if built.error is not None and offset >= built.end_offset:
             raise built.error.with_traceback(None)
-        return index.lookup(offset).position
+        return built.indexes.offset_index().lookup(offset).position
 
     def transaction_index(self, segment: LogSegment) -> TransactionIndex:
         """Return the transaction index; without a file it is empty.
@@ -125,8 +126,21 @@ class SegmentIndexes:
 
     def _offset_index(self, segment: LogSegment) -> OffsetIndex:
         if segment not in self._offset_indexes:
-            self._keep(segment, OffsetIndex.read(segment.offset_index_path, segment.base_offset))
+            index = OffsetIndex.read(segment.offset_index_path, segment.base_offset)
+            self._keep(segment, index)
+            if _ends_too_early(segment, index, self._interval):
+                self._mend_offset_index(segment, "it ends too early")
         return self._offset_indexes[segment]
+
+    def _mend_offset_index(self, segment: LogSegment, fault: str) -> _Built:
+        """Build the index anew; where the log is broken it stays as it is, on the disk and as it is kept."""
+        built = self._build(segment)
+        if built.error is None:
+            index = built.indexes.offset_index()
+            replace_file(segment.offset_index_path, index.to_bytes())
+            self._report(Mending(segment.offset_index_path, fault, BUILT_ANEW))
+            self._keep(segment, index)
+        return built
 
     def _mend_time_index(self, segment: LogSegment, reason: str) -> int:
         indexes = self._whole(segment)
@@ -184,6 +198,24 @@ class _Built:
     indexes: IndexBuilder
     end_offset: int
     error: CorruptRecordError | None
+
+
+def _ends_too_early(segment: LogSegment, index: OffsetIndex, index_interval_bytes: int) -> bool:
+    """Say whether a batch begins too many intervals behind the last entry: ours, or those at which it has entries."""
+    positions = np.concatenate(([0], index.positions))
+    interval = int(np.diff(positions).max(initial=index_interval_bytes))
+    position = int(positions[-1])
+    size, end = segment.size(), position + _INTERVALS_BEHIND * interval
+    if size <= end:
+        return False
+    with segment.log_path.open("rb") as file:
+        while position <= end:
+            file.seek(position)
+            try:
+                position += read_batch_header(file.read(BATCH_OVERHEAD)).size
+            except CorruptRecordError:
+                return False
+    return position < size
 
 
 def _leads_to_a_batch(segment: LogSegment, entry: OffsetPosition) -> bool:

@@ -1,4 +1,4 @@
-"""Finds out from a segment's batches alone all that a log needs to go on appending to it."""
+"""Finds out from a segment's batches alone all that a log needs to go on appending to it, and changes nothing."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from tiered_storage.kafka_log.transaction_index import AbortedTransaction
 
 @dataclass(frozen=True, slots=True)
 class RecoveredSegment:
-    """A segment whose every batch is whole.
+    """A segment up to the end of its last whole batch.
 
-    `size` is that of its `.log` file, `truncated_bytes` how much was cut off its end. `first_timestamp` (ms) is the
-    largest of the first batch, None where there is no batch. `epochs` are the leader epochs that begin in it, `aborted`
-    the transactions whose abort markers stand in it.
+    That makes `size` bytes; `torn_bytes` follow them, which have to be cut off. `first_timestamp` (ms) is the largest
+    of the first batch, None where there is no batch. `epochs` are the leader epochs that begin in it, `aborted` the
+    transactions whose abort markers stand in it.
     """
 
     size: int
-    truncated_bytes: int
+    torn_bytes: int
     next_offset: int
     first_timestamp: int | None
     indexes: IndexBuilder
@@ -56,19 +56,19 @@ def recover_segment(
     segment_end: int | None = None,
     on_disk: OnDisk = OnDisk(),
 ) -> RecoveredSegment:
-    """Cut `segment` behind its last whole batch, as a broker does after a crash, and build its indexes in memory.
+    """Find out where the last whole batch of `segment` ends, and build its indexes in memory up to there.
 
-    A batch that was `on_disk` and is broken now is no crash's work: then nothing is cut, and CorruptRecordError raised.
+    What follows is to be cut off, as a broker does it after a crash. A batch that was `on_disk` and is broken now is no
+    crash's work: then CorruptRecordError is raised.
 
     `producers` is the state at its base offset and then at its end. Raises UnsupportedMagicError where the segment
     holds batches of magic 0 or 1, CorruptRecordError where an end marker with a right checksum cannot be read, or a
     batch with one reaches beyond `segment_end` (exclusive), where the next segment begins.
     """
     length, sound_end = sound_part(segment.log_path, segment.base_offset)
-    truncated_bytes = segment.size() - length
-    if truncated_bytes:
+    torn_bytes = segment.size() - length
+    if torn_bytes:
         _check_tail(segment, length, sound_end, on_disk)
-        truncate_log_file(segment, length)
     indexes = IndexBuilder(segment.base_offset, index_interval_bytes)
     next_offset = segment.base_offset
     first_timestamp: int | None = None
@@ -76,7 +76,8 @@ def recover_segment(
     aborted: list[AbortedTransaction] = []
     earlier = EarlierAborts(segment, producers.seen_from)
     # The checksums have just been verified, up to this length.
-    for window, batches in iterate_segment(segment.log_path, segment.base_offset, verify_crc=False):
+    sound = iterate_segment(segment.log_path, segment.base_offset, end_position=length, verify_crc=False)
+    for window, batches in sound:
         if segment_end is not None:
             _check_end(segment, batches, segment_end)
         indexes.append(batches)
@@ -87,7 +88,7 @@ def recover_segment(
         aborted += producers.feed(segment.log_path, window, batches)
         earlier.feed(window, batches)
     return RecoveredSegment(
-        length, truncated_bytes, next_offset, first_timestamp, indexes, tuple(epochs), earlier.joined_with(aborted)
+        length, torn_bytes, next_offset, first_timestamp, indexes, tuple(epochs), earlier.joined_with(aborted)
     )
 
 

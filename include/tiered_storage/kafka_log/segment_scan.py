@@ -152,13 +152,15 @@ def iterate_segment(
     base_offset: int,
     *,
     start_position: int = 0,
+    end_position: int | None = None,
     window_bytes: int = WINDOW_BYTES,
     verify_crc: bool = True,
     keep_windows: bool = False,
 ) -> Iterator[tuple[memoryview, BatchTable]]:
     """Yield the batches of a `.log` file, to the end that it has now: their bytes and their table.
 
-    Begins `start_position` bytes behind its start, between two batches.
+    Begins `start_position` bytes behind its start, between two batches, and ends, with `end_position`, as if the file
+    ended there.
 
     The bytes are whole batches, read-only, and valid until the next step: they lie in a buffer of `window_bytes` that
     is used again, and grows only for a batch that is larger. With `keep_windows` each window has a buffer of its own,
@@ -167,7 +169,8 @@ def iterate_segment(
     """
     scanner = SegmentScanner(str(path), base_offset, start_position=start_position, verify_crc=verify_crc)
     with path.open("rb", buffering=0) as file:
-        unread = max(0, os.fstat(file.fileno()).st_size - start_position)
+        size = os.fstat(file.fileno()).st_size
+        unread = max(0, (size if end_position is None else min(size, end_position)) - start_position)
         file.seek(start_position)
         buffer = _buffer(min(max(window_bytes, BATCH_OVERHEAD), unread))
         filled = 0

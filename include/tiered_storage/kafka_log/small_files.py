@@ -27,6 +27,11 @@ def read_small_file(path: Path, max_bytes: int) -> bytes:
     return content
 
 
+def holds(path: Path, content: bytes) -> bool:
+    """Say whether `path` is a file of that content."""
+    return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """Make `content` the whole content of `path`, durably and all or nothing."""
     temporary = _temporary(path)

@@ -12,15 +12,17 @@ from pathlib import Path
 from tiered_storage.clock import Clock
 from tiered_storage.errors import ConfigurationError, InvalidLogDirectoryError, OffsetOutOfRangeError
 from tiered_storage.kafka_log.batch_header import HIGHEST_OFFSET, NO_LEADER_EPOCH
+from tiered_storage.kafka_log.clean_shutdown import remove_clean_shutdown
 from tiered_storage.kafka_log.control_record import EndTransactionMarker
 from tiered_storage.kafka_log.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.leader_epoch_cache import LeaderEpochCache
 from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, EpochEntry
+from tiered_storage.kafka_log.leader_epoch_recovery import recover_epochs
 from tiered_storage.kafka_log.log_append import PlacedBatch
 from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_leftovers import clear_leftovers
 from tiered_storage.kafka_log.log_read import FetchedBatches, Isolation
-from tiered_storage.kafka_log.log_recovery import RecoveredLog, recover_epochs, recover_log
+from tiered_storage.kafka_log.log_recovery import RecoveredLog, recover_log
 from tiered_storage.kafka_log.log_retention import LogLimits, segments_to_delete
 from tiered_storage.kafka_log.log_segment import LogSegment, list_segments
 from tiered_storage.kafka_log.log_segments import LogSegments
@@ -52,7 +54,7 @@ class StoredLog:
         recovery_point: int | None = None,
         closed_at: int | None = None,
     ) -> None:
-        """Use `create` or `open`; `close` gives `lock` back."""
+        """Use `create` or `open`; `close` gives `lock` back. With it the mark of a clean shutdown is ours to remove."""
         name = parse_partition_directory(directory.name)
         left_over = clear_leftovers(directory) if name is not None and directory.is_dir() else ()
         if name is None or not directory.is_dir() or not list_segments(directory):
@@ -81,6 +83,8 @@ class StoredLog:
                 self.truncate_fully_and_start_at(log_start_offset)
             elif log_start_offset > self.segments[0].base_offset:
                 self._epochs.truncate_from_start(log_start_offset)
+            if lock is not None:
+                remove_clean_shutdown(directory.parent)
         except BaseException:
             self._segments.close()
             raise
@@ -238,10 +242,15 @@ class StoredLog:
         self._epochs.truncate_from_end(self.log_end_offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Empty the log and let it go on at `offset`, which is its start and its end then."""
-        self._segments.replace_all(offset)
+        """Empty the log and let it go on at `offset`, which is its start and its end then.
+
+        A crash leaves the log as it was up to one of its segments, an empty one where it began, or this one.
+        """
+        self._segments.empty()
+        # Before there is a segment at an offset for which these would say something else.
         remove_snapshots(self.directory, 1, 0)
         self._epochs.clear()
+        self._segments.restart_at(offset)
         self._producers = ProducerState(offset)
         self._snapshot_offset = self._start_offset = self._recovery_point = offset
         self._after_truncation()
@@ -311,18 +320,20 @@ class StoredLog:
             log_start_offset=self._start_offset,
             recovery_point=recovery_point,
             on_disk=on_disk,
-            report=self._mended.append,
+            report=self._tell,
         )
-        self._segments = LogSegments(
-            log.segments, log.active, self._deletion, self._config, self._clock, self._mended.append
-        )
+        self._segments = LogSegments(log.segments, log.active, self._deletion, self._config, self._clock, self._tell)
         self._producers = log.producers
         self._snapshot_offset = max(list_snapshots(self.directory), default=self.segments[0].base_offset)
         return log
 
     def _follow(self, log: RecoveredLog) -> None:
-        recover_epochs(self._epochs, log, self._mended.append)
+        recover_epochs(self._epochs, log, self._tell)
         self._producers.on_high_watermark(self.high_watermark)
+
+    def _tell(self, mending: Mending) -> None:
+        if mending not in self._mended:
+            self._mended.append(mending)
 
     def _after_truncation(self) -> None:
         self._recovery_point = min(self._recovery_point, self.log_end_offset)

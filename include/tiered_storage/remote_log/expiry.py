@@ -1,21 +1,20 @@
 """Total retention: the oldest offsets end their life, in the remote tier and so for every reader.
 
 KIP-405: retention.ms and retention.bytes count both tiers. Our log start moves first, so that no reader is shown what
-goes; then each segment below it passes DELETE_SEGMENT_STARTED, its objects are deleted, and DELETE_SEGMENT_FINISHED.
-A deletion that fails stays in DELETE_SEGMENT_STARTED and is tried again by the next run.
+goes; then each segment below it is marked DELETE_SEGMENT_STARTED. object_deletion.py deletes what is marked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import DeletionRefusedError, LeaseHeldError, LeaseLostError, TieredStorageError
+from tiered_storage.errors import DeletionRefusedError, LeaseHeldError, LeaseLostError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy_plan import Finding
-from tiered_storage.remote_log.copy_run import abandon_unfinished
 from tiered_storage.remote_log.coverage import Coverage, finished
+from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
     Lease,
@@ -25,10 +24,7 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.segment_source import PartitionLog
-from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.topic_settings import TopicSettings
-
-_UNSETTLED = {SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_STARTED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +40,6 @@ class ExpiryPlan:
     def size(self) -> int:
         """The bytes that go."""
         return sum(segment.size for segment in self.segments)
-
-
-@dataclass(frozen=True, slots=True)
-class DeletionReport:
-    """The remote segments whose objects are gone, what failed, and the partitions that somebody else works on."""
-
-    deleted: tuple[RemoteLogSegmentMetadata, ...]
-    failures: tuple[Finding, ...]
-    left: tuple[Finding, ...]
 
 
 def plan_expiry(
@@ -86,97 +73,38 @@ def mark_expired(
     owner: str,
     lease_duration_ms: int,
     clock: Clock,
-    refuse_if_stopped: Callable[[], None],
+    gate: DeletionGate,
 ) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
-    """Move our log starts and mark what lies below them; return the partitions done and those held by others.
+    """Move our log starts and mark what lies below them; return the partitions done and those left, with the reason.
 
-    `refuse_if_stopped` is asked before each partition; what it raises (DeletionRefusedError) ends the run.
+    Raises DeletionRefusedError where a person stopped all deletions before the first of them.
     """
+    gate.ensure_running()
     done: list[TopicIdPartition] = []
     left: list[Finding] = []
     for plan in plans:
         partition = plan.topic_id_partition
-        refuse_if_stopped()
         try:
             lease = leases.acquire(partition, owner, lease_duration_ms)
+        except LeaseHeldError as error:
+            left.append(Finding(str(partition), str(error)))
+            continue
+        try:
+            gate.ensure(partition, DeletionKind.REMOTE)
             metadata.advance_log_start_offset(partition, plan.new_log_start, lease)
             # Planned before we held the lease: another run may have marked or deleted some meanwhile.
             for segment in finished(metadata.list_remote_log_segments(partition)):
                 if segment.end_offset < plan.new_log_start:
                     _step(segment, SegmentState.DELETE_SEGMENT_STARTED, metadata, lease, clock)
-        except (LeaseHeldError, LeaseLostError) as error:
+        except LeaseLostError as error:
             left.append(Finding(str(partition), str(error)))
             continue
+        except DeletionRefusedError as error:
+            left.append(Finding(str(partition), str(error)))
+        else:
+            done.append(partition)
         leases.release(lease)
-        done.append(partition)
     return tuple(done), tuple(left)
-
-
-def delete_marked(
-    partitions: Iterable[TopicIdPartition],
-    metadata: RemoteLogMetadataManager,
-    leases: Leases,
-    storage: RemoteStorageManager,
-    *,
-    owner: str,
-    lease_duration_ms: int,
-    grace_ms: int,
-    clock: Clock,
-    may_delete: Callable[[TopicIdPartition], bool],
-    refuse_if_stopped: Callable[[], None],
-) -> DeletionReport:
-    """Delete the objects of every segment in DELETE_SEGMENT_STARTED, also those that an earlier run could not.
-
-    A copy that never finished waits `grace_ms` from when it was marked: its worker may still be writing. What readers
-    could see once stays for as long as `may_delete` says no: deletion may have been forbidden since it was marked.
-    `refuse_if_stopped` is asked before each partition and each segment's objects; what it raises (DeletionRefusedError)
-    ends the run, with the lease given back.
-    """
-    deleted: list[RemoteLogSegmentMetadata] = []
-    failures: list[Finding] = []
-    left: list[Finding] = []
-    for partition in partitions:
-        states = {segment.state for segment in metadata.list_remote_log_segments(partition)}
-        if not states & _UNSETTLED:
-            continue
-        refuse_if_stopped()
-        try:
-            lease = leases.acquire(partition, owner, lease_duration_ms)
-            abandon_unfinished(partition, metadata, lease, clock)
-            for segment in _due_for_deletion(partition, metadata, clock() - grace_ms, may_delete(partition)):
-                try:
-                    refuse_if_stopped()
-                except DeletionRefusedError:
-                    leases.release(lease)
-                    raise
-                try:
-                    storage.delete_log_segment_data(segment)
-                except TieredStorageError as error:
-                    failures.append(Finding(str(partition), f"{segment.segment_id}: {error}"))
-                    continue
-                deleted.append(_step(segment, SegmentState.DELETE_SEGMENT_FINISHED, metadata, lease, clock))
-        except (LeaseHeldError, LeaseLostError) as error:
-            # Copies under way have a holder, and nothing of theirs waits for us.
-            if SegmentState.DELETE_SEGMENT_STARTED in states:
-                left.append(Finding(str(partition), str(error)))
-            continue
-        leases.release(lease)
-    return DeletionReport(tuple(deleted), tuple(failures), tuple(left))
-
-
-def _due_for_deletion(
-    partition: TopicIdPartition, metadata: RemoteLogMetadataManager, unfinished_before: int, may_delete: bool
-) -> list[RemoteLogSegmentMetadata]:
-    marked = [
-        segment
-        for segment in metadata.list_remote_log_segments(partition)
-        if segment.state is SegmentState.DELETE_SEGMENT_STARTED
-    ]
-    return [
-        segment
-        for segment in marked
-        if (segment.event_timestamp <= unfinished_before if segment.custom_metadata is None else may_delete)
-    ]
 
 
 def _start_after_retention(coverage: Coverage, settings: TopicSettings, now: int, local: PartitionLog | None) -> int:

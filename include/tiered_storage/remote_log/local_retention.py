@@ -16,6 +16,7 @@ from tiered_storage.errors import InvalidLogDirectoryError, RemoteObjectCorruptE
 from tiered_storage.kafka_log.checksum import crc32c
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.segment_source import LocalSegment, LocalTrim, PartitionLog
@@ -50,10 +51,11 @@ class LocalRetentionPlan:
 
 @dataclass(frozen=True, slots=True)
 class LocalRetentionReport:
-    """What went, by partition, and what could not."""
+    """What went, by partition, and what could not. `stopped` says why the run ended before its end."""
 
     trimmed: tuple[LocalRetentionPlan, ...]
     failures: tuple[Finding, ...]
+    stopped: str | None = None
 
 
 def plan_local_retention(
@@ -109,27 +111,31 @@ def enforce_local_retention(
     trim: LocalTrim,
     storage: RemoteStorageManager,
     *,
-    refuse_if_stopped: Callable[[], None],
-    refuse_if_forbidden: Callable[[LocalRetentionPlan], None],
+    gate: DeletionGate,
+    refuse_if_last_copy: Callable[[LocalRetentionPlan], None],
 ) -> LocalRetentionReport:
     """Remove what `plans` name, after the store has shown every object that must hold it from now on.
 
-    One partition's failure stops no other; the report names it. Running it twice changes nothing. `refuse_if_stopped`
-    is asked before each partition, and what it raises (DeletionRefusedError) ends the run; `refuse_if_forbidden` is
-    asked right before each trim, and what it raises is that partition's failure.
+    One partition's failure stops no other; the report names it. Running it twice changes nothing. `gate` and
+    `refuse_if_last_copy` are asked right before each trim, and what they raise is that partition's failure. Raises
+    DeletionRefusedError where a person stopped all deletions before the first; later that ends the run, as told.
     """
+    gate.ensure_running()
     trimmed: list[LocalRetentionPlan] = []
     failures: list[Finding] = []
     for plan in plans:
         if not plan.segments:
             continue
-        refuse_if_stopped()
+        stopped = gate.why_stopped()
+        if stopped is not None:
+            return LocalRetentionReport(tuple(trimmed), tuple(failures), stopped)
         try:
             for segment in plan.held_by:
                 ensure_present(segment, storage)
             for local in plan.segments:
                 ensure_same_bytes(local, plan.held_by, storage)
-            refuse_if_forbidden(plan)
+            refuse_if_last_copy(plan)
+            gate.ensure(plan.topic_id_partition, DeletionKind.LOCAL)
             trim.trim(plan.topic_id_partition, plan.segments, plan.new_local_start)
         except (TieredStorageError, OSError) as error:
             failures.append(Finding(str(plan.topic_id_partition), str(error)))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
 from tiered_storage.errors import DeletionRefusedError, TieredStorageError
 from tiered_storage.remote_log.copy_plan import Finding
-from tiered_storage.remote_log.expiry import DeletionReport, ExpiryPlan, delete_marked, mark_expired, plan_expiry
+from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.expiry import ExpiryPlan, mark_expired, plan_expiry
 from tiered_storage.remote_log.local_retention import (
     LocalRetentionPlan,
     LocalRetentionReport,
@@ -17,6 +17,7 @@ from tiered_storage.remote_log.local_retention import (
 )
 from tiered_storage.remote_log.log_directory_trim import LogDirectoryTrim
 from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.object_deletion import DeletionReport, ObjectDeletion
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.segment_source import UnreadablePartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
@@ -30,10 +31,15 @@ class RemoteLogDeletions:
 
     parts: RemoteLogParts
 
+    @property
+    def gate(self) -> DeletionGate:
+        """What says whether anything may be deleted."""
+        return DeletionGate(self.parts.safety, self.parts.bind_store, self.parts.decided_topic)
+
     def plan_local_retention(
         self, selection: Selection, now: int, names: Collection[str] | None = None
     ) -> tuple[list[LocalRetentionPlan], list[Finding]]:
-        """Return what local retention would remove at `now` (ms), and the partitions that cannot be looked at.
+        """Return what local retention would remove at `now` (ms), and the partitions that must be left alone, and why.
 
         Only topics that are enabled, and where local deletion is allowed. `names` (such as orders-0) narrow it
         further.
@@ -57,7 +63,12 @@ class RemoteLogDeletions:
             except TieredStorageError as error:
                 unreadable.append(Finding(name, str(error)))
                 continue
-            if decision.trims:
+            if not decision.trims:
+                continue
+            objection = self.gate.why_doubtful(log.topic_id_partition, DeletionKind.LOCAL)
+            if objection is not None:
+                unreadable.append(Finding(name, objection))
+            else:
                 plans.append(plan_local_retention(log, self.parts.segments, decision.settings, now))
         return plans, unreadable
 
@@ -72,32 +83,16 @@ class RemoteLogDeletions:
             plans,
             LogDirectoryTrim(),
             self.parts.storage,
-            refuse_if_stopped=self._refuse_if_stopped,
-            refuse_if_forbidden=self._refuse_if_forbidden,
+            gate=self.gate,
+            refuse_if_last_copy=self._refuse_if_last_copy,
         )
 
-    def _refuse_if_forbidden(self, plan: LocalRetentionPlan) -> None:
-        self._refuse_if_stopped()
-        partition = plan.topic_id_partition
-        topic = self.parts.decided_topic(partition)
-        if not topic.remote_storage_enable or not topic.local_deletion_allowed:
-            raise DeletionRefusedError(
-                f"{partition}: local deletion is not allowed any more, or the topic was disabled, since this was "
-                "planned: nothing of it was removed"
-            )
+    def _refuse_if_last_copy(self, plan: LocalRetentionPlan) -> None:
+        topic = self.parts.decided_topic(plan.topic_id_partition)
         if not plan.is_held_whole and not topic.remote_deletion_allowed:
             raise DeletionRefusedError(
-                f"{partition}: remote deletion is not allowed any more since this was planned, and what lies below our "
-                "log start may be the last copy: nothing of it was removed"
-            )
-
-    def _refuse_if_stopped(self) -> None:
-        stop = self.parts.safety.stopped()
-        if stop is not None:
-            raise DeletionRefusedError(
-                f"{stop.said_by} stopped all deletions at {_as_date(stop.said_at)} "
-                f"({stop.reason or 'no reason given'}): nothing is deleted until that is lifted by "
-                "'tiered-storage stop-deletions --lift'"
+                f"{plan.topic_id_partition}: remote deletion is not allowed any more since this was planned, and what "
+                "lies below our log start may be the last copy: nothing of it was removed"
             )
 
     def plan_expiry(self, selection: Selection, now: int) -> tuple[list[ExpiryPlan], list[Finding]]:
@@ -124,6 +119,9 @@ class RemoteLogDeletions:
         topic = self.parts.decided_topic(partition)
         if not topic.remote_deletion_allowed:
             return None
+        objection = self.gate.why_doubtful(partition, DeletionKind.REMOTE)
+        if objection is not None:
+            raise DeletionRefusedError(objection)
         resolved = effective(topic, self.parts.settings)
         local = self.parts.source.partition(partition) if self.parts.settings.log_dirs else None
         return plan_expiry(partition, self.parts.segments, resolved, now, local)
@@ -163,7 +161,7 @@ class RemoteLogDeletions:
             owner=owner,
             lease_duration_ms=self.parts.settings.lease_duration_ms,
             clock=self.parts.clock,
-            refuse_if_stopped=self._refuse_if_stopped,
+            gate=self.gate,
         )
         return done, (*unreadable, *left)
 
@@ -172,27 +170,22 @@ class RemoteLogDeletions:
 
         Raises DeletionRefusedError where a person stopped all deletions.
         """
-        self.parts.bind_store()
-        return delete_marked(
-            [each for each in self.parts.segments.list_partitions() if selection.matches(each.topic, each.partition)],
+        deletion = ObjectDeletion(
             self.parts.segments,
             self.parts.leases,
+            self.parts.safety,
             self.parts.storage,
-            owner=owner,
-            lease_duration_ms=self.parts.settings.lease_duration_ms,
-            grace_ms=self.parts.settings.remote_log_orphan_grace_ms,
-            clock=self.parts.clock,
-            may_delete=self._may_delete,
-            refuse_if_stopped=self._refuse_if_stopped,
+            self.gate,
+            self.parts.clock,
+            owner,
+            self.parts.settings.lease_duration_ms,
+            self.parts.settings.remote_log_orphan_grace_ms,
+            self.parts.settings.deletion_batch_segments,
+        )
+        self.parts.bind_store()
+        return deletion.delete_marked(
+            each for each in self.parts.segments.list_partitions() if selection.matches(each.topic, each.partition)
         )
 
     def _may_delete(self, partition: TopicIdPartition) -> bool:
         return self.parts.decided_topic(partition).remote_deletion_allowed
-
-
-def _as_date(moment: int) -> str:
-    # Not fromtimestamp: what somebody wrote into the database must not end in an error of another kind.
-    try:
-        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=moment)).isoformat(timespec="seconds")
-    except OverflowError:
-        return f"{moment} ms"

@@ -121,6 +121,7 @@ class EnforceLocalRetentionOperator(BaseOperator):
                     continue
                 report = remote_log.deletions.enforce_local_retention(plans)
                 failures.extend(f"{finding.partition}: {finding.message}" for finding in report.failures)
+                failures.extend(filter(None, [report.stopped]))
                 self.log.info("trimmed %d partitions", len(report.trimmed))
         if failures:
             raise AirflowException("not trimmed: " + "; ".join(failures))
@@ -150,6 +151,8 @@ class DeleteSegmentsOperator(BaseOperator):
         for finding in report.left:
             self.log.warning("%s is left to the next run: %s", finding.partition, finding.message)
         self.log.info("deleted %d segments, %d bytes", len(report.deleted), sum(each.size for each in report.deleted))
+        if report.stopped:
+            raise AirflowFailException(report.stopped)
         if report.failures:
             raise AirflowException(
                 "not deleted, the next try takes them up: " + "; ".join(f.message for f in report.failures)

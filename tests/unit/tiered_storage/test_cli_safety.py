@@ -47,3 +47,24 @@ def test_a_person_without_a_name_may_stop_deletions_too(tmp_path: Path, monkeypa
     [row] = run_on(a_remote_log(tmp_path), "stop-deletions", "--json").rows
 
     assert row["said_by"] == f"somebody on {socket.gethostname()}"
+
+
+def test_failed_deletions_are_shown_until_they_are_made_good(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "retention.bytes": 1}})
+    assert run_on(files, "failed-deletions", "--json").rows == []
+    [marker, *_] = files.objects(".commit")
+    marker.unlink()
+    marker.mkdir()
+
+    expired = run_on(files, "expire", "--json")
+    assert (expired.exit_code, expired.document["deleted"]) == (1, 2)
+    shown = run_on(files, "failed-deletions", "--json")
+    [row] = shown.rows
+    assert (shown.exit_code, row["partition"], row["attempts"]) == (1, "orders-0", 1)
+    assert row["first_failed_at"] == row["last_failed_at"]
+    assert marker.name in row["error"]
+    assert run_on(files, "failed-deletions", "--topics", "clicks", "--json").rows == []
+
+    marker.rmdir()
+    assert run_on(files, "expire").exit_code == 0
+    assert run_on(files, "failed-deletions").exit_code == 0

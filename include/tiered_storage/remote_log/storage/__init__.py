@@ -5,11 +5,12 @@ The docstrings here are the contract; one suite of tests runs it against every i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
+from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 
 
@@ -83,3 +84,16 @@ class RemoteStorageManager(Protocol):
     def close(self) -> None:
         """Let go of what was opened; a second call does nothing."""
         ...
+
+
+def delete_singly(
+    storage: RemoteStorageManager, segments: Sequence[RemoteLogSegmentMetadata]
+) -> dict[str, TieredStorageError]:
+    """Delete the segments one after the other; return, by segment id, why one is not all gone."""
+    failed: dict[str, TieredStorageError] = {}
+    for segment in segments:
+        try:
+            storage.delete_log_segment_data(segment)
+        except TieredStorageError as error:
+            failed[segment.segment_id.id] = error
+    return failed

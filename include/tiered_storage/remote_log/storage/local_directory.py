@@ -10,7 +10,8 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -123,14 +124,43 @@ class LocalDirectory:
             path.unlink()
             sync_directory(path.parent)
 
-    def discard_unfinished(self, stem: str) -> None:
-        """Remove the temporary files of objects whose names begin with `stem`; it reads through their folder."""
-        folder, start = self._path(stem).parent, stem.rpartition("/")[2]
-        with _store_errors("remove temporary files in", folder), suppress(FileNotFoundError):
-            with os.scandir(folder) as entries:
-                leftovers = [entry.path for entry in entries if _is_leftover(entry.name, start)]
-            for leftover in leftovers:
-                Path(leftover).unlink(missing_ok=True)
+    def delete_many(self, names: Sequence[str]) -> Mapping[str, RemoteStorageError]:
+        """Remove many and sync each folder once; see ObjectClient."""
+        by_folder: defaultdict[Path, list[str]] = defaultdict(list)
+        for name in names:
+            by_folder[self._path(name).parent].append(name)
+        failed: dict[str, RemoteStorageError] = {}
+        for folder, inside in by_folder.items():
+            failed |= self._delete_in(folder, inside)
+        return failed
+
+    def _delete_in(self, folder: Path, names: Sequence[str]) -> dict[str, RemoteStorageError]:
+        failed: dict[str, RemoteStorageError] = {}
+        for name in names:
+            path = self._root / name
+            try:
+                with _store_errors("remove", path):
+                    path.unlink(missing_ok=True)
+            except RemoteStorageError as error:
+                failed[name] = error
+        try:
+            with _store_errors("sync", folder), suppress(FileNotFoundError):
+                sync_directory(folder)
+        except RemoteStorageError as error:
+            return dict.fromkeys(names, error)
+        return failed
+
+    def discard_unfinished_many(self, stems: Collection[str]) -> None:
+        """Remove the temporary files of objects whose names begin so; it reads through each folder once."""
+        by_folder: defaultdict[Path, set[str]] = defaultdict(set)
+        for stem in stems:
+            by_folder[self._path(stem).parent].add(stem.rpartition("/")[2])
+        for folder, starts in by_folder.items():
+            with _store_errors("remove temporary files in", folder), suppress(FileNotFoundError):
+                with os.scandir(folder) as entries:
+                    leftovers = [entry.path for entry in entries if _is_leftover(entry.name, tuple(starts))]
+                for leftover in leftovers:
+                    Path(leftover).unlink(missing_ok=True)
 
     def list(self, folder: str = "") -> Iterator[StoredObject]:
         """Stream the files in a folder and below, temporary ones too; what goes meanwhile may be left out."""
@@ -217,8 +247,8 @@ def _make_durable_folder(folder: Path) -> None:
     sync_directory(folder.parent)
 
 
-def _is_leftover(file_name: str, start: str) -> bool:
-    return file_name.startswith(start) and is_temporary_name(file_name)
+def _is_leftover(file_name: str, starts: tuple[str, ...]) -> bool:
+    return is_temporary_name(file_name) and file_name.startswith(starts)
 
 
 def _walk(folder: Path, prefix: str) -> Iterator[StoredObject]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tiered_storage.errors import RemoteObjectCorruptError
+from tiered_storage.errors import RemoteObjectCorruptError, RemoteStorageError
 from tiered_storage.kafka_log.checksum import crc32c
 
 PIECE_BYTES = 1 << 20
@@ -92,8 +92,15 @@ class ObjectClient(Protocol):
         """Remove an object; one that is not there is as good as removed."""
         ...
 
-    def discard_unfinished(self, stem: str) -> None:
-        """Remove what killed processes left of objects whose names begin with `stem`, as far as it can be seen."""
+    def delete_many(self, names: Sequence[str]) -> Mapping[str, RemoteStorageError]:
+        """Remove many as `delete` would, at the price of a few; return those that may still be there, and why.
+
+        All that is not in the answer is durably gone. Raises ConfigurationError before anything is removed.
+        """
+        ...
+
+    def discard_unfinished_many(self, stems: Collection[str]) -> None:
+        """Remove what killed processes left of objects whose names begin with any of `stems`, as far as it is seen."""
         ...
 
     def list(self, folder: str = "") -> Iterator[StoredObject]:

@@ -11,7 +11,8 @@ set one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
 PART_BYTES = 8 << 20
 MAX_CONCURRENT_PARTS = 4
 """With two parts being filled and handed over, an upload holds at most 6 parts: 48 MiB."""
+
+CONCURRENT_DELETIONS = 16
+"""Not every server knows the bulk form of deletion, so objects go one at a time, side by side."""
 
 SCHEMES = frozenset({"s3", "gs", "az"})
 
@@ -129,7 +133,22 @@ class ObjectStore:
         except _RAISED_BY_OBSTORE as error:
             raise self._translated(error, "remove", name) from error
 
-    def discard_unfinished(self, stem: str) -> None:
+    def delete_many(self, names: Sequence[str]) -> Mapping[str, RemoteStorageError]:
+        """Remove many, CONCURRENT_DELETIONS at a time; see ObjectClient."""
+        for name in names:
+            check_object_name(name)
+        with ThreadPoolExecutor(CONCURRENT_DELETIONS, thread_name_prefix="delete") as threads:
+            outcomes = list(threads.map(self._why_not_deleted, names))
+        return {name: why for name, why in zip(names, outcomes, strict=True) if why is not None}
+
+    def _why_not_deleted(self, name: str) -> RemoteStorageError | None:
+        try:
+            self.delete(name)
+        except RemoteStorageError as error:
+            return error
+        return None
+
+    def discard_unfinished_many(self, stems: Collection[str]) -> None:
         """Do nothing: unfinished uploads have no names. See the bucket's lifecycle rule above."""
 
     def list(self, folder: str = "") -> Iterator[StoredObject]:

@@ -6,14 +6,20 @@ whatever has a marker is whole, and whatever has none is nobody's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, RemoteObjectNotFoundError
+from tiered_storage.errors import (
+    ConfigurationError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+    RemoteStorageError,
+    TieredStorageError,
+)
 from tiered_storage.kafka_log.checksum import crc32c
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.storage import IndexKind, LogSegmentData
+from tiered_storage.remote_log.storage import IndexKind, LogSegmentData, delete_singly
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
 from tiered_storage.remote_log.storage.index_bundle import HEAD_READ_BYTES, BundleHead, build_bundle, parse_bundle
 from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES
@@ -24,6 +30,7 @@ from tiered_storage.remote_log.storage.object_client import (
     WrittenObject,
 )
 from tiered_storage.remote_log.storage.object_names import (
+    ObjectKind,
     SegmentObjectName,
     SegmentObjectNames,
     parse_object_name,
@@ -110,10 +117,31 @@ class ObjectRemoteStorageManager:
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Remove the segment's objects, the marker first."""
-        names = self._names(metadata)
-        for name in (names.commit_marker, names.indexes, names.data):
-            self._client.delete(name)
-        self._client.discard_unfinished(names.stem)
+        for error in self._delete_all([metadata]).values():
+            raise error
+
+    def delete_segments(self, segments: Sequence[RemoteLogSegmentMetadata]) -> Mapping[str, TieredStorageError]:
+        """Remove the objects of many segments, all markers first; return, by segment id, why one is not all gone.
+
+        A class that changes `delete_log_segment_data` has it called for each of them.
+        """
+        if type(self).delete_log_segment_data is not ObjectRemoteStorageManager.delete_log_segment_data:
+            return delete_singly(self, segments)
+        return self._delete_all(segments)
+
+    def _delete_all(self, segments: Sequence[RemoteLogSegmentMetadata]) -> dict[str, TieredStorageError]:
+        names = {segment.segment_id.id: self._names(segment) for segment in segments}
+        failed: dict[str, TieredStorageError] = {}
+        for kinds in ((ObjectKind.COMMIT_MARKER,), (ObjectKind.INDEXES, ObjectKind.DATA)):
+            left = [(own_id, of_one.stem) for own_id, of_one in names.items() if own_id not in failed]
+            going = {f"{stem}.{kind}": own_id for own_id, stem in left for kind in kinds}
+            for name, error in self._client.delete_many(list(going)).items():
+                failed.setdefault(going[name], error)
+        try:
+            self._client.discard_unfinished_many({of_one.stem for of_one in names.values()})
+        except RemoteStorageError as error:
+            return dict.fromkeys(names, error) | failed
+        return failed
 
     def verify(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Read all that belongs to the segment and check every byte: marker, bundle, each index, manifest and data.

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from support.crash_states import crash_states, files_in
 from support.local_logs import NOW, TOPIC_ID, read_all, records
 from tiered_storage.errors import (
     CorruptIndexError,
@@ -317,3 +318,63 @@ def test_the_start_of_a_log_whose_beginning_is_in_a_remote_tier_stays_as_it_is(t
         assert log.leader_epochs == epochs
         directory.write_checkpoints()
         assert read_offset_checkpoint(tmp_path / "log-start-offset-checkpoint") == {("orders", 0): 0}
+
+
+def test_an_open_that_fails_leaves_the_mark_of_a_clean_shutdown(tmp_path: Path) -> None:
+    write(tmp_path)
+    mark = tmp_path / CLEAN_SHUTDOWN
+    before = mark.read_bytes()
+    metadata = tmp_path / "orders-1" / "partition.metadata"
+    sound = metadata.read_text()
+    metadata.write_text("junk")
+
+    for open_it in (lambda: LogDirectoryWriter.open(tmp_path), lambda: LocalLog.open(tmp_path / "orders-1")):
+        with pytest.raises(CorruptIndexError):
+            open_it()
+        assert mark.read_bytes() == before
+
+    metadata.write_text(sound)
+    with LogDirectoryWriter.open(tmp_path, clock=lambda: NOW):
+        assert not mark.exists()
+
+
+def test_what_was_refused_for_a_damaged_last_batch_is_refused_again(tmp_path: Path) -> None:
+    """Without the mark it would pass for what a crash has torn."""
+    path, _ = _damaged_in_the_middle(tmp_path)
+    content = path.read_bytes()[: 4 * (path.stat().st_size // 10)]
+    path.write_bytes(content)
+
+    for _ in range(2):
+        with pytest.raises(CorruptRecordError, match="nothing is cut off"):
+            LogDirectoryWriter.open(tmp_path, clock=lambda: NOW)
+        assert path.read_bytes() == content
+
+
+def test_whoever_is_killed_while_it_opens_leaves_no_mark_that_is_untrue(tmp_path: Path) -> None:
+    """Where the mark is, no file of a log says anything that the batches do not, and none says less than it did."""
+    config = LogConfig(index_interval_bytes=0)
+    with LogDirectoryWriter.create(tmp_path / "logs", "cluster", clock=lambda: NOW) as directory:
+        log = directory.create_log("orders", 0, TOPIC_ID, config)
+        for i in range(3):
+            log.append(records(1, NOW + 5 - i), leader_epoch=i)
+        log.append(records(1, NOW + 9))
+    before = files_in(tmp_path / "logs")
+
+    with crash_states(tmp_path / "logs") as states:
+        LogDirectoryWriter.open(tmp_path / "logs", config, clock=lambda: NOW).close()
+
+    assert states[-1] == before
+    assert any(CLEAN_SHUTDOWN not in state for state in states)
+    for state in states:
+        if CLEAN_SHUTDOWN in state:
+            assert {name: content for name, content in state.items() if not name.endswith(".tmp")} == before
+
+
+def test_what_was_mended_in_all_logs_is_told(tmp_path: Path) -> None:
+    write(tmp_path)
+    lost = [tmp_path / f"orders-{partition}" / "leader-epoch-checkpoint" for partition in (0, 1)]
+    for path in lost:
+        path.unlink()
+
+    with LogDirectoryWriter.open(tmp_path, clock=lambda: NOW) as directory:
+        assert [mending.path for mending in directory.mended] == lost

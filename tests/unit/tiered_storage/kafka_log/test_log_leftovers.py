@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import contextlib
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from support.transactions import data
@@ -167,3 +169,38 @@ def test_nothing_goes_for_a_broken_swap(tmp_path: Path) -> None:
         clear_leftovers(tmp_path)
 
     assert files(tmp_path) == {"log.swap": {0}} | each(KINDS, 0)
+
+
+@pytest.mark.parametrize("batches", [b"", data(0), data(0) + data(1)])
+def test_no_index_of_a_segment_outlives_its_swap(tmp_path: Path, batches: bytes) -> None:
+    """Compaction may leave an empty segment in its place, whose offsets cover nothing."""
+    segment(tmp_path, 0)
+    segment(tmp_path, 10)
+    for kind in ("log", "index", "timeindex"):
+        (tmp_path / f"{0:020d}.{kind}.swap").write_bytes(batches if kind == "log" else b"new")
+
+    clear_leftovers(tmp_path)
+
+    assert (tmp_path / f"{0:020d}.log").read_bytes() == batches
+    assert (tmp_path / f"{0:020d}.index").read_bytes() == b"new"
+    assert files(tmp_path)["txnindex"] == {10}
+    assert files(tmp_path)["log"] == {0, 10}
+
+
+def test_of_a_large_swap_little_is_kept_in_memory(tmp_path: Path) -> None:
+    batch, count = np.frombuffer(data(0), np.uint8), 300_000
+    batches = np.tile(batch, (count, 1))
+    batches[:, :8] = np.arange(count, dtype=">i8").view(np.uint8).reshape(count, 8)
+    batches.tofile(tmp_path / f"{0:020d}.log.swap")
+    for base in (count - 1, count):
+        segment(tmp_path, base)
+
+    tracemalloc.start()
+    try:
+        clear_leftovers(tmp_path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert files(tmp_path)["log"] == {0, count}
+    assert peak < 20 << 20

@@ -20,12 +20,12 @@ ENTRY, TIME_ENTRY = struct.Struct(">ii"), struct.Struct(">qi")
 
 
 class Closed:
-    """A closed segment of offsets 10 to 14, the last of which aborts a transaction; and what was told of it."""
+    """A closed segment of `count` batches from offset 10 on, then the abort of a transaction; what was told of it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, count: int = 4) -> None:
         self.segment = LogSegment(10, directory)
-        batches = [data(10 + i, 1, i, timestamp=TIME + i % 3, transactional=True) for i in range(4)]
-        self.segment.log_path.write_bytes(b"".join(batches) + marker(14, 1, ABORT, timestamp=TIME))
+        batches = [data(10 + i, 1, i, timestamp=TIME + i % 3, transactional=True) for i in range(count)]
+        self.segment.log_path.write_bytes(b"".join(batches) + marker(10 + count, 1, ABORT, timestamp=TIME))
         rebuild_indexes(self.segment, index_interval_bytes=0).write_indexes(self.segment)
         self.before = self.contents()
         self.told: list[Mending] = []
@@ -92,6 +92,57 @@ def test_an_offset_index_that_is_only_sparser_stays(closed: Closed) -> None:
 
     assert closed.positions() == [0, 0, SIZE, SIZE]
     assert (closed.told, closed.segment.offset_index_path.read_bytes()) == ([], sparser)
+
+
+@pytest.mark.parametrize("content", [b"", bytes(80), ENTRY.pack(1, SIZE)])
+def test_an_offset_index_that_ends_too_early_is_built_anew(tmp_path: Path, content: bytes) -> None:
+    """As long as it is empty, each read begins at the start of the segment."""
+    closed = Closed(tmp_path, count=40)
+    path = closed.segment.offset_index_path
+    path.write_bytes(content)
+
+    assert closed.indexes.position(closed.segment, 12) == 2 * SIZE
+    assert closed.indexes.position(closed.segment, 49) == 39 * SIZE
+
+    assert [mending.path for mending in closed.told] == [path]
+    assert "ends too early" in closed.told[0].fault
+    assert closed.contents() == closed.before
+
+
+@pytest.mark.parametrize(("interval", "positions"), [(3 * SIZE, []), (10 * SIZE, [11, 22]), (10 * SIZE, [11, 22, 33])])
+def test_an_offset_index_of_another_interval_stays(tmp_path: Path, interval: int, positions: list[int]) -> None:
+    closed = Closed(tmp_path, count=40 if positions else 4)
+    content = b"".join(ENTRY.pack(i, i * SIZE) for i in positions)
+    closed.segment.offset_index_path.write_bytes(content)
+    told: list[Mending] = []
+
+    SegmentIndexes(interval, told.append).position(closed.segment, 13)
+
+    assert (told, closed.segment.offset_index_path.read_bytes()) == ([], content)
+
+
+def test_one_large_batch_needs_no_entry(tmp_path: Path) -> None:
+    segment = LogSegment(0, tmp_path)
+    segment.log_path.write_bytes(data(0, count=200))
+    segment.offset_index_path.touch()
+    told: list[Mending] = []
+
+    assert SegmentIndexes(8, told.append).position(segment, 150) == 0
+    assert told == []
+
+
+def test_an_index_that_ends_too_early_stays_where_the_log_is_broken(tmp_path: Path) -> None:
+    closed = Closed(tmp_path, count=40)
+    content = bytearray(closed.segment.log_path.read_bytes())
+    content[20 * SIZE - 1] ^= 1
+    closed.segment.log_path.write_bytes(content)
+    early = ENTRY.pack(1, SIZE)
+    closed.segment.offset_index_path.write_bytes(early)
+
+    for _ in range(2):
+        assert closed.indexes.position(closed.segment, 49) == SIZE
+        assert closed.indexes.position(closed.segment, 10) == 0
+    assert (closed.told, closed.segment.offset_index_path.read_bytes()) == ([], early)
 
 
 def test_up_to_where_a_log_is_broken_as_well_it_is_found(closed: Closed) -> None:

@@ -31,13 +31,14 @@ from support.remote_logs import (
 from tiered_storage.errors import DeletionRefusedError, OffsetOutOfRangeError, RemoteStorageError, StoreMismatchError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, write_leader_epochs
 from tiered_storage.kafka_log.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
-from tiered_storage.remote_log.expiry import DeletionReport, ExpiryPlan, plan_expiry
+from tiered_storage.remote_log.expiry import ExpiryPlan, plan_expiry
 from tiered_storage.remote_log.metadata import Topic
 from tiered_storage.remote_log.model import (
     RemoteLogSegmentMetadata,
     SegmentState,
     TopicIdPartition,
 )
+from tiered_storage.remote_log.object_deletion import DeletionReport
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
@@ -296,14 +297,15 @@ def test_our_log_start_moves_before_anything_is_marked_and_that_before_anything_
     files = a_copied_remote_log(tmp_path, topics=keeping(TOTAL - SEGMENT_BYTES))
     with files.open() as remote_log:
         kind = type(remote_log.segments)
-        update = kind.update_remote_log_segment_metadata
+        update = kind.update_remote_log_segments
         seen: list[tuple[str, int | None, int]] = []
 
-        def watched(self: Any, step: Any, lease: Any) -> RemoteLogSegmentMetadata:
-            seen.append((step.state.name, self.log_start_offset(ORDERS_0), len(files.objects(".log"))))
-            return update(self, step, lease)
+        def watched(self: Any, steps: Any) -> Any:
+            for step, _ in steps:
+                seen.append((step.state.name, self.log_start_offset(ORDERS_0), len(files.objects(".log"))))
+            return update(self, steps)
 
-        monkeypatch.setattr(kind, "update_remote_log_segment_metadata", watched)
+        monkeypatch.setattr(kind, "update_remote_log_segments", watched)
         expire(remote_log)
 
     assert seen == [(DELETING, 10, 3), ("DELETE_SEGMENT_FINISHED", 10, 2)]
@@ -432,30 +434,6 @@ def test_nothing_is_marked_or_deleted_while_deletions_are_stopped(tmp_path: Path
             remote_log.deletions.delete_marked("expire")
 
     assert len(files.objects()) == objects
-
-
-def test_a_stop_holds_from_the_next_segment_on_and_the_lease_is_given_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = a_copied_remote_log(tmp_path, topics=keeping(1))
-    with files.open() as remote_log:
-        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
-        remote_log.deletions.mark_expired(plans, "expire")
-        delete = ObjectRemoteStorageManager.delete_log_segment_data
-
-        def stopped_behind(self: ObjectRemoteStorageManager, metadata: RemoteLogSegmentMetadata) -> None:
-            delete(self, metadata)
-            remote_log.safety.stop("enough", "ada")
-
-        monkeypatch.setattr(ObjectRemoteStorageManager, "delete_log_segment_data", stopped_behind)
-        with pytest.raises(DeletionRefusedError, match="enough"):
-            remote_log.deletions.delete_marked("expire")
-
-        assert len(files.objects(".log")) == 2
-        remote_log.leases.release(remote_log.leases.acquire(ORDERS_0, "another", 1000))
-        remote_log.safety.lift("ada")
-        monkeypatch.undo()
-        assert len(remote_log.deletions.delete_marked("expire").deleted) == 2
 
 
 def test_deletion_that_was_forbidden_since_the_mark_deletes_nothing(tmp_path: Path) -> None:

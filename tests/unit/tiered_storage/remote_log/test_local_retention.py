@@ -445,6 +445,11 @@ def test_a_stop_holds_from_the_next_partition_on(tmp_path: Path, monkeypatch: py
             remote_log.safety.stop("", "ada")
 
         monkeypatch.setattr(LogDirectoryTrim, "trim", stopped_behind)
+        report = remote_log.deletions.enforce_local_retention(plans)
+
+        assert report.stopped is not None
+        assert "no reason given" in report.stopped
+        assert len(report.trimmed) == 1
         with pytest.raises(DeletionRefusedError, match="no reason given"):
             remote_log.deletions.enforce_local_retention(plans)
 

@@ -22,6 +22,7 @@ from tiered_storage.errors import (
     RemoteStorageFullError,
     RemoteStorageRefusedError,
 )
+from tiered_storage.remote_log.storage import local_directory
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.object_names import parse_object_name, segment_object_names
 
@@ -91,6 +92,7 @@ def test_a_limit_of_the_process_is_no_room_either(root: Path) -> None:
     program = """
 import resource, sys
 from pathlib import Path
+from tiered_storage.remote_log.storage import local_directory
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 LocalDirectory(Path(sys.argv[1])).put("a/b", 100_000, iter([memoryview(bytes(100_000))]))
@@ -195,6 +197,7 @@ def test_what_a_killed_process_leaves_is_known_by_its_name(root: Path) -> None:
     program = """
 import sys, time
 from pathlib import Path
+from tiered_storage.remote_log.storage import local_directory
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 
 def chunks():
@@ -218,7 +221,7 @@ LocalDirectory(Path(sys.argv[1])).put(sys.argv[2], 100_000, chunks())
     assert parsed is not None
     assert parsed.temporary
     assert parsed.segment_id == metadata.segment_id
-    directory.discard_unfinished(names.stem)
+    directory.discard_unfinished_many([names.stem])
     assert list(directory.list()) == []
 
 
@@ -226,7 +229,7 @@ def test_only_temporary_files_of_the_same_object_are_discarded(directory: LocalD
     put(directory, "folder/a.log", b"x")
     for name in ("a.log.0123456789abcdef.tmp", "b.log.0123456789abcdef.tmp", "a.log.tmp"):
         (root / "folder" / name).write_bytes(b"half")
-    directory.discard_unfinished("folder/a")
+    directory.discard_unfinished_many(["folder/a"])
     assert {found.name for found in directory.list()} == {
         "folder/a.log", "folder/a.log.tmp", "folder/b.log.0123456789abcdef.tmp"
     }  # fmt: skip
@@ -235,7 +238,7 @@ def test_only_temporary_files_of_the_same_object_are_discarded(directory: LocalD
 def test_a_writer_whose_file_was_discarded_fails_and_leaves_nothing(directory: LocalDirectory) -> None:
     def chunks() -> Iterator[memoryview]:
         yield memoryview(b"half")
-        directory.discard_unfinished(NAME)
+        directory.discard_unfinished_many([NAME])
         yield memoryview(b"half")
 
     with pytest.raises(RemoteStorageError, match="could not rename"):
@@ -277,3 +280,35 @@ def test_symbolic_links_are_not_followed_by_a_listing(directory: LocalDirectory,
     (tmp_path / "elsewhere" / "secret").write_bytes(b"secret")
     (root / "a" / "link").symlink_to(tmp_path / "elsewhere")
     assert {found.name for found in directory.list()} == {"a/b", "a/link"}
+
+
+def test_of_many_deletions_those_that_fail_are_told_and_each_folder_is_synced_once(
+    directory: LocalDirectory, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["a/1", "a/2", "b/1", "b/2"]
+    for name in names:
+        put(directory, name, b"x")
+    (root / "a/stuck").mkdir()
+    synced: list[Path] = []
+    monkeypatch.setattr(local_directory, "sync_directory", synced.append)
+
+    failed = directory.delete_many([*names, "a/stuck"])
+
+    assert list(failed) == ["a/stuck"]
+    assert "could not remove" in str(failed["a/stuck"]) or "may not remove" in str(failed["a/stuck"])
+    assert synced == [root / "a", root / "b"]
+    assert list(directory.list()) == []
+
+
+def test_deletions_in_a_folder_that_cannot_be_synced_are_told_as_failed(
+    directory: LocalDirectory, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a/1", "b/1"):
+        put(directory, name, b"x")
+
+    def broken(folder: Path) -> None:
+        if folder == root / "a":
+            raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(local_directory, "sync_directory", broken)
+    assert list(directory.delete_many(["a/1", "b/1"])) == ["a/1"]

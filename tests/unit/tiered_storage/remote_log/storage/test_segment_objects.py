@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from tiered_storage.errors import (
     ConfigurationError,
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
+    RemoteStorageError,
     RemoteStorageFullError,
 )
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
@@ -32,7 +33,7 @@ class RecordingDirectory(LocalDirectory):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.calls: list[str] = []
-        self.full_for = "nothing"
+        self.full_for = self.stuck = "nothing"
 
     def put(self, name: str, size: int, chunks: Iterator[memoryview], *, more_follows: bool = False) -> WrittenObject:
         self.calls.append(f"put {name.rpartition('.')[2]}{' ...' if more_follows else ''}")
@@ -44,9 +45,10 @@ class RecordingDirectory(LocalDirectory):
         self.calls.append(f"get {name.rpartition('.')[2]} {start}+{length}")
         return super().get_range(name, start, length)
 
-    def delete(self, name: str) -> None:
-        self.calls.append(f"delete {name.rpartition('.')[2]}")
-        super().delete(name)
+    def delete_many(self, names: Sequence[str]) -> Mapping[str, RemoteStorageError]:
+        self.calls.append("delete " + ", ".join(name.rpartition(".")[2] for name in names))
+        stuck = {name: RemoteStorageError(f"{name}: stuck") for name in names if name.endswith(self.stuck)}
+        return {**stuck, **super().delete_many([name for name in names if name not in stuck])}
 
 
 @pytest.fixture
@@ -77,7 +79,49 @@ def test_the_marker_is_removed_first(storage: ObjectRemoteStorageManager, client
     metadata = copy(storage)
     client.calls.clear()
     storage.delete_log_segment_data(metadata)
-    assert client.calls == ["delete commit", "delete indexes", "delete log"]
+    assert client.calls == ["delete commit", "delete indexes, log"]
+
+
+def test_of_many_segments_all_markers_are_removed_first(
+    storage: ObjectRemoteStorageManager, client: RecordingDirectory
+) -> None:
+    segments = [copy(storage), copy(storage)]
+    client.calls.clear()
+
+    assert storage.delete_segments(segments) == {}
+
+    assert client.calls == ["delete commit, commit", "delete indexes, log, indexes, log"]
+    assert list(client.list()) == []
+
+
+@pytest.mark.parametrize("kind", list(ObjectKind))
+def test_a_segment_whose_deletion_fails_is_told_and_holds_up_no_other(
+    storage: ObjectRemoteStorageManager, client: RecordingDirectory, kind: ObjectKind
+) -> None:
+    stuck, other = copy(storage), copy(storage)
+    client.stuck = f"{stuck.segment_id.id}.{kind}"
+
+    failed = storage.delete_segments([stuck, other])
+
+    assert list(failed) == [stuck.segment_id.id]
+    left = {found.name.rpartition(".")[2] for found in client.list() if stuck.segment_id.id in found.name}
+    assert left == ({"log", "indexes", "commit"} if kind is ObjectKind.COMMIT_MARKER else {kind})
+    assert not any(other.segment_id.id in found.name for found in client.list())
+    client.stuck = "nothing"
+    assert storage.delete_segments([stuck, other]) == {}
+    assert list(client.list()) == []
+
+
+def test_where_leftovers_cannot_be_looked_for_no_segment_counts_as_gone(
+    storage: ObjectRemoteStorageManager, client: RecordingDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segments = [copy(storage), copy(storage)]
+
+    def refused(_: object, __: object) -> None:
+        raise RemoteStorageError("the folder cannot be read")
+
+    monkeypatch.setattr(RecordingDirectory, "discard_unfinished_many", refused)
+    assert set(storage.delete_segments(segments)) == {segment.segment_id.id for segment in segments}
 
 
 @pytest.mark.parametrize("kind", list(ObjectKind))
