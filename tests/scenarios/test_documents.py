@@ -32,10 +32,10 @@ def shell(tmp_path: Path) -> Shell:
     }
     shell = Shell(tmp_path / "project", places)
     shell.config.parent.mkdir(parents=True)
-    [settings] = re.findall(r"```yaml\n(.*?)```", (PROJECT / "docs" / "first-run.md").read_text(), re.DOTALL)
+    [text] = re.findall(r"```yaml\n(.*?)```", (PROJECT / "docs" / "first-run.md").read_text(), re.DOTALL)
     for place, path in places.items():
-        settings = settings.replace(place, str(path))
-    shell.config.write_text(settings)
+        text = text.replace(place, str(path))
+    shell.config.write_text(text)
     return shell
 
 
@@ -60,13 +60,13 @@ def test_who_leaves_has_all_that_was_copied(shell: Shell, tmp_path: Path) -> Non
     restored = read_log_directory(tmp_path / "restored")
     assert [(each.topic, each.partition) for each in restored.partitions] == [("orders", 0), ("orders", 1)]
     [script] = re.findall(r"```python\n(.*?)```", (PROJECT / "docs" / "leaving.md").read_text(), re.DOTALL)
-    command = [sys.executable, "-c", script, str(tmp_path / "remote"), str(tmp_path / "segments")]
-    subprocess.run(command, check=True, capture_output=True)
+    words = [sys.executable, "-c", script, str(tmp_path / "remote"), str(tmp_path / "segments")]
+    subprocess.run(words, check=True, capture_output=True)
     brought = sorted(path for path in (tmp_path / "segments").rglob("*") if path.is_file())
     assert len(brought) == 5
     for path in brought:
         assert path.read_bytes() == (tmp_path / "copy" / path.relative_to(tmp_path / "segments")).read_bytes()
-    again = subprocess.run(command, check=False, capture_output=True, text=True)
+    again = subprocess.run(words, check=False, capture_output=True, text=True)
     assert "another segment begins at the same offset" in again.stderr
 
 
