@@ -23,6 +23,7 @@
     │   ├── RemoteStorageFullError     no room at the target
     │   ├── RemoteObjectNotFoundError  an object that should be there is not
     │   └── RemoteObjectCorruptError   an object whose bytes are not those that were sent
+    ├── TargetClusterError             the cluster that a topic is restored into
     └── RemoteMetadataError            the metadata store
         ├── MetadataUnavailableError   locked or out of reach, for a while
         ├── MetadataCorruptError       the metadata store itself is damaged or of a later version
@@ -161,6 +162,12 @@ class RemoteObjectCorruptError(RemoteStorageError):
     """An object whose bytes, size or checksum are not those that were sent."""
 
     retriable = False
+
+
+class TargetClusterError(TieredStorageError):
+    """The cluster that a topic is restored into refused a record, or did not answer; it may later."""
+
+    retriable = True
 
 
 class RemoteMetadataError(TieredStorageError):
