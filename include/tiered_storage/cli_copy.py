@@ -30,8 +30,8 @@ from tiered_storage.remote_log.copy_job import CopyJob
 from tiered_storage.remote_log.copy_plan import CopyPlan, Finding
 from tiered_storage.remote_log.copy_run import BegunCopy
 from tiered_storage.remote_log.expiry import ExpiryPlan
-from tiered_storage.remote_log.local_retention import LocalRetentionPlan
 from tiered_storage.remote_log.job_threads import JobThreads
+from tiered_storage.remote_log.local_retention import LocalRetentionPlan
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.selection import Selection
 
