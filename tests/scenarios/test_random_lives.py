@@ -27,7 +27,6 @@ from support.remote_logs import (
     begin,
     carry_out,
     copy,
-    segments_of,
     unsynced,
 )
 from support.sudden_death import dies_at
@@ -36,7 +35,6 @@ from tiered_storage.remote_log.audit_report import AnomalyKind
 from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_messages import CopyOutcome
 from tiered_storage.remote_log.copy_plan import CopyPlan
-from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.lineage import contradiction
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.remote_log_parts import store_options
@@ -232,8 +230,12 @@ class PartitionLives(RuleBasedStateMachine):
             plan = remote_log.repairs.plan(remote_log.checks.audit(), EVERYTHING)
             report = remote_log.repairs.carry_out(plan, "repair", lambda copies: self.copy_planned(remote_log, copies))
             assert not report.failures, report.failures
-            if any(each.segment_id.id in lost.name for each in finished(segments_of(remote_log))):
+            if not any(each.segment_id.id in lost.name for each in report.retired):
                 lost.write_bytes(content)
+            # What is left of the damaged one would be told of when metadata are made anew.
+            assert not remote_log.deletions.delete_marked("repair").failures
+            # Until the next audit finds nothing, nothing local goes.
+            assert all(anomaly.is_leftover for anomaly in remote_log.checks.audit().anomalies)
             self.look(remote_log)
 
     def objects_of_segments(self) -> list[Path]:
