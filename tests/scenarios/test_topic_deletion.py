@@ -183,8 +183,12 @@ def test_a_topic_that_is_gone_everywhere_else_can_be_deleted_without_disabling_i
     files = a_copied_remote_log(tmp_path, topics={"orders": ENABLED})
     delete_at_the_broker(files)
 
+    assert run_on(files, "read", "orders", 0, "--max-records", 1).exit_code == 0
     assert delete_topic(files).exit_code == 0
+    said = run_on(files, "read", "orders", 0, "--json")
+    assert (said.exit_code, "was deleted by 'tiered-storage delete-topic'" in said.document["message"]) == (1, True)
     assert run_on(files, "expire", "--json").document["deleted"] == 3
     assert files.objects() == []
+    assert run_on(files, "read", "orders", 0).exit_code == 1
     with files.open() as remote_log:
         assert_clean(remote_log)

@@ -114,20 +114,23 @@ class RemoteLogManager(RemoteLogParts):
     def find_partition(self, topic: str, partition: int) -> TopicIdPartition:
         """Return the partition of that name: the local one, or else the remote one.
 
-        Raises ConfigurationError where neither exists, or where several lives of the topic are remote only.
+        Raises ConfigurationError where neither exists, where several lives of the topic are remote only, or where a
+        person deleted the only one.
         """
         for log in self.source.partitions() if self.settings.log_dirs else ():
             if isinstance(log, PartitionLog) and _is_named(log.topic_id_partition, topic, partition):
                 return log.topic_id_partition
         remote = [found for found in self.segments.list_partitions() if _is_named(found, topic, partition)]
-        if len(remote) > 1:
-            # A life that a person deleted is none to choose from.
-            living = [found for found in remote if self.segments.partition_state(found).delete_state is None]
-            remote = living or remote
         if not remote:
             raise ConfigurationError(
                 f"{topic}-{partition} is neither in log.dirs nor in the remote log; "
                 "'tiered-storage topics list' shows what there is"
+            )
+        remote = [found for found in remote if self.segments.partition_state(found).delete_state is None]
+        if not remote:
+            raise ConfigurationError(
+                f"{topic}-{partition} is not in log.dirs, and everything remote of it was deleted by 'tiered-storage "
+                "delete-topic', or will be by the next run of expire"
             )
         if len(remote) > 1:
             ids = ", ".join(found.topic_id for found in remote)
