@@ -96,7 +96,7 @@ class AirflowPages:
 
     def open_report(self, dag_id: str, run_id: str, task_id: str) -> None:
         """Go to a task and from there, by its link, to the report of its run."""
-        self.page.goto(f"{self._run_url(dag_id, run_id)}/tasks/{task_id}")
+        self.page.goto(f"{self._run_url(dag_id, run_id)}/tasks/{task_id}/details")
         link = self.page.get_by_role("link", name="Report", exact=True)
         expect(link).to_be_visible()
         target = link.get_attribute("href") or ""
