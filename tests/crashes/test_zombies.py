@@ -33,8 +33,8 @@ COPY_POINTS = [
     CrashPoint.AFTER_DATA,
     CrashPoint.AFTER_INDEXES,
     CrashPoint.AFTER_MARKER,
-    CrashPoint.BEFORE_HEARTBEAT,
-    CrashPoint.AFTER_HEARTBEAT,
+    CrashPoint.AFTER_RESULT,
+    CrashPoint.AFTER_DOCUMENT,
     CrashPoint.BEFORE_FINISHED,
 ]
 EXPIRY_POINTS = [
@@ -89,12 +89,23 @@ def test_a_copy_that_wakes_up_after_its_lease_was_taken_over_commits_nothing(
     assert_settled(files)
 
 
-def test_a_copy_that_wakes_up_after_all_is_committed_does_no_harm(site: CrashSite) -> None:
+@pytest.mark.parametrize(
+    "point",
+    [
+        CrashPoint.AFTER_FINISHED,
+        CrashPoint.BEFORE_HEARTBEAT,
+        CrashPoint.AFTER_HEARTBEAT,
+        CrashPoint.BEFORE_RELEASE,
+        CrashPoint.AFTER_RELEASE,
+    ],
+)
+def test_a_copy_that_wakes_up_after_all_is_committed_does_no_harm(site: CrashSite, point: CrashPoint) -> None:
     files = site.new(PARTITIONS)
-    zombie = site.programs.stop("copy", "--config", files.config, at=CrashPoint.BEFORE_RELEASE)
+    zombie = site.programs.stop("copy", "--json", "--config", files.config, at=point)
     site.clock.move_by(LEASE_MS + 1)
     run(files, "copy")
-    assert continued(files, zombie) == 1
+    assert continued(files, zombie) == 0
+    assert len(zombie.rows) == len(ALL)
     site.clock.move_by(GRACE_MS + 1)
     run(files, "expire")
     assert_settled(files)

@@ -70,7 +70,7 @@ def begin_copy(
     taken = leases.acquire_many(planned, owner, lease_duration_ms)
     begun: list[_BegunPartition] = []
     try:
-        raise_first(outdated_leases(storage, taken.granted))
+        raise_first(outdated_leases(storage, leases, taken.granted))
         for lease in taken.granted:
             partition = lease.topic_id_partition
             begun.append(
@@ -78,7 +78,7 @@ def begin_copy(
                     lease, planned[partition], seen.get(partition, ()), plan.replacing, metadata, clock, new_segment_id
                 )
             )
-        _keep_in_store(begun, storage, clock())
+        _keep_in_store(begun, storage, leases, clock())
         refused = _write(begun, metadata)
     except BaseException:
         leases.release_many(taken.granted)
@@ -214,9 +214,9 @@ def _first_readable(segments: Iterable[RemoteLogSegmentMetadata], log_start: int
     )
 
 
-def _keep_in_store(begun: Sequence[_BegunPartition], storage: RemoteStorageManager, now: int) -> None:
+def _keep_in_store(begun: Sequence[_BegunPartition], storage: RemoteStorageManager, leases: Leases, now: int) -> None:
     changed = [(each.lease, each.stored) for each in begun if each.stored is not None]
-    raise_first(write_partition_states(storage, changed, now))
+    raise_first(write_partition_states(storage, leases, changed, now))
 
 
 def _write(begun: Sequence[_BegunPartition], metadata: RemoteLogMetadataManager) -> dict[TopicIdPartition, str]:

@@ -129,7 +129,9 @@ class RemoteLogDeletions:
         leases = self.parts.leases
         lease = leases.acquire(partition, f"local retention {random_uuid()}", self.parts.settings.lease_duration_ms)
         try:
-            write_partition_state(self.parts.storage, lease, replace(state, lineage=lineage), self.parts.clock())
+            write_partition_state(
+                self.parts.storage, self.parts.leases, lease, replace(state, lineage=lineage), self.parts.clock()
+            )
             self.parts.segments.put_lineage(partition, lineage, lease)
         finally:
             leases.release(lease)
@@ -189,7 +191,7 @@ class RemoteLogDeletions:
         state = self.parts.segments.partition_state(partition)
         if plan.new_log_start > (state.log_start_offset or 0):
             moved = replace(state, log_start_offset=plan.new_log_start)
-            write_partition_state(self.parts.storage, lease, moved, self.parts.clock())
+            write_partition_state(self.parts.storage, self.parts.leases, lease, moved, self.parts.clock())
 
     def delete_marked(self, owner: str, selection: Selection = EVERYTHING) -> DeletionReport:
         """Delete the objects of every marked segment; see delete_marked.

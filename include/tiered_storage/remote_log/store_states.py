@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias, TypeVar
 
-from tiered_storage.errors import OutdatedMetadataError, RemoteStorageError
+from tiered_storage.errors import LeaseLostError, OutdatedMetadataError, RemoteStorageError
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import Lease, PartitionState, TopicIdPartition
 from tiered_storage.remote_log.storage import RemoteStorageManager
@@ -22,7 +22,8 @@ from tiered_storage.remote_log.storage.segment_objects import ListedObject, Obje
 
 REQUESTS_AT_ONCE = 8
 
-Refusals: TypeAlias = Mapping[TopicIdPartition, RemoteStorageError | OutdatedMetadataError]
+Refusal: TypeAlias = RemoteStorageError | OutdatedMetadataError | LeaseLostError
+Refusals: TypeAlias = Mapping[TopicIdPartition, Refusal]
 """Why something could not be done, by partition."""
 
 Item = TypeVar("Item")
@@ -34,11 +35,13 @@ def documents_of(storage: RemoteStorageManager) -> PartitionDocuments | None:
     return storage.partition_documents if isinstance(storage, ObjectRemoteStorageManager) else None
 
 
-def write_partition_state(storage: RemoteStorageManager, lease: Lease, state: PartitionState, now: int) -> None:
+def write_partition_state(
+    storage: RemoteStorageManager, leases: Leases, lease: Lease, state: PartitionState, now: int
+) -> None:
     """Let the store know `state` of the lease's partition, at `now` (ms), unless it does already.
 
     To be called before the metadata's log start or deletion move to what `state` says. Raises what the store raises,
-    and OutdatedMetadataError where a later lease wrote there.
+    and where a later lease wrote there, LeaseLostError, or OutdatedMetadataError where `leases` never gave that one.
     """
     documents = documents_of(storage)
     if documents is None:
@@ -46,20 +49,21 @@ def write_partition_state(storage: RemoteStorageManager, lease: Lease, state: Pa
     partition = lease.topic_id_partition
     known = documents.read(partition)
     if known is not None and known.fencing_number > lease.fencing_number:
+        leases.check(lease)
         raise outdated(partition, known.fencing_number, lease.fencing_number)
     if known is None or known.state != state:
         documents.write(PartitionDocument(partition, lease.fencing_number, state, now))
 
 
 def write_partition_states(
-    storage: RemoteStorageManager, states: Sequence[tuple[Lease, PartitionState]], now: int
+    storage: RemoteStorageManager, leases: Leases, states: Sequence[tuple[Lease, PartitionState]], now: int
 ) -> Refusals:
     """Do the same for many, some at once; return what went wrong, by partition."""
 
-    def write(item: tuple[Lease, PartitionState]) -> RemoteStorageError | OutdatedMetadataError | None:
+    def write(item: tuple[Lease, PartitionState]) -> Refusal | None:
         try:
-            write_partition_state(storage, *item, now)
-        except (RemoteStorageError, OutdatedMetadataError) as error:
+            write_partition_state(storage, leases, *item, now)
+        except (RemoteStorageError, OutdatedMetadataError, LeaseLostError) as error:
             return error
         return None
 
@@ -69,23 +73,24 @@ def write_partition_states(
     }
 
 
-def outdated_leases(storage: RemoteStorageManager, leases: Iterable[Lease]) -> Refusals:
-    """Return the partitions of `leases`, just taken, of which the store knows such a lease already, or cannot be asked.
+def outdated_leases(storage: RemoteStorageManager, leases: Leases, taken: Iterable[Lease]) -> Refusals:
+    """Return the partitions of `taken` leases of which the store knows such a one already, or cannot be asked.
 
-    One short listing a partition.
+    A lease that somebody else has taken over by now is lost, and no sign of age. One short listing a partition.
     """
     documents = documents_of(storage)
     if documents is None:
         return {}
-    held = list(leases)
+    held = list(taken)
 
-    def look(lease: Lease) -> RemoteStorageError | OutdatedMetadataError | None:
+    def look(lease: Lease) -> Refusal | None:
         try:
             number = documents.newest_number(lease.topic_id_partition)
-        except RemoteStorageError as error:
+            if number is None or number < lease.fencing_number:
+                return None
+            leases.check(lease)
+        except (RemoteStorageError, LeaseLostError) as error:
             return error
-        if number is None or number < lease.fencing_number:
-            return None
         return outdated(lease.topic_id_partition, number, lease.fencing_number - 1)
 
     errors = _at_once(look, held)

@@ -132,7 +132,7 @@ class PartitionDeletion:
         partition = lease.topic_id_partition
         now = self.clock()
         ensure_not_outdated(partition, self.storage, self.metadata, self.leases)
-        _take_step(lease, PartitionDeleteState.STARTED, self.metadata, self.storage, now)
+        _take_step(lease, PartitionDeleteState.STARTED, self.metadata, self.leases, self.storage, now)
         going = finished(self.metadata.list_remote_log_segments(partition))
         steps = [
             (RemoteLogSegmentMetadataUpdate(segment.segment_id, SegmentState.DELETE_SEGMENT_STARTED, now), lease)
@@ -182,7 +182,7 @@ def _mark(
     try:
         gate.ensure(partition, DeletionKind.REMOTE)
         ensure_not_outdated(partition, storage, metadata, leases)
-        _take_step(lease, PartitionDeleteState.MARKED, metadata, storage, clock())
+        _take_step(lease, PartitionDeleteState.MARKED, metadata, leases, storage, clock())
     finally:
         leases.release(lease)
 
@@ -191,13 +191,14 @@ def _take_step(
     lease: Lease,
     step: PartitionDeleteState,
     metadata: RemoteLogMetadataManager,
+    leases: Leases,
     storage: RemoteStorageManager,
     now: int,
 ) -> None:
     """Take a step in the metadata, after the store knows of it: it leads."""
     partition = lease.topic_id_partition
     state = metadata.partition_state(partition)
-    write_partition_state(storage, lease, replace(state, delete_state=step), now)
+    write_partition_state(storage, leases, lease, replace(state, delete_state=step), now)
     metadata.put_remote_partition_delete_metadata(RemotePartitionDeleteMetadata(partition, step, now), lease)
 
 

@@ -90,6 +90,7 @@ def test_metadata_that_are_older_than_the_store_are_wrong(tmp_path: Path) -> Non
     with files.open() as remote_log:
         write_partition_state(
             remote_log.storage,
+            remote_log.leases,
             held_by(remote_log, "later"),
             replace(remote_log.segments.partition_state(ORDERS_0), log_start_offset=10),
             NOW,

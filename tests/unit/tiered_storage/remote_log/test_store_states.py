@@ -20,7 +20,7 @@ from support.remote_logs import (
     segments_of,
     states_of,
 )
-from tiered_storage.errors import OutdatedMetadataError, RemoteStorageError
+from tiered_storage.errors import LeaseLostError, OutdatedMetadataError, RemoteStorageError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, read_leader_epochs, write_leader_epochs
 from tiered_storage.remote_log.model import PartitionState
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
@@ -28,6 +28,7 @@ from tiered_storage.remote_log.storage.partition_document import PartitionDocume
 from tiered_storage.remote_log.store_states import (
     documents_of,
     ensure_not_outdated,
+    outdated_leases,
     write_partition_state,
     write_partition_states,
 )
@@ -104,15 +105,38 @@ def test_a_state_is_written_once_and_never_over_a_later_holders(tmp_path: Path) 
     with a_copied_remote_log(tmp_path).open() as remote_log:
         early, late = held_by(remote_log, "run"), held_by(remote_log, "run")
         moved = PartitionState(10, ONE_LEADER)
-        write_partition_state(remote_log.storage, late, moved, 7)
-        write_partition_state(remote_log.storage, late, moved, 8)
+        write_partition_state(remote_log.storage, remote_log.leases, late, moved, 7)
+        write_partition_state(remote_log.storage, remote_log.leases, late, moved, 8)
         assert document(remote_log) == PartitionDocument(ORDERS_0, late.fencing_number, moved, 7)
 
-        with pytest.raises(OutdatedMetadataError, match=f"orders-0: lease {late.fencing_number} has written"):
-            write_partition_state(remote_log.storage, early, PartitionState(20), 9)
-        [(partition, error)] = write_partition_states(remote_log.storage, [(early, PartitionState(20))], 9).items()
-        assert (partition, type(error)) == (ORDERS_0, OutdatedMetadataError)
-        assert write_partition_states(remote_log.storage, [], 9) == {}
+        with pytest.raises(LeaseLostError, match="was taken over"):
+            write_partition_state(remote_log.storage, remote_log.leases, early, PartitionState(20), 9)
+        early_state = [(early, PartitionState(20))]
+        [(partition, error)] = write_partition_states(remote_log.storage, remote_log.leases, early_state, 9).items()
+        assert (partition, type(error)) == (ORDERS_0, LeaseLostError)
+        assert write_partition_states(remote_log.storage, remote_log.leases, [], 9) == {}
+
+
+def test_a_document_of_a_lease_that_was_never_given_is_not_written_over(tmp_path: Path) -> None:
+    with a_copied_remote_log(tmp_path).open() as remote_log:
+        lease = held_by(remote_log, "run")
+        number = lease.fencing_number + 2
+        documents = documents_of(remote_log.storage)
+        assert documents is not None
+        documents.write(PartitionDocument(ORDERS_0, number, PartitionState(10), 7))
+        with pytest.raises(OutdatedMetadataError, match=f"orders-0: lease {number} has written"):
+            write_partition_state(remote_log.storage, remote_log.leases, lease, PartitionState(20), 9)
+
+
+def test_a_lease_that_was_taken_over_by_a_writer_is_lost_and_no_sign_of_age(tmp_path: Path) -> None:
+    with a_copied_remote_log(tmp_path).open() as remote_log:
+        early, late = held_by(remote_log, "run"), held_by(remote_log, "run")
+        assert outdated_leases(remote_log.storage, remote_log.leases, [late]) == {}
+        write_partition_state(remote_log.storage, remote_log.leases, late, PartitionState(10, ONE_LEADER), 7)
+        [error] = outdated_leases(remote_log.storage, remote_log.leases, [early]).values()
+        assert isinstance(error, LeaseLostError)
+        [error] = outdated_leases(remote_log.storage, remote_log.leases, [late]).values()
+        assert isinstance(error, OutdatedMetadataError)
 
 
 def restored_from_last_week(files: RemoteLogFiles) -> None:
@@ -190,8 +214,9 @@ def test_a_storage_manager_of_ones_own_has_nothing_to_hold_metadata_against(tmp_
     own = Own()
     with a_copied_remote_log(tmp_path).open() as remote_log:
         lease = held_by(remote_log, "run")
-        write_partition_state(own, lease, PartitionState(10), 7)  # type: ignore[arg-type]
-        assert write_partition_states(own, [(lease, PartitionState(10))], 7) == {}  # type: ignore[arg-type]
+        leases = remote_log.leases
+        write_partition_state(own, leases, lease, PartitionState(10), 7)  # type: ignore[arg-type]
+        assert write_partition_states(own, leases, [(lease, PartitionState(10))], 7) == {}  # type: ignore[arg-type]
         assert ensure_not_outdated(ORDERS_0, own, remote_log.segments, remote_log.leases) == []  # type: ignore[arg-type]
         known = document(remote_log)
         assert known is not None
