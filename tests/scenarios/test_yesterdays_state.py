@@ -58,16 +58,21 @@ def test_each_golden_state_is_of_its_schema(number: int, schema: str) -> None:
     assert schema_of(generation(number)) == schema
 
 
-def test_the_golden_state_is_migrated(root: Path) -> None:
+@pytest.mark.parametrize(("number", "schema"), GENERATIONS.items())
+def test_the_golden_state_is_migrated_and_kept_as_it_was(number: int, schema: str, tmp_path: Path) -> None:
+    root = taken_up(number, tmp_path / "site")
     with open_at(root):
         pass
     assert schema_of(root) == SCHEMA_VERSION
-    assert schema_in(kept_copy(root)) == "0001"
+    assert kept_copy(root).exists() == (schema != SCHEMA_VERSION)
+    assert schema == SCHEMA_VERSION or schema_in(kept_copy(root)) == schema
     with open_at(root):
         pass
 
 
-def test_the_copy_from_before_the_migration_is_a_way_back(root: Path) -> None:
+@pytest.mark.parametrize("number", [number for number, schema in GENERATIONS.items() if schema != SCHEMA_VERSION])
+def test_the_copy_from_before_the_migration_is_a_way_back(number: int, tmp_path: Path) -> None:
+    root = taken_up(number, tmp_path / "site")
     with open_at(root) as remote_log:
         migrated = segments_of(remote_log, PAYMENTS_0)
     for left in root.glob("state/remote_log_metadata.db*"):
