@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from airflow.sdk import Param, dag
 
-from tiered_storage_airflow.forms import DRY_RUN, SETTINGS, dry_run_param, settings_param, topic_param
+from tiered_storage_airflow.forms import DRY_RUN, SETTINGS, dry_run_param, reason_param, settings_param, topic_param
 from tiered_storage_airflow.operators.deletion import MarkTopicDeletedOperator, PlanTopicDeletionOperator
 from tiered_storage_airflow.task_defaults import ONCE
 
@@ -25,7 +25,7 @@ from tiered_storage_airflow.task_defaults import ONCE
             None, type=["null", "string"], title="Topic id", description="Which life, where it had several."
         ),
         "dry_run": dry_run_param("Only show what would go", default=True),
-        "confirmation": Param("", type="string", title="Confirmation", description="The topic's name once more."),
+        "confirmation": reason_param("Confirmation", "The topic's name once more, where it is to go."),
         "settings": settings_param(),
     },
     doc_md=__doc__,
@@ -38,7 +38,7 @@ def delete_topic() -> None:
         task_id="mark_deleted",
         plan=plan.output,
         topic="{{ params.topic }}",
-        confirmation="{{ params.confirmation }}",
+        confirmation="{{ params.confirmation or '' }}",
     )
 
 

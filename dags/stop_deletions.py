@@ -27,7 +27,7 @@ from tiered_storage_airflow.task_defaults import RETRIED
     doc_md=__doc__,
 )
 def stop_deletions() -> None:
-    StopDeletionsOperator(task_id="switch", lift="{{ params.lift }}", reason="{{ params.reason }}")
+    StopDeletionsOperator(task_id="switch", lift="{{ params.lift }}", reason="{{ params.reason or '' }}")
 
 
 stop_deletions()

@@ -80,8 +80,8 @@ def topic_param() -> Param:
 
 
 def reason_param(title: str, description: str) -> Param:
-    """Return a field for words that are kept."""
-    return Param("", type="string", maxLength=1000, title=title, description=description)
+    """Return a field for words, which may be left empty."""
+    return Param(None, type=["null", "string"], maxLength=1000, title=title, description=description)
 
 
 def word_param(name: str, description: str) -> Param:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -93,6 +93,30 @@ class AirflowPages:
         """Wrap the lines of the log that is shown, and close the traceback below the message with `words`."""
         self.page.keyboard.press("w")
         self.page.get_by_text(words).first.click()
+
+    def open_report(self, dag_id: str, run_id: str, task_id: str) -> None:
+        """Go to a task and from there, by its link, to the report of its run."""
+        self.page.goto(f"{self._run_url(dag_id, run_id)}/tasks/{task_id}")
+        link = self.page.get_by_role("link", name="Report", exact=True)
+        expect(link).to_be_visible()
+        target = link.get_attribute("href") or ""
+        self.page.goto(target if target.startswith("http") else f"{self.url}{target}")
+        expect(self.page.get_by_text("Files of the run")).to_be_visible()
+
+    def fill_connection_form(self, connection_type: str, fields: Mapping[str, str]) -> None:
+        """Open the form for a new connection of the type of that name, and fill its own fields in."""
+        self.page.goto(f"{self.url}/connections")
+        self.page.get_by_role("button", name="Add Connection").click()
+        dialog = self.page.get_by_role("dialog")
+        dialog.locator("input[name=connection_id]").fill("remote_storage_elsewhere")
+        dialog.get_by_role("combobox").click()
+        self.page.keyboard.type(connection_type)
+        self.page.get_by_role("option", name=connection_type, exact=True).click()
+        dialog.get_by_text("Extra Fields", exact=True).click()
+        for name, value in fields.items():
+            field = dialog.locator(f"[name=element_{name}]")
+            field.fill(value)
+            expect(field).to_have_value(value)
 
     def fill_trigger_form(self, dag_id: str, *, topics: str | None = None, dry_run: bool = False) -> Locator:
         """Open the form for a single run and fill it in; return the button that starts the run."""

@@ -105,6 +105,7 @@ class Stage:
         by_command_line = self.backfill_by_command_line()
         dry_run = self.dry_run()
         red_run = self.red_run()
+        self.connection_form()
         return Seen(
             self.start,
             by_browser,
@@ -145,6 +146,16 @@ class Stage:
         self.pages.picture("copy-run", height=640)
         self.pages.open_mapped(DAG, run_id, "commit_metadata")
         self.pages.picture("commit-names", height=640)
+        self.pages.open_log(DAG, run_id, "copy", "in the end:")
+        self.pages.picture("copy-progress", height=640)
+        self.pages.open_report(DAG, run_id, "announce")
+        self.pages.picture("run-report", height=520)
+
+    def connection_form(self) -> None:
+        """Fill the form of our own connection type in."""
+        fields = {"endpoint_url": "https://minio.example:9000", "region_name": "eu-central-1"}
+        self.pages.fill_connection_form("Remote storage (Remote Log)", fields)
+        self.pages.picture("connection-form", height=840)
 
     def backfill_by_command_line(self) -> Backfilled:
         """Ask Airflow's command line for a backfill, twice."""

@@ -20,10 +20,13 @@ PICTURES = (
     "backfill-form",
     "backfill-runs",
     "commit-names",
+    "connection-form",
+    "copy-progress",
     "copy-run",
     "dags",
     "dry-run",
     "red-run",
+    "run-report",
     "trigger-form",
 )
 

@@ -146,8 +146,10 @@ def test_a_lease_of_another_partition_is_refused(store: SqlMetadataStore, lease:
     ("told", "kept"),
     [
         ((), LINEAGE),
-        # A broker that was trimmed has forgotten where epoch 3 began, and the ones before it.
-        ((EpochEntry(3, 2**40 + 7), EpochEntry(5, 2**41)), (*LINEAGE[:2], EpochEntry(5, 2**41))),
+        # A broker that was trimmed has forgotten where epoch 4 began, and the ones before it.
+        ((EpochEntry(4, 2**40 + 7), EpochEntry(5, 2**41)), (*LINEAGE, EpochEntry(5, 2**41))),
+        # The log of leader 4 was given up: where it parted from this one nobody knows.
+        ((EpochEntry(3, 2**40 + 7), EpochEntry(5, 2**41)), (EpochEntry(3, 2**40 + 7), EpochEntry(5, 2**41))),
         # A later leader cut what those before it had written.
         ((EpochEntry(9, 1),), (LINEAGE[0], EpochEntry(9, 1))),
         ((EpochEntry(9, 0),), (EpochEntry(9, 0),)),

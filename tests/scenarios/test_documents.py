@@ -85,3 +85,8 @@ def test_an_upgrade_keeps_a_backup_and_leads_back(shell: Shell) -> None:
     for path in (backup, shell.folder / ".state" / "remote_log_metadata.db"):
         with open_metadata_store(f"sqlite:///{path}", wall_clock) as store:
             assert len(list(store.segments.list_partitions())) == 3
+
+
+@pytest.mark.parametrize("document", ["../README.md", "operations.md"])
+def test_short_ways_work_as_well(shell: Shell, document: str) -> None:
+    assert len(shell.type_all(document)) >= 2

@@ -134,7 +134,7 @@ def test_an_older_replicas_directory_is_not_believed(brokers: Brokers, files: Re
         [finding] = plan.unreadable
         assert finding.partition == "orders-0"
         assert "its last leader epoch is 0, and it reaches up to offset 34" in finding.message
-        assert "epoch 1 is known, which began at offset 15" in finding.message
+        assert "epoch 1 is known, by whose log offset 15 is of epoch 1 and not of epoch 0" in finding.message
         for planned, findings in (
             remote_log.deletions.plan_local_retention(EVERYTHING, NOW + 10**12),
             remote_log.deletions.plan_expiry(EVERYTHING, NOW + 10**12),

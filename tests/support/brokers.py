@@ -6,7 +6,7 @@ them, wherever its log begins. A broker is stopped whenever nobody calls it, wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,7 +71,11 @@ class Brokers:
         with unsynced(), LogDirectoryWriter.open(self.directory(number), LOG_CONFIG, clock=lambda: NOW) as writer:
             log = writer.log(self.topic, 0)
             yield log
-            log.update_high_watermark(log.log_end_offset)
+            end, epochs = log.log_end_offset, log.leader_epochs
+            log.update_high_watermark(end)
+        # A log that is opened forgets an epoch in which nothing was written yet; who leads begins it anew.
+        if number == self.leader and (not epochs or epochs[-1].epoch < self.epoch):
+            self._begin_epoch(epochs, end)
 
     def append(self, batches: int = 1) -> None:
         """Let the leader take so many batches."""
@@ -112,9 +116,11 @@ class Brokers:
         """Let a broker lead a new epoch with the log that it has: what it lacks is lost, what only it has is back."""
         self.epoch += 1
         self.leader = number
-        with self.log(number) as log:
-            end, epochs = log.log_end_offset, log.leader_epochs
-        checkpoint = self.partition_directory(number) / "leader-epoch-checkpoint"
+        with self.log(number):
+            pass
+
+    def _begin_epoch(self, epochs: Sequence[EpochEntry], end: int) -> None:
+        checkpoint = self.partition_directory(self.leader) / "leader-epoch-checkpoint"
         before = (entry for entry in epochs if entry.start_offset < end)
         write_leader_epochs(checkpoint, [*before, EpochEntry(self.epoch, end)])
 

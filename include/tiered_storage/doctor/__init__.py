@@ -6,7 +6,8 @@ What is missing is not made, and metadata of an earlier version are not migrated
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 
 from tiered_storage.clock import Clock
@@ -16,7 +17,11 @@ from tiered_storage.doctor.machine import check_machine
 from tiered_storage.doctor.metadata_store import check_metadata
 from tiered_storage.doctor.object_stores import check_folder, check_objects, check_storage
 from tiered_storage.doctor.settings_origin import check_settings
-from tiered_storage.remote_log.remote_log_parts import store_options
+from tiered_storage.errors import TieredStorageError
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.remote_log_parts import open_storage, store_options
+from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.settings import Settings, load_settings
 
 __all__ = ["Check", "Verdict", "examine"]
@@ -38,8 +43,20 @@ def examine(config: Path | None, clock: Clock, environ: Mapping[str, str]) -> It
 
 def _examine(settings: Settings, clock: Clock, environ: Mapping[str, str]) -> Iterator[Check]:
     options = store_options(settings, environ)
-    yield from check_log_directories(settings)
+    yield from check_log_directories(settings, _namer(settings, options))
     yield from alone("state.directory", lambda: check_folder("state.directory", settings.state_directory))
     yield from alone("store", lambda: check_storage(settings, options, clock))
     yield from alone("work area", lambda: check_objects("work area", settings.work_url, options, clock))
     yield from alone("metadata", lambda: check_metadata(settings, clock, options))
+
+
+def _namer(settings: Settings, options: ObjectStoreOptions) -> Callable[[TopicIdPartition], str | None]:
+    """Return what tells why the store can never hold a partition; nothing of it is asked."""
+    try:
+        with closing(open_storage(settings, options)) as storage:
+            if isinstance(storage, ObjectRemoteStorageManager):
+                return storage.why_no_name
+    except TieredStorageError:
+        # Why it cannot be opened is told where the store is looked at.
+        pass
+    return lambda _: None

@@ -19,11 +19,15 @@ from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, sqlit
 from tiered_storage.remote_log.metadata.sqlite_database import SqliteDatabase, open_existing
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 from tiered_storage.remote_log.storage.opening import DEFAULT_REMOTE_STORAGE_MANAGER, open_object_client
+from tiered_storage.remote_log.storage.partition_document import PartitionDocuments
 from tiered_storage.remote_log.storage.store_identity import ensure_store_identity, read_store_identity
+from tiered_storage.remote_log.store_states import outdated
 from tiered_storage.settings import Settings
 from tiered_storage.topic_settings import effective, refuse_compacted, seed
 
 MOST_FAILURES_NAMED = 5
+MOST_PARTITIONS_ASKED = 200
+"""Metadata from a backup are mostly older for many partitions; each costs a short listing. An audit asks for all."""
 
 _NAME = "metadata"
 
@@ -48,6 +52,7 @@ def check_metadata(settings: Settings, clock: Clock, options: ObjectStoreOptions
             yield from alone("pair", lambda: _check_pair(settings, options, store))
             topics = tuple(store.topics.list())
             yield from alone("topics", lambda: _check_topics(settings, topics))
+            yield from alone("pair", lambda: _check_age(settings, options, store))
             yield from alone("deletions", lambda: _check_deletions(store.safety))
             yield from alone("audit", lambda: _check_verdicts(store))
 
@@ -87,6 +92,18 @@ def _check_pair(settings: Settings, options: ObjectStoreOptions, store: SqlMetad
         else:
             ensure_store_identity(client, store.identity.metadata_uuid, bound)
             yield ok("pair", f"{client.root}: store and metadata carry one another's UUID")
+
+
+def _check_age(settings: Settings, options: ObjectStoreOptions, store: SqlMetadataStore) -> Iterator[Check]:
+    """Yield the partitions of which the store knows a later lease than the metadata ever gave."""
+    if settings.remote_log_storage_manager_class_name != DEFAULT_REMOTE_STORAGE_MANAGER:
+        return
+    with closing(open_object_client(settings.rsm_config_url, options)) as client:
+        documents = PartitionDocuments(client)
+        for partition in islice(store.segments.list_partitions(), MOST_PARTITIONS_ASKED):
+            number, given = documents.newest_number(partition), store.leases.fencing_number(partition)
+            if number is not None and number > given:
+                yield wrong("pair", str(outdated(partition, number, given)))
 
 
 def _check_topics(settings: Settings, known: tuple[Topic, ...]) -> Iterator[Check]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tiered_storage.configuration.types import hide_secrets
 from tiered_storage.doctor.check import Check, note, ok
 from tiered_storage.settings import Settings
 
@@ -31,4 +32,4 @@ def _shown(settings: Settings, name: str) -> str:
     value = getattr(settings, name.replace(".", "_"))
     if isinstance(value, bool):
         return str(value).lower()
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return hide_secrets(", ".join(map(str, value)) if isinstance(value, tuple) else str(value))

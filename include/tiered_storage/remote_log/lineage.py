@@ -21,14 +21,18 @@ from tiered_storage.remote_log.segment_source import PartitionLog, epochs_within
 def merged(known: Sequence[EpochEntry], observed: Sequence[EpochEntry]) -> tuple[EpochEntry, ...]:
     """Return what two lineages of one log tell together.
 
-    The one with the later leader is taken whole; of the other what begins below it under no later epoch. An epoch that
-    both name at the seam begins where the earlier of them has it.
+    The one with the later leader is taken whole, and what the other tells of the offsets below it. An epoch that both
+    name at the seam begins where the earlier of them has it. Where the two disagree at the seam, though the other knows
+    of that epoch or a later one, it is of a log that was given up: nothing of it is taken, for where they parted nobody
+    knows. Remote segments may: see `whole_lineage`.
     """
     if not known or not observed:
         return tuple(known or observed)
     older, newer = (observed, known) if known[-1].epoch > observed[-1].epoch else (known, observed)
     first = newer[0]
-    below = [entry for entry in older if entry.start_offset < first.start_offset and entry.epoch <= first.epoch]
+    if _writer(older, first.start_offset) != first.epoch and older[-1].epoch >= first.epoch:
+        return tuple(newer)
+    below = [entry for entry in older if entry.start_offset < first.start_offset]
     is_same_leader = bool(below and below[-1].epoch == first.epoch)
     return (*below, *newer[int(is_same_leader) :])
 
@@ -39,13 +43,19 @@ def up_to(lineage: tuple[EpochEntry, ...], end_offset: int) -> tuple[EpochEntry,
     return lineage if count == len(lineage) else lineage[:count]
 
 
-def first_contradicted(known: Sequence[EpochEntry], observed: Sequence[EpochEntry]) -> EpochEntry | None:
-    """Return the first leader in `known` that the log of `observed` never heard of: from there on it is not the log.
+def agreed_end(known: Sequence[EpochEntry], observed: Sequence[EpochEntry], log_end: int) -> int:
+    """Return the offset (exclusive, at most `log_end`) up to which a log with the lineage `observed` is the true one.
 
-    An epoch in which nothing was written may be missing from a follower's log, or lie at its very end.
+    It ends early where a later leader is known than the log ever heard of, and the two disagree on who wrote an offset:
+    logs that agree on an offset's leader agree on all below it (KIP-101). An epoch in which nothing was written may be
+    missing from a follower's log.
     """
-    last = observed[-1].epoch if observed else None
-    return next((entry for entry in known if last is not None and entry.epoch > last), None)
+    if not known or not observed or known[-1].epoch <= observed[-1].epoch:
+        return log_end
+    start = max(known[0].start_offset, observed[0].start_offset)
+    changes = sorted({start, *(entry.start_offset for entry in (*known, *observed) if start < entry.start_offset)})
+    differs = (at for at in changes if at < log_end and _writer(known, at) != _writer(observed, at))
+    return next(differs, log_end)
 
 
 def contradiction(known: Sequence[EpochEntry], observed: Sequence[EpochEntry], log_end: int) -> str | None:
@@ -53,13 +63,19 @@ def contradiction(known: Sequence[EpochEntry], observed: Sequence[EpochEntry], l
 
     None where it is not: then everything below its end was written by the leaders that `known` names too.
     """
-    newer = first_contradicted(known, observed)
-    if newer is None or newer.start_offset >= log_end:
+    agreed = agreed_end(known, observed, log_end)
+    if agreed >= log_end:
         return None
     return (
         f"its last leader epoch is {observed[-1].epoch}, and it reaches up to offset {log_end - 1}; a leader of epoch "
-        f"{newer.epoch} is known, which began at offset {newer.start_offset}"
+        f"{known[-1].epoch} is known, by whose log offset {agreed} is of epoch {_writer(known, agreed)} and not of "
+        f"epoch {_writer(observed, agreed)}"
     )
+
+
+def _writer(lineage: Sequence[EpochEntry], offset: int) -> int | None:
+    at = bisect_right(lineage, offset, key=lambda entry: entry.start_offset)
+    return lineage[at - 1].epoch if at else None
 
 
 def trusted_lineage(known: Sequence[EpochEntry], log: PartitionLog | None) -> tuple[EpochEntry, ...]:

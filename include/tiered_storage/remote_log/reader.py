@@ -22,7 +22,7 @@ from tiered_storage.kafka_log.log_segment import LogSegment
 from tiered_storage.kafka_log.record import Record
 from tiered_storage.kafka_log.record_batch import read_records
 from tiered_storage.remote_log.coverage import Coverage, CoveredRange
-from tiered_storage.remote_log.lineage import first_contradicted, merged
+from tiered_storage.remote_log.lineage import agreed_end, merged
 from tiered_storage.remote_log.local_read import LocalSegmentReader, below
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
@@ -238,10 +238,8 @@ class PartitionReader:
 
 def _up_to_what_a_later_leader_cut(log: PartitionLog, known: Sequence[EpochEntry]) -> PartitionLog:
     """Return an older replica's log without what a leader that it never heard of has cut off."""
-    newer = first_contradicted(known, log.leader_epochs)
-    if newer is None or newer.start_offset >= log.stable_offset:
-        return log
-    return replace(log, stable_offset=max(newer.start_offset, log.log_start_offset))
+    agreed = agreed_end(known, log.leader_epochs, log.stable_offset)
+    return log if agreed == log.stable_offset else replace(log, stable_offset=max(agreed, log.log_start_offset))
 
 
 def _check_chunk(content: bytes, chunk: RemoteLogIndexEntry) -> None:

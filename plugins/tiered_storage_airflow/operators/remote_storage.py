@@ -47,7 +47,10 @@ class CopySegmentsOperator(SparkGroupsOperator):
             for finding in begun.left:
                 self.log.warning("%s is left to its holder: %s", finding.partition, finding.message)
             if not begun.tasks:
-                self.log.info("nothing is left to copy: other runs have, or hold, all of it")
+                if plan.segments:
+                    self.log.info("nothing is left to copy: other runs have, or hold, all of it")
+                else:
+                    self.log.info("nothing is due; the leaders of %d partitions are kept", len(plan.lineages))
                 return []
             job = remote_log.write_copy_job(folder, begun)
 

@@ -157,7 +157,8 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     def put_lineage(self, partition: TopicIdPartition, lineage: Sequence[EpochEntry], lease: Lease) -> None:
-        """Keep what `lineage` tells, together with what is known already (lineage.merged): no epoch is lost by it.
+        """Keep what `lineage` tells, together with what is known already (lineage.merged): a later leader's
+        word is not lost by it.
 
         Raises LeaseLostError, and ConfigurationError where an epoch does not rise or a start offset falls.
         """

@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,13 @@ from support.remote_logs import (
     RemoteLogFiles,
     a_copied_remote_log,
     a_remote_log,
+    held_by,
     segments_of,
 )
 from support.yesterdays_state import taken_up
 from tiered_storage.remote_log.metadata.safety import AuditVerdict
 from tiered_storage.remote_log.metadata.sql_schema import SCHEMA_VERSION, VERSION_TABLE
+from tiered_storage.remote_log.store_states import write_partition_state
 
 
 def database_of(files: RemoteLogFiles) -> Path:
@@ -79,6 +82,26 @@ def test_a_store_of_other_metadata_is_wrong(tmp_path: Path) -> None:
     [told] = examined(files).wrong()
 
     assert "the store belongs to the metadata" in told
+
+
+def test_metadata_that_are_older_than_the_store_are_wrong(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    backup = database_of(files).read_bytes()
+    with files.open() as remote_log:
+        write_partition_state(
+            remote_log.storage,
+            remote_log.leases,
+            held_by(remote_log, "later"),
+            replace(remote_log.segments.partition_state(ORDERS_0), log_start_offset=10),
+            NOW,
+        )
+    for left in database_of(files).parent.glob("*.db*"):
+        left.unlink()
+    database_of(files).write_bytes(backup)
+
+    [told] = examined(files).wrong()
+
+    assert "has written to the store, and the metadata gave none after 1: they are older than the store" in told
 
 
 def test_a_store_that_was_emptied_is_wrong(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import os
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -14,7 +15,7 @@ from tiered_storage.errors import (
     OffsetOutOfRangeError,
     UnsupportedMagicError,
 )
-from tiered_storage.kafka_log import active_segment, stored_log
+from tiered_storage.kafka_log import active_segment, log_segments, stored_log
 from tiered_storage.kafka_log.compression import Compression
 from tiered_storage.kafka_log.control_record import ControlRecordType, EndTransactionMarker, encode_end_marker
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, read_leader_epochs
@@ -371,18 +372,21 @@ def test_a_topic_id_that_is_none_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not (tmp_path / "orders-0").exists()
 
 
+@pytest.mark.parametrize(("module", "step"), [(log_segments, "truncate_log_file"), (stored_log, "recover_log")])
 def test_a_log_that_fell_over_while_it_was_cut_gives_its_lock_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, step: str
 ) -> None:
     log = LocalLog.create(tmp_path, "orders", 0, TOPIC_ID)
     log.append(records(3))
     log.append(records(3))
+    if module is stored_log:
+        log.roll()
 
     def fail(*_: object, **__: object) -> None:
         raise OSError(5, "the disk is gone")
 
     with monkeypatch.context() as patched:
-        patched.setattr(stored_log, "recover_log", fail)
+        patched.setattr(module, step, fail)
         with pytest.raises(OSError, match="gone"):
             log.truncate_to(3)
     log.close()

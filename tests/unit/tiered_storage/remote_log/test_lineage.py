@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.lineage import contradiction, merged, up_to
+from tiered_storage.remote_log.lineage import agreed_end, contradiction, merged, up_to
 
 Epochs = tuple[tuple[int, int], ...]
 
@@ -31,6 +31,10 @@ def entries(epochs: Epochs) -> tuple[EpochEntry, ...]:
         (((0, 0), (1, 15)), ((0, 0), (2, 11)), ((0, 0), (2, 11))),
         (((0, 0), (1, 15)), ((2, 11),), ((0, 0), (2, 11))),
         (((0, 0), (1, 15)), ((2, 0),), ((2, 0),)),
+        # The log of leader 2 was given up for another: where that one parted from it nobody knows.
+        (((0, 0), (2, 10)), ((1, 20), (3, 30)), ((1, 20), (3, 30))),
+        (((0, 0), (2, 25)), ((1, 20), (3, 30)), ((1, 20), (3, 30))),
+        (((0, 0), (1, 15), (2, 25)), ((1, 20), (3, 30)), ((0, 0), (1, 15), (3, 30))),
         # A follower lacks the epoch in which nothing was written.
         (((0, 0), (1, 15), (2, 15)), ((0, 0), (2, 15)), ((0, 0), (2, 15))),
         # An older replica is seen, or one that is behind; it may know of earlier times.
@@ -47,29 +51,37 @@ def test_two_lineages_tell_more_than_one(known: Epochs, observed: Epochs, expect
 
 
 @pytest.mark.parametrize(
-    ("known", "observed", "log_end", "newer"),
+    ("known", "observed", "log_end", "told"),
     [
         ((), ((0, 0),), 30, None),
         (((0, 0),), (), 30, None),
         (((0, 0), (1, 15)), ((0, 0), (1, 15)), 30, None),
         (((0, 0), (1, 15)), ((0, 0), (2, 11)), 30, None),
         (((0, 0), (1, 15)), ((0, 0),), 15, None),
-        (((0, 0), (1, 15)), ((0, 0),), 16, (1, 15)),
-        (((0, 0), (1, 15), (2, 40)), ((0, 0),), 30, (1, 15)),
+        (((0, 0), (1, 15)), ((0, 0),), 16, (15, 1, 0)),
+        (((0, 0), (1, 15), (2, 40)), ((0, 0),), 30, (15, 1, 0)),
         (((0, 0), (1, 15), (2, 40)), ((0, 0), (1, 15)), 30, None),
-        (((0, 0), (1, 15), (2, 20)), ((1, 17),), 30, (2, 20)),
+        (((0, 0), (1, 15), (2, 20)), ((1, 17),), 30, (20, 2, 1)),
+        (((0, 0), (2, 20)), ((0, 0), (1, 20), (2, 20)), 30, None),
+        # The heir was cut in turn, by the leader before it.
+        (((0, 0), (2, 30)), ((0, 0), (1, 15)), 30, (15, 0, 1)),
+        (((1, 20), (2, 30)), ((0, 25),), 30, (25, 1, 0)),
+        (((3, 50),), ((0, 0),), 50, None),
     ],
 )
-def test_a_log_that_reaches_past_a_leader_it_never_heard_of_is_an_older_one(
-    known: Epochs, observed: Epochs, log_end: int, newer: tuple[int, int] | None
+def test_a_log_that_a_later_leader_contradicts_is_an_older_one(
+    known: Epochs, observed: Epochs, log_end: int, told: tuple[int, int, int] | None
 ) -> None:
     why = contradiction(entries(known), entries(observed), log_end)
 
-    if newer is None:
+    if told is None:
         assert why is None
+        assert agreed_end(entries(known), entries(observed), log_end) == log_end
     else:
+        offset, theirs, own = told
         assert why is not None
-        assert f"epoch {newer[0]} is known, which began at offset {newer[1]}" in why
+        assert f"offset {offset} is of epoch {theirs} and not of epoch {own}" in why
+        assert agreed_end(entries(known), entries(observed), log_end) == offset
 
 
 def test_a_lineage_up_to_an_offset_is_the_same_object_where_it_is_whole() -> None:
@@ -152,9 +164,12 @@ def test_whichever_of_two_replicas_is_looked_at_what_is_kept_is_true_of_the_lead
                     each.trim(data.draw(st.integers(0, each.end)))
                 case _:
                     seen = data.draw(st.sampled_from(replicas))
-                    cut_off = seen.written_by != leader.written_by[: seen.end]
                     told = contradiction(known, seen.epochs, seen.end)
-                    assert (told is not None) == (cut_off and bool(seen.epochs))
+                    # Below where either of the two begins nobody can compare them.
+                    begin = max([known[0].start_offset, *(entry.start_offset for entry in seen.epochs[:1])])
+                    is_cut_off = seen.written_by[begin:] != leader.written_by[begin : seen.end]
+                    assert (told is not None) == (is_cut_off and bool(seen.epochs))
                     if told is None:
                         known = merged(known, seen.epochs)
-        assert [writer(known, offset) for offset in range(leader.end)] == leader.written_by
+        reached = range(known[0].start_offset, leader.end)
+        assert [writer(known, offset) for offset in reached] == [leader.written_by[offset] for offset in reached]

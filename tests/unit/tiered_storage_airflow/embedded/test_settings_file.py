@@ -23,7 +23,7 @@ def test_the_projects_own_file_names_what_the_dags_use_and_no_secret() -> None:
     connections = {connection.conn_id: connection for connection in settings.connections}
     assert connections["spark_default"].conn_host == "local[*]"
     assert json.loads(connections["spark_default"].conn_extra or "") == {"deploy-mode": "client"}
-    assert connections["remote_storage_default"].conn_type == "aws"
+    assert connections["remote_storage_default"].conn_type == "remote_storage"
     assert all(not connection.conn_password for connection in settings.connections)
     assert {pool.pool_name: pool.pool_slot for pool in settings.pools} == {
         "remote_log_copier": 2,

@@ -157,9 +157,13 @@ class MetadataStoreMachine(RuleBasedStateMachine):
         epochs = sorted(data.draw(st.sets(st.sampled_from(EPOCHS))))
         starts = sorted(data.draw(st.lists(st.integers(start, end), min_size=len(epochs), max_size=len(epochs))))
         segment = a_segment(lease, start, end, epochs=tuple(zip(epochs, starts, strict=True)))
-        with self.refused_unless_newest(lease):
+        expected = self.refused_unless_newest(lease)
+        is_deleted = lease.topic_id_partition in self.deletions
+        if self.is_newest(lease) and is_deleted:
+            expected = pytest.raises(InvalidTransitionError)
+        with expected:
             self.store.segments.add_remote_log_segment_metadata(segment, lease)
-        if self.is_newest(lease):
+        if self.is_newest(lease) and not is_deleted:
             self.segments[segment.segment_id] = segment
 
     @precondition(lambda self: self.segments)

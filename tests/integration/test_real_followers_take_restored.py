@@ -1,0 +1,73 @@
+"""A follower in a fresh cluster fetches what was restored into its leader, though that was written by later leaders."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from support.command_line import run_on
+from support.kafka_programs import KafkaPrograms
+from support.led_by_another import led_by_another, records_after_the_cut
+from support.local_logs import read_all
+from support.real_kafka import RealKafka
+from support.remote_logs import a_copied_remote_log
+from tiered_storage.kafka_log.kafka_uuid import random_uuid
+from tiered_storage.kafka_log.local_log import LocalLog
+from tiered_storage.kafka_log.meta_properties import META_PROPERTIES, MetaProperties
+
+SECONDS = 60
+
+
+@pytest.mark.nightly
+def test_a_follower_takes_all_of_it(kafka_programs: KafkaPrograms, tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path / "remote-log")
+    led_by_another(files)
+    leader = RealKafka(kafka_programs, tmp_path / "leader")
+    with leader:
+        follower = _follower_of(leader, kafka_programs, tmp_path / "follower")
+        with follower:
+            admin = AdminClient({"bootstrap.servers": leader.bootstrap_servers})
+            topic = NewTopic("orders", num_partitions=1, replication_factor=2)
+            admin.create_topics([topic], operation_timeout=SECONDS)["orders"].result(SECONDS)
+            _wait_for((follower.log_dir / "orders-0").exists)
+        with leader.stopped() as log_dir:
+            assert run_on(files, "restore", "orders", "--to-directory", log_dir).exit_code == 0
+        with follower:
+            assert leader.client.consume_all("orders") == records_after_the_cut()
+            _wait_for(lambda: _log_bytes(follower) == _log_bytes(leader))
+    with LocalLog.open(follower.log_dir / "orders-0") as log:
+        assert read_all(log) == records_after_the_cut()
+        assert len({entry.epoch for entry in log.leader_epochs}) == 1
+
+
+def _follower_of(leader: RealKafka, programs: KafkaPrograms, directory: Path) -> RealKafka:
+    """Another broker of the leader's cluster, without a controller."""
+    follower = RealKafka(programs, directory)
+    follower.log_dir.mkdir(parents=True)
+    identity = MetaProperties(1, leader.client.cluster_id(), 2, random_uuid())
+    identity.write(follower.log_dir / META_PROPERTIES)
+    listener = f"PLAINTEXT://{follower.bootstrap_servers}"
+    follower._properties = {
+        "process.roles": "broker",
+        "node.id": "2",
+        "controller.quorum.voters": f"1@127.0.0.1:{leader._controller_port}",
+        "listeners": listener,
+        "advertised.listeners": listener,
+    }
+    return follower
+
+
+def _log_bytes(kafka: RealKafka) -> int:
+    return sum(path.stat().st_size for path in (kafka.log_dir / "orders-0").glob("*.log"))
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end, "the follower did not get there"
+        time.sleep(0.2)

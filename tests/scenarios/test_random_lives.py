@@ -1,0 +1,342 @@
+"""Random lives of a partition: leaders change, logs are cut, copies run and die, retention takes what it may.
+
+Whatever happens, readers get from our log start on what the leader of the day has, each offset once, and after the
+leftovers were cleared up the audit finds nothing (scenarios 8, 9, 10, 17, 36).
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from support.brokers import Brokers
+from support.remote_logs import (
+    ENABLED,
+    NOW,
+    ORDERS_0,
+    SEGMENT_BYTES,
+    RemoteLogFiles,
+    begin,
+    carry_out,
+    copy,
+    segments_of,
+    unsynced,
+)
+from support.sudden_death import dies_at
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.audit_report import AnomalyKind
+from tiered_storage.remote_log.copy_commit import CommitReport
+from tiered_storage.remote_log.copy_messages import CopyOutcome
+from tiered_storage.remote_log.copy_plan import CopyPlan
+from tiered_storage.remote_log.coverage import finished
+from tiered_storage.remote_log.lineage import contradiction
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.remote_log_parts import store_options
+from tiered_storage.remote_log.remote_log_rebuild import rebuild_metadata
+from tiered_storage.remote_log.selection import EVERYTHING
+
+REPLICAS = (0, 1)
+STEPS = st.integers(0, 12)
+
+
+class PartitionLives(RuleBasedStateMachine):
+    """One partition on two brokers, its remote log, and what both should hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Path(tempfile.mkdtemp(prefix="random-lives-"))
+        self.brokers = Brokers(self.root)
+        self.files = RemoteLogFiles(self.root, properties={"topics": {"orders": dict(ENABLED)}})
+        self.runs = 0
+        self.zombies: list[list[CopyOutcome]] = []
+        self.leader_was_seen = False
+
+    def teardown(self) -> None:
+        try:
+            self.read()
+            self.clear_up_and_audit()
+        finally:
+            shutil.rmtree(self.root)
+
+    # ------------------------------------------------------------------------------------------------- the cluster
+
+    @initialize(batches=st.integers(0, 9))
+    def begin_with(self, batches: int) -> None:
+        self.append(batches)
+
+    @rule(batches=st.integers(1, 5))
+    def append(self, batches: int) -> None:
+        self.brokers.append(batches)
+
+    @rule(number=st.sampled_from(REPLICAS), batches=st.none() | st.integers(0, 4))
+    def replicate(self, number: int, batches: int | None) -> None:
+        self.brokers.replicate(number, batches)
+
+    @rule(number=st.sampled_from(REPLICAS))
+    def elect(self, number: int) -> None:
+        """Elect whichever: what it lacks is lost to the cluster, and what it alone has is back."""
+        if number != self.brokers.leader:
+            self.brokers.elect(number)
+            self.leader_was_seen = False
+
+    @rule()
+    def roll(self) -> None:
+        with self.brokers.log(self.brokers.leader) as log:
+            log.roll()
+
+    @rule()
+    def forget_epochs(self) -> None:
+        """Start the leader's broker: the leaders before its log start are no longer in its checkpoint."""
+        with self.brokers.log(self.brokers.leader) as log:
+            start = log.log_start_offset
+        self.brokers.delete_records(start)
+
+    # ---------------------------------------------------------------------------------------------- the remote log
+
+    def open(self, number: int | None = None) -> RemoteLogManager:
+        """Open the remote log over a broker's directory, the leader's unless told otherwise."""
+        number = self.brokers.leader if number is None else number
+        self.files.properties["log.dirs"] = [str(self.brokers.directory(number))]
+        return self.files.open()
+
+    def look(self, remote_log: RemoteLogManager) -> None:
+        """Note whether the leader of the day is known to the remote log."""
+        self.leader_was_seen = not remote_log.plan_copy().lineages
+
+    def copy_with(self, remote_log: RemoteLogManager, owner: str, **selection: Any) -> list[CopyOutcome]:
+        self.runs += 1
+        return carry_out(remote_log, begin(remote_log, owner, **selection), f"runs/{self.runs}")
+
+    @rule(limit=st.none() | st.integers(1, 3))
+    def copy(self, limit: int | None) -> None:
+        with unsynced(), self.open() as remote_log:
+            report = remote_log.commit_copy(self.copy_with(remote_log, "copy", max_segments=limit))
+            assert report.is_whole, report
+            self.look(remote_log)
+
+    @rule(window=st.integers(0, 80))
+    def backfill(self, window: int) -> None:
+        with unsynced(), self.open() as remote_log:
+            outcomes = self.copy_with(remote_log, "backfill", window_end=NOW + 1000 * window)
+            assert remote_log.commit_copy(outcomes).is_whole
+            self.look(remote_log)
+
+    @rule(step=STEPS, after_it=st.booleans())
+    def copy_and_die(self, step: int, after_it: bool) -> None:
+        with unsynced(), self.open() as remote_log:
+            with dies_at(step, after_it=after_it):
+                remote_log.commit_copy(self.copy_with(remote_log, f"dead {self.runs}"))
+            self.let_leases_end(remote_log)
+
+    @rule()
+    def begin_twice(self) -> None:
+        """One run copies and does not commit; another takes over; the zombie commits late."""
+        with unsynced(), self.open() as remote_log:
+            first = self.copy_with(remote_log, "the same run")
+            second = self.copy_with(remote_log, "the same run")
+            assert remote_log.commit_copy(first).committed == ()
+            assert remote_log.commit_copy(second).is_whole
+            self.look(remote_log)
+
+    @rule()
+    def leave_a_zombie(self) -> None:
+        with unsynced(), self.open() as remote_log:
+            begun = begin(remote_log, f"zombie {self.runs}")
+            self.runs += 1
+            self.zombies.append(carry_out(remote_log, begun, f"runs/{self.runs}"))
+            self.let_leases_end(remote_log)
+
+    @precondition(lambda self: self.zombies)
+    @rule(data=st.data())
+    def a_zombie_commits(self, data: st.DataObject) -> None:
+        """It may be refused, or be right still: then it is as good as any other commit."""
+        outcomes = self.zombies.pop(data.draw(st.integers(0, len(self.zombies) - 1)))
+        with unsynced(), self.open() as remote_log:
+            remote_log.commit_copy(outcomes)
+            self.let_leases_end(remote_log)
+
+    @precondition(lambda self: self.leader_was_seen)
+    @rule()
+    def copy_from_the_follower(self) -> None:
+        """Its log agrees with the leader's or is an older one: then nothing of it is believed."""
+        number = next(each for each in REPLICAS if each != self.brokers.leader)
+        with self.brokers.log(number) as log:
+            epochs, end = log.leader_epochs, log.log_end_offset
+        with unsynced(), self.open(number) as remote_log:
+            known = remote_log.segments.partition_state(ORDERS_0).lineage
+            plan = remote_log.plan_copy()
+            agrees = self.brokers.logs[number] == self.brokers.written_by[:end]
+            assert bool(plan.unreadable) == (contradiction(known, epochs, end) is not None)
+            assert agrees or plan.unreadable or not epochs, (known, epochs, end)
+            report = copy(remote_log)
+            assert report.is_whole
+            assert agrees or not report.committed
+
+    @rule(kept=st.integers(0, 4))
+    def trim(self, kept: int) -> None:
+        self.retention(local=kept * SEGMENT_BYTES)
+        with unsynced(), self.open() as remote_log:
+            plans, findings = remote_log.deletions.plan_local_retention(EVERYTHING, self.files.clock.now)
+            assert not findings, findings
+            report = remote_log.deletions.enforce_local_retention(plans)
+            assert not report.failures, report.failures
+
+    @rule(kept=st.integers(1, 8), deletes=st.booleans())
+    def expire(self, kept: int, deletes: bool) -> None:
+        self.retention(total=kept * SEGMENT_BYTES)
+        with unsynced(), self.open() as remote_log:
+            self.expire_with(remote_log, deletes=deletes)
+
+    @rule(kept=st.integers(1, 8), step=STEPS, after_it=st.booleans())
+    def expire_and_die(self, kept: int, step: int, after_it: bool) -> None:
+        self.retention(total=kept * SEGMENT_BYTES)
+        with unsynced(), self.open() as remote_log:
+            with dies_at(step, after_it=after_it):
+                self.expire_with(remote_log, deletes=True)
+            self.let_leases_end(remote_log)
+
+    def expire_with(self, remote_log: RemoteLogManager, *, deletes: bool) -> None:
+        plans, findings = remote_log.deletions.plan_expiry(EVERYTHING, self.files.clock.now)
+        assert not findings, findings
+        _, left = remote_log.deletions.mark_expired(plans, "expire")
+        assert not left, left
+        if deletes:
+            report = remote_log.deletions.delete_marked("expire")
+            assert not report.failures, report.failures
+
+    def retention(self, *, local: int = -2, total: int = -1) -> None:
+        topic = {**ENABLED, "local.retention.bytes": local, "retention.bytes": total}
+        self.files.properties["topics"] = {"orders": topic}
+        with self.open() as remote_log:
+            self.allow_deletions(remote_log)
+
+    @rule(data=st.data())
+    def lose_an_object_and_repair(self, data: st.DataObject) -> None:
+        """What the leader still has is copied anew; what nobody has any more is put back, as a person would."""
+        lost = data.draw(
+            st.none() | st.sampled_from(self.objects_of_segments()) if self.objects_of_segments() else st.none()
+        )
+        if lost is None:
+            return
+        content = lost.read_bytes()
+        lost.unlink()
+        with unsynced(), self.open() as remote_log:
+            plan = remote_log.repairs.plan(remote_log.checks.audit(), EVERYTHING)
+            report = remote_log.repairs.carry_out(plan, "repair", lambda copies: self.copy_planned(remote_log, copies))
+            assert not report.failures, report.failures
+            if any(each.segment_id.id in lost.name for each in finished(segments_of(remote_log))):
+                lost.write_bytes(content)
+            self.look(remote_log)
+
+    def objects_of_segments(self) -> list[Path]:
+        return [path for path in self.files.objects() if path.parent.name != "state"]
+
+    def copy_planned(self, remote_log: RemoteLogManager, copies: CopyPlan) -> CommitReport:
+        self.runs += 1
+        begun = remote_log.begin_copy(copies, "repair")
+        return remote_log.commit_copy(carry_out(remote_log, begun, f"runs/{self.runs}"))
+
+    @precondition(lambda self: self.files.objects())
+    @rule()
+    def lose_the_metadata(self) -> None:
+        """They are made anew from the store; runs go on, and zombies of before are refused."""
+        for path in self.root.glob("state/remote_log_metadata.db*"):
+            path.unlink()
+        settings = self.files.settings()
+        with unsynced():
+            report = rebuild_metadata(settings, store_options(settings, {}), self.files.clock)
+        assert report.unreadable == ()
+        with self.open() as remote_log:
+            self.allow_deletions(remote_log)
+        # A run that died had copied what it never committed: it is there again, and what lay before it may not be.
+        self.copy(None)
+
+    def allow_deletions(self, remote_log: RemoteLogManager) -> None:
+        """Decide anew what the settings file says: a decision in the metadata goes before it."""
+        properties = {name: str(value) for name, value in self.files.properties["topics"]["orders"].items()}
+        for topic in remote_log.topics.list():
+            kept = {
+                name: value for name, value in properties.items() if name.endswith(("retention.bytes", "retention.ms"))
+            }
+            remote_log.topics.put(
+                replace(topic, local_deletion_allowed=True, remote_deletion_allowed=True, properties=kept)
+            )
+
+    @rule()
+    def pass_time(self) -> None:
+        self.files.clock.now += self.files.settings().remote_log_orphan_grace_ms + 1
+
+    def let_leases_end(self, remote_log: RemoteLogManager) -> None:
+        self.files.clock.now += remote_log.settings.lease_duration_ms + 1
+
+    # ------------------------------------------------------------------------------------------ what always holds
+
+    @rule()
+    def read(self) -> None:
+        """Readers get from our log start on what the leader has, and nothing else."""
+        with self.open() as remote_log:
+            our_start = remote_log.segments.log_start_offset(ORDERS_0)
+            reader = remote_log.reader.open(ORDERS_0)
+            assert reader.log_end_offset == max(self.brokers.end, our_start or 0)
+            if our_start is not None:
+                assert reader.log_start_offset == our_start
+            found = [record.value for record in reader.records(reader.log_start_offset)]
+            assert found == self.brokers.values(reader.log_start_offset)
+
+    @rule()
+    def clear_up_and_audit(self) -> None:
+        """Let leases and grace end, delete what is due: then all that is left is right."""
+        self.retention()
+        with unsynced(), self.open() as remote_log:
+            for _ in range(2):
+                self.let_leases_end(remote_log)
+                self.pass_time()
+                assert not remote_log.deletions.delete_marked("clear up").failures
+            report = remote_log.checks.audit(deep=True)
+            # Replicas cut their logs into segments in places of their own.
+            wrong = [anomaly for anomaly in report.anomalies if anomaly.kind is not AnomalyKind.OVERLAP]
+            assert wrong == []
+            lineage = remote_log.segments.partition_state(ORDERS_0).lineage
+            assert list(lineage) == sorted(lineage, key=lambda entry: (entry.epoch, entry.start_offset))
+            assert self.leader_was_seen is False or _leads(lineage, self.brokers.written_by)
+
+
+def _leads(lineage: tuple[EpochEntry, ...], written_by: list[int]) -> bool:
+    """Whether `lineage` names who wrote each offset, as far as it reaches back."""
+    if not lineage:
+        return not written_by
+    known = range(lineage[0].start_offset, len(written_by))
+    return all(
+        next(entry.epoch for entry in reversed(lineage) if entry.start_offset <= at) == written_by[at] for at in known
+    )
+
+
+def run(examples: int, steps: int) -> None:
+    run_state_machine_as_test(
+        PartitionLives,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            phases=[Phase.explicit, Phase.reuse, Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def test_random_lives_of_a_partition() -> None:
+    run(15, 40)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+def test_many_long_lives_of_a_partition() -> None:
+    run(300, 100)

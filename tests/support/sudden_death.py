@@ -1,0 +1,64 @@
+"""Lets what a remote log does end in its middle, in this process: nothing that it would do after that is done.
+
+A killed process is the real thing (tests/crashes); this is for tests that try thousands of places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
+from tiered_storage.remote_log.metadata.sql_remote_log_metadata import SqlRemoteLogMetadataManager
+from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+
+_STEPS: dict[type, tuple[str, ...]] = {
+    LocalDirectory: ("put", "create", "delete", "delete_many"),
+    SqlRemoteLogMetadataManager: (
+        "add_remote_log_segments",
+        "update_remote_log_segments",
+        "advance_log_start_offsets",
+        "put_lineages",
+        "put_remote_partition_delete_metadata",
+    ),
+    SqlLeases: ("acquire_many", "heartbeat_many", "release_many"),
+}
+
+
+class Died(BaseException):
+    """The process is gone: no `except` of the product may catch this."""
+
+
+@contextmanager
+def dies_at(step: int, *, after_it: bool) -> Iterator[None]:
+    """Let the block die at the step of that number, from 0, before or `after_it`; the end of the block goes on.
+
+    A step is a write to the store or to the metadata. A block with fewer steps lives.
+    """
+    count = -1
+
+    def dying(real: Callable[..., Any]) -> Callable[..., Any]:
+        def one_step(*arguments: Any, **options: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count > step or (count == step and not after_it):
+                raise Died
+            result = real(*arguments, **options)
+            if count == step:
+                raise Died
+            return result
+
+        return one_step
+
+    with ExitStack() as patched:
+        for owner, names in _STEPS.items():
+            for name in names:
+                real = getattr(owner, name, None)
+                if real is not None:
+                    patched.enter_context(mock.patch.object(owner, name, dying(real)))
+        try:
+            yield
+        except Died:
+            return
