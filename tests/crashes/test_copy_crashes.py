@@ -6,7 +6,7 @@ import pytest
 
 from support.aftermath import assert_copy_completes
 from support.crash_points import Crash, CrashPoint
-from support.crash_site import CrashSite
+from support.crash_site import CrashSite, cells
 
 PARTITIONS = {("orders", 0): 3, ("orders", 1): 2}
 ALL = [("orders-0", 0, 9), ("orders-0", 10, 19), ("orders-0", 20, 29), ("orders-1", 0, 9), ("orders-1", 10, 19)]
@@ -38,7 +38,7 @@ CRASHES = [
 ]
 
 
-@pytest.mark.parametrize("crash", CRASHES, ids=str)
+@pytest.mark.parametrize("crash", cells(CRASHES))
 def test_the_run_after_a_killed_copy_completes_and_nothing_is_left_of_the_dead_one(
     site: CrashSite, crash: Crash
 ) -> None:

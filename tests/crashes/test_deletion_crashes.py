@@ -14,7 +14,7 @@ from support.aftermath import (
     run,
 )
 from support.crash_points import Crash, CrashPoint
-from support.crash_site import CrashSite
+from support.crash_site import CrashSite, cells
 from support.remote_logs import BATCH_BYTES, ENABLED
 from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.remote_log.model import PartitionDeleteState
@@ -50,7 +50,7 @@ TRIM_CRASHES = [
 ]
 
 
-@pytest.mark.parametrize("crash", EXPIRY_CRASHES, ids=str)
+@pytest.mark.parametrize("crash", cells(EXPIRY_CRASHES))
 def test_what_a_killed_expiry_began_the_next_one_ends(site: CrashSite, crash: Crash) -> None:
     files = site.copied(PARTITIONS, topics=KEEPS_ONE_SEGMENT)
     site.programs.kill("expire", "--config", files.config, at=crash)
@@ -87,7 +87,7 @@ def test_a_topic_that_was_marked_by_half_is_marked_by_the_next_try(
     assert_settled(files)
 
 
-@pytest.mark.parametrize("crash", TRIM_CRASHES, ids=str)
+@pytest.mark.parametrize("crash", cells(TRIM_CRASHES))
 def test_what_a_killed_trim_began_the_next_one_ends(site: CrashSite, crash: Crash) -> None:
     files = site.copied(PARTITIONS, topics=KEEPS_NOTHING_LOCAL)
     site.programs.kill("retain", "--config", files.config, at=crash)

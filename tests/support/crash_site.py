@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from support.crash_points import Crash
 from support.programs import Programs
 from support.remote_logs import Partitions, RemoteLogFiles, a_copied_remote_log, a_remote_log
 from support.shared_clock import SharedClock
+
+
+def cells(crashes: Iterable[Crash]) -> list[Any]:
+    """Return the parameters of a test: what is deeper in a run than the second time at a point is looked at nightly."""
+    return [
+        pytest.param(crash, id=str(crash), marks=[pytest.mark.nightly] if crash.nth > 2 else []) for crash in crashes
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -69,7 +70,7 @@ class Program:
 
     def wait(self) -> int:
         """Wait until it ended; return its exit code."""
-        self._wait_for(lambda: self.state.startswith("ended"))
+        self._wait_for(self._has_ended)
         return int(self.state.split()[1])
 
     def wait_until_stopped(self) -> None:
@@ -80,9 +81,7 @@ class Program:
     def let_go_on(self) -> None:
         """Let one that stands still go on."""
         (self.folder / GO_ON).touch()
-        while self.state == "stopped":
-            self._signal(signal.SIGCONT)
-            time.sleep(POLL_SECONDS)
+        self._has_ended()
 
     def go_on(self) -> int:
         """Let one that stands still go on to its end; return its exit code."""
@@ -95,9 +94,17 @@ class Program:
             self._signal(signal.SIGKILL)
             self.wait()
 
+    def _has_ended(self) -> bool:
+        state = self.state
+        # Again, where it stopped once more because it looked a moment too early.
+        if state == "stopped" and (self.folder / GO_ON).exists():
+            self._signal(signal.SIGCONT)
+        return state.startswith("ended")
+
     def _signal(self, number: int) -> None:
         self._wait_for(lambda: bool(self._read("pid")))
-        os.kill(int(self._read("pid")), number)
+        with suppress(ProcessLookupError):  # it may have ended this very moment
+            os.kill(int(self._read("pid")), number)
 
     def _read(self, name: str) -> str:
         path = self.folder / name
