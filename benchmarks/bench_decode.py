@@ -40,7 +40,7 @@ from tiered_storage.kafka_log.record_batch import Compression
 from tiered_storage.kafka_log.segment_scan import SegmentScanner
 
 MB = 10**6
-TIMES_A_THREAD = 3
+TIMES_A_THREAD = 6
 CODEC_GOALS = {Compression.LZ4: 1.6, Compression.ZSTD: 0.9, Compression.SNAPPY: 0.9, Compression.GZIP: 0.55}
 IMPORT = (
     "import time; begun = time.perf_counter();"

@@ -10,8 +10,9 @@ from datetime import timedelta
 import pendulum
 from airflow.sdk import CronDataIntervalTimetable, Param, dag
 
-from tiered_storage_airflow.operators.remote_storage import VerifySegmentsOperator
-from tiered_storage_airflow.topic_choice import TOPICS, topics_param
+from tiered_storage_airflow.forms import COMMON, common_params
+from tiered_storage_airflow.operators.audit import VerifySegmentsOperator
+from tiered_storage_airflow.task_defaults import ONCE
 
 
 @dag(
@@ -20,17 +21,15 @@ from tiered_storage_airflow.topic_choice import TOPICS, topics_param
     catchup=False,
     max_active_runs=1,
     tags=["tiered-storage", "audit"],
+    default_args={**ONCE, **COMMON},
     params={
-        "topics": topics_param(),
+        **common_params(),
         "deep": Param(False, type="boolean", title="Read every byte back and check every checksum"),
-        "settings": Param({}, type="object", title="Settings", description="Properties by name, for this run only."),
     },
     doc_md=__doc__,
 )
 def audit_remote_log() -> None:
-    VerifySegmentsOperator(
-        task_id="audit", topics=TOPICS, deep="{{ params.deep }}", execution_timeout=timedelta(hours=6)
-    )
+    VerifySegmentsOperator(task_id="audit", deep="{{ params.deep }}", execution_timeout=timedelta(hours=6))
 
 
 audit_remote_log()

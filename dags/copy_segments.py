@@ -8,9 +8,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pendulum
-from airflow.sdk import CronDataIntervalTimetable, Param, dag
+from airflow.sdk import CronDataIntervalTimetable, dag
 
 from tiered_storage_airflow.assets import REMOTE_LOG
+from tiered_storage_airflow.forms import COMMON, DRY_RUN, MAX_SEGMENTS, common_params, dry_run_param, max_segments_param
 from tiered_storage_airflow.operators.remote_log_metadata import (
     AnnounceCopyOperator,
     CommitMetadataOperator,
@@ -18,7 +19,7 @@ from tiered_storage_airflow.operators.remote_log_metadata import (
     PlanCopyOperator,
 )
 from tiered_storage_airflow.operators.remote_storage import CopySegmentsOperator
-from tiered_storage_airflow.topic_choice import TOPICS, topics_param
+from tiered_storage_airflow.task_defaults import RETRIED
 
 
 @dag(
@@ -27,17 +28,17 @@ from tiered_storage_airflow.topic_choice import TOPICS, topics_param
     catchup=False,
     max_active_runs=1,
     tags=["tiered-storage", "copy"],
-    default_args={"retries": 3, "retry_delay": timedelta(seconds=30), "retry_exponential_backoff": 2.0},
+    default_args={**RETRIED, **COMMON},
     params={
-        "topics": topics_param(),
-        "dry_run": Param(False, type="boolean", title="Only show the plan"),
-        "settings": Param({}, type="object", title="Settings", description="Properties by name, for this run only."),
+        **common_params(),
+        "max_segments": max_segments_param(),
+        "dry_run": dry_run_param("Only show the plan"),
     },
     doc_md=__doc__,
 )
 def copy_segments() -> None:
-    # Reads params.dry_run, typed, when it runs; a dry run or an empty plan skips the rest: no Spark, no event.
-    plan = PlanCopyOperator(task_id="plan", topics=TOPICS)
+    # A dry run or an empty plan skips the rest: no Spark, no event.
+    plan = PlanCopyOperator(task_id="plan", max_segments=MAX_SEGMENTS, dry_run=DRY_RUN)
     copied = CopySegmentsOperator(
         task_id="copy", plan=plan.output, pool="remote_log_copier", execution_timeout=timedelta(hours=1)
     )
@@ -50,9 +51,7 @@ def copy_segments() -> None:
         task_id="announce", results=copied.output, outlets=[REMOTE_LOG], trigger_rule="all_done"
     )
     # ... and this leaf keeps the run red when they did, or when something that was asked for was left out.
-    concluded = ConcludeCopyOperator(
-        task_id="all_committed", plan=plan.output, topics=TOPICS, trigger_rule="none_failed"
-    )
+    concluded = ConcludeCopyOperator(task_id="all_committed", plan=plan.output, trigger_rule="none_failed")
     committed >> [announced, concluded]
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pendulum
-from airflow.sdk import AssetOrTimeSchedule, CronTriggerTimetable, Param, dag
+from airflow.sdk import AssetOrTimeSchedule, CronTriggerTimetable, dag
 
 from tiered_storage_airflow.assets import REMOTE_LOG
-from tiered_storage_airflow.operators.remote_storage import EnforceLocalRetentionOperator
-from tiered_storage_airflow.topic_choice import TOPICS, topics_param
+from tiered_storage_airflow.forms import COMMON, DRY_RUN, common_params, dry_run_param
+from tiered_storage_airflow.operators.local_retention import PlanLocalRetentionOperator, TrimLocalLogsOperator
+from tiered_storage_airflow.task_defaults import RETRIED
 
 
 @dag(
@@ -23,16 +24,15 @@ from tiered_storage_airflow.topic_choice import TOPICS, topics_param
     catchup=False,
     max_active_runs=1,
     tags=["tiered-storage", "retention"],
-    default_args={"retries": 3, "retry_delay": timedelta(seconds=30), "retry_exponential_backoff": 2.0},
-    params={
-        "topics": topics_param(),
-        "dry_run": Param(False, type="boolean", title="Only show what would go"),
-        "settings": Param({}, type="object", title="Settings", description="Properties by name, for this run only."),
-    },
+    default_args={**RETRIED, **COMMON},
+    params={**common_params(), "dry_run": dry_run_param("Only show what would go")},
     doc_md=__doc__,
 )
 def enforce_local_retention() -> None:
-    EnforceLocalRetentionOperator(task_id="trim", topics=TOPICS, execution_timeout=timedelta(hours=1))
+    plan = PlanLocalRetentionOperator(task_id="plan", dry_run=DRY_RUN)
+    TrimLocalLogsOperator(
+        task_id="trim", plan=plan.output, pool="remote_log_deleter", execution_timeout=timedelta(hours=1)
+    )
 
 
 enforce_local_retention()

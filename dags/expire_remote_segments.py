@@ -9,11 +9,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pendulum
-from airflow.sdk import CronDataIntervalTimetable, Param, dag
+from airflow.sdk import CronDataIntervalTimetable, dag
 
-from tiered_storage_airflow.operators.remote_log_metadata import MarkDeletedOperator, PlanExpiryOperator
-from tiered_storage_airflow.operators.remote_storage import DeleteSegmentsOperator
-from tiered_storage_airflow.topic_choice import TOPICS, topics_param
+from tiered_storage_airflow.forms import COMMON, DRY_RUN, common_params, dry_run_param
+from tiered_storage_airflow.operators.expiry import DeleteSegmentsOperator, MarkDeletedOperator, PlanExpiryOperator
+from tiered_storage_airflow.task_defaults import RETRIED
 
 
 @dag(
@@ -22,16 +22,12 @@ from tiered_storage_airflow.topic_choice import TOPICS, topics_param
     catchup=False,
     max_active_runs=1,
     tags=["tiered-storage", "retention"],
-    default_args={"retries": 3, "retry_delay": timedelta(seconds=30), "retry_exponential_backoff": 2.0},
-    params={
-        "topics": topics_param(),
-        "dry_run": Param(False, type="boolean", title="Only show the plan"),
-        "settings": Param({}, type="object", title="Settings", description="Properties by name, for this run only."),
-    },
+    default_args={**RETRIED, **COMMON},
+    params={**common_params(), "dry_run": dry_run_param("Only show the plan")},
     doc_md=__doc__,
 )
 def expire_remote_segments() -> None:
-    plan = PlanExpiryOperator(task_id="plan", topics=TOPICS)
+    plan = PlanExpiryOperator(task_id="plan", dry_run=DRY_RUN)
     marked = MarkDeletedOperator(task_id="mark_deleted", plan=plan.output)
     deleted = DeleteSegmentsOperator(task_id="delete", pool="remote_log_deleter", execution_timeout=timedelta(hours=1))
     marked >> deleted

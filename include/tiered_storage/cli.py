@@ -10,7 +10,17 @@ import sys
 
 import typer
 
-from tiered_storage import __version__, cli_copy, cli_dump, cli_read, cli_restore, cli_safety, cli_topics
+from tiered_storage import (
+    __version__,
+    cli_copy,
+    cli_delete,
+    cli_dump,
+    cli_read,
+    cli_repair,
+    cli_restore,
+    cli_safety,
+    cli_topics,
+)
 from tiered_storage.errors import TieredStorageError
 
 app = typer.Typer(no_args_is_help=True, help=__doc__, pretty_exceptions_enable=False, add_completion=False)
@@ -18,11 +28,15 @@ app.command()(cli_copy.plan)
 app.command()(cli_copy.copy)
 app.command()(cli_copy.retain)
 app.command()(cli_copy.expire)
+app.command()(cli_delete.delete_records)
+app.command()(cli_delete.delete_topic)
 app.command()(cli_safety.stop_deletions)
 app.command()(cli_safety.failed_deletions)
 app.command()(cli_read.segments)
 app.command()(cli_read.read)
 app.command()(cli_read.audit)
+app.command()(cli_repair.repair)
+app.command()(cli_repair.rebuild_metadata)
 app.command()(cli_restore.restore)
 app.command()(cli_dump.dump)
 app.add_typer(cli_topics.app, name="topics")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from threading import Event
 from typing import Annotated
 
 import typer
 
 from tiered_storage.cli_output import Output
+from tiered_storage.cli_progress import PROGRESS_SHOWN_SECONDS, leave_at_once, watched
 from tiered_storage.cli_session import (
     ConfigOption,
     DryRunOption,
@@ -27,6 +28,7 @@ from tiered_storage.remote_log.copy_job import CopyJob
 from tiered_storage.remote_log.copy_plan import CopyPlan, Finding
 from tiered_storage.remote_log.copy_run import BegunCopy
 from tiered_storage.remote_log.expiry import ExpiryPlan
+from tiered_storage.remote_log.job_threads import JobThreads
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.selection import Selection
 
@@ -68,8 +70,7 @@ def copy(
             _show_plan(due, output)
             return
         begun = remote_log.begin_copy(due, lease_owner("copy"))
-        with remote_log.held(begun):
-            report = _copy(remote_log, begun, workers)
+        report, has_hung = copy_here(remote_log, begun, workers, output)
     rows = [
         (str(segment.topic_id_partition), segment.start_offset, segment.end_offset, segment.size)
         for segment in report.committed
@@ -81,6 +82,8 @@ def copy(
     )  # fmt: skip
     output.findings("note", (*due.notices, *report.notices))
     output.findings("error", troubles)
+    if has_hung:
+        leave_at_once(1)
     if troubles:
         raise typer.Exit(1)
 
@@ -160,17 +163,33 @@ def _expiry_rows(plans: Iterable[ExpiryPlan]) -> list[tuple[object, ...]]:
     return [(str(each.topic_id_partition), each.new_log_start, len(each.segments), each.size) for each in plans]
 
 
-def _copy(remote_log: RemoteLogManager, begun: BegunCopy, workers: int) -> CommitReport:
-    # The same road as a run from Airflow, with threads of this process in Spark's place.
-    job = remote_log.write_copy_job(f"runs/command-line/{random_uuid()}", begun)
-    _, description = CopyJob.read(job.files.work, job.files.folder)
+def copy_here(
+    remote_log: RemoteLogManager, begun: BegunCopy, workers: int, output: Output
+) -> tuple[CommitReport, bool]:
+    """Copy and commit in this process, and give the leases back; also tell whether copies hung.
 
-    def run_group(number: int) -> int:
-        return job.run_group(number, remote_log.storage, description.sizes, remote_log.clock)
+    The threads of those are still there then: who called ends by leave_at_once.
+    """
+    given_up = Event()
+    with remote_log.held(begun, lambda: not given_up.is_set()):
+        # The same road as a run from Airflow, with threads of this process in Spark's place.
+        job = remote_log.write_copy_job(f"runs/command-line/{random_uuid()}", begun)
+        _, description = CopyJob.read(job.files.work, job.files.folder)
 
-    with ThreadPoolExecutor(max_workers=workers) as pool:
-        list(pool.map(run_group, range(job.groups)))
-    return remote_log.commit_copy(job.outcomes())
+        def run_group(number: int) -> None:
+            sizes = description.sizes
+            job.run_group(number, remote_log.storage, sizes, remote_log.clock, PROGRESS_SHOWN_SECONDS)
+
+        threads = JobThreads(job.groups, workers, run_group)
+
+        def give_up() -> None:
+            given_up.set()
+            threads.give_up()
+
+        stuck_after_ms = remote_log.settings.copy_stuck_after_ms
+        with watched(job.files, job.size_of(begun.tasks), stuck_after_ms, give_up, output) as watch:
+            threads.run()
+        return remote_log.commit_copy(job.outcomes(watch.stuck)), watch.stuck is not None
 
 
 def _show_plan(due: CopyPlan, output: Output) -> None:

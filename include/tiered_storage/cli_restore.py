@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,18 +14,37 @@ from tiered_storage.cli_session import ConfigOption, DryRunOption, JsonOption, P
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.restore.directory import DirectoryTarget
-from tiered_storage.remote_log.restore.request import RestorePlan, RestoreRequest
+from tiered_storage.remote_log.restore.progress import RestoreProgress
+from tiered_storage.remote_log.restore.request import RestorePlan, RestoreRequest, parse_time
 from tiered_storage.remote_log.restore.validation import Validation
 from tiered_storage.remote_log.selection import parse_partitions
 
+if TYPE_CHECKING:
+    from tiered_storage.remote_log.restore.cluster import ClusterTarget
+
+_SAY_SECONDS = 5
 _PLAN_COLUMNS = ("partition", "start offset", "end offset", "segments", "bytes")
 _DIRECTORY_COLUMNS = (*_PLAN_COLUMNS, "records", "was there")
+_CLUSTER_COLUMNS = ("partition", "start offset", "end offset", "sent", "found")
+
+
+class Compressor(StrEnum):
+    """What records can be compressed by on their way into a cluster."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
 
 
 def restore(
     topic: Annotated[str, typer.Argument(help="The topic's name.")],
     to_directory: Annotated[
         Path | None, typer.Option("--to-directory", help="The log directory of a broker that is stopped, or a new one.")
+    ] = None,
+    to_cluster: Annotated[
+        str | None, typer.Option("--to-cluster", help="host:port of a running cluster: produce the records there.")
     ] = None,
     partitions: PartitionsOption = None,
     from_offset: Annotated[int | None, typer.Option("--from-offset", min=0, help="Begin with this offset.")] = None,
@@ -47,6 +66,18 @@ def restore(
     node_id: Annotated[
         int, typer.Option("--node-id", min=0, help="The node.id of a directory that no broker had yet.")
     ] = 1,
+    append: Annotated[
+        bool, typer.Option("--append", help="Produce behind the records that the cluster's topic has already.")
+    ] = False,
+    offset_map: Annotated[
+        Path, typer.Option("--offset-map", help="The file for old and new offsets; another run goes on by it.")
+    ] = Path("offset-map.jsonl"),
+    client_properties: Annotated[
+        Path | None, typer.Option("--client-properties", help="A file of librdkafka's name=value lines, as for rights.")
+    ] = None,
+    compression: Annotated[
+        Compressor, typer.Option("--compression", help="How records are compressed that are produced.")
+    ] = Compressor.LZ4,
     allow_gaps: Annotated[
         bool, typer.Option("--allow-gaps", help="Restore what is there though offsets are missing between.")
     ] = False,
@@ -58,7 +89,7 @@ def restore(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring a topic, or part of it, back from the store: into a broker's log directory."""
+    """Bring a topic, or part of it, back from the store: into a broker's log directory, or into a running cluster."""
     output = Output(as_json)
     request = RestoreRequest(
         topic,
@@ -69,8 +100,10 @@ def restore(
         parse_time("--from-time", from_time),
         parse_time("--to-time", to_time),
     )
-    if to_directory is None and not dry_run:
-        raise ConfigurationError("say where to restore to: --to-directory DIRECTORY, or --dry-run for the plan")
+    if (to_directory is None) == (to_cluster is None) and not dry_run:
+        raise ConfigurationError(
+            "say where to restore to: --to-directory DIRECTORY or --to-cluster HOST:PORT; or --dry-run for the plan"
+        )
     with opened(config, output) as remote_log:
         plan = remote_log.restores.plan(request)
         if dry_run:
@@ -80,21 +113,11 @@ def restore(
         if to_directory is not None:
             target = DirectoryTarget(to_directory, as_topic, as_topic_id, node_id)
             _to_directory(remote_log, plan, target, output, validation, allow_gaps, workers)
+        if to_cluster is not None:
+            from tiered_storage.remote_log.restore.cluster import ClusterTarget  # noqa: PLC0415 -- a Kafka client
 
-
-def parse_time(option: str, text: str | None) -> int | None:
-    """Return a time in ms; one without an offset is in UTC. Raises ConfigurationError for what is none."""
-    if text is None:
-        return None
-    if text.isascii() and text.isdecimal():
-        return int(text)
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise ConfigurationError(
-            f"{option}: {text!r} is no time: write 2026-11-21T20:00:00+00:00, or milliseconds since 1970"
-        ) from error
-    return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+            cluster = ClusterTarget(to_cluster, offset_map, as_topic, client_properties, compression.value, append)
+            _to_cluster(remote_log, plan, cluster, output, validation, allow_gaps)
 
 
 def _to_directory(
@@ -106,7 +129,14 @@ def _to_directory(
     allow_gaps: bool,
     workers: int,
 ) -> None:
-    done = remote_log.restores.to_directory(plan, target, validation=validation, allow_gaps=allow_gaps, workers=workers)
+    done = remote_log.restores.to_directory(
+        plan,
+        target,
+        validation=validation,
+        allow_gaps=allow_gaps,
+        workers=workers,
+        on_bytes=RestoreProgress(plan.size, output.say, every_seconds=_SAY_SECONDS),
+    )
     rows = [
         (each.partition, each.log_start_offset, each.log_end_offset - 1, each.segments, each.size, each.records,
          each.was_there)
@@ -116,6 +146,34 @@ def _to_directory(
         f"Restored into {target.root}", _DIRECTORY_COLUMNS, rows,
         gaps=[asdict(gap) for gap in plan.gaps], notices=[asdict(notice) for notice in plan.notices],
     )  # fmt: skip
+    output.findings("gap", plan.gaps)
+
+
+def _to_cluster(
+    remote_log: RemoteLogManager,
+    plan: RestorePlan,
+    target: ClusterTarget,
+    output: Output,
+    validation: Validation,
+    allow_gaps: bool,
+) -> None:
+    report = remote_log.restores.to_cluster(
+        plan,
+        target,
+        validation=validation,
+        allow_gaps=allow_gaps,
+        on_bytes=RestoreProgress(plan.size, output.say, every_seconds=_SAY_SECONDS),
+    )
+    rows = [
+        (each.partition, each.first_offset, each.end_offset - 1, each.sent, each.found) for each in report.partitions
+    ]
+    output.rows(
+        f"Restored into {target.bootstrap_servers}; offsets are in {target.map_path}", _CLUSTER_COLUMNS, rows,
+        gaps=[asdict(gap) for gap in plan.gaps],
+        notices=[*(asdict(notice) for notice in plan.notices), *({"message": each} for each in report.notices)],
+    )  # fmt: skip
+    for notice in report.notices:
+        output.say(f"note: {notice}")
     output.findings("gap", plan.gaps)
 
 

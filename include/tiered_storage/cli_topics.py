@@ -38,9 +38,17 @@ PropertiesArgument = Annotated[list[str], typer.Argument(help="Settings such as 
 
 OnlyOption = Annotated[Tier | None, typer.Option("--only", help="Of this tier only; else of both.")]
 
+DeleteRemoteOption = Annotated[
+    bool, typer.Option("--delete-remote", help="All that is remote goes with the next run of expire.")
+]
+
+_DELETE_ON_DISABLE = "remote.log.delete.on.disable"
+_COPY_DISABLE = "remote.log.copy.disable"
+
 _COLUMNS = (
-    "topic", "topic id", "partitions", "remote.storage.enable", "local deletion allowed", "remote deletion allowed",
-    "retention.ms", "retention.bytes", "local.retention.ms", "local.retention.bytes", "problem",
+    "topic", "topic id", "partitions", "remote.storage.enable", "paused", "local deletion allowed",
+    "remote deletion allowed", "retention.ms", "retention.bytes", "local.retention.ms", "local.retention.bytes",
+    "problem",
 )  # fmt: skip
 
 
@@ -57,20 +65,53 @@ def list_topics(config: ConfigOption = None, as_json: JsonOption = False) -> Non
 
 @app.command()
 def enable(topic: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Copy the topic's closed segments from now on (remote.storage.enable). A compacted topic is refused."""
+    """Copy the topic's closed segments from now on (remote.storage.enable). A compacted topic is refused.
+
+    An earlier word that what is remote goes with the next disable (remote.log.delete.on.disable) is taken back.
+    """
 
     def change(remote_log: RemoteLogManager, known: Topic) -> Topic:
-        wanted = replace(known, remote_storage_enable=True)
+        kept = {name: value for name, value in known.properties.items() if name != _DELETE_ON_DISABLE}
+        wanted = replace(known, remote_storage_enable=True, properties=kept)
         refuse_compacted(topic, effective(wanted, remote_log.settings))
         return wanted
 
-    _change(topic, change, config, as_json, check=_refuse_if_cleaned)
+    _change(topic, change, config, as_json, check=_refuse_to_enable)
 
 
 @app.command()
-def disable(topic: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Copy nothing more of the topic; what is remote stays and stays readable."""
-    _change(topic, lambda _, known: replace(known, remote_storage_enable=False), config, as_json)
+def disable(
+    topic: NameArgument,
+    delete_remote: DeleteRemoteOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy nothing more of the topic; what is remote stays and stays readable, unless --delete-remote is given."""
+
+    def change(_: RemoteLogManager, known: Topic) -> Topic:
+        if not delete_remote:
+            return replace(known, remote_storage_enable=False)
+        if not known.remote_deletion_allowed:
+            raise ConfigurationError(
+                f"topic {topic}: nothing remote of it may be deleted: allow it first by 'tiered-storage topics "
+                f"allow-deletion {topic} --only remote'; nothing was changed"
+            )
+        asked = {**known.properties, _DELETE_ON_DISABLE: "true"}
+        return replace(known, remote_storage_enable=False, properties=asked)
+
+    _change(topic, change, config, as_json)
+
+
+@app.command()
+def pause(topic: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Copy nothing of the topic until it is resumed; what is remote stays readable and keeps its retention."""
+    _change(topic, lambda _, known: _with_property(known, _COPY_DISABLE, "true"), config, as_json)
+
+
+@app.command()
+def resume(topic: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Copy a paused topic's closed segments again."""
+    _change(topic, lambda _, known: _with_property(known, _COPY_DISABLE, "false"), config, as_json)
 
 
 @app.command("allow-deletion")
@@ -168,8 +209,9 @@ def _why_unknown(remote_log: RemoteLogManager, topic: str) -> str:
 def _row(remote_log: RemoteLogManager, one: TopicIdPartition, found: list[TopicIdPartition]) -> tuple[object, ...]:
     topic = decided_topic(one.cluster_id, one.topic_id, one.topic, remote_log.topics, remote_log.settings)
     count = sum((other.cluster_id, other.topic_id) == (one.cluster_id, one.topic_id) for other in found)
+    paused = topic.properties.get(_COPY_DISABLE) == "true"
     rights = (topic.local_deletion_allowed, topic.remote_deletion_allowed)
-    state = (one.topic, one.topic_id, count, topic.remote_storage_enable, *rights)
+    state = (one.topic, one.topic_id, count, topic.remote_storage_enable, paused, *rights)
     try:
         resolved = effective(topic, remote_log.settings)
         if topic.remote_storage_enable:
@@ -182,7 +224,17 @@ def _row(remote_log: RemoteLogManager, one: TopicIdPartition, found: list[TopicI
     return (*state, *limits, None)
 
 
-def _refuse_if_cleaned(remote_log: RemoteLogManager, topic: TopicIdPartition) -> None:
+def _with_property(topic: Topic, name: str, value: str) -> Topic:
+    return replace(topic, properties={**topic.properties, name: value})
+
+
+def _refuse_to_enable(remote_log: RemoteLogManager, topic: TopicIdPartition) -> None:
+    state = remote_log.segments.partition_state(topic).delete_state
+    if state is not None:
+        raise ConfigurationError(
+            f"topic {topic.topic} ({topic.topic_id}): everything remote of this life of it is deleted, or will be: it "
+            "takes no more segments"
+        )
     for log in remote_log.source.partitions() if remote_log.settings.log_dirs else ():
         if isinstance(log, PartitionLog) and log.topic_id_partition.topic_id == topic.topic_id and log.is_compacted:
             raise UnsupportedTopicError(

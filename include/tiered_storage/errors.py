@@ -23,7 +23,9 @@
     │   ├── RemoteStorageRefusedError  credentials or rights
     │   ├── RemoteStorageFullError     no room at the target
     │   ├── RemoteObjectNotFoundError  an object that should be there is not
-    │   └── RemoteObjectCorruptError   an object whose bytes are not those that were sent
+    │   ├── RemoteObjectCorruptError   an object whose bytes are not those that were sent
+    │   └── CopyStuckError             no byte of a copy moved any more, so it was ended
+    ├── TargetClusterError             the cluster that a topic is restored into
     └── RemoteMetadataError            the metadata store
         ├── MetadataUnavailableError   locked or out of reach, for a while
         ├── MetadataCorruptError       the metadata store itself is damaged or of a later version
@@ -167,6 +169,16 @@ class RemoteObjectCorruptError(RemoteStorageError):
     """An object whose bytes, size or checksum are not those that were sent."""
 
     retriable = False
+
+
+class CopyStuckError(RemoteStorageError):
+    """No byte of a copy moved for too long, so it was ended; what was finished by then is committed."""
+
+
+class TargetClusterError(TieredStorageError):
+    """The cluster that a topic is restored into refused a record, or did not answer; it may later."""
+
+    retriable = True
 
 
 class RemoteMetadataError(TieredStorageError):

@@ -52,6 +52,7 @@ REMOTE_STORAGE = "The remote tier"
 METADATA = "The metadata of the remote log"
 COPYING = "Copying"
 RETENTION = "Retention"
+AUDIT = "The audit"
 TOPICS = "Topics"
 
 _CLASS_NAME = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"
@@ -196,6 +197,12 @@ class Settings(PropertyModel):
     )
     """How many segments one run copies; the following runs take what is left."""
 
+    copy_stuck_after_ms: Whole = setting(
+        "copy.stuck.after.ms", 600_000, COPYING, Source.OURS, unit="ms", at_least=10_000
+    )
+    """How long a copy may move no byte, also while it waits for Spark, before it is ended: what it has finished is
+    committed, and the rest is left to the next run."""
+
     commit_batch_partitions: Whole = setting(
         "commit.batch.partitions", 50, COPYING, Source.OURS, unit="partitions", at_least=1
     )
@@ -249,10 +256,25 @@ class Settings(PropertyModel):
     """The share of the store's objects that nothing may refer to. Where an audit finds a larger one, and more than ten
     such objects, nothing is deleted: the metadata may be of another store, or older than this one."""
 
+    remote_log_verify_before_trim: bool = setting("remote.log.verify.before.trim", True, RETENTION, Source.OURS)
+    """Whether every remote byte is read back, its checksum compared, before the local segment goes that it was copied
+    from. Without it objects are looked for, with their sizes and manifests: faster, and blind to a byte that rotted."""
+
     deletion_batch_segments: Whole = setting(
         "deletion.batch.segments", 500, RETENTION, Source.OURS, unit="segments", at_least=1, at_most=1000
     )
     """How many remote segments are deleted between two looks at whether deletions were stopped or forbidden."""
+
+    audit_worker_bytes_per_second: Whole = setting(
+        "audit.worker.bytes.per.second",
+        UNLIMITED,
+        AUDIT,
+        Source.OURS,
+        unit="bytes",
+        at_least=_MIB,
+        special={UNLIMITED: "as fast as it goes"},
+    )
+    """How much each worker of a deep audit reads in a second, so that what serves readers is left alone."""
 
     topics: Mapping[TopicName, TopicSettings] = setting(
         "topics", {}, TOPICS, Source.OURS, allowed="a mapping from topic names to their properties"

@@ -37,14 +37,24 @@ def run_now(context: Mapping[str, Any], wall_clock_ms: int) -> int:
 def lease_owner(context: Mapping[str, Any]) -> str:
     """Return the name under which the run holds leases: the same for all its tries, so that a retry takes over."""
     dag_run = context["dag_run"]
-    return f"{dag_run.dag_id}/{dag_run.run_id}"
+    return _full_name(dag_run.dag_id, dag_run.run_id)
 
 
 def run_folder(context: Mapping[str, Any]) -> str:
-    """Return the run's folder name in the work area: of characters and a length that every store takes, its own.
+    """Return the run's folder name in the work area; see folder_name."""
+    dag_run = context["dag_run"]
+    return folder_name(dag_run.dag_id, dag_run.run_id)
+
+
+def folder_name(dag_id: str, run_id: str) -> str:
+    """Return the folder name of a run in the work area: of characters and a length that every store takes, its own.
 
     A run's id may be anything; the hash tells apart those that would look the same.
     """
-    owner = lease_owner(context)
+    owner = _full_name(dag_id, run_id)
     readable = re.sub(r"[^A-Za-z0-9._-]+", "_", owner)[:_FOLDER_NAME_LENGTH]
     return f"{readable}-{hashlib.sha256(owner.encode()).hexdigest()[:8]}"
+
+
+def _full_name(dag_id: str, run_id: str) -> str:
+    return f"{dag_id}/{run_id}"

@@ -5,22 +5,8 @@ So scheduled runs, whose form nobody fills in, are narrowed without an edit of a
 
 from __future__ import annotations
 
-from airflow.sdk import Param
-
 TOPICS_VARIABLE = "remote_log_topics"
 
 # Somebody who empties the Variable means no topic in particular; as an expression it would match none.
 TOPICS = f"{{{{ params.topics or var.value.get('{TOPICS_VARIABLE}', '.*') or '.*' }}}}"
 """For the argument `topics` of operators: a template of a regular expression over whole topic names."""
-
-
-def topics_param() -> Param:
-    """Return the field Topics of a DAG's form; `params.topics` is its name in TOPICS."""
-    return Param(
-        None,
-        type=["null", "string"],
-        title="Topics",
-        description=(
-            f"A regular expression over topic names; empty: the Airflow Variable {TOPICS_VARIABLE}, or else all."
-        ),
-    )

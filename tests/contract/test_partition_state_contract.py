@@ -272,3 +272,33 @@ def test_what_one_opening_wrote_another_sees(
         assert other.segments.partition_state(ORDERS_0) == UNKNOWN
         store.segments.put_lineage(ORDERS_0, LINEAGE, lease)
         assert other.segments.partition_state(ORDERS_0).lineage == LINEAGE
+
+
+def test_a_log_start_below_nothing_is_refused_before_anything_is_written(store: SqlMetadataStore, lease: Lease) -> None:
+    other = store.leases.acquire(ORDERS_1, "run-1", 60_000)
+    with pytest.raises(ConfigurationError, match="cannot begin at offset -5"):
+        store.segments.advance_log_start_offsets([(ORDERS_0, 7, lease), (ORDERS_1, -5, other)])
+    assert store.segments.log_start_offset(ORDERS_0) is None
+
+
+@pytest.mark.parametrize("state", PartitionDeleteState)
+def test_a_partition_that_goes_as_a_whole_takes_no_more_segments(
+    store: SqlMetadataStore, lease: Lease, state: PartitionDeleteState
+) -> None:
+    known = a_segment(lease)
+    store.segments.add_remote_log_segment_metadata(known, lease)
+    for step in PartitionDeleteState:
+        if step <= state:
+            moved = RemotePartitionDeleteMetadata(ORDERS_0, step, 1_000)
+            store.segments.put_remote_partition_delete_metadata(moved, lease)
+    other = store.leases.acquire(ORDERS_1, "run-1", 60_000)
+
+    refused, repeated, elsewhere = store.segments.add_remote_log_segments(
+        [(a_segment(lease), lease), (known, lease), (a_segment(other), other)]
+    )
+
+    assert isinstance(refused, InvalidTransitionError)
+    assert "takes no more segments" in str(refused)
+    assert repeated == known
+    assert not isinstance(elsewhere, InvalidTransitionError)
+    assert len(list(store.segments.list_remote_log_segments(ORDERS_0))) == 1

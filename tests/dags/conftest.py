@@ -40,4 +40,5 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> SparkInProcess:
         spark.execute(operator, context)
 
     monkeypatch.setattr(SparkSubmitOperator, "execute", execute)
+    monkeypatch.setattr(SparkSubmitOperator, "on_kill", lambda _: spark.killed.set())
     return spark

@@ -56,6 +56,46 @@ def test_windows_that_follow_each_other_copy_each_segment_once_and_a_run_by_hand
     assert len(site.segments("orders-0")) == 4
 
 
+def test_backwards_the_latest_window_takes_all_and_the_earlier_ones_find_nothing_left(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
+) -> None:
+    site.write_logs({"orders-0": 6})
+    site.configure({"orders": TIERED})
+    last = FIRST + timedelta(hours=4) - FIVE_MINUTES
+    after, before = airflow.backfill("copy_segments", last - FIVE_MINUTES, last, backwards=True)
+    assert [run.state for run in (after, before)] == ["success", "success"]
+    assert airflow.events_of(after)[0]["now"] == FIRST_TIMESTAMP + 4 * HOUR_MS
+    assert (after.tasks["copy"], before.tasks["copy"]) == ("success", "skipped")
+    assert airflow.events_of(before) == []
+    assert site.finished("orders-0") == [0, 10, 20, 30]
+    assert len(spark.submitted) == 1
+
+
+def test_windows_at_once_copy_each_segment_once_and_one_that_is_held_back_is_red_until_it_is_run_again(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
+) -> None:
+    site.write_logs({"orders-0": 5, "orders-1": 1})
+    site.configure({"orders": TIERED})
+    window = FIRST + timedelta(hours=2) - FIVE_MINUTES
+    later = []
+    with airflow.backfilling("copy_segments", window, window + timedelta(hours=1)) as runs:
+        spark.meanwhile = lambda: later.append(airflow.finish("copy_segments", runs[-1]))
+        first = airflow.finish("copy_segments", runs[0])
+        assert first.state == "success"
+        # It may not take the window for whole: the first one's window ends an hour earlier.
+        assert later[0].state == "failed"
+        assert "4 segments of this window are not committed, of orders-0, orders-1" in later[0].messages
+    assert site.finished("orders-0") == [0, 10]
+    last = window + timedelta(hours=1)
+    [again] = airflow.backfill("copy_segments", last, last)
+    assert again.state == "success"
+    assert site.finished("orders-0") == [0, 10, 20]
+    assert [len(site.segments(name)) for name in ("orders-0", "orders-1")] == [3, 1]
+    # The same windows once more, over runs that are there: nothing is left to do.
+    [once_more] = airflow.backfill("copy_segments", window, window)
+    assert (once_more.state, once_more.tasks["copy"]) == ("success", "skipped")
+
+
 def test_a_backfill_and_a_run_by_hand_at_once_copy_each_segment_once(
     airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
 ) -> None:

@@ -8,6 +8,7 @@ import sqlite3
 import sys
 from collections.abc import Iterable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -237,6 +238,43 @@ def test_what_is_finished_when_the_time_is_up_is_committed_and_the_next_run_goes
     assert site.finished("orders-0") == [0, 10]
     assert airflow.run("copy_segments").state == "success"
     assert site.finished("orders-0") == [0, 10, 20]
+
+
+@pytest.mark.parametrize("finished", [2, 0])
+def test_a_job_in_which_no_byte_moves_is_ended_and_what_it_had_finished_is_committed(
+    airflow: AirflowHome,
+    site: TieredSite,
+    spark: SparkInProcess,
+    monkeypatch: pytest.MonkeyPatch,
+    finished: int,
+) -> None:
+    from tiered_storage.remote_log import job_progress
+
+    # The setting takes ten seconds at least.
+    watch = partial(job_progress.JobWatch, look_seconds=0.05)
+    monkeypatch.setattr(
+        job_progress, "JobWatch", lambda *given, **named: watch(*given, **{**named, "stuck_after_ms": 1000})
+    )
+    site.write_logs({"orders-0": 2, "payments-0": 1})
+    site.configure({"orders": TIERED, "payments": TIERED}, commit_batch_partitions=1)
+    spark.deaths.append(finished)
+    spark.hangs = True
+    run = airflow.run("copy_segments")
+
+    assert spark.killed.is_set()
+    if finished:
+        assert run.state == "failed"
+        assert run.tasks["commit_metadata[orders-0]"] == "success"
+        [error] = run.errors["commit_metadata[payments-0]"]
+        assert "payments-0: CopyStuckError: no byte moved for 1 s (copy.stuck.after.ms), at" in str(error)
+        assert site.finished("orders-0") == [0, 10]
+        return
+    # Nothing to commit: the next try takes it up, under new ids.
+    assert run.state == "success"
+    [error] = run.errors["copy"]
+    assert str(error).startswith("no byte moved for 1 s (copy.stuck.after.ms), at 0 of 3 segments")
+    assert (site.finished("orders-0"), site.finished("payments-0")) == ([0, 10], [0])
+    assert len(site.segments("orders-0", SegmentState.DELETE_SEGMENT_STARTED)) == 2
 
 
 def test_a_commit_that_meets_a_locked_metadata_store_is_tried_again_and_commits_all(

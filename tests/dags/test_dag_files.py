@@ -14,9 +14,19 @@ import pytest
 
 from support.airflow_home import CONFIGURATION, PROJECT, AirflowHome
 from tiered_storage_airflow.embedded.settings_file import VariableSettings, read_airflow_settings
+from tiered_storage_airflow.links import ReportLink
 from tiered_storage_airflow.topic_choice import TOPICS, TOPICS_VARIABLE
 
 FILES = sorted((PROJECT / "dags").glob("*.py"))
+OVER_PARTITIONS = (
+    "audit_remote_log",
+    "copy_segments",
+    "enforce_local_retention",
+    "expire_remote_segments",
+    "repair_remote_log",
+)
+TRIED_ONCE = ("audit_remote_log", "delete_records", "delete_topic")
+ONLY_SHOWN_UNLESS_ASKED = ("delete_records", "delete_topic", "repair_remote_log")
 SCREEN = 60
 HEAVY = ("numba", "numpy", "pandas", "pyarrow", "obstore", "pyspark", "tiered_storage")
 PARSE = """
@@ -82,37 +92,44 @@ def test_a_dag_says_what_it_does_and_runs_once_at_a_time(airflow: AirflowHome, d
     assert (dag.max_active_runs, dag.catchup) == (1, False)
     for name in dag.params:
         assert dag.params.get_param(name).schema["title"], name
-    assert "topics" in dag.params
+    assert "settings" in dag.params
 
 
-def test_whatever_moves_or_reads_much_ends_at_some_time_and_is_tried_again_except_for_the_audit(
-    airflow: AirflowHome,
+@pytest.mark.parametrize("dag_id", [path.stem for path in FILES])
+def test_every_task_ends_at_some_time_and_is_tried_again_after_longer_and_longer_pauses_but_for_audits(
+    airflow: AirflowHome, dag_id: str
 ) -> None:
-    bounded = {
-        "copy_segments": ["copy"],
-        "enforce_local_retention": ["trim"],
-        "expire_remote_segments": ["delete"],
-        "audit_remote_log": ["audit"],
-    }
-    for dag_id, task_ids in bounded.items():
-        dag = airflow.dag(dag_id)
-        for task_id in task_ids:
-            timeout = dag.task_dict[task_id].execution_timeout
-            assert timeout is not None
-            assert timeout <= timedelta(hours=6)
-        for task in dag.tasks:
-            assert task.retries == (0 if dag_id == "audit_remote_log" else 3), task.task_id
+    for task in airflow.dag(dag_id).tasks:
+        assert task.execution_timeout is not None, task.task_id
+        assert task.execution_timeout <= timedelta(hours=6), task.task_id
+        if dag_id in TRIED_ONCE:
+            assert task.retries == 0, task.task_id
+            continue
+        assert task.retries == 3, task.task_id
+        assert task.retry_exponential_backoff == 2.0, task.task_id
+        assert task.max_retry_delay == timedelta(minutes=10), task.task_id
+
+
+@pytest.mark.parametrize("dag_id", [path.stem for path in FILES])
+def test_instances_of_mapped_tasks_have_names_and_every_task_leads_to_the_runs_report(
+    airflow: AirflowHome, dag_id: str
+) -> None:
+    for task in airflow.dag(dag_id).tasks:
+        if task.is_mapped:
+            assert task.map_index_template, task.task_id
+        assert any(isinstance(link, ReportLink) for link in task.operator_extra_links), task.task_id
 
 
 def test_moving_bytes_takes_a_slot_of_a_pool_of_its_own(airflow: AirflowHome) -> None:
     assert airflow.dag("copy_segments").task_dict["copy"].pool == "remote_log_copier"
     assert airflow.dag("expire_remote_segments").task_dict["delete"].pool == "remote_log_deleter"
+    assert airflow.dag("enforce_local_retention").task_dict["trim"].pool == "remote_log_deleter"
     settings = (PROJECT / "airflow_settings.yaml").read_text()
     assert "pool_name: remote_log_copier" in settings
     assert "pool_name: remote_log_deleter" in settings
 
 
-@pytest.mark.parametrize("dag_id", [path.stem for path in FILES])
+@pytest.mark.parametrize("dag_id", OVER_PARTITIONS)
 def test_topics_left_empty_are_those_of_the_variable(airflow: AirflowHome, dag_id: str) -> None:
     dag = airflow.dag(dag_id)
     choosing = [task for task in dag.tasks if "topics" in task.template_fields]
@@ -120,6 +137,16 @@ def test_topics_left_empty_are_those_of_the_variable(airflow: AirflowHome, dag_i
     assert {vars(task)["topics"] for task in choosing} == {TOPICS}
     assert dag.params.get_param("topics").schema["type"] == ["null", "string"]
     assert dag.params.get_param("topics").value is None
+    assert dag.params.get_param("partitions").value is None
+
+
+@pytest.mark.parametrize("dag_id", ONLY_SHOWN_UNLESS_ASKED)
+def test_what_a_person_deletes_or_repairs_is_only_shown_unless_asked_for_more_and_never_scheduled(
+    airflow: AirflowHome, dag_id: str
+) -> None:
+    dag = airflow.dag(dag_id)
+    assert dag.params.get_param("dry_run").value is True
+    assert dag.schedule is None
 
 
 def test_the_variable_is_among_the_settings_and_means_all_topics_at_first() -> None:

@@ -154,3 +154,36 @@ def test_the_audit_is_green_when_all_is_there_and_names_every_anomaly_without_a_
     assert nothing.state == "failed"
     assert "matches" in nothing.messages
     assert len(site.segments("orders-0", SegmentState.COPY_SEGMENT_FINISHED)) == 3
+
+
+def test_a_deep_audit_of_much_is_read_by_spark_and_one_that_loses_a_worker_is_red(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tiered_storage.remote_log import job_groups
+    from tiered_storage.remote_log.audit_job import AuditJob
+
+    site.write_logs({"orders-0": 2, "orders-1": 2})
+    site.configure({"orders": TIERED})
+    site.copy()
+    monkeypatch.setattr(job_groups, "GROUP_TASKS", 1)
+    clean = airflow.run("audit_remote_log", {"deep": True})
+    assert clean.state == "success", clean.messages
+    [submitted] = spark.submitted
+    assert submitted.application.endswith("spark_jobs/audit_segments.py")
+    assert "in the end: 4 of 4 segments" in clean.log
+    assert "anomalies: 0" in clean.log
+
+    damaged = sorted(site.state.rglob("orders-*/1/*.log"))[1]
+    content = bytearray(damaged.read_bytes())
+    content[100] ^= 1
+    damaged.write_bytes(content)
+    red = airflow.run("audit_remote_log", {"deep": True, "partitions": "1"})
+    assert red.state == "failed"
+    assert "1 anomalies" in red.messages
+    assert damaged.name.removesuffix(".log") in red.messages
+    assert airflow.run("audit_remote_log", {"deep": True, "partitions": "0"}).state == "success"
+
+    monkeypatch.setattr(AuditJob, "run_group", lambda *_: 0)
+    lost = airflow.run("audit_remote_log", {"deep": True, "partitions": "0"})
+    assert lost.state == "failed"
+    assert "2 segments could not be read" in lost.messages

@@ -81,14 +81,20 @@ class AirflowHome:
         initdb()
         _write_dags()
 
-    def dag(self, dag_id: str) -> DAG:
+    def dag(self, dag_id: str, folder: Path = PROJECT / "dags") -> DAG:
         """Return the DAG, anew from its file."""
         from airflow.dag_processing.dagbag import DagBag
 
-        return DagBag(dag_folder=PROJECT / "dags").dags[dag_id]
+        return DagBag(dag_folder=folder).dags[dag_id]
 
-    def run(self, dag_id: str, conf: Mapping[str, object] | None = None, run_id: str | None = None) -> FinishedRun:
-        """Run the DAG by hand, to its end."""
+    def run(
+        self,
+        dag_id: str,
+        conf: Mapping[str, object] | None = None,
+        run_id: str | None = None,
+        folder: Path = PROJECT / "dags",
+    ) -> FinishedRun:
+        """Run the DAG of that id in `folder` by hand, to its end."""
         from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
         now = datetime.now(UTC)
@@ -102,7 +108,7 @@ class AirflowHome:
             run_type=DagRunType.MANUAL,
             triggered_by=DagRunTriggeredByType.REST_API,
         )
-        return self._finish(dag_id, made)
+        return self.finish(dag_id, made, folder)
 
     def run_for_events(
         self, dag_id: str, extras: Sequence[Mapping[str, object]], conf: Mapping[str, object] | None = None
@@ -131,10 +137,18 @@ class AirflowHome:
             run_type=DagRunType.ASSET_TRIGGERED,
             triggered_by=DagRunTriggeredByType.ASSET,
         )
-        return self._finish(dag_id, made)
+        return self.finish(dag_id, made)
 
-    def backfill(self, dag_id: str, first: datetime, last: datetime) -> list[FinishedRun]:
+    def backfill(self, dag_id: str, first: datetime, last: datetime, *, backwards: bool = False) -> list[FinishedRun]:
         """Backfill the logical dates from `first` to `last`, both inclusive, and all again that were there already."""
+        with self.backfilling(dag_id, first, last, backwards=backwards) as made:
+            return [self.finish(dag_id, run) for run in made]
+
+    @contextmanager
+    def backfilling(
+        self, dag_id: str, first: datetime, last: datetime, *, backwards: bool = False
+    ) -> Iterator[list[int]]:
+        """Make a backfill and yield its runs, in the order in which they are to be finished; it ends with the block."""
         from airflow.models.backfill import Backfill, BackfillDagRun, ReprocessBehavior, _create_backfill
         from airflow.utils.session import create_session
         from sqlalchemy import select
@@ -144,7 +158,7 @@ class AirflowHome:
             from_date=first,
             to_date=last,
             max_active_runs=1,
-            reverse=False,
+            reverse=backwards,
             dag_run_conf={},
             triggering_user_name=None,
             reprocess_behavior=ReprocessBehavior.COMPLETED,
@@ -155,10 +169,11 @@ class AirflowHome:
                 .where(BackfillDagRun.backfill_id == backfill.id)
                 .order_by(BackfillDagRun.sort_ordinal)
             ).all()
-        finished = [self._finish(dag_id, run) for run in made if run is not None]
-        with create_session() as session:
-            session.get_one(Backfill, backfill.id).completed_at = datetime.now(UTC)
-        return finished
+        try:
+            yield [run for run in made if run is not None]
+        finally:
+            with create_session() as session:
+                session.get_one(Backfill, backfill.id).completed_at = datetime.now(UTC)
 
     def events_of(self, run: FinishedRun) -> list[dict[str, object]]:
         """Return what else the asset events of `run` say."""
@@ -182,8 +197,9 @@ class AirflowHome:
             kept += [str(row.value) for row in session.scalars(select(XComModel).where(XComModel.run_id == run.run_id))]
         return "\n".join(kept)
 
-    def _finish(self, dag_id: str, made: int) -> FinishedRun:
-        dag = self.dag(dag_id)
+    def finish(self, dag_id: str, made: int, folder: Path = PROJECT / "dags") -> FinishedRun:
+        """Run the run of that id to its end."""
+        dag = self.dag(dag_id, folder)
         for task in dag.tasks:
             task.retry_delay, task.retry_exponential_backoff = timedelta(0), 0.0
         errors: dict[str, list[BaseException]] = {}
@@ -202,8 +218,9 @@ def _write_dags() -> None:
     manager.sync_bundles_to_db()
     [bundle] = manager.get_all_dag_bundles()
     bundle.initialize()
-    bag = BundleDagBag(dag_folder=bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
-    sync_bag_to_db(bag, bundle.name, bundle.version)
+    for folder in (PROJECT / "docs" / "examples", bundle.path):
+        bag = BundleDagBag(dag_folder=folder, bundle_path=folder, bundle_name=bundle.name)
+        sync_bag_to_db(bag, bundle.name, bundle.version)
 
 
 def _make_run(dag_id: str, events: Sequence[int] = (), **of_run: Any) -> int:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from unittest.mock import patch
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException
 
 from tiered_storage.remote_log import copy_job
+from tiered_storage.remote_log.audit_worker import run_audit_group
 from tiered_storage.remote_log.copier import copy_segment
 from tiered_storage.remote_log.copy_messages import CopyOutcome
 from tiered_storage.remote_log.copy_worker import run_copy_group
@@ -23,6 +26,7 @@ class Submitted:
     """What a job was submitted with."""
 
     name: str
+    application: str
     conf: Mapping[str, str]
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
@@ -37,18 +41,22 @@ class Submitted:
 class SparkInProcess:
     """Runs jobs in place of SparkSubmitOperator.execute.
 
-    `deaths` says of the next jobs after how many segments their worker dies, None for not at all; `meanwhile` is
-    called once, before the next job begins.
+    `deaths` says of the next jobs after how many segments their worker dies, None for not at all; with `hangs` it hangs
+    instead, until it is killed. `meanwhile` is called once, before the next job begins.
     """
 
     deaths: deque[int | None] = field(default_factory=deque)
+    hangs: bool = False
+    killed: threading.Event = field(default_factory=threading.Event)
     meanwhile: Callable[[], None] | None = None
     submitted: list[Submitted] = field(default_factory=list)
 
     def execute(self, operator: SparkSubmitOperator, _context: object) -> None:
         """Run the operator's job. Raises AirflowException, as where spark-submit failed, when its worker dies."""
         arguments = tuple(operator.application_args or ())
-        job = Submitted(operator.name, dict(operator.conf or {}), arguments, dict(os.environ))
+        job = Submitted(
+            operator.name, str(operator.application), dict(operator.conf or {}), arguments, dict(os.environ)
+        )
         self.submitted.append(job)
         meanwhile, self.meanwhile = self.meanwhile, None
         if meanwhile is not None:
@@ -65,13 +73,16 @@ class SparkInProcess:
         def copy(*of_segment: object) -> CopyOutcome:
             nonlocal left
             if left == 0:
+                if self.hangs:
+                    assert self.killed.wait(60)
                 raise _WorkerDiedError
             left = None if left is None else left - 1
             return copy_segment(*of_segment)  # type: ignore[arg-type]  # as it was called
 
+        run_group = run_audit_group if Path(job.application).stem == "audit_segments" else run_copy_group
         with patch.object(copy_job, "copy_segment", copy):
             for group in range(group_count(work_url, folder)):
-                run_copy_group(work_url, folder, group)
+                run_group(work_url, folder, group)
 
 
 class _WorkerDiedError(BaseException):

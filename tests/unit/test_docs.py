@@ -19,6 +19,7 @@ from tiered_storage.kafka_log.record_columns import SCHEMA
 from tiered_storage.remote_log.storage import IndexKind
 from tiered_storage.remote_log.storage.index_bundle import build_bundle
 from tiered_storage.settings import Settings
+from tiered_storage.topic_settings import TopicSettings
 
 PROJECT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")])
@@ -98,7 +99,7 @@ def test_each_command_has_its_place_in_the_documentation() -> None:
 
 
 def test_settings_that_are_named_exist() -> None:
-    known = {*Settings.known_names(), "remote.log.copy.disable", "local.retention.ms", "local.retention.bytes"}
+    known = {*Settings.known_names(), *TopicSettings.known_names()}
     prefix = r"(?:rsm|rlmm)\.config\.|remote\.log\.|log\.|copy\.|commit\.|lease\.|work\.|state\."
     for document in DOCUMENTS:
         if document.name != "configuration.md":

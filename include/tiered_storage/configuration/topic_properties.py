@@ -44,6 +44,10 @@ class TopicSettings(PropertyModel):
     remote_log_copy_disable: bool = setting("remote.log.copy.disable", False, TOPIC_GROUP, Source.KAFKA)
     """Whether copying pauses; what is remote stays readable and keeps its retention."""
 
+    remote_log_delete_on_disable: bool = setting("remote.log.delete.on.disable", False, TOPIC_GROUP, Source.KAFKA)
+    """Whether all that is remote goes once the topic is no longer tiered (`remote.storage.enable` false), where
+    `remote.deletion.allowed` is given; what is local stays."""
+
     local_deletion_allowed: bool = setting("local.deletion.allowed", False, TOPIC_GROUP, Source.OURS)
     """Whether local segments may go once the remote tier holds them: the word that the topic's readers come through
     us, for a broker that starts on the directory has them no more. What the remote tier holds no more, since total

@@ -11,14 +11,16 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from tiered_storage.kafka_log.batch_header import INT32_MAX, RecordBatch
+from tiered_storage.errors import CorruptRecordError
+from tiered_storage.kafka_log.batch_header import INT32_MAX, NO_PRODUCER_ID, RecordBatch
+from tiered_storage.kafka_log.batch_read import batch_position
 from tiered_storage.kafka_log.index_rebuild import write_transaction_index
 from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_segment import LogSegment
 from tiered_storage.kafka_log.offset_index import ENTRY as OFFSET_ENTRY
 from tiered_storage.kafka_log.offset_index import OffsetIndex
 from tiered_storage.kafka_log.segment_recovery import RecoveredSegment
-from tiered_storage.kafka_log.segment_scan import SegmentScanner
+from tiered_storage.kafka_log.segment_scan import SegmentScanner, iterate_segment
 from tiered_storage.kafka_log.small_files import holds, replace_file
 from tiered_storage.kafka_log.time_index import ENTRY as TIME_ENTRY
 from tiered_storage.kafka_log.transaction_index import AbortedTransaction, TransactionIndex
@@ -102,6 +104,40 @@ class ActiveSegment:
     def transaction_index(self) -> TransactionIndex:
         """Return the transaction index of what was appended."""
         return TransactionIndex(self.segment.base_offset, tuple(self._aborted))
+
+    def before(self, end_offset: int) -> RecoveredSegment:
+        """Return what is left without the batch that reaches `end_offset`, and those behind it; change nothing.
+
+        Batches are read from the last index entry before it on. Raises CorruptRecordError where one cannot be read.
+        """
+        self.write_out()
+        path, base_offset = self.segment.log_path, self.segment.base_offset
+        size = batch_position(path, self.offset_index().lookup(end_offset).position, end_offset)
+        size = self.size if size is None else size
+        indexes, begin = self._indexes.until(size)
+        next_offset = base_offset
+        for _, batches in iterate_segment(path, base_offset, start_position=begin, end_position=size, verify_crc=False):
+            indexes.append(batches)
+            next_offset = int(batches.last_offset[-1]) + 1
+        return RecoveredSegment(
+            size=size,
+            torn_bytes=0,
+            next_offset=next_offset,
+            first_timestamp=self._first_timestamp if size else None,
+            indexes=indexes,
+            epochs=(),
+            aborted=tuple(transaction for transaction in self._aborted if transaction.last_offset < end_offset),
+        )
+
+    def has_producers_from(self, position: int) -> bool:
+        """Say whether a batch from `position` (bytes) on is of a producer, or cannot be read."""
+        rest = iterate_segment(
+            self.segment.log_path, self.segment.base_offset, start_position=position, verify_crc=False
+        )
+        try:
+            return any(bool((batches.producer_id > NO_PRODUCER_ID).any()) for _, batches in rest)
+        except CorruptRecordError:
+            return True
 
     def write_out(self) -> None:
         """Write the gathered batches to the file, where others can read them, though not yet for sure to the disk."""

@@ -30,7 +30,7 @@ _DIGITS = re.compile(r"[0-9]{1,19}")
 class CheckpointEntry:
     """One entry line of the checkpoint `path`, which begins at byte `position`."""
 
-    path: Path
+    path: Path | str
     position: int
     fields: tuple[str, ...]
 
@@ -45,7 +45,12 @@ def read_checkpoint(path: Path, fields: int) -> list[CheckpointEntry]:
     Raises CorruptIndexError where the version is unknown, the count is not that of the lines, or a line has another
     number of fields.
     """
-    lines = _lines(path, read_small_file(path, MAX_CHECKPOINT_BYTES))
+    return parse_checkpoint(read_small_file(path, MAX_CHECKPOINT_BYTES), path, fields)
+
+
+def parse_checkpoint(content: bytes, path: Path | str, fields: int) -> list[CheckpointEntry]:
+    """Read the entries in the `content` of a checkpoint; raises as `read_checkpoint`, naming `path`."""
+    lines = _lines(path, content)
     if not lines:
         return []
     version = _integer(path, 0, lines[0][1], bits=32)
@@ -75,7 +80,7 @@ def encode_checkpoint(entries: Iterable[str]) -> bytes:
     return "".join(f"{line}\n" for line in (VERSION, len(lines), *lines)).encode()
 
 
-def _lines(path: Path, content: bytes) -> list[tuple[int, str]]:
+def _lines(path: Path | str, content: bytes) -> list[tuple[int, str]]:
     if content.count(b"\n") + content.count(b"\r") > 2 * MAX_ENTRIES:
         raise CorruptIndexError(path, 0, f"more lines than the {MAX_ENTRIES} entries that are read at most")
     lines = []
@@ -88,7 +93,7 @@ def _lines(path: Path, content: bytes) -> list[tuple[int, str]]:
     return lines
 
 
-def _integer(path: Path, position: int, text: str, bits: int) -> int:
+def _integer(path: Path | str, position: int, text: str, bits: int) -> int:
     largest = (1 << (bits - 1)) - 1
     if _DIGITS.fullmatch(text) is None or int(text) > largest:
         raise CorruptIndexError(path, position, f"{text[:40]!r} is no number from 0 to {largest}")

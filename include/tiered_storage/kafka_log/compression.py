@@ -27,7 +27,7 @@ import zstandard
 from isal import isal_zlib
 
 from tiered_storage.errors import CorruptRecordError
-from tiered_storage.kafka_log.whole_decompression import unlz4_whole, unzstd_whole
+from tiered_storage.kafka_log.whole_decompression import unlz4_whole, unzstd_whole, zstd_decompressor
 
 DEFAULT_MAX_DECOMPRESSED_BYTES = 256 << 20
 """Far more than producers batch by default (at most 1 MiB), and little enough for a worker to survive."""
@@ -74,11 +74,10 @@ WHOLE: Mapping[int, Callable[[memoryview, int], bytes | None]] = {
 
 
 class _ThreadCodecs(threading.local):
-    """Codec objects, one set a thread: none of them may be used by two threads at once."""
+    """A Zstandard compressor a thread: two must not use one."""
 
     def __init__(self) -> None:
         self.zstd_compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
-        self.zstd_decompressor = zstandard.ZstdDecompressor()
 
 
 _codecs = _ThreadCodecs()
@@ -196,9 +195,10 @@ def _lz4_pieces(data: memoryview) -> Iterator[bytes]:
 
 def _zstd_pieces(data: memoryview) -> Iterator[bytes]:
     position = 0
-    frame: zstandard.ZstdDecompressionObj | None = _codecs.zstd_decompressor.decompressobj()
+    decompressor = zstd_decompressor()
+    frame: zstandard.ZstdDecompressionObj | None = decompressor.decompressobj()
     while position < len(data):
-        frame = frame or _codecs.zstd_decompressor.decompressobj()
+        frame = frame or decompressor.decompressobj()
         taken = data[position : position + _ZSTD_INPUT_BYTES]
         yield frame.decompress(taken)
         position += len(taken)

@@ -72,6 +72,29 @@ class IndexBuilder:
         timestamps = np.append(index.timestamps, self._latest.timestamp)
         return TimeIndex(self._base_offset, timestamps, np.append(index.offsets, self._latest.offset))
 
+    def until(self, position: int) -> tuple[IndexBuilder, int]:
+        """Return a builder as this one was at its last entry before `position` (bytes), and the position of that entry.
+
+        The batches from there on come next, the one that got the entry once more. Without such an entry that is all.
+        """
+        earlier = IndexBuilder(self._base_offset, self._interval)
+        offsets, positions = _joined(self._offset_entries)
+        count = int(np.searchsorted(positions, position))
+        if not count:
+            return earlier, 0
+        earlier._offset_entries = [(offsets[:count], positions[:count])]
+        earlier.offset_entry_count = count
+        earlier._indexed_position = int(positions[count - 1])
+        timestamps, latest_offsets = _joined(self._time_entries)
+        # Whatever was latest at an entry of the offset index, the time index got then, unless it had it.
+        count = int(np.searchsorted(latest_offsets, offsets[count - 1], side="right"))
+        if count:
+            earlier._time_entries = [(timestamps[:count], latest_offsets[:count])]
+            earlier.time_entry_count = count
+            earlier._latest = TimestampOffset(int(timestamps[count - 1]), int(latest_offsets[count - 1]))
+            earlier._indexed_timestamp = earlier._latest.timestamp
+        return earlier, earlier._indexed_position
+
     def _choose(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return which batches get an entry: from each of them the next is the first one beyond the interval."""
         following = np.searchsorted(positions, positions + self._interval, side="right").tolist()

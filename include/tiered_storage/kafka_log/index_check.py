@@ -25,7 +25,7 @@ NO_TIMESTAMP = -1
 class OffsetIndexCheck:
     """Checks one offset index while the batches of its segment come by, in order and without a gap."""
 
-    def __init__(self, path: Path, index: OffsetIndex) -> None:
+    def __init__(self, path: Path | str, index: OffsetIndex) -> None:
         self._path = path
         self._offsets = index.offsets
         self._positions = index.positions
@@ -68,7 +68,7 @@ class OffsetIndexCheck:
 class TimeIndexCheck:
     """Checks one time index while the batches of its segment come by, in order and without a gap."""
 
-    def __init__(self, path: Path, index: TimeIndex) -> None:
+    def __init__(self, path: Path | str, index: TimeIndex) -> None:
         self._path = path
         self._timestamps = index.timestamps
         self._offsets = index.offsets
@@ -101,7 +101,7 @@ class TimeIndexCheck:
         _refuse_first(self._path, self._checked, false, TIME_ENTRY.itemsize, reason)
 
 
-def _refuse_first(path: Path, first: int, false: NDArray[np.bool_], entry_bytes: int, reason: str) -> None:
+def _refuse_first(path: Path | str, first: int, false: NDArray[np.bool_], entry_bytes: int, reason: str) -> None:
     entries = np.flatnonzero(false)
     if entries.size:
         position = (first + int(entries[0])) * entry_bytes

@@ -24,8 +24,12 @@ def read_entries(path: Path, entry: np.dtype[np.void]) -> NDArray[Any]:
     An entry of zeros only counts with another one behind it.
     Raises CorruptIndexError where the file is no whole number of entries, or larger than 128 MiB.
     """
-    raw = read_small_file(path, MAX_INDEX_BYTES)
+    return parse_entries(read_small_file(path, MAX_INDEX_BYTES), path, entry)
+
+
+def parse_entries(raw: bytes, source: Path | str, entry: np.dtype[np.void]) -> NDArray[Any]:
+    """Return the entries in `raw`, the content of an index; raises as `read_entries`, naming `source`."""
     if len(raw) % entry.itemsize:
-        raise CorruptIndexError(path, position=len(raw), reason=f"{len(raw)} bytes are no whole number of entries")
+        raise CorruptIndexError(source, position=len(raw), reason=f"{len(raw)} bytes are no whole number of entries")
     used = -(-len(raw.rstrip(b"\0")) // entry.itemsize)
     return np.frombuffer(raw, entry, count=used)

@@ -49,6 +49,7 @@ from tiered_storage.kafka_log.segment_recovery import (
     recover_segment,
     truncate_log_file,
 )
+from tiered_storage.kafka_log.segment_scan import iterate_segment
 from tiered_storage.kafka_log.small_files import replace_file
 from tiered_storage.kafka_log.time_index import ENTRY as TIME_ENTRY
 from tiered_storage.kafka_log.transaction_index import TransactionIndex, encode_aborted_transactions
@@ -95,14 +96,44 @@ def recover_log(
     remove_broken_snapshots(partition_directory, producers.end_offset, report)
     feed_segments(producers, segments[:first], segments[first].base_offset, report)
     log = _read(segments, first, producers, config, now, on_disk, report)
-    end_offset = log.active.next_offset
-    remove_snapshots(partition_directory, start_offset, end_offset)
+    remove_snapshots(partition_directory, start_offset, log.active.next_offset)
     remove_stray_snapshots(partition_directory, {segment.base_offset for segment in log.segments})
-    if end_offset in list_snapshots(partition_directory):
-        # It may know producers whose batches are below the log's start.
-        producers.adopt(latest_state(partition_directory, end_offset, end_offset).snapshot())
-    producers.expire(now, config.producer_id_expiration_ms)
+    _complete(producers, partition_directory, config, now)
     return log
+
+
+def recover_producers(
+    segments: Sequence[LogSegment],
+    end_position: int,
+    config: LogConfig,
+    now: int,
+    *,
+    log_start_offset: int,
+    report: Report,
+) -> ProducerState:
+    """Return the state of producers where the last of `segments` is going to end at `end_position` (bytes).
+
+    They are followed from the latest sound snapshot before that segment on; no checksum is verified. A closed segment
+    that is broken is told to `report`. Raises CorruptRecordError where a batch of the last one cannot be read.
+    """
+    directory, active = segments[-1].directory, segments[-1]
+    start_offset = segments[_place_of(segments, log_start_offset)].base_offset
+    producers = latest_state(directory, start_offset, active.base_offset)
+    feed_segments(producers, segments[:-1], active.base_offset, report)
+    producers.end_offset = active.base_offset
+    left = iterate_segment(active.log_path, active.base_offset, end_position=end_position, verify_crc=False)
+    for window, batches in left:
+        producers.feed(active.log_path, window, batches)
+    _complete(producers, directory, config, now)
+    return producers
+
+
+def _complete(producers: ProducerState, directory: Path, config: LogConfig, now: int) -> None:
+    """Take in what a snapshot at the log's end knows, which may be of batches below its start; forget who is silent."""
+    end_offset = producers.end_offset
+    if end_offset in list_snapshots(directory):
+        producers.adopt(latest_state(directory, end_offset, end_offset).snapshot())
+    producers.expire(now, config.producer_id_expiration_ms)
 
 
 def _first_to_read(segments: list[LogSegment], recovery_point: int | None) -> int:
@@ -111,7 +142,7 @@ def _first_to_read(segments: list[LogSegment], recovery_point: int | None) -> in
     return _place_of(segments, recovery_point)
 
 
-def _place_of(segments: list[LogSegment], offset: int) -> int:
+def _place_of(segments: Sequence[LogSegment], offset: int) -> int:
     return max(0, bisect_right(segments, offset, key=attrgetter("base_offset")) - 1)
 
 

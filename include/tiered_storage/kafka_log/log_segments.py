@@ -140,17 +140,23 @@ class LogSegments:
         """Cut the log before the batch that reaches `end_offset`; it has to be recovered before it goes on.
 
         The segment that becomes the last one begins at `end_offset` or before it. Raises CorruptRecordError where a
-        batch in it cannot be read.
+        batch in it cannot be read; nothing is cut then.
         """
+        last = self._from(end_offset)[0]
+        position = batch_position(last.log_path, self._position(last, end_offset), end_offset)
         self._active.finish()
         self._active.close()
-        later = [segment for segment in self._segments if segment.base_offset > end_offset]
         # From the end on, so that a crash in between leaves a log without a gap.
-        self.delete(later[::-1])
-        last = self._segments[-1]
-        position = batch_position(last.log_path, self._position(last, end_offset), end_offset)
+        self.delete([segment for segment in self._segments if segment > last][::-1])
         if position is not None:
             truncate_log_file(last, position)
+
+    def cut_active(self, left: RecoveredSegment) -> None:
+        """Cut the active segment down to what is `left` of it."""
+        segment = self._active.segment
+        self._active.close()
+        truncate_log_file(segment, left.size)
+        self._active = ActiveSegment(segment, left, self._config, self._clock())
 
     def empty(self) -> None:
         """Take all batches away; one empty segment is left, which has to `restart_at` an offset before it goes on.

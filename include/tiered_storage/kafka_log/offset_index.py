@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tiered_storage.errors import CorruptIndexError
-from tiered_storage.kafka_log.index_file import read_entries
+from tiered_storage.kafka_log.index_file import parse_entries, read_entries
 
 ENTRY = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 
@@ -49,16 +49,24 @@ class OffsetIndex:
 
         Raises CorruptIndexError where an entry is torn, negative, or does not rise above the one before it.
         """
-        entries = read_entries(path, ENTRY)
+        return cls._of(read_entries(path, ENTRY), path, base_offset)
+
+    @classmethod
+    def parse(cls, raw: bytes, source: Path | str, base_offset: int) -> Self:
+        """Return the index in `raw`, the content of a file; raises as `read`, naming `source`."""
+        return cls._of(parse_entries(raw, source, ENTRY), source, base_offset)
+
+    @classmethod
+    def _of(cls, entries: NDArray[Any], source: Path | str, base_offset: int) -> Self:
         offsets = entries["relative_offset"].astype(np.int64) + base_offset
         positions = entries["position"].astype(np.int64)
         negative = np.flatnonzero((offsets < base_offset) | (positions < 0))
         if negative.size:
-            raise CorruptIndexError(path, int(negative[0]) * ENTRY.itemsize, "the entry has a negative field")
+            raise CorruptIndexError(source, int(negative[0]) * ENTRY.itemsize, "the entry has a negative field")
         falling = np.flatnonzero((np.diff(offsets) <= 0) | (np.diff(positions) <= 0))
         if falling.size:
             position = (int(falling[0]) + 1) * ENTRY.itemsize
-            raise CorruptIndexError(path, position, "the entry does not rise above the one before it")
+            raise CorruptIndexError(source, position, "the entry does not rise above the one before it")
         return cls(base_offset, offsets, positions)
 
     def lookup(self, offset: int) -> OffsetPosition:

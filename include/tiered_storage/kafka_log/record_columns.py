@@ -256,6 +256,8 @@ class _Filled:
 
     def _header_structs(self, kind: pa.DataType) -> pa.Array:
         count = self._progress[parts.HEADERS]
+        if not count:
+            return _NO_HEADERS
         nulls = self._progress[parts.HEADER_VALUE_NULLS]
         keys, values, value_validity = self._memory.header_texts
         key_ends, value_ends = self._memory.header_ends
@@ -276,6 +278,16 @@ class _Filled:
 
     def _part(self, part: int) -> pa.Buffer:
         return self._slab.slice(self._places[part])
+
+
+def _no_headers() -> pa.Array:
+    """Return none. pyarrow would import pandas, for a second, to make an array of a list."""
+    nothing = pa.py_buffer(bytes(4))
+    fields = [pa.Array.from_buffers(field.type, 0, [None, nothing, nothing]) for field in _HEADER]
+    return pa.Array.from_buffers(_HEADER, 0, [None], 0, children=fields)
+
+
+_NO_HEADERS = _no_headers()
 
 
 def _as_utf8(texts: NDArray[np.uint8], ends: NDArray[np.int32]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:

@@ -22,7 +22,7 @@ from tiered_storage.kafka_log.log_append import PlacedBatch
 from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_leftovers import clear_leftovers
 from tiered_storage.kafka_log.log_read import FetchedBatches, Isolation
-from tiered_storage.kafka_log.log_recovery import RecoveredLog, recover_log
+from tiered_storage.kafka_log.log_recovery import RecoveredLog, recover_log, recover_producers
 from tiered_storage.kafka_log.log_retention import LogLimits, segments_to_delete
 from tiered_storage.kafka_log.log_segment import LogSegment, list_segments
 from tiered_storage.kafka_log.log_segments import LogSegments
@@ -224,7 +224,8 @@ class StoredLog:
     def truncate_to(self, end_offset: int) -> None:
         """Take away the batches from `end_offset` on, also the one that it lies within, and all that came of them.
 
-        Raises ConfigurationError for a negative offset, CorruptRecordError where a batch before it is damaged.
+        Raises ConfigurationError for a negative offset, CorruptRecordError where a batch before it is damaged, as far
+        as those have to be read: near the offset, or, of a segment that is closed, all of them.
         """
         if end_offset < 0:
             raise ConfigurationError(f"{self.directory.name} cannot be truncated to offset {end_offset}")
@@ -232,9 +233,12 @@ class StoredLog:
             self.truncate_fully_and_start_at(end_offset)
             return
         if end_offset < self.log_end_offset:
-            self._segments.cut(end_offset)
-            self._start_offset = min(self._start_offset, end_offset)
-            self._follow(self._recover(None, _ALL_OF_IT))
+            if end_offset >= self.segments[-1].base_offset:
+                self._cut_active(end_offset)
+            else:
+                self._segments.cut(end_offset)
+                self._start_offset = min(self._start_offset, end_offset)
+                self._follow(self._recover(None, _ALL_OF_IT))
             self._after_truncation()
             if self.log_end_offset < self._start_offset:
                 # The log started within the batch that went.
@@ -285,6 +289,26 @@ class StoredLog:
         self._segments.close()
         if self._lock is not None:
             self._lock.release()
+
+    def _cut_active(self, end_offset: int) -> None:
+        """Cut within the active segment, of which only what lies near is read unless producers are to be followed."""
+        left = self._segments.active.before(end_offset)
+        start_offset = min(self._start_offset, end_offset)
+        if self._segments.active.has_producers_from(left.size):
+            self._producers = recover_producers(
+                self.segments,
+                left.size,
+                self._config,
+                self._clock(),
+                log_start_offset=start_offset,
+                report=self._tell,
+            )
+        self._segments.cut_active(left)
+        self._start_offset = start_offset
+        remove_snapshots(self.directory, 0, left.next_offset)
+        self._snapshot_offset = max(list_snapshots(self.directory), default=self.segments[0].base_offset)
+        self._producers.end_offset = left.next_offset
+        self._producers.on_high_watermark(self.high_watermark)
 
     def _append(self, batch: PlacedBatch, marker: EndTransactionMarker | None) -> None:
         if not self._segments.has_room_for(batch.header):

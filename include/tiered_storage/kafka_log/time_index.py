@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tiered_storage.errors import CorruptIndexError
-from tiered_storage.kafka_log.index_file import read_entries
+from tiered_storage.kafka_log.index_file import parse_entries, read_entries
 
 ENTRY = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])
 
@@ -48,16 +48,24 @@ class TimeIndex:
 
         Raises CorruptIndexError where an entry is torn, negative, or falls behind the one before it.
         """
-        entries = read_entries(path, ENTRY)
+        return cls._of(read_entries(path, ENTRY), path, base_offset)
+
+    @classmethod
+    def parse(cls, raw: bytes, source: Path | str, base_offset: int) -> Self:
+        """Return the index in `raw`, the content of a file; raises as `read`, naming `source`."""
+        return cls._of(parse_entries(raw, source, ENTRY), source, base_offset)
+
+    @classmethod
+    def _of(cls, entries: NDArray[Any], source: Path | str, base_offset: int) -> Self:
         timestamps = entries["timestamp"].astype(np.int64)
         offsets = entries["relative_offset"].astype(np.int64) + base_offset
         negative = np.flatnonzero((timestamps < 0) | (offsets < base_offset))
         if negative.size:
-            raise CorruptIndexError(path, int(negative[0]) * ENTRY.itemsize, "the entry has a negative field")
+            raise CorruptIndexError(source, int(negative[0]) * ENTRY.itemsize, "the entry has a negative field")
         falling = np.flatnonzero((timestamps[1:] < timestamps[:-1]) | (offsets[1:] < offsets[:-1]))
         if falling.size:
             position = (int(falling[0]) + 1) * ENTRY.itemsize
-            raise CorruptIndexError(path, position, "the entry falls behind the one before it")
+            raise CorruptIndexError(source, position, "the entry falls behind the one before it")
         return cls(base_offset, timestamps, offsets)
 
     def lookup(self, timestamp: int) -> TimestampOffset:

@@ -38,6 +38,11 @@ class _ThreadCodecs(threading.local):
 _codecs = _ThreadCodecs()
 
 
+def zstd_decompressor() -> zstandard.ZstdDecompressor:
+    """Return this thread's own: whoever decompresses with it piece by piece has to end before anything else begins."""
+    return _codecs.zstd
+
+
 def unlz4_whole(data: memoryview, max_bytes: int) -> bytes | None:
     """Return the contents of the one LZ4 frame that `data` is, or None where that is not certain."""
     most = _LZ4_MAX_RATIO * len(data)

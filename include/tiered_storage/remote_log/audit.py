@@ -13,7 +13,7 @@ from itertools import groupby
 
 from tiered_storage.clock import Clock
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError
-from tiered_storage.remote_log.audit_offsets import LocalLogs, offset_anomalies, reaches_too_far
+from tiered_storage.remote_log.audit_offsets import LocalLogs, offset_anomalies, partial_overlaps, reaches_too_far
 from tiered_storage.remote_log.audit_report import Anomaly, AnomalyKind, AuditReport, AuditTally, kind_of
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
@@ -41,7 +41,8 @@ def audit_remote_log(
     An unreferenced object counts once it is older than `grace_ms`. Where `local_logs` are in reach, the two tiers have
     to meet. Raises what store and metadata raise as a whole.
     """
-    audit = _Audit(metadata, storage, clock() - grace_ms, local_logs, deep)
+    now = clock()
+    audit = _Audit(metadata, storage, now - grace_ms, local_logs, deep, AuditTally.begun_at(now))
     audit.tally.notices.extend(local_logs.notices if local_logs else ())
     # The store first: whatever is seen there had its metadata written before it.
     for partition, listed in groupby(storage.list_objects(), lambda found: parse_partition_folder(found.name)):
@@ -64,7 +65,7 @@ class _Audit:
     young_from: int
     local_logs: LocalLogs | None
     deep: DeepCheck | None
-    tally: AuditTally = field(default_factory=AuditTally)
+    tally: AuditTally
     seen: set[TopicIdPartition] = field(default_factory=set)
 
     def look_at(self, partition: TopicIdPartition, listed: Mapping[str, ListedObject]) -> None:
@@ -106,7 +107,8 @@ class _Audit:
         now = {found.name: found for found in self._list(partition)} if wrong else {}
         found = [(segment, tuple(self._object_anomalies(segment, now))) for segment in wrong]
         if self.deep is not None:
-            sound = [segment for segment in segments if segment not in set(wrong)]
+            seen_wrong = {segment.segment_id for segment in wrong}
+            sound = [segment for segment in segments if segment.segment_id not in seen_wrong]
             sound += [segment for segment, anomalies in found if not anomalies]
             found += [(segment, tuple(self.deep(segment))) for segment in sound]
         if not any(anomalies for _, anomalies in found):
@@ -134,6 +136,11 @@ class _Audit:
     def _offset_anomalies(
         self, partition: TopicIdPartition, segments: Sequence[RemoteLogSegmentMetadata]
     ) -> Sequence[Anomaly]:
+        if partial := partial_overlaps(segments):
+            self.tally.notices.append(
+                f"{partition}: {partial} segments overlap others in part, as replicas cut theirs differently: readers "
+                "are given each offset once"
+            )
         local = self.local_logs.range_of(partition) if self.local_logs else None
         state = self.metadata.partition_state(partition)
         if not any(offset_anomalies(partition, segments, state, local)) and not reaches_too_far(segments, state, local):
@@ -186,7 +193,7 @@ def _unreferenced_anomaly(partition: TopicIdPartition, found: ListedObject, know
     segment_id = None if found.segment is None else found.segment.segment_id.id
     is_known = segment_id in known or found.document is not None
     if found.document is not None:
-        why = "left behind by a writer that was killed; the next one of the partition removes it"
+        why = "left behind by a writer that was killed; repair removes it, or the next writer of the partition"
     elif found.segment is None:
         why = "its name is none of a segment's: another program put it here; remove it, or move it away"
     elif not is_known:

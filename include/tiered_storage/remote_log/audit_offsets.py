@@ -6,7 +6,7 @@ start and the first remote segment, no reader gets any more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tiered_storage.errors import TieredStorageError
@@ -81,21 +81,33 @@ def offset_anomalies(
     state: PartitionState,
     local: LocalRange | None,
 ) -> Iterator[Anomaly]:
-    """Yield the gaps and overlaps of one partition; without `local` only those within the remote tier.
+    """Yield the gaps of one partition, and the segments that another one holds whole.
+
+    Without `local` gaps are looked for within the remote tier only.
 
     Before our log start was ever set nothing was promised, so that nothing is missing at either end.
     """
     coverage = Coverage.of(segments, _lineage(state, local))
     for start, end in _missing(coverage, state.log_start_offset, local):
         if end >= (state.log_start_offset or 0):
-            message = f"offsets {max(start, state.log_start_offset or 0)} to {end} are in no segment"
-            yield Anomaly(AnomalyKind.GAP, str(partition), message, partition)
-    for one, other in _overlapping(finished(segments)):
-        start, end = other.start_offset, min(one.end_offset, other.end_offset)
-        # Copies of different leaders may overlap: the lineage says which of them is read.
-        if epochs_within(one.leader_epochs, start, end) == epochs_within(other.leader_epochs, start, end):
-            message = f"offsets {start} to {end} are in {one.segment_id.id} and in {other.segment_id.id}"
-            yield Anomaly(AnomalyKind.OVERLAP, str(partition), message, partition, other.segment_id.id)
+            first = max(start, state.log_start_offset or 0)
+            message = f"offsets {first} to {end} are in no segment"
+            yield Anomaly(AnomalyKind.GAP, str(partition), message, partition, offsets=(first, end))
+    for one, other in _overlapping(segments):
+        if other.end_offset > one.end_offset:
+            continue
+        offsets = (other.start_offset, other.end_offset)
+        message = f"offsets {offsets[0]} to {offsets[1]} are in {one.segment_id.id} and in {other.segment_id.id}"
+        yield Anomaly(AnomalyKind.OVERLAP, str(partition), message, partition, other.segment_id.id, offsets=offsets)
+
+
+def partial_overlaps(segments: Iterable[RemoteLogSegmentMetadata]) -> int:
+    """Return how many segments begin inside of another and end behind it, of the same leaders as far as both go.
+
+    A replica cuts its segments where it likes, so that is ordinary where copies went on from another one: neither can
+    be done without, and readers are given each offset once.
+    """
+    return sum(other.end_offset > one.end_offset for one, other in _overlapping(segments))
 
 
 def reaches_too_far(
@@ -128,12 +140,17 @@ def _missing(coverage: Coverage, log_start: int | None, local: LocalRange | None
 
 
 def _overlapping(
-    segments: list[RemoteLogSegmentMetadata],
+    segments: Iterable[RemoteLogSegmentMetadata],
 ) -> Iterator[tuple[RemoteLogSegmentMetadata, RemoteLogSegmentMetadata]]:
-    """Yield each segment that begins before the end of those before it, with the one that reaches furthest."""
+    """Yield each finished segment that begins before the end of those before it, with the one that reaches furthest.
+
+    Copies of different leaders may overlap: the lineage says which of them is read.
+    """
     furthest: RemoteLogSegmentMetadata | None = None
-    for segment in segments:
+    for segment in finished(segments):
         if furthest is not None and segment.start_offset <= furthest.end_offset:
-            yield furthest, segment
+            start, end = segment.start_offset, min(furthest.end_offset, segment.end_offset)
+            if epochs_within(furthest.leader_epochs, start, end) == epochs_within(segment.leader_epochs, start, end):
+                yield furthest, segment
         if furthest is None or segment.end_offset > furthest.end_offset:
             furthest = segment

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError
@@ -11,6 +11,8 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPar
 
 MOST_ANOMALIES = 10_000
 """So many anomalies are kept one by one; of an emptied store it is enough to know how many there are."""
+
+_ONLY_SO_MANY = "only the first are named"
 
 
 class AnomalyKind(StrEnum):
@@ -30,6 +32,7 @@ class Anomaly:
 
     `what` names it for a person. `partition` is None for what belongs to none, `segment_id` where no segment is meant.
     `is_leftover`: an unreferenced object that a copy or deletion of ours left behind, so that nobody can miss it.
+    `offsets` are the first and the last (inclusive) of a gap or an overlap.
     """
 
     kind: AnomalyKind
@@ -38,6 +41,7 @@ class Anomaly:
     partition: TopicIdPartition | None = None
     segment_id: str | None = None
     is_leftover: bool = False
+    offsets: tuple[int, int] | None = None
 
     @classmethod
     def of_segment(cls, kind: AnomalyKind, segment: RemoteLogSegmentMetadata, message: str, what: str = "") -> Anomaly:
@@ -48,13 +52,17 @@ class Anomaly:
 
 @dataclass(frozen=True, slots=True)
 class TopicFindings:
-    """How many anomalies an audited topic has, known leftovers apart, and the first of them in words."""
+    """How many anomalies an audited topic has, known leftovers apart, and the first of them in words.
+
+    `unread` counts segments that a deep audit could not read: of them nothing is known.
+    """
 
     cluster_id: str
     topic_id: str
     topic: str
     anomalies: int
     first: str = ""
+    unread: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +70,8 @@ class AuditReport:
     """What was looked at (finished segments, objects, bytes of segments) and what was found.
 
     `anomalies` are the first MOST_ANOMALIES; `omitted` counts those behind them. `unreferenced` counts the objects that
-    are no part of any segment. `topics` tells of every topic that was looked at.
+    nothing refers to, known leftovers apart. `unread` counts the segments that a
+    deep audit could not read. `topics` tells of every topic that was looked at. It began at `audited_at` (ms).
     """
 
     segments: int
@@ -72,7 +81,9 @@ class AuditReport:
     notices: tuple[str, ...]
     omitted: int = 0
     unreferenced: int = 0
+    unread: int = 0
     topics: tuple[TopicFindings, ...] = field(default=(), compare=False)
+    audited_at: int = field(default=0, compare=False)
 
     @property
     def anomaly_count(self) -> int:
@@ -83,26 +94,33 @@ class AuditReport:
 class AuditTally:
     """Sums up an audit while it goes on, in memory that does not grow with what is wrong."""
 
-    def __init__(self) -> None:
-        self.segments = 0
-        self.objects = 0
-        self.size = 0
+    def __init__(self, so_far: AuditReport) -> None:
+        """Go on from an earlier part of the same audit, or from one that has seen nothing yet."""
+        self.segments = so_far.segments
+        self.objects = so_far.objects
+        self.size = so_far.size
         self.young = 0
-        self.notices: list[str] = []
-        self._anomalies: list[Anomaly] = []
-        self._omitted = 0
-        self._unreferenced = 0
-        self._topics: dict[tuple[str, str], TopicFindings] = {}
+        self.notices = [notice for notice in so_far.notices if not notice.endswith(_ONLY_SO_MANY)]
+        self._anomalies = list(so_far.anomalies)
+        self._omitted = so_far.omitted
+        self._unreferenced = so_far.unreferenced
+        self._unread = so_far.unread
+        self._topics = {(topic.cluster_id, topic.topic_id): topic for topic in so_far.topics}
+        self._audited_at = so_far.audited_at
+
+    @classmethod
+    def begun_at(cls, now: int) -> AuditTally:
+        """Begin an audit at `now` (ms)."""
+        return cls(AuditReport(0, 0, 0, (), (), audited_at=now))
 
     def looked_at(self, partition: TopicIdPartition) -> None:
         """Count in the topic of a partition that is audited."""
-        key = (partition.cluster_id, partition.topic_id)
-        self._topics.setdefault(key, TopicFindings(*key, partition.topic, 0))
+        self._topic_of(partition)
 
     def add(self, anomalies: Iterable[Anomaly]) -> None:
         """Take anomalies in."""
         for anomaly in anomalies:
-            self._unreferenced += anomaly.kind is AnomalyKind.UNREFERENCED_OBJECT
+            self._unreferenced += anomaly.kind is AnomalyKind.UNREFERENCED_OBJECT and not anomaly.is_leftover
             if len(self._anomalies) < MOST_ANOMALIES:
                 self._anomalies.append(anomaly)
             else:
@@ -110,13 +128,21 @@ class AuditTally:
             if anomaly.partition is not None and not anomaly.is_leftover:
                 self._count(anomaly, anomaly.partition)
 
+    def could_not_read(self, segment: RemoteLogSegmentMetadata, why: str) -> None:
+        """Count a segment that a deep audit knows nothing of; the first of them is told of."""
+        self._unread += 1
+        if self._unread == 1:
+            self.notices.append(f"{segment.segment_id} could not be read: {why}")
+        known = self._topic_of(segment.topic_id_partition)
+        self._topics[known.cluster_id, known.topic_id] = replace(known, unread=known.unread + 1)
+
     def report(self) -> AuditReport:
         """Return what came of it."""
         notices = list(self.notices)
         if self.young:
             notices.append(f"{self.young} unreferenced objects are younger than remote.log.orphan.grace.ms")
         if self._omitted:
-            notices.append(f"{self._omitted} more anomalies are left out: only the first {MOST_ANOMALIES} are named")
+            notices.append(f"{self._omitted} more anomalies are left out: {_ONLY_SO_MANY}")
         return AuditReport(
             self.segments,
             self.objects,
@@ -125,15 +151,20 @@ class AuditTally:
             tuple(notices),
             self._omitted,
             self._unreferenced,
+            self._unread,
             tuple(self._topics.values()),
+            self._audited_at,
         )
 
-    def _count(self, anomaly: Anomaly, partition: TopicIdPartition) -> None:
-        self.looked_at(partition)
+    def _topic_of(self, partition: TopicIdPartition) -> TopicFindings:
         key = (partition.cluster_id, partition.topic_id)
-        known = self._topics[key]
+        return self._topics.setdefault(key, TopicFindings(*key, partition.topic, 0))
+
+    def _count(self, anomaly: Anomaly, partition: TopicIdPartition) -> None:
+        known = self._topic_of(partition)
         first = known.first or f"{anomaly.kind.value} {anomaly.what}: {anomaly.message}"
-        self._topics[key] = TopicFindings(*key, known.topic, known.anomalies + 1, first)
+        counted = replace(known, anomalies=known.anomalies + 1, first=first)
+        self._topics[known.cluster_id, known.topic_id] = counted
 
 
 def kind_of(error: RemoteObjectCorruptError | RemoteObjectNotFoundError) -> AnomalyKind:

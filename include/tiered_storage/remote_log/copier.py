@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-
-import numpy as np
 
 import tiered_storage
 from tiered_storage.clock import Clock
@@ -27,6 +25,7 @@ from tiered_storage.kafka_log.offset_index import OffsetIndex
 from tiered_storage.kafka_log.producer_history import ProducerHistory
 from tiered_storage.kafka_log.segment_scan import iterate_segment
 from tiered_storage.kafka_log.time_index import TimeIndex
+from tiered_storage.remote_log.batch_epochs import wrong_epoch
 from tiered_storage.remote_log.copy_messages import CopyFailure, CopyOutcome, CopyTask
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState
 from tiered_storage.remote_log.producer_files import ProducerFiles, instead_of_index
@@ -51,14 +50,15 @@ def copy_segment(
     sizes: CopySizes,
     clock: Clock,
     history: ProducerHistory | None = None,
+    moved: Callable[[int], None] = lambda _: None,
 ) -> CopyOutcome:
     """Copy what `task` names and tell how it ended; never raises for what concerns this segment alone.
 
-    Copies of one partition's segments may share their `history`.
+    Copies of one partition's segments may share their `history`. `moved` is told of bytes as the store takes them.
     """
     begun = time.monotonic()
     try:
-        source = _SegmentStream(task, sizes, history or ProducerHistory())
+        source = _SegmentStream(task, sizes, history or ProducerHistory(), moved)
         data = LogSegmentData(task.metadata.size, source.chunks(), source.indexes)
         custom_metadata = storage.copy_log_segment_data(task.metadata, data)
     except (TieredStorageError, OSError) as error:
@@ -84,7 +84,10 @@ def copy_segment(
 class _SegmentStream:
     """The bytes of one local segment, and what is learned while they pass."""
 
-    def __init__(self, task: CopyTask, sizes: CopySizes, history: ProducerHistory) -> None:
+    def __init__(
+        self, task: CopyTask, sizes: CopySizes, history: ProducerHistory, moved: Callable[[int], None]
+    ) -> None:
+        self._moved = moved
         self._task = task
         self._sizes = sizes
         self._history = history
@@ -118,9 +121,12 @@ class _SegmentStream:
             self._run_checks(checks, table)
             producers.feed(window, table)
             self.record_count += int(table.record_count.sum())
-            passed += len(window)
+            size = len(window)
+            passed += size
             last_offset = int(table.last_offset[-1])
             yield window
+            # Asked for the next one, so the store has taken this.
+            self._moved(size)
         self._check_end(passed, last_offset)
         self._run_checks(checks, None)
         self._indexes.close()
@@ -180,24 +186,13 @@ class _SegmentStream:
 
     def _check_epochs(self, table: BatchTable) -> None:
         """Batches must be of the leaders that the lineage names: it decides which copy readers follow."""
-        lineage = self._task.lineage
-        if not lineage:
-            return
-        starts = np.array([entry.start_offset for entry in lineage], np.int64)
-        epochs = np.array([entry.epoch for entry in lineage], np.int32)
-        entry_of = np.searchsorted(starts, table.base_offset, side="right") - 1
-        expected = epochs[np.maximum(entry_of, 0)]
-        # -1: written by a broker too old to stamp its epoch.
-        known = (entry_of >= 0) & (table.partition_leader_epoch >= 0)
-        wrong = np.flatnonzero(known & (table.partition_leader_epoch != expected))
-        if wrong.size:
-            row = int(wrong[0])
+        wrong = wrong_epoch(table, self._task.lineage)
+        if wrong is not None:
             raise CorruptRecordError(
                 self._task.log_path,
-                int(table.position[row]),
-                f"the batch at offset {int(table.base_offset[row])} was written under leader epoch "
-                f"{int(table.partition_leader_epoch[row])}, where {LEADER_EPOCH_CHECKPOINT} says "
-                f"{int(expected[row])}",
+                wrong.position,
+                f"the batch at offset {wrong.base_offset} was written under leader epoch {wrong.found}, where "
+                f"{LEADER_EPOCH_CHECKPOINT} says {wrong.expected}",
             )
 
     def _check_end(self, passed: int, last_offset: int) -> None:

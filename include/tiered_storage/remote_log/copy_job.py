@@ -1,18 +1,21 @@
 """The copy of many segments as a job in groups (job_groups.py), for whoever runs groups side by side.
 
-job.json              CopyJobDescription
-tasks-{group}.jsonl   CopyTask lines
-result-{group}.jsonl  CopyOutcome lines
-commit-{batch}.jsonl  the outcomes of a batch of partitions, for one commit
+Its folder holds:
+
+    job.json                CopyJobDescription
+    tasks-{group}.jsonl     CopyTask lines
+    result-{group}.jsonl    CopyOutcome lines
+    progress-{group}.jsonl  how far the group is (job_progress.py)
+    commit-{batch}.jsonl    the outcomes of a batch of partitions, for one commit
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import groupby
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from itertools import groupby, islice
 from typing import Self
 
 from tiered_storage.clock import Clock
@@ -20,6 +23,7 @@ from tiered_storage.kafka_log.producer_history import ProducerHistory
 from tiered_storage.remote_log.copier import CopySizes, copy_segment
 from tiered_storage.remote_log.copy_messages import CopyFailure, CopyOutcome, CopyTask
 from tiered_storage.remote_log.job_groups import GroupResults, JobDescription, JobFolder, grouped
+from tiered_storage.remote_log.job_progress import PROGRESS_SECONDS, JobSize, ProgressLog
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
@@ -71,35 +75,54 @@ class CopyJob:
         description = files.description(CopyJobDescription)
         return cls(files, description.groups), description
 
-    def run_group(self, number: int, storage: RemoteStorageManager, sizes: CopySizes, clock: Clock) -> int:
+    def run_group(
+        self,
+        number: int,
+        storage: RemoteStorageManager,
+        sizes: CopySizes,
+        clock: Clock,
+        progress_seconds: float = PROGRESS_SECONDS,
+    ) -> int:
         """Copy the segments of one group, in order; return how many succeeded.
 
-        After a failure the rest of that partition is left out: readers must never find a gap.
+        After a failure the rest of that partition is left out: readers must never find a gap. Every
+        `progress_seconds` it tells how far it is.
         """
         results = GroupResults(self.files, number, CopyOutcome)
         tasks = self.files.tasks(number, CopyTask)
         history = ProducerHistory()
         copied = 0
-        for outcome in _copied(tasks, lambda task: copy_segment(task, storage, sizes, clock, history)):
-            results.add(outcome)
-            copied += outcome.failure is None
-        results.write()
+        with ProgressLog(self.files, number, progress_seconds) as progress:
+            for outcome in _copied(
+                tasks, lambda task: copy_segment(task, storage, sizes, clock, history, progress.moved)
+            ):
+                results.add(outcome)
+                progress.ended()
+                copied += outcome.failure is None
+            results.write()
         return copied
 
-    def outcomes(self) -> Iterator[CopyOutcome]:
-        """Yield how every task ended; one without a result ended with its worker."""
+    def size_of(self, tasks: Sequence[CopyTask]) -> JobSize:
+        """Return how much there is to do for `tasks`, those of this job."""
+        return JobSize(self.groups, len(tasks), sum(task.metadata.size for task in tasks))
+
+    def outcomes(self, ended: CopyFailure | None = None) -> Iterator[CopyOutcome]:
+        """Yield how every task ended; one without a result ended with its worker, or as `ended` says."""
         for number in range(self.groups):
             results = self.files.results(number, CopyOutcome)
             known = {outcome.task.metadata.segment_id for outcome in results}
             yield from results
             for task in self.files.tasks(number, CopyTask):
                 if task.metadata.segment_id not in known:
-                    yield CopyOutcome(task, None)
+                    yield CopyOutcome(task, None, ended)
 
-    def write_batches(self, partitions_a_batch: int) -> list[dict[str, str]]:
-        """Sort all outcomes into batches of whole partitions; return the name and path of each."""
-        by_partition = sorted(self.outcomes(), key=lambda outcome: outcome.task.metadata.topic_id_partition)
-        partitions = [list(group) for _, group in groupby(by_partition, _partition_of)]
+    def write_batches(self, partitions_a_batch: int, ended: CopyFailure | None = None) -> list[dict[str, str]]:
+        """Sort all outcomes into batches of whole partitions; return the name and path of each.
+
+        `ended` is what to say of tasks without a result, where it is known.
+        """
+        by_partition = sorted(self.outcomes(ended), key=_partition_of_outcome)
+        partitions = [list(group) for _, group in groupby(by_partition, _partition_of_outcome)]
         batches: list[dict[str, str]] = []
         for first in range(0, len(partitions), partitions_a_batch):
             chosen = partitions[first : first + partitions_a_batch]
@@ -112,34 +135,79 @@ class CopyJob:
 def copy_groups(tasks: Iterable[CopyTask]) -> Iterator[list[CopyTask]]:
     """Yield `tasks` in groups of whole partitions, the segments of each by their offsets."""
     ordered = sorted(tasks, key=lambda task: (task.metadata.topic_id_partition, task.metadata.start_offset))
-    return grouped(ordered, lambda task: task.metadata.topic_id_partition, lambda task: task.metadata.size)
+    return grouped(ordered, _partition_of, lambda task: task.metadata.size)
 
 
 def _copied(tasks: Iterable[CopyTask], copy: Callable[[CopyTask], CopyOutcome]) -> Iterator[CopyOutcome]:
-    """Yield how each of `tasks` ended, in order, with COPIES_AT_ONCE under way."""
-    failed: dict[TopicIdPartition, CopyFailure] = {}
-    under_way: deque[tuple[CopyTask, Future[CopyOutcome] | None]] = deque()
+    """Yield how each of `tasks` ended, each partition's in order, with COPIES_AT_ONCE under way.
+
+    A copy that hangs takes one of them, and holds up its own partition only. One that breaks down is the end of all,
+    once what is under way has ended.
+    """
+    lanes = (_Lane(deque(of_partition)) for _, of_partition in groupby(tasks, _partition_of))
+    entered: list[_Lane] = []
+    busy: set[Future[CopyOutcome]] = set()
+    broken: list[Future[CopyOutcome]] = []
+
+    def free_lane() -> _Lane | None:
+        for lane in entered:
+            if lane.may_begin:
+                return lane
+        entered.extend(islice(lanes, 1))
+        return entered[-1] if entered and entered[-1].may_begin else None
+
     with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
-        for task in tasks:
-            if len(under_way) == COPIES_AT_ONCE:
-                yield _ended(*under_way.popleft(), failed)
-            is_left_out = task.metadata.topic_id_partition in failed
-            under_way.append((task, None if is_left_out else pool.submit(copy, task)))
-        while under_way:
-            yield _ended(*under_way.popleft(), failed)
+        while True:
+            while not broken and len(busy) < COPIES_AT_ONCE and (lane := free_lane()) is not None:
+                busy.add(lane.begin(pool, copy))
+            if not busy:
+                break
+            done, busy = wait(busy, return_when=FIRST_COMPLETED)
+            broken += [copying for copying in done if copying.exception() is not None]
+            for lane in entered:
+                yield from lane.ended()
+            entered = [lane for lane in entered if not lane.is_over]
+    for copying in broken:
+        copying.result()
 
 
-def _ended(
-    task: CopyTask, copying: Future[CopyOutcome] | None, failed: dict[TopicIdPartition, CopyFailure]
-) -> CopyOutcome:
-    """Wait for a copy; one behind a failure of its partition, even if it was made, is left out."""
-    outcome = None if copying is None else copying.result()
-    partition = task.metadata.topic_id_partition
-    if outcome is None or partition in failed:
-        return CopyOutcome(task, None, _left_out(failed[partition]))
-    if outcome.failure is not None:
-        failed[partition] = outcome.failure
-    return outcome
+@dataclass(slots=True)
+class _Lane:
+    """One partition's tasks: those that wait, and those under way; all in order."""
+
+    waiting: deque[CopyTask]
+    under_way: deque[tuple[CopyTask, Future[CopyOutcome]]] = field(default_factory=deque)
+    failure: CopyFailure | None = None
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether another copy may begin; never far behind one that may fail, and spoil those behind it."""
+        return self.failure is None and bool(self.waiting) and len(self.under_way) < COPIES_AT_ONCE
+
+    @property
+    def is_over(self) -> bool:
+        return not self.waiting and not self.under_way
+
+    def begin(self, pool: ThreadPoolExecutor, copy: Callable[[CopyTask], CopyOutcome]) -> Future[CopyOutcome]:
+        """Begin the next copy."""
+        task = self.waiting.popleft()
+        copying = pool.submit(copy, task)
+        self.under_way.append((task, copying))
+        return copying
+
+    def ended(self) -> Iterator[CopyOutcome]:
+        """Yield what has ended since; what is behind a failure, even if it was made, is left out."""
+        while self.under_way and self.under_way[0][1].done() and self.under_way[0][1].exception() is None:
+            task, copying = self.under_way.popleft()
+            outcome = copying.result()
+            if self.failure is None:
+                self.failure = outcome.failure
+                yield outcome
+            else:
+                yield CopyOutcome(task, None, _left_out(self.failure))
+        if self.failure is not None and not self.under_way:
+            while self.waiting:
+                yield CopyOutcome(self.waiting.popleft(), None, _left_out(self.failure))
 
 
 def _left_out(failure: CopyFailure) -> CopyFailure:
@@ -147,10 +215,14 @@ def _left_out(failure: CopyFailure) -> CopyFailure:
     return CopyFailure(failure.error, message, failure.retriable)
 
 
-def _partition_of(outcome: CopyOutcome) -> TopicIdPartition:
-    return outcome.task.metadata.topic_id_partition
+def _partition_of(task: CopyTask) -> TopicIdPartition:
+    return task.metadata.topic_id_partition
+
+
+def _partition_of_outcome(outcome: CopyOutcome) -> TopicIdPartition:
+    return _partition_of(outcome.task)
 
 
 def _batch_name(partitions: Sequence[Sequence[CopyOutcome]]) -> str:
-    first, last = (str(_partition_of(outcomes[0])) for outcomes in (partitions[0], partitions[-1]))
+    first, last = (str(_partition_of_outcome(outcomes[0])) for outcomes in (partitions[0], partitions[-1]))
     return first if len(partitions) == 1 else f"{first} to {last} ({len(partitions)} partitions)"

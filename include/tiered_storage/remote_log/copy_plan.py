@@ -102,8 +102,9 @@ def plan_copy(
     settings: Settings,
     selection: CopySelection,
     why_no_name: Callable[[TopicIdPartition], str | None] = lambda _: None,
+    replacing: frozenset[str] = frozenset(),
 ) -> CopyPlan:
-    """Look at every partition of `source` and return what is due.
+    """Look at every partition of `source` and return what is due, as if the segments `replacing` were not there.
 
     `why_no_name` says why the store can never hold a partition, None where it can. Raises whatever `source` and
     `metadata` raise as a whole; what concerns one partition is in the plan.
@@ -145,7 +146,7 @@ def plan_copy(
             notices.append(Finding(str(log.topic_id_partition), why_deleted(state.delete_state)))
             continue
         try:
-            found = _look(log, state, source, metadata, selection.window_end)
+            found = _look(log, state, source, metadata, selection.window_end, replacing)
         except LineageContradictedError as error:
             unreadable.append(Finding(str(log.topic_id_partition), str(error)))
             continue
@@ -157,7 +158,9 @@ def plan_copy(
         notices.append(
             Finding("", f"{left} more segments are due; the next runs take them (copy.max.segments.per.run)")
         )
-    return CopyPlan(tuple(chosen), tuple(refused.values()), tuple(unreadable), tuple(notices), tuple(lineages))
+    return CopyPlan(
+        tuple(chosen), tuple(refused.values()), tuple(unreadable), tuple(notices), tuple(lineages), replacing
+    )
 
 
 def why_deleted(state: PartitionDeleteState) -> str:
@@ -180,11 +183,12 @@ def _look(
     source: SegmentSource,
     metadata: RemoteLogMetadataManager,
     window_end: int | None,
+    replacing: frozenset[str],
 ) -> _Found:
     partition = log.topic_id_partition
     segments = finished(metadata.list_remote_log_segments(partition))
     lineage = whole_lineage(segments, trusted_lineage(state.lineage, log))
-    coverage = Coverage.of(segments, lineage)
+    coverage = Coverage.of((each for each in segments if each.segment_id.id not in replacing), lineage)
     log_start = state.log_start_offset or 0
     due = [
         PlannedSegment(

@@ -2,44 +2,73 @@
 
 KIP-405: retention.ms and retention.bytes count both tiers. Our log start moves first, so that no reader is shown what
 goes; then each segment below it is marked DELETE_SEGMENT_STARTED. object_deletion.py deletes what is marked.
+
+What was never copied, because the store was away for longer than total retention, ends its life too: our log start
+moves past it, it is not copied any more, and local retention removes it. Of what is remote twice the copy that nobody
+reads goes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
-from tiered_storage.clock import Clock
-from tiered_storage.errors import DeletionRefusedError, LeaseHeldError, LeaseLostError
-from tiered_storage.remote_log.copy_plan import Finding
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.log_segment import LogSegment
 from tiered_storage.remote_log.coverage import Coverage, finished
-from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
-from tiered_storage.remote_log.lineage import trusted_lineage
-from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
-from tiered_storage.remote_log.model import (
-    Lease,
-    RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataUpdate,
-    SegmentState,
-    TopicIdPartition,
-)
-from tiered_storage.remote_log.segment_source import PartitionLog
+from tiered_storage.remote_log.lineage import on_lineage, trusted_lineage, whole_lineage
+from tiered_storage.remote_log.local_timestamps import is_older_than
+from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
+from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.segment_source import LocalSegment, PartitionLog
 from tiered_storage.topic_settings import TopicSettings
+
+
+class Reason(StrEnum):
+    """Why something ends its life."""
+
+    RETENTION = "retention"
+    RECORDS = "records"
+    """A person deleted the records before an offset."""
+    DISABLED = "disabled"
+    """The topic is not tiered any more, and what is remote of it is to go."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiryPlan:
-    """Where our log start of a partition moves to at `now` (ms), and the remote segments that then lie below it."""
+    """Where our log start of a partition moves to at `now` (ms), and the remote segments that then lie below it.
+
+    `superseded` are segments whose every offset is read from others, `read_instead`: they go wherever our log start is.
+    """
 
     topic_id_partition: TopicIdPartition
     new_log_start: int
     now: int
     segments: tuple[RemoteLogSegmentMetadata, ...]
+    reason: Reason = Reason.RETENTION
+    superseded: tuple[RemoteLogSegmentMetadata, ...] = ()
+    read_instead: tuple[RemoteLogSegmentMetadata, ...] = ()
 
     @property
     def size(self) -> int:
         """The bytes that go."""
-        return sum(segment.size for segment in self.segments)
+        return sum(segment.size for segment in (*self.segments, *self.superseded))
+
+    def within(self, current: ExpiryPlan) -> ExpiryPlan:
+        """Return what this plan and a `current` one have in common: the lower log start, the segments of both."""
+        still_due = {segment.segment_id for segment in (*current.segments, *current.superseded)}
+        new_log_start = min(self.new_log_start, current.new_log_start)
+        going = [segment for segment in self.segments if segment.segment_id in still_due]
+        if self.reason is not Reason.DISABLED:
+            going = [segment for segment in going if segment.end_offset < new_log_start]
+        return replace(
+            current,
+            new_log_start=new_log_start,
+            segments=tuple(going),
+            superseded=tuple(segment for segment in self.superseded if segment.segment_id in still_due),
+        )
 
 
 def plan_expiry(
@@ -48,96 +77,122 @@ def plan_expiry(
     settings: TopicSettings,
     now: int,
     local: PartitionLog | None,
+    *,
+    grace_ms: int = 0,
 ) -> ExpiryPlan | None:
     """Return what of `partition` is past total retention at `now` (ms), oldest first; None where nothing is.
 
     `local` (None: not in reach) adds the bytes that are not remote yet, and tells the lineage. Unfinished copies never
-    count; what is remote in two copies counts once. A segment without timestamps does not grow old. Raises
-    LineageContradictedError.
+    count; what is remote in two copies counts once. A segment without timestamps does not grow old. What is only local
+    ends its life in a topic that is tiered, in order, up to what is not stable. A second copy goes once it is older
+    than `grace_ms`. Raises LineageContradictedError, CorruptRecordError and OSError.
     """
     segments = list(metadata.list_remote_log_segments(partition))
     state = metadata.partition_state(partition)
-    coverage = Coverage.of(segments, trusted_lineage(state.lineage, local))
+    lineage = trusted_lineage(state.lineage, local)
+    coverage = Coverage.of(segments, lineage)
     log_start = state.log_start_offset or 0
-    new_log_start = max(log_start, _start_after_retention(coverage, settings, now, local))
-    going = tuple(segment for segment in finished(segments) if segment.end_offset < new_log_start)
-    if not going and new_log_start <= log_start:
+    new_log_start = max(log_start, _start_after_retention(coverage, settings, now, local, log_start))
+    going = ending_below(segments, new_log_start)
+    superseded, holders = _superseded(segments, coverage, lineage, new_log_start, now - grace_ms)
+    if not going and not superseded and new_log_start <= log_start:
         return None
-    return ExpiryPlan(partition, new_log_start, now, going)
+    return ExpiryPlan(partition, new_log_start, now, going, superseded=superseded, read_instead=holders)
 
 
-def mark_expired(
-    plans: Iterable[ExpiryPlan],
-    metadata: RemoteLogMetadataManager,
-    leases: Leases,
-    *,
-    owner: str,
-    lease_duration_ms: int,
-    clock: Clock,
-    gate: DeletionGate,
-) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
-    """Move our log starts and mark what lies below them; return the partitions done and those left, with the reason.
+def ending_below(segments: Sequence[RemoteLogSegmentMetadata], log_start: int) -> tuple[RemoteLogSegmentMetadata, ...]:
+    """Return the finished segments that lie wholly below `log_start`."""
+    return tuple(segment for segment in finished(segments) if segment.end_offset < log_start)
 
-    Raises DeletionRefusedError where a person stopped all deletions before the first of them.
+
+def _superseded(
+    segments: Sequence[RemoteLogSegmentMetadata],
+    coverage: Coverage,
+    lineage: Sequence[EpochEntry],
+    log_start: int,
+    finished_before: int,
+) -> tuple[tuple[RemoteLogSegmentMetadata, ...], tuple[RemoteLogSegmentMetadata, ...]]:
+    """Return segments of the true leaders that no reader is given, and those that hold all their offsets instead.
+
+    Those of leaders that were deposed wait for their offsets to end.
     """
-    gate.ensure_running()
-    done: list[TopicIdPartition] = []
-    left: list[Finding] = []
-    for plan in plans:
-        partition = plan.topic_id_partition
-        try:
-            lease = leases.acquire(partition, owner, lease_duration_ms)
-        except LeaseHeldError as error:
-            left.append(Finding(str(partition), str(error)))
+    whole = whole_lineage(segments, lineage)
+    read = {covered.segment.segment_id for covered in coverage.ranges}
+    superseded: list[RemoteLogSegmentMetadata] = []
+    holders: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
+    for segment in finished(segments):
+        if segment.segment_id in read or segment.end_offset < log_start or segment.event_timestamp >= finished_before:
             continue
-        try:
-            gate.ensure(partition, DeletionKind.REMOTE)
-            metadata.advance_log_start_offset(partition, plan.new_log_start, lease)
-            # Planned before we held the lease: another run may have marked or deleted some meanwhile.
-            for segment in finished(metadata.list_remote_log_segments(partition)):
-                if segment.end_offset < plan.new_log_start:
-                    _step(segment, SegmentState.DELETE_SEGMENT_STARTED, metadata, lease, clock)
-        except LeaseLostError as error:
-            left.append(Finding(str(partition), str(error)))
-            continue
-        except DeletionRefusedError as error:
-            left.append(Finding(str(partition), str(error)))
-        else:
-            done.append(partition)
-        leases.release(lease)
-    return tuple(done), tuple(left)
+        held = coverage.holding(segment.start_offset, segment.end_offset)
+        if held is not None and on_lineage(segment, whole):
+            superseded.append(segment)
+            holders.update({covered.segment.segment_id: covered.segment for covered in held})
+    return tuple(superseded), tuple(holders.values())
 
 
-def _start_after_retention(coverage: Coverage, settings: TopicSettings, now: int, local: PartitionLog | None) -> int:
-    excess = _total_size(coverage, local) - settings.retention_bytes if settings.retention_bytes >= 0 else 0
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Offsets (inclusive) that end their life together, the bytes that count of them, and what holds them."""
+
+    start_offset: int
+    end_offset: int
+    size: int
+    holder: RemoteLogSegmentMetadata | LocalSegment
+
+
+def _start_after_retention(
+    coverage: Coverage, settings: TopicSettings, now: int, local: PartitionLog | None, log_start: int
+) -> int:
+    remote = [_Piece(one.start_offset, one.end_offset, one.size, one.segment) for one in coverage.ranges]
+    only_local = [] if local is None else _only_local(coverage, local, log_start)
+    size = sum(piece.size for piece in (*remote, *only_local)) + _active_size(local)
+    excess = size - settings.retention_bytes if settings.retention_bytes >= 0 else 0
     start = 0
-    for covered in coverage.ranges:
-        over_size = excess >= covered.size > 0
-        if not over_size and not _past(covered.segment, settings.retention_ms, now):
+    for piece in sorted((*remote, *only_local), key=lambda piece: piece.start_offset):
+        if isinstance(piece.holder, LocalSegment) and not _may_end(piece, settings, local):
             break
-        excess -= covered.size
-        start = covered.end_offset + 1
+        over_size = excess >= piece.size > 0
+        if not over_size and not _is_past(piece.holder, settings.retention_ms, now):
+            break
+        excess -= piece.size
+        start = piece.end_offset + 1
     return start
 
 
-def _total_size(coverage: Coverage, local: PartitionLog | None) -> int:
-    remote = sum(covered.size for covered in coverage.ranges)
-    if local is None:
-        return remote
-    remote_end = -1 if coverage.end_offset is None else coverage.end_offset
-    return remote + sum(segment.size for segment in local.segments if segment.base_offset > remote_end)
+def _only_local(coverage: Coverage, local: PartitionLog, log_start: int) -> list[_Piece]:
+    """Return the closed local segments that are not remote, or not whole, with the share of them that is not."""
+    return [
+        _Piece(segment.base_offset, segment.end_offset, _share(segment, segment.end_offset, coverage), segment)
+        for segment in local.segments
+        if segment.end_offset is not None and coverage.lacks(segment.base_offset, segment.end_offset, log_start)
+    ]
 
 
-def _past(segment: RemoteLogSegmentMetadata, limit_ms: int, now: int) -> bool:
-    return limit_ms >= 0 and segment.max_timestamp >= 0 and segment.max_timestamp + limit_ms < now
+def _share(segment: LocalSegment, end_offset: int, coverage: Coverage) -> int:
+    count = end_offset - segment.base_offset + 1
+    first = bisect_left(coverage.ranges, segment.base_offset, key=lambda covered: covered.end_offset)
+    remote, reached = 0, segment.base_offset
+    for covered in coverage.ranges[first:]:
+        if covered.start_offset > end_offset:
+            break
+        begin, end = max(reached, covered.start_offset), min(end_offset, covered.end_offset) + 1
+        remote += max(0, end - begin)
+        reached = max(reached, end)
+    return segment.size * (count - remote) // count
 
 
-def _step(
-    segment: RemoteLogSegmentMetadata,
-    state: SegmentState,
-    metadata: RemoteLogMetadataManager,
-    lease: Lease,
-    clock: Clock,
-) -> RemoteLogSegmentMetadata:
-    update = RemoteLogSegmentMetadataUpdate(segment.segment_id, state, clock())
-    return metadata.update_remote_log_segment_metadata(update, lease)
+def _active_size(local: PartitionLog | None) -> int:
+    return 0 if local is None else sum(segment.size for segment in local.segments if segment.is_active)
+
+
+def _may_end(piece: _Piece, settings: TopicSettings, local: PartitionLog | None) -> bool:
+    """Whether what was never copied may end its life: it is stable, and of a topic that is tiered."""
+    return local is not None and piece.end_offset < local.stable_offset and settings.remote_storage_enable
+
+
+def _is_past(holder: RemoteLogSegmentMetadata | LocalSegment, limit_ms: int, now: int) -> bool:
+    if limit_ms < 0:
+        return False
+    if isinstance(holder, LocalSegment):
+        return is_older_than(LogSegment(holder.base_offset, holder.log_path.parent), now - limit_ms)
+    return 0 <= holder.max_timestamp < now - limit_ms

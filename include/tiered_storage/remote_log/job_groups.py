@@ -6,6 +6,8 @@ In the work area, under a folder of its own for every try of a run:
     tasks-{group}.jsonl   a line for each piece of work; all of a partition is in one group, in order
     result-{group}.jsonl  a line for each piece that ended, written anew now and then while the group is worked on
 
+and how far each group is (job_progress.py).
+
 Large partitions are groups of their own, small ones share a group: a task of a worker has its price. What the lines
 say is the matter of each kind of job: copy_job.py has one.
 """

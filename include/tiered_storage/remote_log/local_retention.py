@@ -8,22 +8,29 @@ local deletion was allowed for the topic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tiered_storage.errors import InvalidLogDirectoryError, RemoteObjectCorruptError, TieredStorageError
+from tiered_storage.errors import (
+    InvalidLogDirectoryError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+    TieredStorageError,
+)
 from tiered_storage.kafka_log.checksum import crc32c
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.lineage import trusted_lineage
-from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
+from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.segment_source import LocalSegment, LocalTrim, PartitionLog
 from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
 from tiered_storage.remote_log.storage.manifest import Manifest
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.store_states import ensure_not_outdated
 from tiered_storage.topic_settings import TopicSettings
 
 READ_BYTES = 1 << 20
@@ -33,7 +40,8 @@ READ_BYTES = 1 << 20
 class LocalRetentionPlan:
     """The local segments of one partition that may go, oldest first, and the remote ones that hold them.
 
-    `lineage` is all we know of its leaders: it must be kept before the local log forgets.
+    `lineage` is all we know of its leaders: it must be kept before the local log forgets. `now` (ms) is the time that
+    it was planned for.
     """
 
     topic_id_partition: TopicIdPartition
@@ -42,6 +50,7 @@ class LocalRetentionPlan:
     held_by: tuple[RemoteLogSegmentMetadata, ...]
     held_back: str | None = None
     lineage: tuple[EpochEntry, ...] = ()
+    now: int = 0
 
     @property
     def size(self) -> int:
@@ -53,6 +62,28 @@ class LocalRetentionPlan:
         """Whether the remote segments hold all that goes, also what lies below our log start."""
         held_from = min((segment.start_offset for segment in self.held_by), default=self.new_local_start)
         return all(segment.base_offset >= held_from for segment in self.segments)
+
+    def start_in(self, current: LocalRetentionPlan) -> int:
+        """Return where the log may begin that a `current` plan would trim too: what only one of them names stays.
+
+        `held_by` of this plan was looked at; what only other remote segments hold by now stays too.
+        """
+        looked_at = {segment.segment_id for segment in self.held_by}
+        start = self.segments[0].base_offset if self.segments else self.new_local_start
+        for planned, due in zip(self.segments, current.segments, strict=False):
+            end = planned.end_offset
+            if planned != due or end is None:
+                break
+            holders = [one for one in current.held_by if one.start_offset <= end and one.end_offset >= due.base_offset]
+            if not all(holder.segment_id in looked_at for holder in holders):
+                break
+            start = end + 1
+        return start
+
+    def up_to(self, new_local_start: int) -> LocalRetentionPlan:
+        """Return the part of the plan that lets the log begin at `new_local_start`."""
+        going = tuple(one for one in self.segments if one.end_offset is not None and one.end_offset < new_local_start)
+        return replace(self, segments=going, new_local_start=new_local_start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,47 +142,91 @@ def plan_local_retention(
         excess -= segment.size
         held_by.update({holder.segment_id.id: holder for holder in holders})
     new_start = (going[-1].end_offset or 0) + 1 if going else log.log_start_offset
-    return LocalRetentionPlan(partition, tuple(going), new_start, tuple(held_by.values()), held_back, lineage)
+    return LocalRetentionPlan(partition, tuple(going), new_start, tuple(held_by.values()), held_back, lineage, now)
 
 
-def enforce_local_retention(
-    plans: Sequence[LocalRetentionPlan],
-    trim: LocalTrim,
-    storage: RemoteStorageManager,
-    *,
-    gate: DeletionGate,
-    keep_lineage: Callable[[LocalRetentionPlan], None],
-    refuse_if_last_copy: Callable[[LocalRetentionPlan], None],
-) -> LocalRetentionReport:
-    """Remove what `plans` name, after the store has shown every object that must hold it from now on.
+@dataclass(frozen=True, slots=True)
+class LocalRetentionEnforcement:
+    """Carries plans out.
 
-    One partition's failure stops no other; the report names it. Running it twice changes nothing. `keep_lineage`,
-    `refuse_if_last_copy` and `gate` are asked right before each trim, and what they raise is that partition's failure.
-    Raises DeletionRefusedError where a person stopped all deletions before the first; later that ends the run, as told.
+    Before a directory is locked, for a broker may want to start there: the store shows every object that must hold
+    what goes, with its size, and gives every byte of it back where `verifies`; `keep_lineage` keeps what the local log
+    is about to forget. Under the lock: `replan` plans the
+    partition once more, as the metadata and the directory are by then, and the gate is asked; what both plans have in
+    common goes. No lease is taken: a copy may hold one for hours, just when disks fill up, and what counts here are
+    copies that ended.
     """
-    gate.ensure_running()
-    trimmed: list[LocalRetentionPlan] = []
-    failures: list[Finding] = []
-    for plan in plans:
-        if not plan.segments:
-            continue
-        stopped = gate.why_stopped()
-        if stopped is not None:
-            return LocalRetentionReport(tuple(trimmed), tuple(failures), stopped)
-        try:
-            for segment in plan.held_by:
-                ensure_present(segment, storage)
-            for local in plan.segments:
-                ensure_same_bytes(local, plan.held_by, storage)
-            keep_lineage(plan)
-            refuse_if_last_copy(plan)
-            gate.ensure(plan.topic_id_partition, DeletionKind.LOCAL)
-            trim.trim(plan.topic_id_partition, plan.segments, plan.new_local_start)
-        except (TieredStorageError, OSError) as error:
-            failures.append(Finding(str(plan.topic_id_partition), str(error)))
-            continue
-        trimmed.append(plan)
-    return LocalRetentionReport(tuple(trimmed), tuple(failures))
+
+    metadata: RemoteLogMetadataManager
+    leases: Leases
+    storage: RemoteStorageManager
+    trim: LocalTrim
+    gate: DeletionGate
+    keep_lineage: Callable[[LocalRetentionPlan], None]
+    replan: Callable[[LocalRetentionPlan], LocalRetentionPlan | None]
+    verifies: bool
+
+    def enforce(self, plans: Sequence[LocalRetentionPlan]) -> LocalRetentionReport:
+        """Remove what `plans` name, as far as it is still due.
+
+        One partition's failure stops no other; the report names it. Running it twice changes nothing. Raises
+        DeletionRefusedError where a person stopped all deletions before the first; later that ends the run, as told.
+        """
+        self.gate.ensure_running()
+        trimmed: list[LocalRetentionPlan] = []
+        failures: list[Finding] = []
+        for plan in plans:
+            if not plan.segments:
+                continue
+            stopped = self.gate.why_stopped()
+            if stopped is not None:
+                return LocalRetentionReport(tuple(trimmed), tuple(failures), stopped)
+            try:
+                done = self._trim(plan)
+            except (TieredStorageError, OSError) as error:
+                failures.append(Finding(str(plan.topic_id_partition), str(error)))
+                continue
+            if done.segments:
+                trimmed.append(done)
+        return LocalRetentionReport(tuple(trimmed), tuple(failures))
+
+    def _trim(self, plan: LocalRetentionPlan) -> LocalRetentionPlan:
+        partition = plan.topic_id_partition
+        self.gate.ensure(partition, DeletionKind.LOCAL)
+        self._ensure_held(plan)
+        for local in plan.segments:
+            ensure_same_bytes(local, plan.held_by, self.storage)
+        self.keep_lineage(plan)
+
+        def still_due() -> int:
+            current = self.replan(plan)
+            self.gate.ensure(partition, DeletionKind.LOCAL)
+            return plan.segments[0].base_offset if current is None else plan.start_in(current)
+
+        return plan.up_to(self.trim.trim(partition, plan.segments, plan.new_local_start, still_due))
+
+    def _ensure_held(self, plan: LocalRetentionPlan) -> None:
+        listed = ensure_not_outdated(plan.topic_id_partition, self.storage, self.metadata, self.leases)
+        sizes = {found.name: found.size for found in listed}
+        for segment in plan.held_by:
+            if isinstance(self.storage, ObjectRemoteStorageManager):
+                _ensure_listed(segment, sizes, self.storage)
+            if self.verifies:
+                ensure_whole(segment, self.storage)
+            else:
+                ensure_present(segment, self.storage)
+
+
+def _ensure_listed(
+    segment: RemoteLogSegmentMetadata, sizes: Mapping[str, int], storage: ObjectRemoteStorageManager
+) -> None:
+    for name, size in storage.expected_objects(segment).items():
+        if name not in sizes:
+            raise RemoteObjectNotFoundError(
+                f"{name}: the store does not list it, and it must hold what would be trimmed"
+            )
+        if sizes[name] != size:
+            raise RemoteObjectCorruptError(f"{name}: has {sizes[name]} bytes in the store, {size} were sent")
 
 
 def ensure_present(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> None:
@@ -163,6 +238,16 @@ def ensure_present(segment: RemoteLogSegmentMetadata, storage: RemoteStorageMana
     last = segment.size - 1
     if sum(len(chunk) for chunk in storage.fetch_log_segment(segment, last, last)) != 1:
         raise RemoteObjectCorruptError(f"{segment.segment_id}: the store shows fewer than its {segment.size} bytes")
+
+
+def ensure_whole(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> None:
+    """Raise RemoteObjectNotFoundError or RemoteObjectCorruptError unless every byte of `segment` comes back right."""
+    if isinstance(storage, ObjectRemoteStorageManager):
+        storage.verify(segment)
+        return
+    storage.fetch_index(segment, IndexKind.MANIFEST)
+    for _ in storage.fetch_log_segment(segment):
+        pass
 
 
 def ensure_same_bytes(

@@ -43,12 +43,14 @@ class LogDirectorySource:
     """A SegmentSource over `directories`.
 
     `cluster_id` is used where a directory has no meta.properties; without either, the id is derived from the
-    directory's path. `end_is_stable` is a person's word that nothing in these logs is still to be truncated.
+    directory's path. `end_is_stable` is a person's word that nothing in these logs is still to be truncated. `held` is
+    a directory whose `.lock` the caller holds itself.
     """
 
     directories: tuple[Path, ...]
     cluster_id: str | None = None
     end_is_stable: bool = False
+    held: Path | None = None
 
     @property
     def notices(self) -> Sequence[str]:
@@ -66,7 +68,7 @@ class LogDirectorySource:
         """Look at every partition of every directory."""
         if not self.directories:
             raise ConfigurationError("log.dirs names no directory: set it to the broker's log.dirs")
-        read = [_read_unlocked(root) for root in self.directories]
+        read = [_read_unlocked(root, self.held) for root in self.directories]
         places: dict[TopicIdPartition, list[Path]] = {}
         for directory, _ in read:
             for found in directory.partitions:
@@ -88,7 +90,7 @@ class LogDirectorySource:
         """Look at one partition, in whichever directory it is, and at no other."""
         looks: list[tuple[LogDirectory, PartitionDirectory, frozenset[str]]] = []
         for root in self.directories:
-            directory, compacted = _read_unlocked(root, partition)
+            directory, compacted = _read_unlocked(root, self.held, partition)
             for error in directory.damaged.values():
                 raise error
             looks += [
@@ -152,10 +154,16 @@ def _several(places: Sequence[Path]) -> str:
     return f"{' and '.join(map(str, places))} are the same partition: name only one of them in log.dirs"
 
 
-def _read_unlocked(root: Path, only: TopicIdPartition | None = None) -> tuple[LogDirectory, frozenset[str]]:
-    """Return what is in `root`, which nobody holds, and its compacted topics; of partitions `only` that one."""
+def _read_unlocked(
+    root: Path, held: Path | None, only: TopicIdPartition | None = None
+) -> tuple[LogDirectory, frozenset[str]]:
+    """Return what is in `root` and its compacted topics; of partitions `only` that one.
+
+    Nobody may hold `root`, unless it is `held` by ourselves.
+    """
     try:
-        ensure_unlocked(root)
+        if root != held:
+            ensure_unlocked(root)
         directory = (
             read_log_directory(root) if only is None else read_partition_directory(root, only.topic, only.partition)
         )

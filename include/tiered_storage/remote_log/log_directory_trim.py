@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tiered_storage.errors import InvalidLogDirectoryError
@@ -25,18 +25,31 @@ class LogDirectoryTrim:
     files finds the log beginning where it should, and removes the rest itself.
     """
 
-    def trim(self, partition: TopicIdPartition, segments: Sequence[LocalSegment], new_local_start: int) -> None:
+    def trim(
+        self,
+        partition: TopicIdPartition,
+        segments: Sequence[LocalSegment],
+        new_local_start: int,
+        still_due: Callable[[], int] | None = None,
+    ) -> int:
         """Remove `segments` and everything that belongs to them; the active segment is never touched."""
         if not segments:
-            return
+            return new_local_start
         directory = segments[0].log_path.parent
         root = directory.parent
         with DirectoryLock.acquire(root):
+            limit = new_local_start if still_due is None else still_due()
+            if limit < new_local_start:
+                segments = [one for one in segments if one.base_offset < limit]
+                new_local_start = limit
+            if not segments:
+                return new_local_start
             going = _still_there(directory, segments, new_local_start)
             _advance_log_start(root, partition, new_local_start)
             for segment in going:
                 _remove(segment)
             sync_directory(directory)
+        return new_local_start
 
 
 def _still_there(directory: Path, segments: Sequence[LocalSegment], new_local_start: int) -> list[LogSegment]:

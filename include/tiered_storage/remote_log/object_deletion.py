@@ -6,7 +6,7 @@ stays in DELETE_SEGMENT_STARTED, stands on the list of failed deletions, and is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tiered_storage.clock import Clock
@@ -14,7 +14,9 @@ from tiered_storage.errors import (
     DeletionRefusedError,
     LeaseHeldError,
     LeaseLostError,
+    OutdatedMetadataError,
     RemoteMetadataError,
+    RemoteStorageError,
     TieredStorageError,
 )
 from tiered_storage.remote_log.copy_plan import Finding
@@ -31,6 +33,7 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.storage import RemoteStorageManager, delete_singly
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.topic_deletion import PartitionDeletion
 
 _UNSETTLED = {SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_STARTED}
 
@@ -66,10 +69,13 @@ class ObjectDeletion:
     lease_duration_ms: int
     grace_ms: int
     batch_segments: int
+    going: Collection[TopicIdPartition] = frozenset()
+    """The partitions that are to go as a whole."""
 
     def delete_marked(self, partitions: Iterable[TopicIdPartition]) -> DeletionReport:
         """Delete what is marked in `partitions`, also what earlier runs could not.
 
+        Of those that are to go as a whole, all goes that is allowed to.
         Raises DeletionRefusedError where a person stopped all deletions before the first of them. Where that happens
         later, the report tells what was done until then; the lease is given back.
         """
@@ -87,25 +93,35 @@ class ObjectDeletion:
 
     def _delete_in(self, partition: TopicIdPartition, found: _Found) -> None:
         states = {segment.state for segment in self.metadata.list_remote_log_segments(partition)}
-        if not states & _UNSETTLED:
+        goes = partition in self.going and self.gate.is_allowed(partition, DeletionKind.REMOTE)
+        if not goes and not states & _UNSETTLED:
             return
         try:
             lease = self.leases.acquire(partition, self.owner, self.lease_duration_ms)
         except LeaseHeldError as error:
             # Copies under way have a holder, and nothing of theirs waits for us.
-            if SegmentState.DELETE_SEGMENT_STARTED in states:
+            if goes or SegmentState.DELETE_SEGMENT_STARTED in states:
                 found.left.append(Finding(str(partition), str(error)))
             return
         try:
             abandon_unfinished(partition, self.metadata, lease, self.clock)
+            if goes:
+                self.gate.ensure(partition, DeletionKind.REMOTE)
+                self._as_a_whole.start(lease)
             self._delete_under(lease, found)
+            remains = self._as_a_whole.finish(lease) if goes else None
+            if remains is not None:
+                found.failures.append(Finding(str(partition), remains))
         except LeaseLostError as error:
             found.left.append(Finding(str(partition), str(error)))
-            return
-        except DeletionRefusedError:
+        except (OutdatedMetadataError, RemoteStorageError) as error:
+            found.failures.append(Finding(str(partition), str(error)))
+        finally:
             self.leases.release(lease)
-            raise
-        self.leases.release(lease)
+
+    @property
+    def _as_a_whole(self) -> PartitionDeletion:
+        return PartitionDeletion(self.metadata, self.leases, self.storage, self.clock, self.grace_ms)
 
     def _delete_under(self, lease: Lease, found: _Found) -> None:
         unfinished, finished = self._due(lease.topic_id_partition)

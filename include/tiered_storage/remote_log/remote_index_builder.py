@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,22 @@ MAX_CHUNK_BYTES = 64 << 20
 
 _LOG_APPEND_TIME = 0x08
 """The attribute bit of batches whose records all have the batch's max timestamp, whatever its base timestamp says."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRemoteIndexes:
+    """The bytes of a segment's remote index trio."""
+
+    log_index: bytes
+    offset_index: bytes
+    time_index: bytes
+
+    @classmethod
+    def of(cls, chunks: Sequence[RemoteLogIndexEntry], base_offset: int) -> Self:
+        """Return the trio of `chunks`, which are those of a segment that begins at `base_offset`."""
+        entries = [chunk.to_bytes() for chunk in chunks]
+        positions = np.cumsum([0, *(len(entry) for entry in entries[:-1])])[: len(entries)]
+        return cls(b"".join(entries), _offset_index(chunks, positions, base_offset), _time_index(chunks, positions))
 
 
 class RemoteIndexBuilder:
@@ -60,19 +78,18 @@ class RemoteIndexBuilder:
         self._record_count += int(batches.record_count.sum())
         start = self._open.position if self._open else expected
         first_rows = self._first_rows(batches, start)
-        for chunk in self._chunks(batches, first_rows):
+        for chunk in chunks_of(batches, first_rows, self._object_name):
             self._add(chunk)
 
     def indexes(self) -> dict[IndexKind, bytes]:
         """Return the manifest (without the data's checksum) and the trio of the batches so far."""
         chunks = [*self._closed, self._open] if self._open else self._closed
-        entries = [chunk.to_bytes() for chunk in chunks]
-        positions = np.cumsum([0, *(len(entry) for entry in entries[:-1])])[: len(entries)]
+        encoded = EncodedRemoteIndexes.of(chunks, self._metadata.start_offset)
         return {
             IndexKind.MANIFEST: self._manifest(chunks).to_bytes(),
-            IndexKind.REMOTE_LOG_INDEX: b"".join(entries),
-            IndexKind.REMOTE_OFFSET_INDEX: self._offset_index(chunks, positions),
-            IndexKind.REMOTE_TIME_INDEX: self._time_index(chunks, positions),
+            IndexKind.REMOTE_LOG_INDEX: encoded.log_index,
+            IndexKind.REMOTE_OFFSET_INDEX: encoded.offset_index,
+            IndexKind.REMOTE_TIME_INDEX: encoded.time_index,
         }
 
     def _end_of_closed(self) -> int:
@@ -89,49 +106,14 @@ class RemoteIndexBuilder:
             rows.append(last + 1)
             chunk_start = int(ends[last])
 
-    def _chunks(self, batches: BatchTable, first_rows: list[int]) -> list[RemoteLogIndexEntry]:
-        """Return the runs of batches that begin at `first_rows`, as chunks."""
-        starts = np.array(first_rows)
-        last_rows = np.append(starts[1:], len(batches)) - 1
-        begun = np.where(batches.attributes & _LOG_APPEND_TIME, batches.max_timestamp, batches.base_timestamp)
-        columns = (
-            batches.base_offset[starts],
-            batches.last_offset[last_rows],
-            np.maximum(np.minimum.reduceat(begun, starts), -1),
-            np.maximum(np.maximum.reduceat(batches.max_timestamp, starts), -1),
-            batches.position[starts],
-            batches.position[last_rows] + batches.size[last_rows] - batches.position[starts],
-        )
-        return [
-            RemoteLogIndexEntry(first, last, earliest, latest, self._object_name, position, length)
-            for first, last, earliest, latest, position, length in zip(
-                *(column.tolist() for column in columns), strict=True
-            )
-        ]
-
     def _add(self, run: RemoteLogIndexEntry) -> None:
         """Add a run of batches to the open chunk, and close it when it is large enough."""
-        chunk = run if self._open is None else _joined(self._open, run)
+        chunk = run if self._open is None else joined(self._open, run)
         if chunk.length >= self._chunk_bytes:
             self._closed.append(chunk)
             self._open = None
         else:
             self._open = chunk
-
-    def _offset_index(self, chunks: list[RemoteLogIndexEntry], positions: NDArray[np.int64]) -> bytes:
-        entries = np.empty(len(chunks), OFFSET_ENTRY)
-        entries["relative_offset"] = [chunk.first_offset - self._metadata.start_offset for chunk in chunks]
-        entries["position"] = positions
-        return entries.tobytes()
-
-    def _time_index(self, chunks: list[RemoteLogIndexEntry], positions: NDArray[np.int64]) -> bytes:
-        timestamps = np.array([chunk.last_timestamp for chunk in chunks], np.int64)
-        before = np.maximum.accumulate(np.concatenate(([-1], timestamps)))[:-1]
-        later = timestamps > before
-        entries = np.empty(int(later.sum()), TIME_ENTRY)
-        entries["timestamp"] = timestamps[later]
-        entries["position"] = positions[later]
-        return entries.tobytes()
 
     def _manifest(self, chunks: list[RemoteLogIndexEntry]) -> Manifest:
         return replace(
@@ -143,7 +125,28 @@ class RemoteIndexBuilder:
         )
 
 
-def _joined(first: RemoteLogIndexEntry, second: RemoteLogIndexEntry) -> RemoteLogIndexEntry:
+def chunks_of(batches: BatchTable, first_rows: Sequence[int], object_name: str) -> list[RemoteLogIndexEntry]:
+    """Return the runs of batches that begin at `first_rows`, of which row 0 is one, as chunks of the object."""
+    starts = np.array(first_rows)
+    last_rows = np.append(starts[1:], len(batches)) - 1
+    begun = np.where(batches.attributes & _LOG_APPEND_TIME, batches.max_timestamp, batches.base_timestamp)
+    columns = (
+        batches.base_offset[starts],
+        batches.last_offset[last_rows],
+        np.maximum(np.minimum.reduceat(begun, starts), -1),
+        np.maximum(np.maximum.reduceat(batches.max_timestamp, starts), -1),
+        batches.position[starts],
+        batches.position[last_rows] + batches.size[last_rows] - batches.position[starts],
+    )
+    return [
+        RemoteLogIndexEntry(first, last, earliest, latest, object_name, position, length)
+        for first, last, earliest, latest, position, length in zip(
+            *(column.tolist() for column in columns), strict=True
+        )
+    ]
+
+
+def joined(first: RemoteLogIndexEntry, second: RemoteLogIndexEntry) -> RemoteLogIndexEntry:
     """Return both runs, the second one behind the first, as one."""
     return replace(
         first,
@@ -152,3 +155,20 @@ def _joined(first: RemoteLogIndexEntry, second: RemoteLogIndexEntry) -> RemoteLo
         last_timestamp=max(first.last_timestamp, second.last_timestamp),
         length=first.length + second.length,
     )
+
+
+def _offset_index(chunks: Sequence[RemoteLogIndexEntry], positions: NDArray[np.int64], base_offset: int) -> bytes:
+    entries = np.empty(len(chunks), OFFSET_ENTRY)
+    entries["relative_offset"] = [chunk.first_offset - base_offset for chunk in chunks]
+    entries["position"] = positions
+    return entries.tobytes()
+
+
+def _time_index(chunks: Sequence[RemoteLogIndexEntry], positions: NDArray[np.int64]) -> bytes:
+    timestamps = np.array([chunk.last_timestamp for chunk in chunks], np.int64)
+    before = np.maximum.accumulate(np.concatenate(([-1], timestamps)))[:-1]
+    later = timestamps > before
+    entries = np.empty(int(later.sum()), TIME_ENTRY)
+    entries["timestamp"] = timestamps[later]
+    entries["position"] = positions[later]
+    return entries.tobytes()

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_storage.errors import (
-    ConfigurationError,
-    RemoteObjectCorruptError,
-    RemoteObjectNotFoundError,
-    TieredStorageError,
-)
-from tiered_storage.remote_log.audit import audit_remote_log
+from tiered_storage.errors import ConfigurationError, TieredStorageError
+from tiered_storage.remote_log.audit import DeepCheck, audit_remote_log
+from tiered_storage.remote_log.audit_job import AuditJob, with_outcomes
 from tiered_storage.remote_log.audit_offsets import LocalLogs
-from tiered_storage.remote_log.audit_report import Anomaly, AuditReport, kind_of
+from tiered_storage.remote_log.audit_report import AuditReport
 from tiered_storage.remote_log.audit_verdicts import keep_verdicts
-from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.deep_audit import audit_segment
+from tiered_storage.remote_log.model import SegmentState
+from tiered_storage.remote_log.rate_limit import RateLimit
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.segment_source import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
+from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.topic_decision import decide, is_wanted
 
@@ -36,17 +35,35 @@ class RemoteLogChecks:
         """
         if nothing := self.why_nothing_matches(selection):
             raise ConfigurationError(nothing)
-        begun = self.parts.clock()
         report = audit_remote_log(
             self.parts.segments,
-            self._storage(),
+            listing_storage(self.parts.storage),
             selection,
             self.parts.clock,
             grace_ms=self.parts.settings.remote_log_orphan_grace_ms,
             local_logs=LocalLogs(self.parts.source, self._is_copied) if self.parts.settings.log_dirs else None,
-            deep=self._verified if deep else None,
+            deep=self._deep_check() if deep else None,
         )
-        keep_verdicts(report, self.parts.safety, selection, begun, deep=deep)
+        self._keep_verdicts(report, selection, deep=deep)
+        return report
+
+    def write_audit_job(self, folder: str, selection: Selection = EVERYTHING) -> AuditJob:
+        """Lay the deep part of an audit out in the work area, for workers; a quick audit goes before it."""
+        listing_storage(self.parts.storage)
+        segments = self.parts.segments
+        chosen = (
+            segment
+            for partition in segments.list_partitions()
+            if selection.matches(partition.topic, partition.partition)
+            for segment in segments.list_remote_log_segments(partition)
+            if segment.state is SegmentState.COPY_SEGMENT_FINISHED
+        )
+        return AuditJob.write(self.parts.work, folder, chosen, self.parts.settings, self.parts.options)
+
+    def conclude_deep_audit(self, quick: AuditReport, job: AuditJob, selection: Selection) -> AuditReport:
+        """Add what workers found to the quick audit of `selection` that went before, and keep the verdict."""
+        report = with_outcomes(quick, job.outcomes(), self.parts.segments)
+        self._keep_verdicts(report, selection, deep=True)
         return report
 
     def why_nothing_matches(self, selection: Selection) -> str | None:
@@ -67,21 +84,16 @@ class RemoteLogChecks:
             "'tiered-storage topics list' shows what there is"
         )
 
-    def _verified(self, segment: RemoteLogSegmentMetadata) -> tuple[Anomaly, ...]:
-        try:
-            self._storage().verify(segment)
-        except (RemoteObjectNotFoundError, RemoteObjectCorruptError) as error:
-            return (Anomaly.of_segment(kind_of(error), segment, str(error)),)
-        return ()
+    def _keep_verdicts(self, report: AuditReport, selection: Selection, *, deep: bool) -> None:
+        most = self.parts.settings.remote_log_unreferenced_max_percent
+        keep_verdicts(report, self.parts.safety, selection, most, deep=deep)
 
-    def _storage(self) -> ObjectRemoteStorageManager:
-        storage = self.parts.storage
-        if not isinstance(storage, ObjectRemoteStorageManager):
-            raise ConfigurationError(
-                f"{type(storage).__name__} cannot be audited: only the stores of "
-                "tiered_storage.remote_log.storage.segment_objects list what they hold"
-            )
-        return storage
+    def _deep_check(self) -> DeepCheck:
+        storage, limit = (
+            listing_storage(self.parts.storage),
+            RateLimit(self.parts.settings.audit_worker_bytes_per_second),
+        )
+        return lambda segment: audit_segment(segment, storage, limit)
 
     def _is_copied(self, log: PartitionLog | UnreadablePartition) -> bool:
         if isinstance(log, UnreadablePartition):
@@ -90,3 +102,13 @@ class RemoteLogChecks:
             return decide(log, self.parts.topics, self.parts.settings).copies
         except TieredStorageError:
             return False
+
+
+def listing_storage(storage: RemoteStorageManager) -> ObjectRemoteStorageManager:
+    """Return `storage` where it can list what it holds. Raises ConfigurationError for a user's own."""
+    if not isinstance(storage, ObjectRemoteStorageManager):
+        raise ConfigurationError(
+            f"{type(storage).__name__} cannot be audited: only the stores of "
+            "tiered_storage.remote_log.storage.segment_objects list what they hold"
+        )
+    return storage

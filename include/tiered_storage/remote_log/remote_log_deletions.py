@@ -9,23 +9,29 @@ from tiered_storage.errors import DeletionRefusedError, LineageContradictedError
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
-from tiered_storage.remote_log.expiry import ExpiryPlan, mark_expired, plan_expiry
+from tiered_storage.remote_log.expiry import ExpiryPlan
+from tiered_storage.remote_log.expiry_marking import ExpiryMarking
+from tiered_storage.remote_log.expiry_planning import ExpiryPlanner
 from tiered_storage.remote_log.lineage import merged
 from tiered_storage.remote_log.local_retention import (
+    LocalRetentionEnforcement,
     LocalRetentionPlan,
     LocalRetentionReport,
-    enforce_local_retention,
+    ensure_whole,
     plan_local_retention,
 )
 from tiered_storage.remote_log.log_directory_trim import LogDirectoryTrim
-from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.model import Lease, PartitionDeleteState, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.object_deletion import DeletionReport, ObjectDeletion
+from tiered_storage.remote_log.record_deletion import plan_record_deletion
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.segment_source import UnreadablePartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
-from tiered_storage.remote_log.store_states import write_partition_state
+from tiered_storage.remote_log.store_states import ensure_not_outdated, write_partition_state
 from tiered_storage.remote_log.topic_decision import decide, is_wanted
-from tiered_storage.topic_settings import effective
+from tiered_storage.remote_log.topic_deletion import TopicDeletionPlan, mark_topic_deleted, plan_topic_deletion
+
+_TO_GO_AS_A_WHOLE = {PartitionDeleteState.MARKED, PartitionDeleteState.STARTED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,9 @@ class RemoteLogDeletions:
         Only topics that are enabled, and where local deletion is allowed. `names` (such as orders-0) narrow it
         further.
         """
+        stopped = self.gate.why_stopped()
+        if stopped is not None:
+            return [], [Finding("", stopped)]
         plans: list[LocalRetentionPlan] = []
         unreadable: list[Finding] = []
         for log in self.parts.source.partitions():
@@ -79,20 +88,36 @@ class RemoteLogDeletions:
         return plans, unreadable
 
     def enforce_local_retention(self, plans: Sequence[LocalRetentionPlan]) -> LocalRetentionReport:
-        """Remove what `plans` name; see enforce_local_retention.
+        """Remove what `plans` name; see LocalRetentionEnforcement.
 
         A plan may be old: nothing goes of a topic that is not enabled any more, or where the right was taken away.
         Raises DeletionRefusedError where a person stopped all deletions.
         """
         self.parts.bind_store()
-        return enforce_local_retention(
-            plans,
-            LogDirectoryTrim(),
+        enforcement = LocalRetentionEnforcement(
+            self.parts.segments,
+            self.parts.leases,
             self.parts.storage,
-            gate=self.gate,
-            keep_lineage=self._keep_lineage,
-            refuse_if_last_copy=self._refuse_if_last_copy,
+            LogDirectoryTrim(),
+            self.gate,
+            self._keep_lineage,
+            self._replan_local_retention,
+            self.parts.settings.remote_log_verify_before_trim,
         )
+        return enforcement.enforce(plans)
+
+    def _replan_local_retention(self, plan: LocalRetentionPlan) -> LocalRetentionPlan | None:
+        """Plan again what `plan` is for, while its log directory is held.
+
+        Raises DeletionRefusedError for what may be the last copy, where remote deletion is not allowed any more.
+        """
+        self._refuse_if_last_copy(plan)
+        held = plan.segments[0].log_path.parent.parent
+        log = replace(self.parts.source, held=held).partition(plan.topic_id_partition)
+        if log is None:
+            return None
+        decision = decide(log, self.parts.topics, self.parts.settings)
+        return plan_local_retention(log, self.parts.segments, decision.settings, plan.now) if decision.trims else None
 
     def _keep_lineage(self, plan: LocalRetentionPlan) -> None:
         """Keep what the local log is about to forget. Raises LeaseHeldError: then the next run trims."""
@@ -118,80 +143,61 @@ class RemoteLogDeletions:
             )
 
     def plan_expiry(self, selection: Selection, now: int) -> tuple[list[ExpiryPlan], list[Finding]]:
-        """Return what total retention would end at `now` (ms), and the partitions that nothing can be said of.
+        """Return what ends its life at `now` (ms), and the partitions that must be left alone, and why.
 
-        Only topics where remote deletion is allowed. A partition whose local log is there and cannot be read is left
-        alone: it may hold what a later leader wrote.
+        Only topics where remote deletion is allowed; see ExpiryPlanner.
         """
-        plans: list[ExpiryPlan] = []
-        unreadable: list[Finding] = []
-        for partition in self.parts.segments.list_partitions():
-            if not selection.matches(partition.topic, partition.partition):
-                continue
-            try:
-                plan = self._plan_expiry_of(partition, now)
-            except TieredStorageError as error:
-                unreadable.append(Finding(str(partition), str(error)))
-                continue
-            if plan is not None:
-                plans.append(plan)
-        return plans, unreadable
+        return self._planner.plan(selection, now)
 
-    def _plan_expiry_of(self, partition: TopicIdPartition, now: int) -> ExpiryPlan | None:
-        topic = self.parts.decided_topic(partition)
-        if not topic.remote_deletion_allowed:
-            return None
-        objection = self.gate.why_doubtful(partition, DeletionKind.REMOTE)
-        if objection is not None:
-            raise DeletionRefusedError(objection)
-        resolved = effective(topic, self.parts.settings)
-        local = self.parts.source.partition(partition) if self.parts.settings.log_dirs else None
-        return plan_expiry(partition, self.parts.segments, resolved, now, local)
-
-    def _still_due(self, plan: ExpiryPlan) -> ExpiryPlan | None:
-        """Return `plan` as far as the decisions and settings of this moment still want it."""
-        if not self._may_delete(plan.topic_id_partition):
-            return None
-        if (self.parts.segments.log_start_offset(plan.topic_id_partition) or 0) >= plan.new_log_start:
-            return plan
-        current = self._plan_expiry_of(plan.topic_id_partition, plan.now)
-        return plan if current is not None and current.new_log_start >= plan.new_log_start else current
+    def plan_record_deletion(self, partition: TopicIdPartition, before: int) -> ExpiryPlan | None:
+        """Return the end of the partition's records before an offset; see plan_record_deletion."""
+        return plan_record_deletion(partition, before, self.parts, self.parts.clock())
 
     def mark_expired(
         self, plans: Iterable[ExpiryPlan], owner: str
     ) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
-        """Move our log starts and mark what lies below; see mark_expired.
+        """Move our log starts and mark what lies below; see ExpiryMarking.
 
         A plan may be old: nothing goes that the decisions and settings of this moment would keep. Raises
         DeletionRefusedError where a person stopped all deletions.
         """
         self.parts.bind_store()
-        still_due: list[ExpiryPlan] = []
-        unreadable: list[Finding] = []
-        for plan in plans:
-            try:
-                current = self._still_due(plan)
-            except TieredStorageError as error:
-                unreadable.append(Finding(str(plan.topic_id_partition), str(error)))
-                continue
-            if current is not None:
-                still_due.append(current)
-        done, left = mark_expired(
-            still_due,
+        marking = ExpiryMarking(
             self.parts.segments,
             self.parts.leases,
-            owner=owner,
-            lease_duration_ms=self.parts.settings.lease_duration_ms,
-            clock=self.parts.clock,
-            gate=self.gate,
+            self.gate,
+            self.parts.clock,
+            owner,
+            self.parts.settings.lease_duration_ms,
+            replan=self._planner.replan,
+            ensure_whole=self._ensure_whole,
+            before_moving=self._before_moving,
         )
-        return done, (*unreadable, *left)
+        return marking.mark(plans)
+
+    @property
+    def _planner(self) -> ExpiryPlanner:
+        return ExpiryPlanner(self.parts, self.gate)
+
+    def _ensure_whole(self, segment: RemoteLogSegmentMetadata) -> None:
+        ensure_whole(segment, self.parts.storage)
+
+    def _before_moving(self, plan: ExpiryPlan, lease: Lease) -> None:
+        """Let the store know where our log start moves to: it leads. Raises OutdatedMetadataError."""
+        partition = plan.topic_id_partition
+        ensure_not_outdated(partition, self.parts.storage, self.parts.segments, self.parts.leases)
+        state = self.parts.segments.partition_state(partition)
+        if plan.new_log_start > (state.log_start_offset or 0):
+            moved = replace(state, log_start_offset=plan.new_log_start)
+            write_partition_state(self.parts.storage, lease, moved, self.parts.clock())
 
     def delete_marked(self, owner: str, selection: Selection = EVERYTHING) -> DeletionReport:
         """Delete the objects of every marked segment; see delete_marked.
 
         Raises DeletionRefusedError where a person stopped all deletions.
         """
+        states = self.parts.segments.partition_states()
+        going = {partition for partition, state in states.items() if state.delete_state in _TO_GO_AS_A_WHOLE}
         deletion = ObjectDeletion(
             self.parts.segments,
             self.parts.leases,
@@ -203,11 +209,27 @@ class RemoteLogDeletions:
             self.parts.settings.lease_duration_ms,
             self.parts.settings.remote_log_orphan_grace_ms,
             self.parts.settings.deletion_batch_segments,
+            going,
         )
         self.parts.bind_store()
-        return deletion.delete_marked(
-            each for each in self.parts.segments.list_partitions() if selection.matches(each.topic, each.partition)
-        )
+        return deletion.delete_marked(each for each in sorted(states) if selection.matches(each.topic, each.partition))
 
-    def _may_delete(self, partition: TopicIdPartition) -> bool:
-        return self.parts.decided_topic(partition).remote_deletion_allowed
+    def plan_topic_deletion(self, topic: str, topic_id: str | None = None) -> TopicDeletionPlan:
+        """Return what the deletion of everything remote of a topic takes; see plan_topic_deletion."""
+        return plan_topic_deletion(topic, topic_id, self.parts, self.gate)
+
+    def mark_topic_deleted(
+        self, plan: TopicDeletionPlan, owner: str
+    ) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
+        """Mark the partitions of `plan`, for delete_marked to delete; see mark_topic_deleted."""
+        self.parts.bind_store()
+        return mark_topic_deleted(
+            plan,
+            self.parts.segments,
+            self.parts.leases,
+            self.parts.storage,
+            self.gate,
+            owner=owner,
+            lease_duration_ms=self.parts.settings.lease_duration_ms,
+            clock=self.parts.clock,
+        )

@@ -23,6 +23,7 @@ from tiered_storage.remote_log.reader import TieredReader
 from tiered_storage.remote_log.remote_log_checks import RemoteLogChecks
 from tiered_storage.remote_log.remote_log_deletions import RemoteLogDeletions
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
+from tiered_storage.remote_log.remote_log_repairs import RemoteLogRepairs
 from tiered_storage.remote_log.remote_log_restores import RemoteLogRestores
 from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
@@ -42,6 +43,11 @@ class RemoteLogManager(RemoteLogParts):
     def checks(self) -> RemoteLogChecks:
         """What holds the remote log against itself."""
         return RemoteLogChecks(self)
+
+    @property
+    def repairs(self) -> RemoteLogRepairs:
+        """What mends what a check found."""
+        return RemoteLogRepairs(self, self.deletions.gate)
 
     @property
     def restores(self) -> RemoteLogRestores:
@@ -84,20 +90,22 @@ class RemoteLogManager(RemoteLogParts):
         return CopyJob.write(self.work, folder, begun.tasks, self.settings, self.options)
 
     @contextmanager
-    def held(self, begun: BegunCopy) -> Iterator[None]:
+    def held(self, begun: BegunCopy, is_wanted: Callable[[], bool] = lambda: True) -> Iterator[None]:
         """Prolong the leases of `begun` while a `with` block runs, and give them back, however it ends.
 
         For whoever copies and commits in one go: what was not committed by then, the next run plans anew.
         """
         try:
-            with self.keep_leases(begun.leases):
+            with self.keep_leases(begun.leases, is_wanted):
                 yield
         finally:
             self.leases.release_many(begun.leases)
 
-    def keep_leases(self, held: Iterable[Lease]) -> AbstractContextManager[None]:
+    def keep_leases(
+        self, held: Iterable[Lease], is_wanted: Callable[[], bool] = lambda: True
+    ) -> AbstractContextManager[None]:
         """Prolong leases while a `with` block runs; see kept_alive."""
-        return kept_alive(self.leases, held, self.settings.lease_duration_ms)
+        return kept_alive(self.leases, held, self.settings.lease_duration_ms, is_wanted)
 
     def commit_copy(self, outcomes: Iterable[CopyOutcome]) -> CommitReport:
         """Make finished copies visible; see commit_copy."""
@@ -112,6 +120,10 @@ class RemoteLogManager(RemoteLogParts):
             if isinstance(log, PartitionLog) and _is_named(log.topic_id_partition, topic, partition):
                 return log.topic_id_partition
         remote = [found for found in self.segments.list_partitions() if _is_named(found, topic, partition)]
+        if len(remote) > 1:
+            # A life that a person deleted is none to choose from.
+            living = [found for found in remote if self.segments.partition_state(found).delete_state is None]
+            remote = living or remote
         if not remote:
             raise ConfigurationError(
                 f"{topic}-{partition} is neither in log.dirs nor in the remote log; "

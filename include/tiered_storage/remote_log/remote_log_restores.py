@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.restore.directory import DirectoryTarget, RestoredDirectory, restore_to_directory
@@ -10,6 +11,9 @@ from tiered_storage.remote_log.restore.partition_files import OnBytes
 from tiered_storage.remote_log.restore.plan import plan_restore
 from tiered_storage.remote_log.restore.request import RestorePlan, RestoreRequest
 from tiered_storage.remote_log.restore.validation import Validation
+
+if TYPE_CHECKING:
+    from tiered_storage.remote_log.restore.cluster import ClusterReport, ClusterTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,4 +45,20 @@ class RemoteLogRestores:
             allow_gaps=allow_gaps,
             workers=workers,
             on_bytes=on_bytes,
+        )
+
+    def to_cluster(
+        self,
+        plan: RestorePlan,
+        target: ClusterTarget,
+        *,
+        validation: Validation = Validation.SIZES,
+        allow_gaps: bool = False,
+        on_bytes: OnBytes = lambda _: None,
+    ) -> ClusterReport:
+        """Bring back what `plan` names as records in a running cluster; see restore_to_cluster."""
+        from tiered_storage.remote_log.restore.cluster import restore_to_cluster  # noqa: PLC0415 -- a Kafka client
+
+        return restore_to_cluster(
+            plan, self.parts.storage, target, validation=validation, allow_gaps=allow_gaps, on_bytes=on_bytes
         )

@@ -5,7 +5,7 @@ A source reports what it cannot read instead of failing as a whole: one broken p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -124,10 +124,19 @@ def epochs_within(lineage: Sequence[EpochEntry], start_offset: int, end_offset: 
 class LocalTrim(Protocol):
     """Removes segments from the start of a local log."""
 
-    def trim(self, partition: TopicIdPartition, segments: Sequence[LocalSegment], new_local_start: int) -> None:
-        """Remove `segments`, the oldest of `partition`, so that its log begins at `new_local_start`.
+    def trim(
+        self,
+        partition: TopicIdPartition,
+        segments: Sequence[LocalSegment],
+        new_local_start: int,
+        still_due: Callable[[], int] | None = None,
+    ) -> int:
+        """Remove `segments`, the oldest of `partition`, so that its log begins at `new_local_start`; return where it
+        begins now.
 
-        Raises LogDirectoryLockedError while a broker has the directory, and InvalidLogDirectoryError where `segments`
-        are not (or no longer) the oldest closed ones. A second call does nothing.
+        `still_due` is asked once nobody else can change the log any more: it returns where the log may begin by now,
+        at most `new_local_start`, and what it raises leaves all as it was. Raises LogDirectoryLockedError while a
+        broker has the directory, and InvalidLogDirectoryError where `segments` are not (or no longer) the oldest
+        closed ones. A second call does nothing.
         """
         ...

@@ -36,6 +36,14 @@ class WorkArea:
         except RemoteObjectNotFoundError:
             return []
 
+    def names(self, folder: str) -> list[str]:
+        """Return the paths, below `folder`, of all that lies in it and in the folders below."""
+        return [found.name.removeprefix(f"{folder}/") for found in self._client.list(folder)]
+
+    def content(self, path: str, most: int) -> bytes:
+        """Return the bytes at `path`, the first `most` of them where there are more. Raises as `read` does."""
+        return self._client.get_range(path, 0, min(self._client.size(path), most))
+
     def close(self) -> None:
         """Let go of the store behind it."""
         self._client.close()

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from tiered_storage_airflow.provider import CONNECTION_TYPE
+
 if TYPE_CHECKING:
     from tiered_storage.remote_log.storage import RemoteStorageManager
     from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
@@ -21,14 +23,14 @@ _IDENTITY = frozenset({"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSIO
 class RemoteStorageHook(BaseHook):
     """Opens the object store that the settings name, with the connection's endpoint and secrets.
 
-    :param remote_storage_conn_id: a connection of type aws; where it does not exist, the environment's AWS_* variables
-        are used, as every tool of that store does. A local directory needs none.
+    :param remote_storage_conn_id: a connection of type remote_storage, or of type aws; where it does not exist, the
+        environment's AWS_* variables are used, as every tool of that store does. A local directory needs none.
     """
 
     conn_name_attr = "remote_storage_conn_id"
     default_conn_name = "remote_storage_default"
-    conn_type = "aws"
-    hook_name = "Remote storage"
+    conn_type = CONNECTION_TYPE
+    hook_name = "Remote storage (Remote Log)"
 
     def __init__(self, remote_storage_conn_id: str = default_conn_name, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -1,4 +1,4 @@
-"""Operators on the RemoteLogMetadataManager: plan, commit, announce, list, mark deleted.
+"""Operators on the RemoteLogMetadataManager: plan, commit, announce, conclude, list.
 
 Between tasks travel only paths in the work area; what is at them are the library's own messages.
 """
@@ -8,47 +8,58 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Asset, BaseOperator, SkipMixin, XComArg
+from airflow.sdk import Asset, SkipMixin, XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from tiered_storage_airflow.run_scope import remote_log_of
-from tiered_storage_airflow.run_time import lease_owner, run_folder, run_now, window_end
+from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, SelectingOperator
+from tiered_storage_airflow.run_scope import is_switched_on, whole_number
+from tiered_storage_airflow.run_summary import summarize
+from tiered_storage_airflow.run_time import run_folder, run_now, window_end
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from tiered_storage.remote_log.copy_messages import CopyOutcome
-    from tiered_storage.remote_log.copy_plan import Finding
+    from tiered_storage.remote_log.copy_plan import CopyPlan, Finding
     from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 
 
-class PlanCopyOperator(BaseOperator, SkipMixin):
+class PlanCopyOperator(SelectingOperator, SkipMixin):
     """Plan what a copy run moves; its log is the dry run's output.
 
-    Returns the plan's path. A dry run (`params.dry_run`) or an empty plan skips everything behind it.
+    Returns the plan's path. A dry run or an empty plan skips everything behind it.
 
-    :param topics: a regular expression over whole topic names
     :param max_segments: at most so many in this run; None: as the settings say
+    :param dry_run: only show the plan
     """
 
-    template_fields: Sequence[str] = ("topics",)
+    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "max_segments", "is_dry_run")
 
-    def __init__(self, *, topics: str = ".*", max_segments: int | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, max_segments: int | str | None = None, dry_run: bool | str = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.topics = topics
         self.max_segments = max_segments
+        self.is_dry_run = dry_run
 
     def execute(self, context: Context) -> str | None:
         """Discover, plan, write the plan down."""
         from tiered_storage.remote_log.copy_plan import CopyPlan
-        from tiered_storage.remote_log.selection import Selection
 
-        with remote_log_of(context) as remote_log:
-            plan = remote_log.plan_copy(Selection(self.topics), window_end(context), self.max_segments)
+        most = whole_number(self.max_segments, "max_segments")
+        with self.opened() as remote_log:
+            plan = remote_log.plan_copy(self.selection(remote_log), window_end(context), most)
             path = f"runs/{run_folder(context)}/plan.jsonl"
             remote_log.work.write(path, [plan], CopyPlan)
-        self._show(plan)
-        if context["params"].get("dry_run"):
+            self._show(plan)
+            summarize(
+                remote_log,
+                context,
+                self.log,
+                due_segments=len(plan.segments),
+                due_bytes=plan.size,
+                refused=len(plan.refused),
+                unreadable=len(plan.unreadable),
+            )
+        if is_switched_on(self.is_dry_run, "dry_run"):
             self._skip_the_rest(context)
             return path
         if plan.is_empty:
@@ -56,7 +67,7 @@ class PlanCopyOperator(BaseOperator, SkipMixin):
             self._skip_the_rest(context)
         return path
 
-    def _show(self, plan: Any) -> None:
+    def _show(self, plan: CopyPlan) -> None:
         for segment in plan.segments:
             self.log.info(
                 "due: %s offsets %d to %d, %d bytes",
@@ -72,7 +83,7 @@ class PlanCopyOperator(BaseOperator, SkipMixin):
         self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
 
 
-class CommitMetadataOperator(BaseOperator):
+class CommitMetadataOperator(RemoteLogOperator):
     """Make the copies of one batch of partitions visible to readers, and name those that failed.
 
     Healthy partitions are committed though others fail; then the task is red. It is tried again only where the local
@@ -82,7 +93,7 @@ class CommitMetadataOperator(BaseOperator):
     :param results: one element of what CopySegmentsOperator returned: the batch's name and its path
     """
 
-    template_fields: Sequence[str] = ("results",)
+    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "results")
 
     def __init__(self, *, results: dict[str, str], **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -94,7 +105,7 @@ class CommitMetadataOperator(BaseOperator):
         from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 
         context["batch_name"] = self.results["name"]  # type: ignore[typeddict-unknown-key]  # for map_index_template
-        with remote_log_of(context) as remote_log:
+        with self.opened() as remote_log:
             outcomes = remote_log.work.read(self.results["path"], CopyOutcome)
             report = remote_log.commit_copy(outcomes)
             path = committed_path(self.results["path"])
@@ -112,7 +123,7 @@ class CommitMetadataOperator(BaseOperator):
         raise AirflowException(message) if undecided else AirflowFailException(message)
 
 
-class AnnounceCopyOperator(BaseOperator):
+class AnnounceCopyOperator(RemoteLogOperator):
     """Emit one asset event for the run, naming the partitions that got something and the time to take as now.
 
     Skips itself where nothing was committed.
@@ -120,7 +131,7 @@ class AnnounceCopyOperator(BaseOperator):
     :param results: what CopySegmentsOperator returned
     """
 
-    template_fields: Sequence[str] = ("results",)
+    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "results")
 
     def __init__(self, *, results: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -129,14 +140,29 @@ class AnnounceCopyOperator(BaseOperator):
     def execute(self, context: Context) -> None:
         """Collect what every batch committed and put it in the event."""
         from tiered_storage.clock import wall_clock
+        from tiered_storage.remote_log.copy_messages import CopyOutcome
         from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 
-        with remote_log_of(context) as remote_log:
+        with self.opened() as remote_log:
+            work = remote_log.work
+            batches = [batch["path"] for batch in self.results or []]
             committed = [
                 segment
-                for batch in self.results or []
-                for segment in remote_log.work.read_if_there(committed_path(batch["path"]), RemoteLogSegmentMetadata)
+                for path in batches
+                for segment in work.read_if_there(committed_path(path), RemoteLogSegmentMetadata)
             ]
+            copied = [outcome for path in batches for outcome in work.read_if_there(path, CopyOutcome)]
+            failed = {str(each.task.metadata.topic_id_partition) for each in copied if each.finished is None}
+            summarize(
+                remote_log,
+                context,
+                self.log,
+                begun_segments=len(copied),
+                committed_segments=len(committed),
+                committed_bytes=sum(segment.size for segment in committed),
+                partitions=len({segment.topic_id_partition for segment in committed}),
+                failed_partitions=sorted(failed),
+            )
         if not committed:
             raise AirflowSkipException("nothing was committed, so nothing is announced")
         partitions = sorted({str(segment.topic_id_partition) for segment in committed})
@@ -147,32 +173,29 @@ class AnnounceCopyOperator(BaseOperator):
         self.log.info("announced: %s", extra)
 
 
-class ConcludeCopyOperator(BaseOperator):
+class ConcludeCopyOperator(SelectingOperator):
     """Keep a run red whose plan had to leave something out that somebody asked for, or whose window is not all copied.
 
     Only a backfill promises a whole window. What it left to another run, which held the leases, may never be taken by
     that one: its window may end earlier. Retries see whether somebody has committed it meanwhile.
 
-    :param plan: what PlanCopyOperator returned
-    :param topics: the regular expression that was planned for
+    :param plan: what PlanCopyOperator returned, for the same topics and partitions
     """
 
-    template_fields: Sequence[str] = ("plan", "topics")
+    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "plan")
 
-    def __init__(self, *, plan: str | XComArg, topics: str = ".*", **kwargs: Any) -> None:
+    def __init__(self, *, plan: str | XComArg, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
-        self.topics = topics
 
     def execute(self, context: Context) -> None:
         """Fail for every refused topic and unreadable partition, and for what a backfill's window still lacks."""
         from tiered_storage.remote_log.copy_plan import CopyPlan
-        from tiered_storage.remote_log.selection import Selection
 
         end = window_end(context)
-        with remote_log_of(context) as remote_log:
+        with self.opened() as remote_log:
             [plan] = remote_log.work.read(self.plan, CopyPlan)
-            lacking = () if end is None else remote_log.plan_copy(Selection(self.topics), end).segments
+            lacking = () if end is None else remote_log.plan_copy(self.selection(remote_log), end).segments
         _fail_for([*plan.refused, *plan.unreadable], "all that could be copied is committed, but")
         if lacking:
             names = ", ".join(sorted({str(segment.topic_id_partition) for segment in lacking}))
@@ -182,74 +205,13 @@ class ConcludeCopyOperator(BaseOperator):
             )
 
 
-class PlanExpiryOperator(BaseOperator, SkipMixin):
-    """Plan which remote segments are past total retention, in topics where deletion is allowed.
-
-    Returns the plan's path; a dry run skips everything behind it. An empty plan does not: deletions that failed
-    earlier are tried again.
-
-    :param topics: a regular expression over whole topic names
-    """
-
-    template_fields: Sequence[str] = ("topics",)
-
-    def __init__(self, *, topics: str = ".*", **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.topics = topics
-
-    def execute(self, context: Context) -> str:
-        """Look at every partition that has remote segments."""
-        from tiered_storage.clock import wall_clock
-        from tiered_storage.remote_log.expiry import ExpiryPlan
-        from tiered_storage.remote_log.selection import Selection
-
-        with remote_log_of(context) as remote_log:
-            plans, unreadable = remote_log.deletions.plan_expiry(Selection(self.topics), run_now(context, wall_clock()))
-            path = f"runs/{run_folder(context)}/expiry.jsonl"
-            remote_log.work.write(path, plans, ExpiryPlan)
-        for plan in plans:
-            self.log.info(
-                "past retention: %s before offset %d: %d segments, %d bytes",
-                plan.topic_id_partition, plan.new_log_start, len(plan.segments), plan.size,
-            )  # fmt: skip
-        for finding in unreadable:
-            self.log.warning("nothing of %s expires for now: %s", finding.partition, finding.message)
-        if context["params"].get("dry_run"):
-            self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
-        return path
-
-
-class MarkDeletedOperator(BaseOperator):
-    """Move our log starts and mark what lies below them DELETE_SEGMENT_STARTED.
-
-    :param plan: what PlanExpiryOperator returned
-    """
-
-    template_fields: Sequence[str] = ("plan",)
-
-    def __init__(self, *, plan: str | XComArg, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
-
-    def execute(self, context: Context) -> None:
-        """Mark; a partition that somebody else works on is left to the next run."""
-        from tiered_storage.remote_log.expiry import ExpiryPlan
-
-        with remote_log_of(context) as remote_log:
-            plans = remote_log.work.read(self.plan, ExpiryPlan)
-            done, left = remote_log.deletions.mark_expired(plans, lease_owner(context))
-        for finding in left:
-            self.log.warning("%s is left to the next run: %s", finding.partition, finding.message)
-        self.log.info("marked in %d partitions", len(done))
-
-
-class ListSegmentsOperator(BaseOperator):
+class ListSegmentsOperator(RemoteLogOperator):
     """Return the remote segments of one topic's partitions, every state but the deleted ones, as plain values.
 
     :param topic: the topic's name
     """
 
-    template_fields: Sequence[str] = ("topic",)
+    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "topic")
 
     def __init__(self, *, topic: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -259,7 +221,7 @@ class ListSegmentsOperator(BaseOperator):
         """Write the list to the work area and return its path."""
         from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 
-        with remote_log_of(context) as remote_log:
+        with self.opened() as remote_log:
             segments = [
                 segment
                 for partition in remote_log.segments.list_partitions()

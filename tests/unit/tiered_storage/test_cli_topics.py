@@ -43,13 +43,13 @@ def test_every_topic_is_listed_with_what_holds_for_it(tmp_path: Path) -> None:
     assert result.rows == [
         {
             "topic": "clicks", "topic_id": topic_id("clicks"), "partitions": 1, "remote.storage.enable": False,
-            "local_deletion_allowed": False, "remote_deletion_allowed": False,
+            "paused": False, "local_deletion_allowed": False, "remote_deletion_allowed": False,
             "retention.ms": 1000, "retention.bytes": 7, "local.retention.ms": 1000,
             "local.retention.bytes": 7, "problem": None,
         },
         {
             "topic": "orders", "topic_id": topic_id("orders"), "partitions": 2, "remote.storage.enable": True,
-            "local_deletion_allowed": True, "remote_deletion_allowed": True,
+            "paused": False, "local_deletion_allowed": True, "remote_deletion_allowed": True,
             "retention.ms": -1, "retention.bytes": -1, "local.retention.ms": 5,
             "local.retention.bytes": -1, "problem": None,
         },
@@ -232,3 +232,48 @@ def test_a_right_that_is_forbidden_meanwhile_does_not_come_back(
     forbidding.join()
 
     assert rights(topics(files, "list")) == (True, False)
+
+
+def test_a_paused_topic_is_copied_again_once_it_is_resumed(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+
+    assert row_of(topics(files, "pause", "orders"))["paused"] is True
+    assert row_of(topics(files, "list"))["remote.storage.enable"] is True
+    assert run_on(files, "copy", "--json").rows == []
+    assert row_of(topics(files, "resume", "orders"))["paused"] is False
+    assert len(run_on(files, "copy", "--json").rows) == 3
+
+
+def test_what_is_remote_goes_with_the_topic_only_where_that_is_said_and_allowed(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "remote.deletion.allowed": False}})
+
+    refused = topics(files, "disable", "orders", "--delete-remote")
+    assert refused.exit_code == 1
+    assert "allow-deletion orders --only remote" in refused.document["message"]
+    assert row_of(topics(files, "list"))["remote.storage.enable"] is True
+
+    topics(files, "allow-deletion", "orders", "--only", "remote")
+    topics(files, "disable", "orders")
+    assert run_on(files, "expire", "--json").document["deleted"] == 0
+    topics(files, "disable", "orders", "--delete-remote")
+    assert run_on(files, "expire", "--json").document["deleted"] == 3
+    assert files.objects() == []
+
+
+def test_to_enable_a_topic_takes_the_word_back_that_its_remote_data_go(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    for command in (("disable", "orders", "--delete-remote"), ("enable", "orders"), ("disable", "orders")):
+        assert topics(files, *command).exit_code == 0
+
+    assert run_on(files, "expire", "--json").document["deleted"] == 0
+    assert len(files.objects(".log")) == 3
+
+
+def test_a_life_whose_remote_data_were_deleted_is_enabled_no_more(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    topics(files, "disable", "orders")
+    assert run_on(files, "delete-topic", "orders").exit_code == 0
+
+    refused = topics(files, "enable", "orders")
+    assert refused.exit_code == 1
+    assert "takes no more segments" in refused.document["message"]

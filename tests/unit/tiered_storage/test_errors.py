@@ -39,6 +39,8 @@ def test_no_error_is_worth_a_second_try_without_saying_so() -> None:
         "LogDirectoryLockedError",
         "RemoteStorageError",
         "RemoteStorageFullError",
+        "TargetClusterError",
         "MetadataUnavailableError",
+        "CopyStuckError",
         "LeaseHeldError",
     }

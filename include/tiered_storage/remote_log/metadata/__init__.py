@@ -78,7 +78,8 @@ class RemoteLogMetadataManager(Protocol):
         """Record a copy that starts (COPY_SEGMENT_STARTED, under `lease`).
 
         Adding the very same again does nothing. Raises LeaseLostError where a newer holder exists, and
-        InvalidTransitionError for another state or for an id that is known with other content.
+        InvalidTransitionError for another state, for an id that is known with other content, or where the partition is
+        to go, or gone, as a whole.
         """
         ...
 
@@ -132,11 +133,17 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     def advance_log_start_offset(self, partition: TopicIdPartition, offset: int, lease: Lease) -> None:
-        """Move our log start up to `offset`; a lower one than is known changes nothing. Raises LeaseLostError."""
+        """Move our log start up to `offset`; a lower one than is known changes nothing.
+
+        Raises LeaseLostError, and ConfigurationError for a negative offset.
+        """
         ...
 
     def advance_log_start_offsets(self, log_starts: Sequence[LogStart]) -> list[LeaseLostError | None]:
-        """Move many; return, in order, the error that refused it or None."""
+        """Move many; return, in order, the error that refused it or None.
+
+        Raises ConfigurationError, before anything is written, for a negative offset.
+        """
         ...
 
     def partition_state(self, partition: TopicIdPartition) -> PartitionState:

@@ -7,7 +7,7 @@ meanwhile) and goes on only where `why_lost` finds nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -45,6 +45,21 @@ class SqlLeases:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
+
+    def begin_above(self, numbers: Mapping[TopicIdPartition, int]) -> None:
+        """Let nobody ever hold a lease of these partitions with a number as low as the one given for it.
+
+        For a store that is made anew: whoever holds a lease of the one before must never be taken for a holder.
+        """
+        with self._database.writing() as connection:
+            _insert_unheld(connection, sorted(numbers), "")
+            newest = newest_leases(connection, numbers)
+            raised = [
+                replace(newest[partition], fencing_number=number)
+                for partition, number in numbers.items()
+                if newest[partition].fencing_number < number
+            ]
+            _write(connection, raised)
 
     def acquire(self, partition: TopicIdPartition, owner: str, duration_ms: int) -> Lease:
         """As Leases.acquire."""

@@ -187,8 +187,10 @@ class SqlRemoteLogMetadataManager:
 
     def advance_log_start_offsets(self, log_starts: Sequence[LogStart]) -> list[LeaseLostError | None]:
         """As RemoteLogMetadataManager. A transaction takes ROWS_A_STATEMENT of them."""
-        for partition, _, lease in log_starts:
+        for partition, offset, lease in log_starts:
             check_lease_of(partition, lease)
+            if offset < 0:
+                raise ConfigurationError(f"{partition}: a log cannot begin at offset {offset}: give one of 0 or more")
         outcomes: list[LeaseLostError | None] = []
         for batch in in_batches(log_starts):
             with self._database.writing() as connection:

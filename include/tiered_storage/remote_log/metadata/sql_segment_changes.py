@@ -22,7 +22,7 @@ from tiered_storage.remote_log.metadata.sql_partition_key import (
     has_bound_key,
     key_values,
 )
-from tiered_storage.remote_log.metadata.sql_schema import deleted_segments, partitions, segments
+from tiered_storage.remote_log.metadata.sql_schema import deleted_segments, partition_deletions, partitions, segments
 from tiered_storage.remote_log.model import (
     Lease,
     RemoteLogSegmentId,
@@ -42,6 +42,7 @@ _KNOWN_ID, _KNOWN_ID_AS_DELETED = (
     )
     for table in (segments, deleted_segments)
 )
+_DELETION = select(partition_deletions.c.state).where(has_bound_key(partition_deletions))
 _FINISHED_COPIES = select(partitions.c.finished_copies).where(has_bound_key(partitions))
 _RAISE_SPAN = (
     update_rows(partitions)
@@ -73,11 +74,12 @@ def add_segments(connection: Connection, additions: Sequence[Addition], where: s
     """Insert the segments that begin; at most ROWS_A_STATEMENT. `where` names the database in messages."""
     newest = newest_leases(connection, [segment.topic_id_partition for segment, _ in additions])
     known = _known(connection, [segment.segment_id for segment, _ in additions], where)
+    going = _to_go_as_a_whole(connection, {segment.topic_id_partition for segment, _ in additions})
     outcomes: list[Outcome] = []
     added: list[RemoteLogSegmentMetadata] = []
     for segment, lease in additions:
         there = known.get(segment.segment_id)
-        refused = why_lost(lease, newest) or _why_not_added(segment, there)
+        refused = why_lost(lease, newest) or _why_not_added(segment, there) or _why_it_goes(segment, there, going)
         outcomes.append(refused or segment)
         if refused is None and there is None:
             known[segment.segment_id] = segment
@@ -128,6 +130,21 @@ def _why_not_added(
             f"{known.end_offset}: every attempt to copy takes a new id"
         )
     return None
+
+
+def _to_go_as_a_whole(connection: Connection, partitions: Iterable[TopicIdPartition]) -> set[TopicIdPartition]:
+    return {each for each in partitions if connection.execute(_DELETION, bound_key(each)).first() is not None}
+
+
+def _why_it_goes(
+    segment: RemoteLogSegmentMetadata, known: RemoteLogSegmentMetadata | None, going: set[TopicIdPartition]
+) -> InvalidTransitionError | None:
+    if known is not None or segment.topic_id_partition not in going:
+        return None
+    return InvalidTransitionError(
+        f"{segment.segment_id}: everything remote of {segment.topic_id_partition} was marked for deletion, or is "
+        "deleted: this life of the topic takes no more segments"
+    )
 
 
 def _stepped(known: RemoteLogSegmentMetadata | None, update: RemoteLogSegmentMetadataUpdate, lease: Lease) -> Outcome:

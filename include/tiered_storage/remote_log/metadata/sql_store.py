@@ -63,7 +63,7 @@ def open_metadata_store(
     and MetadataCorruptError for a damaged one, another program's database, or a store of a later version: what is there
     is then left as it is.
     """
-    path = _sqlite_path(_parsed(url))
+    path = sqlite_path(url)
 
     def fill(database: Database) -> None:
         with database.writing() as connection:
@@ -79,6 +79,11 @@ def open_metadata_store(
         database.close()
         raise
     return SqlMetadataStore(database, clock)
+
+
+def sqlite_path(url: str) -> Path:
+    """Return the file that a metadata store's URL names. Raises ConfigurationError for a URL that cannot be meant."""
+    return _sqlite_path(_parsed(url))
 
 
 def _parsed(url: str) -> URL:

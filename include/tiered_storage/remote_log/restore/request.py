@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
@@ -128,3 +129,18 @@ class RestorePlan:
                 f"not all is in the store: {told}. 'tiered-storage audit' tells more; with --allow-gaps the rest is "
                 "restored"
             )
+
+
+def parse_time(name: str, text: str | None) -> int | None:
+    """Return a time in ms, UTC unless it says otherwise. Raises ConfigurationError, naming `name`, for what is none."""
+    if not text:
+        return None
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{name}: {text!r} is no time: write 2026-11-21T20:00:00+00:00, or milliseconds since 1970"
+        ) from error
+    return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -52,6 +52,13 @@ def check_store(segments: Iterable[RestoredSegment], storage: RemoteStorageManag
             _check_objects(segment, storage)
 
 
+def check_bytes(segments: Iterable[RestoredSegment], storage: RemoteStorageManager) -> None:
+    """Read every byte of `segments`; the store compares the checksums. Raises as fetching them does."""
+    for segment in segments:
+        for _ in storage.fetch_log_segment(segment.metadata):
+            pass
+
+
 def manifest_of(segment: RestoredSegment, storage: RemoteStorageManager) -> Manifest:
     """Return the segment's manifest, held against its metadata. Raises as `check_store`."""
     source = str(segment.metadata.segment_id)

@@ -6,7 +6,7 @@ whatever has a marker is whole, and whatever has none is nobody's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -42,7 +42,7 @@ from tiered_storage.remote_log.storage.object_names import (
 )
 from tiered_storage.remote_log.storage.opening import open_object_client
 from tiered_storage.remote_log.storage.partition_document import PartitionDocuments
-from tiered_storage.remote_log.storage.store_identity import ensure_store_identity
+from tiered_storage.remote_log.storage.store_identity import bind_store_anew, ensure_store_identity
 
 FETCH_BYTES = 4 << 20
 _ANY_ID = "A" * 22
@@ -166,8 +166,12 @@ class ObjectRemoteStorageManager:
             return dict.fromkeys(names, error) | failed
         return failed
 
-    def verify(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Read all that belongs to the segment and check every byte: marker, bundle, each index, manifest and data.
+    def delete_objects(self, names: Sequence[str]) -> Mapping[str, RemoteStorageError]:
+        """Remove objects by their names, whatever they are; return those that may still be there, and why."""
+        return self._client.delete_many(names)
+
+    def fetch_bundle(self, metadata: RemoteLogSegmentMetadata) -> dict[IndexKind, bytes]:
+        """Return all indexes and the manifest, once marker and bundle are those that the metadata know of.
 
         Raises RemoteObjectNotFoundError or RemoteObjectCorruptError for the first thing that is wrong.
         """
@@ -177,12 +181,20 @@ class ObjectRemoteStorageManager:
             raise RemoteObjectCorruptError(
                 f"{self._source(names.commit_marker)}: tells of {marker}, the metadata of {self._marker(metadata)}"
             )
-        self._read_manifest(names, marker).check_against(metadata, self._source(names.indexes))
-        size = self._client.size(names.data)
-        if size != marker.data_size:
-            raise RemoteObjectCorruptError(
-                f"{self._source(names.data)}: has {size} bytes, {marker.data_size} were sent"
-            )
+        contents, manifest = self._read_bundle(names, marker)
+        manifest.check_against(metadata, self._source(names.indexes))
+        return contents
+
+    def verify(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Read all that belongs to the segment and check every byte: marker, bundle, each index, manifest and data.
+
+        Raises RemoteObjectNotFoundError or RemoteObjectCorruptError for the first thing that is wrong.
+        """
+        self.fetch_bundle(metadata)
+        name = self._names(metadata).data
+        size = self._client.size(name)
+        if size != metadata.size:
+            raise RemoteObjectCorruptError(f"{self._source(name)}: has {size} bytes, {metadata.size} were sent")
         for _ in self.fetch_log_segment(metadata):
             pass
 
@@ -193,7 +205,7 @@ class ObjectRemoteStorageManager:
         """
         names = name.names
         marker = self._read_marker(names)
-        metadata = self._read_manifest(names, marker).metadata(marker.custom_metadata())
+        metadata = self._read_bundle(names, marker)[1].metadata(marker.custom_metadata())
         if metadata.segment_id != name.segment_id or metadata.start_offset != name.base_offset:
             raise RemoteObjectCorruptError(f"{self._source(names.indexes)}: its manifest tells of another segment")
         return metadata
@@ -215,6 +227,10 @@ class ObjectRemoteStorageManager:
             names.commit_marker: len(marker.to_bytes()),
         }
 
+    def place_of(self, name: str) -> str:
+        """Return where the object `name` is, as a URL without secrets, for messages."""
+        return self._source(name)
+
     def object_size(self, name: str) -> int:
         """Return the bytes of an object. Raises RemoteObjectNotFoundError."""
         return self._client.size(name)
@@ -227,6 +243,10 @@ class ObjectRemoteStorageManager:
     def ensure_identity(self, metadata_uuid: str, known_store_uuid: str | None) -> str:
         """Return the store's UUID, once it is sure that it belongs to those metadata; see ensure_store_identity."""
         return ensure_store_identity(self._client, metadata_uuid, known_store_uuid)
+
+    def bind_anew(self, metadata_uuid: str, remember: Callable[[str], None]) -> str:
+        """Take the store away from the metadata that it belongs to, for those named; see bind_store_anew."""
+        return bind_store_anew(self._client, metadata_uuid, remember)
 
     def close(self) -> None:
         """Close the client."""
@@ -271,8 +291,8 @@ class ObjectRemoteStorageManager:
         size = min(self._client.size(name), MAX_DOCUMENT_BYTES + 1)
         return CommitMarker.parse(self._client.get_range(name, 0, size), self._source(name))
 
-    def _read_manifest(self, names: SegmentObjectNames, marker: CommitMarker) -> Manifest:
-        """Read the whole bundle, checked, and return its manifest."""
+    def _read_bundle(self, names: SegmentObjectNames, marker: CommitMarker) -> tuple[dict[IndexKind, bytes], Manifest]:
+        """Read the whole bundle, checked, and return what is in it, and its manifest apart."""
         source = self._source(names.indexes)
         size = self._client.size(names.indexes)
         if size != marker.indexes_size or size > MAX_BUNDLE_BYTES:
@@ -286,7 +306,7 @@ class ObjectRemoteStorageManager:
         manifest = Manifest.parse(contents[IndexKind.MANIFEST], source)
         if (manifest.size, manifest.data_crc32c) != (marker.data_size, marker.data_crc32c):
             raise RemoteObjectCorruptError(f"{source}: manifest and commit marker tell of different data")
-        return manifest
+        return contents, manifest
 
 
 def _manifest(metadata: RemoteLogSegmentMetadata, indexes: dict[IndexKind, bytes], sent: WrittenObject) -> Manifest:

@@ -73,3 +73,23 @@ def ensure_store_identity(
             f"{known_store_uuid}: is the URL right, and the right disk mounted?"
         )
     return identity.store_uuid
+
+
+def bind_store_anew(
+    client: ObjectClient,
+    metadata_uuid: str,
+    remember: Callable[[str], None],
+    new_uuid: Callable[[], str] = random_uuid,
+) -> str:
+    """Let the store belong to the metadata `metadata_uuid`, to whomever it belonged before; return its own UUID.
+
+    `remember` writes that UUID into those metadata before the store is changed. A store without identity gets one.
+    Whoever still has the old metadata is refused from then on. Raises what the store raises.
+    """
+    identity = read_store_identity(client)
+    store_uuid = new_uuid() if identity is None else identity.store_uuid
+    remember(store_uuid)
+    fields = {"store_uuid": store_uuid, "metadata_uuid": metadata_uuid}
+    content = encode_document(FORMAT_VERSION, fields)
+    client.put(STORE_IDENTITY, len(content), iter((memoryview(content),)))
+    return store_uuid

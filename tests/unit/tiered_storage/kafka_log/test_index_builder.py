@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.batch_tables import Batch, batch_lists, batch_table, windows
+from support.batch_tables import Batch, batch_lists, batch_table, rows, windows
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.index_builder import IndexBuilder
 from tiered_storage.kafka_log.time_index import TimestampOffset
@@ -52,6 +52,31 @@ def test_entries_are_those_of_a_broker_however_the_batches_come(
     assert list(zip(offset_index.offsets.tolist(), offset_index.positions.tolist(), strict=True)) == offset_entries
     assert list(zip(time_index.timestamps.tolist(), time_index.offsets.tolist(), strict=True)) == time_entries
     assert (builder.offset_entry_count, builder.time_entry_count) == (len(offset_entries), len(time_entries))
+
+
+@given(batch_lists(), st.integers(0, 1500), st.integers(0, 30), st.lists(st.integers(0, 30), max_size=2))
+def test_one_that_is_taken_back_goes_on_as_if_nothing_had_come_after(
+    batches: list[Batch], interval: int, kept: int, cuts: list[int]
+) -> None:
+    table = batch_table(BASE, batches)
+    builder, expected = IndexBuilder(BASE, interval), IndexBuilder(BASE, interval)
+    builder.append(table)
+    kept = min(kept, len(table))
+    expected.append(rows(table, 0, kept))
+
+    earlier, begin = builder.until(int(table.size[:kept].sum()))
+    assert begin in (0, *expected.offset_index().positions.tolist())
+    for window in windows(rows(table, int(np.searchsorted(table.position, begin)), kept), cuts):
+        earlier.append(window)
+
+    for each in (earlier, expected):
+        each.append(rows(table, kept, len(table)))
+    assert contents(earlier) == contents(expected) == contents(builder)
+
+
+def contents(builder: IndexBuilder) -> tuple[object, ...]:
+    indexes = builder.offset_index().to_bytes(), builder.time_index().to_bytes(), builder.closed_time_index().to_bytes()
+    return *indexes, builder.latest, builder.offset_entry_count, builder.time_entry_count
 
 
 def test_the_latest_timestamp_is_that_of_the_first_batch_that_had_it() -> None:

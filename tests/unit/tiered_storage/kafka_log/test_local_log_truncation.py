@@ -1,19 +1,24 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from support.local_logs import NOW, create, read_all, records
-from support.transactions import ABORT, data
-from tiered_storage.errors import ConfigurationError, CorruptRecordError
+from support.transactions import ABORT, COMMIT, data
+from tiered_storage.errors import AppendRefusedError, ConfigurationError, CorruptRecordError
+from tiered_storage.kafka_log.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.local_log import LocalLog
 from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_read import Isolation
 from tiered_storage.kafka_log.offset_index import OffsetIndex
 from tiered_storage.kafka_log.producer_snapshot_files import list_snapshots
-from tiered_storage.kafka_log.transaction_index import AbortedTransaction
+from tiered_storage.kafka_log.transaction_index import AbortedTransaction, TransactionIndex
 
 SIZE = len(data(0, 1, 0))
 CONFIG = LogConfig(segment_bytes=3 * SIZE, index_interval_bytes=0)
@@ -151,7 +156,8 @@ def test_a_snapshot_of_what_was_cut_off_is_not_begun_from(tmp_path: Path) -> Non
         assert reopened.producers == known
 
 
-def test_a_damaged_batch_before_the_offset_stops_a_truncation_and_stays(tmp_path: Path) -> None:
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_damaged_batch_before_the_offset_stays(tmp_path: Path, closed: bool) -> None:
     with create(tmp_path) as log:
         for _ in range(10):
             log.append(records(1))
@@ -161,8 +167,121 @@ def test_a_damaged_batch_before_the_offset_stops_a_truncation_and_stays(tmp_path
         size = len(content) // 10
         content[3 * size + 80] ^= 1
         path.write_bytes(content)
+        if closed:
+            log.roll()
+            log.append(records(1))
 
-        with pytest.raises(CorruptRecordError, match="nothing is cut off"):
+        if closed:
+            with pytest.raises(CorruptRecordError, match="nothing is cut off"):
+                log.truncate_to(9)
+        else:
             log.truncate_to(9)
+            assert log.append(records(1)) == 9
 
-        assert path.read_bytes() == content[: 9 * size]
+        assert path.read_bytes()[: 9 * size] == content[: 9 * size]
+
+
+def break_header(log: LocalLog, number: int) -> None:
+    """Let a batch of the active segment, written already, claim a length that it cannot have."""
+    content = bytearray(log.segments[-1].log_path.read_bytes())
+    content[number * SIZE + 8] = 0x7F
+    log.segments[-1].log_path.write_bytes(content)
+
+
+def test_of_a_long_segment_only_what_is_near_the_offset_is_read(tmp_path: Path) -> None:
+    with create(tmp_path, config=LogConfig(index_interval_bytes=3 * SIZE)) as log:
+        for _ in range(100):
+            log.append_encoded_batch(data(0))
+        log.flush()
+        break_header(log, 5)
+
+        log.truncate_to(90)
+
+        assert (log.log_end_offset, log.recovery_point) == (90, 90)
+        assert log.append(records(1)) == 90
+
+
+def test_where_producers_have_to_be_followed_a_batch_that_cannot_be_read_stops_a_truncation(tmp_path: Path) -> None:
+    with create(tmp_path, config=LogConfig(index_interval_bytes=0)) as log:
+        for sequence in range(20):
+            log.append_encoded_batch(data(0, 1, sequence))
+        log.flush()
+        break_header(log, 5)
+        content = log.segments[0].log_path.read_bytes()
+
+        with pytest.raises(CorruptRecordError, match=f"at byte {5 * SIZE}"):
+            log.truncate_to(18)
+
+        assert log.segments[0].log_path.read_bytes() == content
+        assert log.log_end_offset == 20
+        assert log.append_encoded_batch(data(0, 1, 20)) == 20
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["plain", "idempotent", "transactional", "abort", "commit", "roll"]),
+        st.integers(0, 2),
+        st.integers(0, 20),
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps, st.data())
+def test_a_cut_log_knows_what_one_knows_that_was_never_longer(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]], draw: st.DataObject
+) -> None:
+    config = LogConfig(index_interval_bytes=draw.draw(st.sampled_from([0, 200, 4096]), label="interval"))
+    root = tmp_path_factory.mktemp("logs")
+    with patch.object(os, "fsync"), create(root / "cut", config=config) as log, create(root / "short") as short:
+        for i, (kind, producer, late) in enumerate(steps):
+            append(log, kind, producer, NOW - 20 + late, i // 7)
+        watermark = draw.draw(st.integers(0, log.log_end_offset), label="high watermark")
+        log.update_high_watermark(watermark)
+
+        log.truncate_to(draw.draw(st.integers(0, log.log_end_offset), label="end"))
+
+        short.update_high_watermark(0)
+        while batches := log.read(short.log_end_offset, 1 << 20):
+            short.append_as_follower(batches)
+        for each in (log, short):
+            each.update_high_watermark(watermark)
+        assert known(log) == known(short)
+        for each in (log, short):
+            append(each, "transactional", 0, NOW, 9)
+            append(each, "abort", 0, NOW, 9)
+            each.append(records(3), leader_epoch=9)
+        assert known(log) == known(short)
+        log.close()
+        for segment in log.segments:
+            rebuilt = rebuild_indexes(segment, index_interval_bytes=config.index_interval_bytes)
+            assert segment.offset_index_path.read_bytes() == rebuilt.offset_index
+            assert segment.time_index_path.read_bytes() == rebuilt.time_index
+            aborts = TransactionIndex.read(segment.transaction_index_path, segment.base_offset).to_bytes()
+            assert aborts == rebuilt.transaction_index
+
+
+def append(log: LocalLog, kind: str, producer: int, timestamp: int, leader_epoch: int) -> None:
+    """Append one batch, if the producer may send it now."""
+    sequences = {entry.producer_id: entry.last_sequence + 1 for entry in log.producers}
+    try:
+        if kind == "roll":
+            log.roll()
+        elif kind == "plain":
+            log.append(records(2, timestamp), leader_epoch=leader_epoch)
+        elif kind in ("abort", "commit"):
+            log.append_end_marker(producer, 0, {"abort": ABORT, "commit": COMMIT}[kind], leader_epoch=leader_epoch)
+        else:
+            sequence, transactional = sequences.get(producer, 0), kind == "transactional"
+            batch = data(0, producer, sequence, transactional=transactional, timestamp=timestamp)
+            log.append_encoded_batch(batch, leader_epoch=leader_epoch)
+    except AppendRefusedError:
+        return
+
+
+def known(log: LocalLog) -> tuple[object, ...]:
+    limits = log.log_start_offset, log.log_end_offset, log.high_watermark, log.last_stable_offset
+    aborted = log.fetch(log.log_start_offset, 1 << 20, Isolation.READ_COMMITTED).aborted
+    return limits, log.leader_epochs, log.producers, aborted

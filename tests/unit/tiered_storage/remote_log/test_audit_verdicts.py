@@ -70,3 +70,24 @@ def test_a_known_leftover_finds_no_topic_wanting(tmp_path: Path) -> None:
     with files.open() as remote_log:
         assert len(remote_log.checks.audit().anomalies) == 1
         assert verdicts(remote_log) == [(False, 0)]
+
+
+def test_too_large_a_share_of_unknown_objects_is_held_against_the_store_by_whole_audits_only(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, {("orders", 0): 1})
+    folder = files.objects()[0].parent
+    for number in range(11):
+        (folder / f"{number:020}-{'A' * 21}{number % 10}.log").write_bytes(b"")
+    files.clock.now += 10**12
+    with files.open() as remote_log:
+        remote_log.checks.audit(Selection("orders"))
+        assert remote_log.safety.verdicts("", "") == []
+        remote_log.checks.audit()
+        [verdict] = remote_log.safety.verdicts("", "")
+        assert (verdict.deep, verdict.anomalies) == (False, 11)
+
+        for path in folder.glob(f"*{'A' * 21}*"):
+            path.unlink()
+        files.clock.now += 1
+        remote_log.checks.audit(deep=True)
+        [verdict] = remote_log.safety.verdicts("", "")
+        assert (verdict.deep, verdict.anomalies) == (False, 0)

@@ -140,6 +140,34 @@ def test_what_was_copied_behind_a_failure_while_that_was_under_way_is_left_out_t
     assert failures == ["CRC", *["left out because an earlier segment of the partition failed: CRC"] * 2]
 
 
+def test_a_copy_that_hangs_takes_one_place_and_holds_up_its_own_partition_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = Event()
+    began: list[tuple[int, int]] = []
+
+    def copy(task: CopyTask, *_: object) -> CopyOutcome:
+        began.append((task.metadata.topic_id_partition.partition, task.metadata.start_offset))
+        if began[-1] == (0, 0):
+            assert goes_on.wait(20)
+        if began[-1] == (2, 20):
+            goes_on.set()
+        return CopyOutcome(task, None)
+
+    monkeypatch.setattr(copy_job, "copy_segment", copy)
+    with a_remote_log(tmp_path).open() as remote_log:
+        tasks = [task(number, start, 1) for number in range(3) for start in (0, 10, 20)]
+        job = CopyJob.write(remote_log.work, "runs/test/1", tasks, remote_log.settings, remote_log.options)
+        job.run_group(0, remote_log.storage, SIZES, remote_log.clock)
+        told = [_partition_and_start(one) for one in job.files.results(0, CopyOutcome)]
+
+    # Of the one that hangs a second one is made, and never more: all behind it may be for nothing.
+    assert set(began[:2]) == {(0, 0), (0, 10)}
+    assert (0, 20) in began[-2:]
+    assert [start for name, start in told if name == "orders-0"] == [0, 10, 20]
+    assert len(told) == 9
+
+
 def test_what_a_dying_worker_had_done_is_known_and_the_rest_has_no_result(tmp_path: Path) -> None:
     class Dying(ObjectRemoteStorageManager):
         def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
@@ -175,7 +203,8 @@ def test_results_of_many_segments_do_not_cost_their_square_and_few_are_at_risk(
         write = type(remote_log.work).write
 
         def watched(self: object, path: str, messages: list[CopyOutcome], kind: type[CopyOutcome]) -> None:
-            written.append(len(messages))
+            if "/result-" in path:
+                written.append(len(messages))
             write(self, path, messages, kind)  # type: ignore[arg-type]  # the very ones it was called with
 
         monkeypatch.setattr(type(remote_log.work), "write", watched)

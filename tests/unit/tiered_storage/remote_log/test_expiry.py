@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -15,11 +16,13 @@ from support.remote_logs import (
     NOW,
     ORDERS_0,
     SEGMENT_BYTES,
+    RemoteLogFiles,
     a_copied_remote_log,
     a_remote_log,
     begin,
     carry_out,
     copy,
+    flip_bit,
     held_by,
     local_log,
     offsets_read,
@@ -30,8 +33,13 @@ from support.remote_logs import (
 )
 from tiered_storage.errors import DeletionRefusedError, OffsetOutOfRangeError, RemoteStorageError, StoreMismatchError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, write_leader_epochs
-from tiered_storage.kafka_log.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
-from tiered_storage.remote_log.expiry import ExpiryPlan, plan_expiry
+from tiered_storage.kafka_log.offset_checkpoint import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    write_offset_checkpoint,
+)
+from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.expiry import ExpiryPlan, Reason, plan_expiry
 from tiered_storage.remote_log.metadata import Topic
 from tiered_storage.remote_log.model import (
     RemoteLogSegmentMetadata,
@@ -413,7 +421,9 @@ def test_deletion_that_was_forbidden_since_the_plan_marks_nothing(tmp_path: Path
         plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
         remote_log.topics.put(Topic(ORDERS_0.cluster_id, ORDERS_0.topic_id, "orders", remote_storage_enable=True))
 
-        assert remote_log.deletions.mark_expired(plans, "expire") == ((), ())
+        done, [left] = remote_log.deletions.mark_expired(plans, "expire")
+        assert done == ()
+        assert "remote deletion is not allowed" in left.message
         assert remote_log.segments.log_start_offset(ORDERS_0) == 0
 
 
@@ -547,3 +557,202 @@ def test_an_old_plan_takes_nothing_that_settings_would_keep_by_now(tmp_path: Pat
     with files.open() as remote_log:
         remote_log.deletions.mark_expired([plan], "expire")
         assert remote_log.segments.log_start_offset(ORDERS_0) == 10
+
+
+# ------------------------------------------------------------------------------------------- what was never copied
+
+
+def the_store_is_away(root: Path, **limits: Any) -> RemoteLogFiles:
+    """Lay out three segments that were never copied, of a topic with these limits."""
+    topic = {**ENABLED, **{name.replace("_", "."): value for name, value in limits.items()}}
+    return a_remote_log(root, topics={"orders": topic})
+
+
+@pytest.mark.parametrize(
+    ("limits", "now", "log_start"),
+    [
+        ({"retention_ms": 60_000}, record(9).timestamp + 60_000, None),
+        ({"retention_ms": 60_000}, record(9).timestamp + 60_001, 10),
+        ({"retention_ms": 60_000}, record(29).timestamp + 10**9, 30),
+        ({"retention_bytes": TOTAL}, NOW, None),
+        ({"retention_bytes": TOTAL - SEGMENT_BYTES + 1}, NOW, None),
+        ({"retention_bytes": TOTAL - SEGMENT_BYTES}, NOW, 10),
+        ({"retention_bytes": 1}, NOW, 30),
+        ({"retention_bytes": TOTAL - SEGMENT_BYTES, "retention_ms": 60_000}, record(19).timestamp + 60_001, 20),
+        ({}, NOW * 2, None),
+    ],
+)
+def test_total_retention_ends_also_what_was_never_copied_but_never_the_active_segment(
+    tmp_path: Path, limits: dict[str, int], now: int, log_start: int | None
+) -> None:
+    with the_store_is_away(tmp_path, **limits).open() as remote_log:
+        plans, left = remote_log.deletions.plan_expiry(EVERYTHING, now)
+        assert left == []
+        assert [plan.new_log_start for plan in plans] == ([] if log_start is None else [log_start])
+
+        remote_log.deletions.mark_expired(plans, "expire")
+        assert remote_log.segments.log_start_offset(ORDERS_0) == log_start
+        assert [planned.base_offset for planned in remote_log.plan_copy().segments] == [
+            base for base in (0, 10, 20) if base >= (log_start or 0)
+        ]
+
+
+def test_what_ended_before_it_was_copied_goes_locally_and_only_that(tmp_path: Path) -> None:
+    files = the_store_is_away(tmp_path, retention_bytes=TOTAL - 2 * SEGMENT_BYTES)
+    with files.open() as remote_log:
+        expire(remote_log)
+        plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
+        assert remote_log.deletions.enforce_local_retention(plans).failures == ()
+
+        assert files.local_starts() == [20, 30]
+        assert offsets_read(remote_log, 20) == list(range(20, 35))
+        assert [segment.start_offset for segment in copy(remote_log).committed] == [20]
+
+
+def test_what_is_not_stable_never_ends(tmp_path: Path) -> None:
+    files = the_store_is_away(tmp_path, retention_bytes=1)
+    write_offset_checkpoint(files.log_directory / HIGH_WATERMARK_CHECKPOINT, {("orders", 0): 20})
+
+    with files.open() as remote_log:
+        [plan], _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
+        assert plan.new_log_start == 20
+
+
+def test_what_is_only_local_of_a_topic_that_is_not_tiered_is_not_ours_to_end(tmp_path: Path) -> None:
+    files = the_store_is_away(tmp_path, retention_bytes=1, remote_storage_enable=False)
+    with files.open() as remote_log:
+        assert remote_log.deletions.plan_expiry(EVERYTHING, NOW) == ([], [])
+
+
+def test_a_local_segment_that_is_broken_stays_and_is_told(tmp_path: Path) -> None:
+    files = the_store_is_away(tmp_path, retention_ms=1)
+    flip_bit(files.local_segments()[0].log_path, 100)
+
+    with files.open() as remote_log:
+        plans, [left] = remote_log.deletions.plan_expiry(EVERYTHING, NOW * 2)
+        assert plans == []
+        assert "00000000000000000000.log" in left.message
+
+
+def test_local_segments_in_a_hole_of_the_remote_log_keep_their_turn(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "retention.ms": 1}})
+    with files.open() as remote_log:
+        [_, hole, _] = segments_of(remote_log)
+        lease = held_by(remote_log, "test")
+        marking = a_step(hole, SegmentState.DELETE_SEGMENT_STARTED)
+        remote_log.segments.update_remote_log_segment_metadata(marking, lease)
+        remote_log.leases.release(lease)
+        flip_bit(files.local_segments()[1].log_path, 100)
+
+        _, [left] = remote_log.deletions.plan_expiry(EVERYTHING, NOW * 2)
+        assert "00000000000000000010.log" in left.message
+
+
+# -------------------------------------------------------------------------------------------------- second copies
+
+
+def copy_twice(remote_log: RemoteLogManager, offset: int) -> RemoteLogSegmentMetadata:
+    """Let two runs copy the segment at `offset`, as one that lost sight of the other would; return the later copy."""
+    with mock.patch.object(Coverage, "lacks", lambda _, start, *__: start == offset):
+        [committed] = copy(remote_log, "another run").committed
+    return committed
+
+
+def test_of_two_copies_the_one_that_nobody_reads_goes_after_the_grace_time(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        copy_twice(remote_log, 10)
+        assert len(segments_of(remote_log)) == 4
+        assert remote_log.deletions.plan_expiry(EVERYTHING, files.clock.now)[0] == []
+
+        files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
+        [plan], _ = remote_log.deletions.plan_expiry(EVERYTHING, files.clock.now)
+        assert plan.segments == ()
+        assert [segment.start_offset for segment in plan.superseded] == [10]
+        assert [len(expire(remote_log, files.clock.now).deleted), len(files.objects())] == [1, 9]
+        assert remote_log.checks.audit(deep=True).anomalies == ()
+        assert offsets_read(remote_log, 0) == list(range(35))
+
+
+def test_a_second_copy_stays_where_the_first_is_broken(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        copy_twice(remote_log, 10)
+        files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
+        [plan], _ = remote_log.deletions.plan_expiry(EVERYTHING, files.clock.now)
+        [kept] = plan.read_instead
+        [path] = [path for path in files.objects(".log") if kept.segment_id.id in path.name]
+        flip_bit(path, 100)
+
+        done, [left] = remote_log.deletions.mark_expired([plan], "expire")
+        assert done == ()
+        assert "CRC-32C" in left.message
+        assert len(segments_of(remote_log)) == 4
+
+
+# ------------------------------------------------------------------------------------------------ disabled topics
+
+
+def test_all_that_is_remote_of_a_disabled_topic_goes_where_that_is_asked_for(tmp_path: Path) -> None:
+    asked = {**ENABLED, "remote.storage.enable": False, "remote.log.delete.on.disable": True}
+    files = a_copied_remote_log(tmp_path, topics={"orders": asked})
+    with files.open() as remote_log:
+        [plan], _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
+        assert (plan.reason, plan.new_log_start, len(plan.segments)) == (Reason.DISABLED, 0, 3)
+        assert len(expire(remote_log).deleted) == 3
+
+        assert files.objects() == []
+        assert offsets_read(remote_log, 0) == list(range(35)), "what is local stays"
+        assert remote_log.deletions.plan_expiry(EVERYTHING, NOW) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"remote.storage.enable": True},
+        {"remote.log.delete.on.disable": False},
+        {"remote.deletion.allowed": False},
+        {"remote.storage.enable": True, "remote.log.copy.disable": True},
+    ],
+    ids=["enabled", "not asked for", "not allowed", "paused"],
+)
+def test_what_is_remote_stays_unless_it_is_disabled_and_asked_for_and_allowed(
+    tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    asked = {**ENABLED, "remote.storage.enable": False, "remote.log.delete.on.disable": True, **changed}
+    with a_copied_remote_log(tmp_path, topics={"orders": asked}).open() as remote_log:
+        assert remote_log.deletions.plan_expiry(EVERYTHING, NOW) == ([], [])
+
+
+def test_a_topic_that_was_enabled_again_since_the_plan_keeps_what_is_remote(tmp_path: Path) -> None:
+    asked = {**ENABLED, "remote.storage.enable": False, "remote.log.delete.on.disable": True}
+    files = a_copied_remote_log(tmp_path, topics={"orders": asked})
+    with files.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
+        remote_log.topics.put(replace(remote_log.decided_topic(ORDERS_0), remote_storage_enable=True))
+
+        assert remote_log.deletions.mark_expired(plans, "expire") == ((), ())
+        assert len(segments_of(remote_log)) == 3
+
+
+# ----------------------------------------------------------------------------------------- metadata of another day
+
+
+def test_nothing_expires_under_metadata_that_are_older_than_the_store(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(TOTAL - SEGMENT_BYTES))
+    database = files.root / "state" / "remote_log_metadata.db"
+    last_week = database.read_bytes()
+    files.append(4)
+    with files.open() as remote_log:
+        assert len(copy(remote_log).committed) == 2
+
+    for path in database.parent.glob(f"{database.name}*"):
+        path.unlink()
+    database.write_bytes(last_week)
+    with files.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
+        done, [left] = remote_log.deletions.mark_expired(plans, "expire")
+
+        assert done == ()
+        assert "older than the store" in left.message
+        assert remote_log.segments.log_start_offset(ORDERS_0) == 0

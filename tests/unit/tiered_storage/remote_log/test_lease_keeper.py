@@ -129,3 +129,19 @@ def test_without_leases_there_is_nothing_to_keep() -> None:
         pass
 
     assert leases.beats == []
+
+
+def test_work_that_was_given_up_holds_no_lease_for_ever() -> None:
+    leases = RecordingLeases()
+    is_wanted = threading.Event()
+    is_wanted.set()
+    with kept_alive(leases, [FIRST], SOON, is_wanted.is_set):
+        leases.wait_for(1)
+        is_wanted.clear()
+        keepers = [thread for thread in threading.enumerate() if thread.name == "lease-keeper"]
+        for keeper in keepers:
+            keeper.join(WAIT_SECONDS)
+            assert not keeper.is_alive()
+        beats = leases.count(FIRST)
+    # Once more at the end: what is committed of it needs some time.
+    assert leases.count(FIRST) == beats + 1

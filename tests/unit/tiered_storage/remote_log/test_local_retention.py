@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -440,9 +441,10 @@ def test_a_stop_holds_from_the_next_partition_on(tmp_path: Path, monkeypatch: py
         plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
         trim = LogDirectoryTrim.trim
 
-        def stopped_behind(self: LogDirectoryTrim, *given: Any) -> None:
-            trim(self, *given)
+        def stopped_behind(self: LogDirectoryTrim, *given: Any) -> int:
+            start = trim(self, *given)
             remote_log.safety.stop("", "ada")
+            return start
 
         monkeypatch.setattr(LogDirectoryTrim, "trim", stopped_behind)
         report = remote_log.deletions.enforce_local_retention(plans)
@@ -510,7 +512,7 @@ def test_a_log_that_changed_since_the_plan_is_left_alone(tmp_path: Path) -> None
         changed = [replace(plan, new_local_start=20, segments=plan.segments[1:2]) for plan in plans]
         report = remote_log.deletions.enforce_local_retention(changed)
 
-    assert "changed since the trim was planned" in report.failures[0].message
+    assert report.trimmed == ()
     assert files.local_starts() == [0, 10, 20, 30]
 
 
@@ -594,3 +596,126 @@ def test_without_a_topic_id_what_is_held_by_segments_with_other_boundaries_stays
     assert bases(derived) == []
     assert derived.held_back is not None
     assert "other boundaries" in derived.held_back
+
+
+# ------------------------------------------------------------------------------- what is looked at before, and again
+
+
+def just_before_the_second_look(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
+    """Let something happen between the look at the store and the moment when the directory is locked."""
+    acquire = DirectoryLock.acquire
+
+    def acquired(*given: Any, **named: Any) -> DirectoryLock:
+        happens()
+        return acquire(*given, **named)
+
+    monkeypatch.setattr(DirectoryLock, "acquire", acquired)
+
+
+def test_a_setting_that_keeps_more_by_now_is_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(0))
+    with files.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
+        kept = {**remote_log.decided_topic(ORDERS_0).properties, "local.retention.bytes": str(TOTAL - SEGMENT_BYTES)}
+        topic = replace(remote_log.decided_topic(ORDERS_0), properties=kept)
+        just_before_the_second_look(monkeypatch, lambda: remote_log.topics.put(topic))
+
+        [trimmed] = remote_log.deletions.enforce_local_retention(plans).trimmed
+        assert (bases(trimmed), trimmed.new_local_start) == ([0], 10)
+        assert files.local_starts() == [10, 20, 30]
+
+
+def test_a_right_that_goes_between_both_looks_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(0))
+    with files.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
+        topic = replace(remote_log.decided_topic(ORDERS_0), local_deletion_allowed=False)
+        just_before_the_second_look(monkeypatch, lambda: remote_log.topics.put(topic))
+
+        [failure] = remote_log.deletions.enforce_local_retention(plans).failures
+        assert "local deletion is not allowed any more" in failure.message
+        assert files.local_starts() == [0, 10, 20, 30]
+
+
+def test_a_stop_between_both_looks_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(0))
+    with files.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
+        just_before_the_second_look(monkeypatch, lambda: remote_log.safety.stop("now", "ada"))
+
+        [failure] = remote_log.deletions.enforce_local_retention(plans).failures
+        assert "ada stopped all deletions" in failure.message
+        assert files.local_starts() == [0, 10, 20, 30]
+
+
+def test_what_is_no_longer_held_when_the_directory_is_locked_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(0))
+    with files.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
+        second = segments_of(remote_log)[1]
+
+        def marked() -> None:
+            marking = a_step(second, SegmentState.DELETE_SEGMENT_STARTED)
+            remote_log.segments.update_remote_log_segment_metadata(marking, held_by(remote_log, "test"))
+
+        just_before_the_second_look(monkeypatch, marked)
+        [trimmed] = remote_log.deletions.enforce_local_retention(plans).trimmed
+        assert bases(trimmed) == [0]
+        assert files.local_starts() == [10, 20, 30]
+
+
+def test_a_long_copy_that_holds_the_lease_does_not_hold_up_the_trim(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(0))
+    with files.open() as remote_log:
+        held_by(remote_log, "a copy of hours")
+        assert retain(remote_log) == []
+    assert files.local_starts() == [30]
+
+
+@pytest.mark.parametrize(("verifies", "starts"), [(True, [0, 10, 20, 30]), (False, [30])])
+def test_every_remote_byte_is_read_back_before_a_trim_unless_told_otherwise(
+    tmp_path: Path, verifies: bool, starts: list[int]
+) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(0), remote_log_verify_before_trim=verifies)
+    flip_bit(files.objects(".log")[1], 100)
+
+    with files.open() as remote_log:
+        failed = retain(remote_log)
+
+    assert [("CRC-32C" in message) for message in failed] == [True] * verifies
+    assert files.local_starts() == starts
+
+
+@pytest.mark.parametrize("suffix", [".log", ".indexes", ".commit"])
+@pytest.mark.parametrize("verifies", [True, False])
+def test_a_missing_or_shorter_object_keeps_what_it_must_hold(tmp_path: Path, suffix: str, verifies: bool) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(0), remote_log_verify_before_trim=verifies)
+    path = files.objects(suffix)[1]
+    cut(path, path.stat().st_size - 1)
+    with files.open() as remote_log:
+        assert len(retain(remote_log)) == 1
+        path.unlink()
+        assert len(retain(remote_log)) == 1
+
+    assert files.local_starts() == [0, 10, 20, 30]
+
+
+def test_nothing_goes_locally_under_metadata_that_are_older_than_the_store(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(0))
+    database = files.root / "state" / "remote_log_metadata.db"
+    last_week = database.read_bytes()
+    files.append(4)
+    with files.open() as remote_log:
+        assert len(copy(remote_log).committed) == 2
+    for path in database.parent.glob(f"{database.name}*"):
+        path.unlink()
+    database.write_bytes(last_week)
+
+    with files.open() as remote_log:
+        [message] = retain(remote_log)
+    assert "older than the store" in message
+    assert files.local_starts() == [0, 10, 20, 30, 40, 50]

@@ -1,0 +1,159 @@
+"""Audits: quickly over very many segments, and deeply, byte by byte, on one core.
+
+The quick one looks at a store of many small objects whose metadata fill a database; it lists every object and compares.
+The deep one reads copies of 64 MiB back from a local store: CRC-32C of all, CRC of every batch, every index against the
+batches. Its objects are in the page cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from measuring import STATE, print_goal, print_machine
+from sample_site import SampleLog, SampleSite
+
+from tiered_storage.clock import wall_clock
+from tiered_storage.kafka_log.kafka_uuid import random_uuid
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.audit import audit_remote_log
+from tiered_storage.remote_log.copy_worker import run_copy_group
+from tiered_storage.remote_log.deep_audit import audit_segment
+from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, open_metadata_store
+from tiered_storage.remote_log.model import (
+    Lease,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    SegmentState,
+    TopicIdPartition,
+)
+from tiered_storage.remote_log.rate_limit import RateLimit
+from tiered_storage.remote_log.selection import EVERYTHING
+from tiered_storage.remote_log.storage.commit_marker import CommitMarker
+from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+
+QUICK_GOAL = 60.0
+DEEP_GOAL = 1.0
+SEGMENT_OFFSETS = 1000
+INDEXES_BYTES = 700
+BATCHES = SampleLog(2, segments=4, segment_bytes=64 << 20, batch_records=15)
+
+
+def many_segments(partition: TopicIdPartition, count: int, lease: Lease) -> list[RemoteLogSegmentMetadata]:
+    """Return so many segments of `partition`, one behind the other."""
+    return [
+        RemoteLogSegmentMetadata(
+            RemoteLogSegmentId(partition, random_uuid()),
+            number * SEGMENT_OFFSETS,
+            (number + 1) * SEGMENT_OFFSETS - 1,
+            max_timestamp=-1,
+            event_timestamp=wall_clock(),
+            size=4096,
+            leader_epochs=(EpochEntry(0, number * SEGMENT_OFFSETS),),
+            fencing_number=lease.fencing_number,
+        )
+        for number in range(count)
+    ]
+
+
+def fill(root: Path, store: SqlMetadataStore, partition: TopicIdPartition, count: int) -> None:
+    """Put finished segments of `partition` into the metadata, and objects of their sizes into the store."""
+    lease = store.leases.acquire(partition, "bench", 3_600_000)
+    segments = many_segments(partition, count, lease)
+    store.segments.add_remote_log_segments([(segment, lease) for segment in segments])
+    finishing = []
+    for segment in segments:
+        marker = CommitMarker(segment.segment_id.id, segment.size, 0, INDEXES_BYTES, 0)
+        update = RemoteLogSegmentMetadataUpdate(
+            segment.segment_id, SegmentState.COPY_SEGMENT_FINISHED, wall_clock(), marker.custom_metadata(), 1
+        )
+        finishing.append((update, lease))
+    finished = store.segments.update_remote_log_segments(finishing)
+    storage = ObjectRemoteStorageManager(LocalDirectory(root))
+    for number, outcome in enumerate(finished):
+        if not isinstance(outcome, RemoteLogSegmentMetadata):
+            raise SystemExit(f"nothing was measured: {outcome}")
+        for name, size in storage.expected_objects(outcome).items():
+            path = root / name
+            if not number:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                os.truncate(file.fileno(), size)
+
+
+def quick(directory: Path, partitions: int, segments: int) -> tuple[float, int]:
+    """Return the seconds of a quick audit, and the largest memory of this process so far in MiB."""
+    with tempfile.TemporaryDirectory(dir=directory, prefix="audit-") as folder:
+        root = Path(folder)
+        with open_metadata_store(f"sqlite:///{root / 'metadata.db'}", wall_clock) as store:
+            for number in range(partitions):
+                partition = TopicIdPartition("bench", random_uuid(), number % 10, f"topic-{number // 10}")
+                fill(root / "store", store, partition, segments // partitions)
+            storage = ObjectRemoteStorageManager(LocalDirectory(root / "store"))
+            begun = time.perf_counter()
+            report = audit_remote_log(store.segments, storage, EVERYTHING, wall_clock, grace_ms=0)
+            seconds = time.perf_counter() - begun
+    if report.anomalies or report.segments != segments:
+        raise SystemExit(f"nothing was measured: {report.segments} segments, {report.anomalies[:3]}")
+    return seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+
+def deep(directory: Path, rounds: int) -> Sequence[float]:
+    """Return the throughput (GB/s) of each round on one thread; wall and CPU time agree where nobody else works."""
+    with tempfile.TemporaryDirectory(dir=directory, prefix="audit-") as folder:
+        site = SampleSite(Path(folder))
+        site.write(BATCHES)
+        with site.open() as remote_log:
+            job = site.begin_copy(remote_log)
+            storage = remote_log.storage
+            if not isinstance(storage, ObjectRemoteStorageManager):
+                raise SystemExit("nothing was measured: the sample's store is another one")
+            for group in range(job.groups):
+                run_copy_group(remote_log.work.url, job.files.folder, group)
+            segments = [
+                outcome.task.metadata.updated(outcome.finished) for outcome in job.outcomes() if outcome.finished
+            ]
+            size = sum(segment.size for segment in segments)
+            rates = []
+            for number in range(rounds + 1):
+                begun = time.process_time()
+                anomalies = [each for segment in segments for each in audit_segment(segment, storage, RateLimit())]
+                if anomalies or not segments:
+                    raise SystemExit(f"nothing was measured: {len(segments)} segments, {anomalies[:3]}")
+                if number:  # the first compiles what is not compiled yet
+                    rates.append(size / (time.process_time() - begun) / 1e9)
+    return rates
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--directory", type=Path, default=STATE, help="where stores are made (3 GB; %(default)s)")
+    parser.add_argument("--segments", type=int, default=100_000, help="of the quick audit (%(default)s)")
+    parser.add_argument("--partitions", type=int, default=2_000, help="of the quick audit (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="of the deep audit (%(default)s)")
+    arguments = parser.parse_args()
+    directory = arguments.directory.resolve()
+    directory.mkdir(parents=True, exist_ok=True)
+    print_machine(directory)
+    rates = sorted(deep(directory, arguments.rounds))
+    rate = rates[len(rates) // 2]
+    print(f"deep audit, 8 segments of 64 MiB, batches of 16 KiB: {rate:.2f} GB a second of CPU, best {rates[-1]:.2f}")
+    seconds, memory = quick(directory, arguments.partitions, arguments.segments)
+    count = f"{arguments.segments:,} segments in {arguments.partitions:,} partitions"
+    print(f"quick audit, {count}: {seconds:.1f} s; the process never had more than {memory} MiB")
+    print_machine(directory)
+    missed = print_goal(f"deep audit: {rate:.2f} GB/s a core, to be at least {DEEP_GOAL}", met=rate >= DEEP_GOAL)
+    met = seconds <= QUICK_GOAL
+    return missed | print_goal(f"quick audit of {count}: {seconds:.1f} s, to be at most {QUICK_GOAL:.0f}", met=met)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""Delete the records of a partition before an offset, in both tiers. By hand only; it just shows unless asked for more.
+
+Remote deletion has to be allowed for the topic. Readers see no more of the records at once; the next runs of
+expire_remote_segments and enforce_local_retention remove the segments that lie wholly before the offset.
+"""
+
+from __future__ import annotations
+
+from airflow.sdk import Param, dag
+
+from tiered_storage_airflow.forms import DRY_RUN, SETTINGS, dry_run_param, settings_param, topic_param
+from tiered_storage_airflow.operators.deletion import PlanRecordDeletionOperator
+from tiered_storage_airflow.operators.expiry import MarkDeletedOperator
+from tiered_storage_airflow.task_defaults import ONCE
+
+
+@dag(
+    schedule=None,
+    catchup=False,
+    max_active_runs=1,
+    tags=["tiered-storage", "deletion"],
+    default_args={**ONCE, "settings": SETTINGS},
+    params={
+        "topic": topic_param(),
+        "partition": Param(0, type="integer", minimum=0, title="Partition"),
+        "before": Param(
+            0, type="integer", minimum=-1, title="Before", description="The first offset that stays; -1: the end."
+        ),
+        "dry_run": dry_run_param("Only show what would go", default=True),
+        "settings": settings_param(),
+    },
+    doc_md=__doc__,
+)
+def delete_records() -> None:
+    plan = PlanRecordDeletionOperator(
+        task_id="plan",
+        topic="{{ params.topic }}",
+        partition="{{ params.partition }}",
+        before="{{ params.before }}",
+        dry_run=DRY_RUN,
+    )
+    MarkDeletedOperator(task_id="mark_deleted", plan=plan.output)
+
+
+delete_records()

@@ -1,0 +1,45 @@
+"""Delete everything remote of one life of a topic. Only by hand, and only shown unless asked for more.
+
+The topic has to be disabled, and its remote deletion allowed. What is local stays. Once it is marked there is no way
+back: readers see no more of it, and the next runs of expire_remote_segments delete its objects.
+"""
+
+from __future__ import annotations
+
+from airflow.sdk import Param, dag
+
+from tiered_storage_airflow.forms import DRY_RUN, SETTINGS, dry_run_param, settings_param, topic_param
+from tiered_storage_airflow.operators.deletion import MarkTopicDeletedOperator, PlanTopicDeletionOperator
+from tiered_storage_airflow.task_defaults import ONCE
+
+
+@dag(
+    schedule=None,
+    catchup=False,
+    max_active_runs=1,
+    tags=["tiered-storage", "deletion"],
+    default_args={**ONCE, "settings": SETTINGS},
+    params={
+        "topic": topic_param(),
+        "topic_id": Param(
+            None, type=["null", "string"], title="Topic id", description="Which life, where it had several."
+        ),
+        "dry_run": dry_run_param("Only show what would go", default=True),
+        "confirmation": Param("", type="string", title="Confirmation", description="The topic's name once more."),
+        "settings": settings_param(),
+    },
+    doc_md=__doc__,
+)
+def delete_topic() -> None:
+    plan = PlanTopicDeletionOperator(
+        task_id="plan", topic="{{ params.topic }}", topic_id="{{ params.topic_id or '' }}", dry_run=DRY_RUN
+    )
+    MarkTopicDeletedOperator(
+        task_id="mark_deleted",
+        plan=plan.output,
+        topic="{{ params.topic }}",
+        confirmation="{{ params.confirmation }}",
+    )
+
+
+delete_topic()

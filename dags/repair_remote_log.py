@@ -1,0 +1,49 @@
+"""Mend what an audit finds, as far as nothing has to be guessed. Only by hand, and only shown unless asked for more.
+
+What is damaged in the store is copied anew where the local log still has it; what unfinished copies and deletions left
+there goes. Whatever else is wrong is named, and left to a person.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import Param, dag
+
+from tiered_storage_airflow.forms import COMMON, DRY_RUN, common_params, dry_run_param
+from tiered_storage_airflow.operators.remote_log_metadata import CommitMetadataOperator
+from tiered_storage_airflow.operators.remote_storage import CopySegmentsOperator
+from tiered_storage_airflow.operators.repair import FinishRepairOperator, PlanRepairOperator
+from tiered_storage_airflow.task_defaults import RETRIED
+
+
+@dag(
+    schedule=None,
+    catchup=False,
+    max_active_runs=1,
+    tags=["tiered-storage", "repair"],
+    default_args={**RETRIED, **COMMON},
+    params={
+        **common_params(),
+        "deep": Param(False, type="boolean", title="Look for what is wrong by reading every byte back"),
+        "dry_run": dry_run_param("Only show the plan", default=True),
+    },
+    doc_md=__doc__,
+)
+def repair_remote_log() -> None:
+    plan = PlanRepairOperator(
+        task_id="plan", deep="{{ params.deep }}", dry_run=DRY_RUN, execution_timeout=timedelta(hours=6)
+    )
+    copied = CopySegmentsOperator(
+        task_id="copy", plan=plan.output, pool="remote_log_copier", execution_timeout=timedelta(hours=1)
+    )
+    committed = CommitMetadataOperator.partial(task_id="commit_metadata", map_index_template="{{ batch_name }}").expand(
+        results=copied.output
+    )
+    finished = FinishRepairOperator(
+        task_id="finish", copies=plan.output, pool="remote_log_deleter", trigger_rule="none_failed"
+    )
+    committed >> finished
+
+
+repair_remote_log()

@@ -1,0 +1,33 @@
+"""Stop all deletions at once, or let them go on: the switch for whoever has a doubt.
+
+Only by hand. While deletions are stopped nothing goes, locally or remotely, whatever topics allow; copies go on. What
+deletes just now stops within one batch. Running it with Lift ends the stop.
+"""
+
+from __future__ import annotations
+
+from airflow.sdk import Param, dag
+
+from tiered_storage_airflow.forms import SETTINGS, reason_param, settings_param
+from tiered_storage_airflow.operators.safety import StopDeletionsOperator
+from tiered_storage_airflow.task_defaults import RETRIED
+
+
+@dag(
+    schedule=None,
+    catchup=False,
+    max_active_runs=1,
+    tags=["tiered-storage", "safety"],
+    default_args={**RETRIED, "settings": SETTINGS},
+    params={
+        "lift": Param(False, type="boolean", title="Lift: let deletions go on"),
+        "reason": reason_param("Reason", "Why, for whoever meets the stop."),
+        "settings": settings_param(),
+    },
+    doc_md=__doc__,
+)
+def stop_deletions() -> None:
+    StopDeletionsOperator(task_id="switch", lift="{{ params.lift }}", reason="{{ params.reason }}")
+
+
+stop_deletions()

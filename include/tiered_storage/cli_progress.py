@@ -1,0 +1,65 @@
+"""How the command line shows a long job: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from tiered_storage.cli_output import Output
+from tiered_storage.remote_log.job_groups import JobFolder
+from tiered_storage.remote_log.job_progress import SAY_SECONDS, JobSize, JobWatch
+from tiered_storage.remote_log.job_progress import Progress as JobProgress
+
+PROGRESS_SHOWN_SECONDS = 1.0
+"""How often a job of this process tells how far it is: a bar should move."""
+
+
+@contextmanager
+def watched(
+    job: JobFolder, size: JobSize, stuck_after_ms: int, on_stuck: Callable[[], None], output: Output
+) -> Iterator[JobWatch]:
+    """Watch a job of this process for a `with`, and show how far it is on standard error."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        with JobWatch(
+            job, size, stuck_after_ms=stuck_after_ms, on_stuck=on_stuck, say_seconds=SAY_SECONDS,
+            say=lambda progress: output.say(f"copied so far: {progress}"),
+        ) as watch:  # fmt: skip
+            yield watch
+        return
+    with _bar(console, size) as show, JobWatch(
+        job, size, stuck_after_ms=stuck_after_ms, on_stuck=on_stuck, say_seconds=0, say=show,
+        look_seconds=PROGRESS_SHOWN_SECONDS,
+    ) as watch:  # fmt: skip
+        yield watch
+
+
+@contextmanager
+def _bar(console: Console, size: JobSize) -> Iterator[Callable[[JobProgress], None]]:
+    columns = (
+        TextColumn("{task.fields[pieces]:,} of {task.fields[of_pieces]:,} segments"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=size.bytes, pieces=0, of_pieces=size.pieces)
+
+        def show(progress: JobProgress) -> None:
+            bar.update(task, completed=progress.bytes, pieces=progress.pieces)
+
+        yield show
+
+
+def leave_at_once(code: int) -> NoReturn:
+    """End this process though some of its threads hang, in a disk or in a store: Python would wait for them."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,144 @@
+"""The commands that mend: what an audit finds, and metadata that were lost; both without guessing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tiered_storage.cli_copy import WorkersOption, copy_here
+from tiered_storage.cli_output import Output
+from tiered_storage.cli_progress import leave_at_once
+from tiered_storage.cli_session import (
+    ConfigOption,
+    DryRunOption,
+    JsonOption,
+    PartitionsOption,
+    TopicsOption,
+    lease_owner,
+    opened,
+    selected,
+)
+from tiered_storage.clock import wall_clock
+from tiered_storage.remote_log import remote_log_rebuild
+from tiered_storage.remote_log.audit_report import AuditReport
+from tiered_storage.remote_log.copy_commit import CommitReport
+from tiered_storage.remote_log.copy_plan import CopyPlan
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.remote_log_parts import store_options
+from tiered_storage.remote_log.remote_log_repairs import RepairReport
+from tiered_storage.remote_log.repair_plan import RepairPlan
+from tiered_storage.settings import load_settings
+
+_COLUMNS = ("action", "partition", "what")
+
+
+def repair(
+    topics: TopicsOption = ".*",
+    partitions: PartitionsOption = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Look for what is wrong by a deep audit.")] = False,
+    workers: WorkersOption = 2,
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Audit, copy anew what is damaged where the local log still has it, remove leftovers, and audit again."""
+    output = Output(as_json)
+    with opened(config, output) as remote_log:
+        selection = selected(topics, partitions)
+        found = remote_log.checks.audit(selection, deep=deep)
+        plan = remote_log.repairs.plan(found, selection)
+        if dry_run:
+            _show("Would be repaired", list(_planned(plan)), plan, found, output)
+            return
+        hung: list[bool] = []
+        done = remote_log.repairs.carry_out(
+            plan, lease_owner("repair"), lambda copies: _copy(remote_log, copies, workers, output, hung)
+        )
+        after = found if plan.is_empty else remote_log.checks.audit(selection, deep=deep)
+    try:
+        _show("Repaired", list(_done(done)), plan, after, output, done)
+    finally:
+        if any(hung):
+            leave_at_once(1)
+
+
+def rebuild_metadata(
+    into: Annotated[
+        Path | None,
+        typer.Option("--into", help="The new metadata file; else the one of rlmm.config.url.", show_default=False),
+    ] = None,
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make lost metadata anew from the store alone, into a new file. All that deletes is forbidden afterwards."""
+    output = Output(as_json)
+    settings = load_settings(config)
+    path = remote_log_rebuild.new_metadata_path(settings, into)
+    report = remote_log_rebuild.rebuild_metadata(settings, store_options(settings), wall_clock, into, dry_run=dry_run)
+    row = (report.partitions, report.segments, report.size, report.unfinished, len(report.unreadable))
+    title = f"Would be known again in {path}" if dry_run else f"Known again in {path}"
+    output.rows(
+        title, ("partitions", "segments", "bytes", "unfinished", "unreadable"), [row],
+        file=str(path), troubles=[asdict(trouble) for trouble in report.unreadable],
+    )  # fmt: skip
+    output.findings("error", report.unreadable)
+    if not dry_run:
+        output.say("note: what deletes was forbidden for every topic; 'tiered-storage topics' shows and changes it")
+    if report.unreadable:
+        raise typer.Exit(1)
+
+
+def _copy(
+    remote_log: RemoteLogManager, copies: CopyPlan, workers: int, output: Output, hung: list[bool]
+) -> CommitReport:
+    begun = remote_log.begin_copy(copies, lease_owner("repair"))
+    report, has_hung = copy_here(remote_log, begun, workers, output)
+    hung.append(has_hung)
+    return report
+
+
+def _planned(plan: RepairPlan) -> Iterator[tuple[str, str, str]]:
+    for planned in plan.copies.segments:
+        what = f"offsets {planned.base_offset} to {planned.end_offset} from {planned.log_path}"
+        yield "copy anew", str(planned.topic_id_partition), what
+    for segment in plan.replaced:
+        yield "end", str(segment.topic_id_partition), segment.segment_id.id
+    for leftovers in plan.leftovers:
+        for name in leftovers.names:
+            yield "remove", str(leftovers.topic_id_partition), name
+
+
+def _done(done: RepairReport) -> Iterator[tuple[str, str, str]]:
+    for segment in done.copied:
+        what = f"offsets {segment.start_offset} to {segment.end_offset} as {segment.segment_id.id}"
+        yield "copied anew", str(segment.topic_id_partition), what
+    for segment in done.retired:
+        yield "ended", str(segment.topic_id_partition), segment.segment_id.id
+    for name in done.removed:
+        yield "removed", "", name
+
+
+def _show(
+    title: str,
+    rows: list[tuple[str, str, str]],
+    plan: RepairPlan,
+    audited: AuditReport,
+    output: Output,
+    done: RepairReport | None = None,
+) -> None:
+    troubles = (*plan.advice, *(done.failures if done else ()))
+    output.rows(
+        title, _COLUMNS, rows,
+        anomalies=audited.anomaly_count, troubles=[asdict(trouble) for trouble in troubles],
+    )  # fmt: skip
+    output.findings("left to you", plan.advice)
+    output.findings("error", done.failures if done else ())
+    if done and audited.anomalies:
+        output.say(f"{audited.anomaly_count} anomalies are left; 'tiered-storage audit' names them")
+    if troubles or (done and audited.anomalies):
+        raise typer.Exit(1)

@@ -1,0 +1,201 @@
+"""Makes the metadata anew from the store alone, into a metadata store that knows nothing yet.
+
+Every whole segment is known again as a finished copy, with log starts, lineages and deletions as the store's documents
+tell them. What has no commit marker is marked for deletion. Fencing numbers go on so far above all that were ever given
+that no run of before can pass for a holder, and whoever deletes has to be allowed to anew. Only at the very end the
+store is bound to the new metadata: until then, and for good if this ends early, it belongs to the old ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from tiered_storage.clock import Clock
+from tiered_storage.remote_log.copy_plan import Finding
+from tiered_storage.remote_log.metadata import Topic
+from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore
+from tiered_storage.remote_log.model import (
+    Lease,
+    PartitionDeleteState,
+    PartitionState,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+from tiered_storage.remote_log.storage.object_names import SegmentObjectName
+from tiered_storage.remote_log.storage.partition_document import PartitionDocument
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.stored_partitions import StoredPartition, stored_partitions
+
+FENCING_JUMP = 2**32
+"""More leases than anybody takes of a partition between two looks at the store."""
+
+_OWNER = "rebuild-metadata"
+_LEASE_MS = 3_600_000
+
+
+SeedTopic: TypeAlias = Callable[[TopicIdPartition], Topic]
+"""Tells what holds for the topic of a partition before a person decides anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildReport:
+    """What is known again: partitions, finished segments and their bytes; what was never finished; and what is not."""
+
+    partitions: int
+    segments: int
+    size: int
+    unfinished: int
+    unreadable: tuple[Finding, ...]
+
+
+class MetadataRebuild:
+    """Fills `store` with what `storage` tells; with None in its place, only looks."""
+
+    def __init__(
+        self,
+        storage: ObjectRemoteStorageManager,
+        store: SqlMetadataStore | None,
+        clock: Clock,
+        seed_topic: SeedTopic,
+    ) -> None:
+        """Topics are taken as `seed_topic` tells them, but for their rights to delete."""
+        self._storage = storage
+        self._store = store
+        self._clock = clock
+        self._seed_topic = seed_topic
+        self._documents: list[PartitionDocument] = []
+
+    def read(self) -> RebuildReport:
+        """Read the whole store, partition by partition, and write down what it tells.
+
+        Raises what store and metadata raise. Nothing of the store is changed.
+        """
+        partitions = segments = size = unfinished = 0
+        unreadable: list[Finding] = []
+        for stored in stored_partitions(self._storage):
+            partitions += 1
+            segments += len(stored.finished)
+            size += sum(segment.size for segment in stored.finished)
+            unfinished += len(stored.unfinished)
+            unreadable.extend(stored.unreadable)
+            if self._store is not None and (stored.finished or stored.unfinished or stored.document):
+                self._documents.append(self._know_again(stored, self._store))
+        return RebuildReport(partitions, segments, size, unfinished, tuple(unreadable))
+
+    def take_over(self, store: SqlMetadataStore) -> None:
+        """Let the store belong to the new metadata, which know all of it by now. Raises what the store raises.
+
+        Where it raises, nobody can say to which metadata the store belongs: this may be done again.
+        """
+        self._storage.bind_anew(store.identity.metadata_uuid, store.identity.bind_store)
+        # Not before: while the old metadata may still be used, no lease that they never gave may show in the store.
+        for document in self._documents:
+            self._storage.partition_documents.write(document)
+
+    def _know_again(self, stored: StoredPartition, store: SqlMetadataStore) -> PartitionDocument:
+        """Write down all of one partition, and return the document that the store is to have of it."""
+        partition = stored.topic_id_partition
+        document = stored.document
+        seeded = self._seed_topic(partition)
+        store.topics.put(replace(seeded, local_deletion_allowed=False, remote_deletion_allowed=False))
+        number = 0 if document is None else document.fencing_number
+        store.leases.begin_above({partition: number + FENCING_JUMP})
+        lease = store.leases.acquire(partition, _OWNER, _LEASE_MS)
+        state = _with_log_start(PartitionState() if document is None else document.state, stored.finished)
+        if state.lineage:
+            store.segments.put_lineage(partition, state.lineage, lease)
+        if state.log_start_offset is not None:
+            store.segments.advance_log_start_offset(partition, state.log_start_offset, lease)
+        self._put_deletion(partition, state.delete_state, lease, store)
+        self._add_finished(stored.finished, lease, store)
+        self._add_unfinished(stored.unfinished, lease, store)
+        store.leases.release(lease)
+        return PartitionDocument(partition, lease.fencing_number, state, self._clock())
+
+    def _add_finished(
+        self, finished: Sequence[RemoteLogSegmentMetadata], lease: Lease, store: SqlMetadataStore
+    ) -> None:
+        _add(
+            [
+                replace(
+                    segment,
+                    state=SegmentState.COPY_SEGMENT_STARTED,
+                    custom_metadata=None,
+                    fencing_number=lease.fencing_number,
+                )
+                for segment in finished
+            ],
+            lease,
+            store,
+        )
+        updates = [
+            RemoteLogSegmentMetadataUpdate(
+                segment.segment_id,
+                SegmentState.COPY_SEGMENT_FINISHED,
+                segment.event_timestamp,
+                segment.custom_metadata,
+                segment.max_timestamp,
+            )
+            for segment in finished
+        ]
+        _step(updates, lease, store)
+
+    def _add_unfinished(self, unfinished: Sequence[SegmentObjectName], lease: Lease, store: SqlMetadataStore) -> None:
+        """Make known what is no part of the log, so that it is deleted in the ordinary way, after its grace time."""
+        now = self._clock()
+        _add(
+            [
+                RemoteLogSegmentMetadata(
+                    name.segment_id,
+                    name.base_offset,
+                    name.base_offset,
+                    max_timestamp=-1,
+                    event_timestamp=now,
+                    size=0,
+                    leader_epochs=(),
+                    fencing_number=lease.fencing_number,
+                )
+                for name in unfinished
+            ],
+            lease,
+            store,
+        )
+        marks = [
+            RemoteLogSegmentMetadataUpdate(name.segment_id, SegmentState.DELETE_SEGMENT_STARTED, now)
+            for name in unfinished
+        ]
+        _step(marks, lease, store)
+
+    def _put_deletion(
+        self, partition: TopicIdPartition, reached: PartitionDeleteState | None, lease: Lease, store: SqlMetadataStore
+    ) -> None:
+        if reached is None:
+            return
+        for step in PartitionDeleteState:
+            if step <= reached:
+                metadata = RemotePartitionDeleteMetadata(partition, step, self._clock())
+                store.segments.put_remote_partition_delete_metadata(metadata, lease)
+
+
+def _with_log_start(state: PartitionState, finished: Sequence[RemoteLogSegmentMetadata]) -> PartitionState:
+    """Return `state` with a log start: where no document tells one, nothing below the first segment is there."""
+    if state.log_start_offset is not None or not finished:
+        return state
+    return replace(state, log_start_offset=min(segment.start_offset for segment in finished))
+
+
+def _add(segments: Sequence[RemoteLogSegmentMetadata], lease: Lease, store: SqlMetadataStore) -> None:
+    for outcome in store.segments.add_remote_log_segments([(segment, lease) for segment in segments]):
+        if not isinstance(outcome, RemoteLogSegmentMetadata):
+            raise outcome
+
+
+def _step(updates: Sequence[RemoteLogSegmentMetadataUpdate], lease: Lease, store: SqlMetadataStore) -> None:
+    for outcome in store.segments.update_remote_log_segments([(update, lease) for update in updates]):
+        if not isinstance(outcome, RemoteLogSegmentMetadata):
+            raise outcome

@@ -1,0 +1,36 @@
+"""Keeps whoever moves bytes within so many a second, so that a check in the background leaves room for others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+UNLIMITED = -1
+
+
+class RateLimit:
+    """Lets `bytes_per_second` pass, counted from the first; -1 lets all pass. For one thread.
+
+    What was not used in a pause is not saved up: after one the rate holds as before.
+    """
+
+    def __init__(
+        self,
+        bytes_per_second: int = UNLIMITED,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Measure by `now` (seconds) and wait by `sleep` (seconds)."""
+        self._seconds_a_byte = 0.0 if bytes_per_second <= 0 else 1 / bytes_per_second
+        self._now = now
+        self._sleep = sleep
+        self._free_at = now()
+
+    def spend(self, size: int) -> None:
+        """Say that `size` bytes have passed; return once they may have."""
+        if not self._seconds_a_byte:
+            return
+        now = self._now()
+        self._free_at = max(self._free_at, now) + size * self._seconds_a_byte
+        if self._free_at > now:
+            self._sleep(self._free_at - now)

@@ -1,0 +1,143 @@
+"""Carries out what a repair plans beside its copies: damaged segments end, leftovers go.
+
+All of it happens under the partition's lease, and only as far as the plan still holds then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+
+from tiered_storage.clock import Clock
+from tiered_storage.errors import RemoteStorageError, TieredStorageError
+from tiered_storage.remote_log.copy_plan import Finding
+from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.lineage import whole_lineage
+from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
+from tiered_storage.remote_log.model import (
+    Lease,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    SegmentState,
+    TopicIdPartition,
+)
+from tiered_storage.remote_log.repair_plan import Leftovers
+from tiered_storage.remote_log.storage.object_names import ObjectKind, partition_folder
+from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
+
+_MARKER = f".{ObjectKind.COMMIT_MARKER}"
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Ends damaged segments and removes leftovers as `owner`; what was changed after `young_from` (ms) stays.
+
+    `ensure_removable` raises DeletionRefusedError where no leftover of a partition may be removed.
+    """
+
+    metadata: RemoteLogMetadataManager
+    leases: Leases
+    storage: ObjectRemoteStorageManager
+    clock: Clock
+    owner: str
+    lease_duration_ms: int
+    young_from: int
+    ensure_removable: Callable[[TopicIdPartition], None]
+
+    def retire(
+        self, damaged: Sequence[RemoteLogSegmentMetadata]
+    ) -> tuple[list[RemoteLogSegmentMetadata], list[Finding]]:
+        """Mark those of `damaged` for deletion of which sound segments hold every offset; tell which they are not."""
+        retired: list[RemoteLogSegmentMetadata] = []
+        failures: list[Finding] = []
+        ordered = sorted(damaged, key=lambda each: (each.topic_id_partition, each.start_offset))
+        for partition, of_partition in groupby(ordered, lambda each: each.topic_id_partition):
+            try:
+                with self._lease(partition) as lease:
+                    done, held_back = self._retire_in(list(of_partition), lease)
+            except TieredStorageError as error:
+                failures.append(Finding(str(partition), str(error)))
+                continue
+            retired.extend(done)
+            failures.extend(held_back)
+        return retired, failures
+
+    def remove(self, leftovers: Iterable[Leftovers]) -> tuple[list[str], list[Finding]]:
+        """Remove what is still left over, markers first; return the names that went, and what could not be done."""
+        removed: list[str] = []
+        failures: list[Finding] = []
+        for of_partition in leftovers:
+            partition = of_partition.topic_id_partition
+            try:
+                self.ensure_removable(partition)
+                with self._lease(partition):
+                    gone, errors = self._delete(self._still_left_over(of_partition))
+                removed.extend(gone)
+                failures.extend(Finding(str(partition), str(error)) for error in errors)
+            except TieredStorageError as error:
+                failures.append(Finding(str(partition), str(error)))
+        return removed, failures
+
+    def _retire_in(
+        self, damaged: Sequence[RemoteLogSegmentMetadata], lease: Lease
+    ) -> tuple[list[RemoteLogSegmentMetadata], list[Finding]]:
+        partition = lease.topic_id_partition
+        ids = {segment.segment_id for segment in damaged}
+        segments = list(self.metadata.list_remote_log_segments(partition))
+        state = self.metadata.partition_state(partition)
+        sound = [segment for segment in segments if segment.segment_id not in ids]
+        coverage = Coverage.of(sound, whole_lineage(sound, state.lineage))
+        retired: list[RemoteLogSegmentMetadata] = []
+        held_back: list[Finding] = []
+        for segment in segments:
+            if segment.segment_id not in ids or segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
+                continue
+            if coverage.lacks(segment.start_offset, segment.end_offset, state.log_start_offset or 0):
+                message = f"{segment.segment_id.id} stays as it is: nothing else holds all of its offsets yet"
+                held_back.append(Finding(str(partition), message))
+                continue
+            update = RemoteLogSegmentMetadataUpdate(
+                segment.segment_id, SegmentState.DELETE_SEGMENT_STARTED, self.clock()
+            )
+            retired.append(self.metadata.update_remote_log_segment_metadata(update, lease))
+        return retired, held_back
+
+    def _delete(self, leftovers: Sequence[ListedObject]) -> tuple[list[str], list[RemoteStorageError]]:
+        """Remove markers, and then all else unless one stayed: a marker never outlives what it marks."""
+        removed: list[str] = []
+        errors: list[RemoteStorageError] = []
+        for are_markers in (True, False):
+            names = [found.name for found in leftovers if found.name.endswith(_MARKER) is are_markers]
+            failed = self.storage.delete_objects(names)
+            removed += [name for name in names if name not in failed]
+            errors += failed.values()
+            if failed:
+                break
+        return removed, errors
+
+    def _still_left_over(self, leftovers: Leftovers) -> list[ListedObject]:
+        partition = leftovers.topic_id_partition
+        names = set(leftovers.names)
+        found = [each for each in self.storage.list_objects(partition_folder(partition)) if each.name in names]
+        live = {segment.segment_id.id for segment in self.metadata.list_remote_log_segments(partition)}
+        ids = [each.segment.segment_id.id for each in found if each.segment is not None]
+        known = self.metadata.known_segment_ids(partition, ids)
+        return [each for each in found if each.last_modified < self.young_from and _is_leftover(each, live, known)]
+
+    @contextmanager
+    def _lease(self, partition: TopicIdPartition) -> Iterator[Lease]:
+        lease = self.leases.acquire(partition, self.owner, self.lease_duration_ms)
+        try:
+            yield lease
+        finally:
+            self.leases.release(lease)
+
+
+def _is_leftover(found: ListedObject, live: set[str], known: frozenset[str]) -> bool:
+    if found.document is not None:
+        return found.document.temporary
+    if found.segment is None or found.segment.segment_id.id not in known:
+        return False
+    return found.segment.temporary or found.segment.segment_id.id not in live

@@ -1,0 +1,173 @@
+"""What a repair would do about what an audit found, and what it leaves to a person and why.
+
+Nothing is guessed: a damaged segment is copied anew only where the local log, or sound remote segments beside it, hold
+every offset of it; what nothing refers to goes only where the metadata know that it was deleted. Planning changes
+nothing: the plan IS the dry run.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tiered_storage.remote_log.audit_report import Anomaly, AnomalyKind, AuditReport
+from tiered_storage.remote_log.copy_plan import CopyPlan, Finding, PlannedSegment
+from tiered_storage.remote_log.coverage import Coverage, finished
+from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
+
+DAMAGES = frozenset({AnomalyKind.MISSING_OBJECT, AnomalyKind.WRONG_SIZE, AnomalyKind.WRONG_CHECKSUM})
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePartition:
+    """What the metadata know of one partition: all its live segments, and what is kept beside them."""
+
+    segments: tuple[RemoteLogSegmentMetadata, ...]
+    state: PartitionState
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """Objects of a partition, by name, that copies and deletions left behind."""
+
+    topic_id_partition: TopicIdPartition
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RepairPlan:
+    """What to copy anew, which damaged segments that replaces, which leftovers go, and what a person has to decide.
+
+    `replaced` also has damaged segments of which other sound ones hold all: they only have to go.
+    """
+
+    copies: CopyPlan
+    replaced: tuple[RemoteLogSegmentMetadata, ...]
+    leftovers: tuple[Leftovers, ...]
+    advice: tuple[Finding, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing that can be done."""
+        return not self.copies.segments and not self.replaced and not self.leftovers
+
+
+def damaged_ids(report: AuditReport) -> frozenset[str]:
+    """Return the ids of the segments whose objects are not all that was sent."""
+    return frozenset(each.segment_id for each in report.anomalies if each.kind in DAMAGES and each.segment_id)
+
+
+def plan_repair(
+    report: AuditReport, partitions: Mapping[TopicIdPartition, RemotePartition], copyable: CopyPlan
+) -> RepairPlan:
+    """Return what to do about `report`.
+
+    `partitions` are those that its anomalies name. `copyable` is what a copy could do if the damaged segments did not
+    count (see plan_copy, replacing); of it only what mends something is taken.
+    """
+    by_partition: dict[TopicIdPartition, list[PlannedSegment]] = defaultdict(list)
+    for planned in copyable.segments:
+        by_partition[planned.topic_id_partition].append(planned)
+    copies: list[PlannedSegment] = []
+    replaced: list[RemoteLogSegmentMetadata] = []
+    advice: list[Finding] = []
+    for partition, known in sorted(partitions.items()):
+        mending = _Mending(partition, known, by_partition[partition], damaged_ids(report))
+        for segment in mending.damaged:
+            if mending.can_replace(segment):
+                replaced.append(segment)
+            else:
+                advice.append(mending.why_not(segment))
+        gaps = [each for each in report.anomalies if each.kind is AnomalyKind.GAP and each.partition == partition]
+        advice.extend(mending.why_not_filled(gap) for gap in gaps if not mending.can_fill(gap))
+        copies.extend(mending.copies(gaps))
+    advice.extend(_advice_on_others(report.anomalies))
+    plan = replace(copyable, segments=tuple(copies), replacing=frozenset(each.segment_id.id for each in replaced))
+    return RepairPlan(plan, tuple(replaced), tuple(_leftovers(report.anomalies)), tuple(advice))
+
+
+class _Mending:
+    """One partition: what is damaged, and by which ranges of offsets (inclusive) it could be held instead."""
+
+    def __init__(
+        self,
+        partition: TopicIdPartition,
+        known: RemotePartition,
+        planned: Sequence[PlannedSegment],
+        damaged: frozenset[str],
+    ) -> None:
+        self._partition = partition
+        self._planned = planned
+        self._log_start = known.state.log_start_offset or 0
+        self.damaged = [segment for segment in finished(known.segments) if segment.segment_id.id in damaged]
+        sound = [segment for segment in known.segments if segment.segment_id.id not in damaged]
+        lineage = planned[-1].lineage if planned else known.state.lineage
+        held = [(covered.start_offset, covered.end_offset) for covered in Coverage.of(sound, lineage).ranges]
+        self._held = [*held, *((each.base_offset, each.end_offset) for each in planned)]
+
+    def can_replace(self, segment: RemoteLogSegmentMetadata) -> bool:
+        return is_held(segment.start_offset, segment.end_offset, self._log_start, self._held)
+
+    def can_fill(self, gap: Anomaly) -> bool:
+        return gap.offsets is not None and is_held(*gap.offsets, self._log_start, self._held)
+
+    def copies(self, gaps: Iterable[Anomaly]) -> Iterator[PlannedSegment]:
+        """Yield the planned segments that replace or fill anything, each once, in order."""
+        ranges = [(each.start_offset, each.end_offset) for each in self.damaged if self.can_replace(each)]
+        ranges += [gap.offsets for gap in gaps if gap.offsets is not None and self.can_fill(gap)]
+        for planned in self._planned:
+            if any(start <= planned.end_offset and planned.base_offset <= end for start, end in ranges):
+                yield planned
+
+    def why_not(self, segment: RemoteLogSegmentMetadata) -> Finding:
+        message = (
+            f"offsets {segment.start_offset} to {segment.end_offset} are damaged in the store ({segment.segment_id.id})"
+            f" and no longer in the local log: {self._what_to_do(segment.end_offset)}"
+        )
+        return Finding(str(self._partition), message)
+
+    def why_not_filled(self, gap: Anomaly) -> Finding:
+        end = gap.offsets[1] if gap.offsets else -1
+        return Finding(str(self._partition), f"{gap.message}, nor in the local log: {self._what_to_do(end)}")
+
+    def _what_to_do(self, end_offset: int) -> str:
+        return (
+            "put the objects back from a backup or a version of the store, or name the log directory of another "
+            f"replica in log.dirs and repair again; or give up everything before offset {end_offset + 1}: our log "
+            "start moves only by your word"
+        )
+
+
+def is_held(start: int, end: int, log_start: int, ranges: Iterable[tuple[int, int]]) -> bool:
+    """Whether `ranges` (ends inclusive, in any order) together hold `start` to `end`, from `log_start` on."""
+    reached = max(start, log_start)
+    for first, last in sorted(ranges):
+        if first > reached:
+            break
+        reached = max(reached, last + 1)
+    return reached > end
+
+
+def _leftovers(anomalies: Iterable[Anomaly]) -> Iterator[Leftovers]:
+    names: dict[TopicIdPartition, list[str]] = defaultdict(list)
+    for anomaly in anomalies:
+        if anomaly.is_leftover and anomaly.partition is not None:
+            names[anomaly.partition].append(anomaly.what)
+    for partition, of_partition in sorted(names.items()):
+        yield Leftovers(partition, tuple(sorted(of_partition)))
+
+
+def _advice_on_others(anomalies: Iterable[Anomaly]) -> Iterator[Finding]:
+    """Yield what no repair does: two copies of the same offsets, and objects that are not known to be ours."""
+    unknown: dict[str, list[Anomaly]] = defaultdict(list)
+    for anomaly in anomalies:
+        if anomaly.kind is AnomalyKind.OVERLAP:
+            message = f"{anomaly.message}: readers are given one of them; 'tiered-storage expire' ends the other"
+            yield Finding(anomaly.what, message)
+        elif anomaly.kind is AnomalyKind.UNREFERENCED_OBJECT and not anomaly.is_leftover:
+            unknown["" if anomaly.partition is None else str(anomaly.partition)].append(anomaly)
+    for partition, of_partition in unknown.items():
+        first = of_partition[0]
+        message = f"{len(of_partition)} objects are left alone, the first is {first.what}: {first.message}"
+        yield Finding(partition, message)

@@ -1,0 +1,213 @@
+"""Restores committed records into a running cluster, by producing them: each once, also where it is run twice.
+
+Key, value, headers, timestamp and the number of the partition are kept; offsets are new ones, told in a map. What is
+acknowledged goes into the map. A run that goes on behind a crash finds in the target records that the map lacks: these
+are compared with what comes next in the store, and mapped instead of sent again. So nobody else may write into the
+topic until all is restored.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.kafka_log.record import Record
+from tiered_storage.remote_log.restore.committed import CommittedRecords
+from tiered_storage.remote_log.restore.offset_map import MapHead, OffsetMapWriter
+from tiered_storage.remote_log.restore.partition_files import OnBytes
+from tiered_storage.remote_log.restore.read_back import compare, map_what_is_there
+from tiered_storage.remote_log.restore.request import RestorePlan
+from tiered_storage.remote_log.restore.sending import Sender
+from tiered_storage.remote_log.restore.target_cluster import TargetCluster, TargetTopic, read_client_properties
+from tiered_storage.remote_log.restore.validation import Validation, check_bytes, check_store
+from tiered_storage.remote_log.storage import RemoteStorageManager
+
+SETTLE_SECONDS = 1.0
+"""A broker has written what a producer that died had sent, once the end stands still for so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTarget:
+    """Where to restore to: a cluster, its topic (else of the same name), and the file for the map of offsets.
+
+    `client_properties` is a file of librdkafka's properties, as for rights and encryption. With `append` the topic may
+    hold records already.
+    """
+
+    bootstrap_servers: str
+    map_path: Path
+    topic: str | None = None
+    client_properties: Path | None = None
+    compression: str = "lz4"
+    append: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredRecords:
+    """What came of one partition: from which to before which offset its records are now, and how many were sent.
+
+    `found` were there already, of an earlier run, though its map lacked them.
+    """
+
+    partition: str
+    first_offset: int
+    end_offset: int
+    sent: int
+    found: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReport:
+    """What was restored; `notices` tell what is not as it was in the store."""
+
+    partitions: tuple[RestoredRecords, ...]
+    notices: tuple[str, ...]
+
+
+def restore_to_cluster(
+    plan: RestorePlan,
+    storage: RemoteStorageManager,
+    target: ClusterTarget,
+    *,
+    validation: Validation = Validation.SIZES,
+    allow_gaps: bool = False,
+    on_bytes: OnBytes = lambda _: None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> ClusterReport:
+    """Produce the committed records of `plan`, or go on with that where an earlier run ended.
+
+    With Validation.RECORDS every byte in the store is checked before the first record is sent, and every record is read
+    back at the end. Memory is bounded: a batch from the store, and 64 MiB that wait for acknowledgement.
+
+    Raises ConfigurationError where the topic does not exist, has too few partitions, holds records already (unless
+    `append`), or somebody else writes into it; TargetClusterError where it refuses or does not answer: run it again;
+    as RestorePlan.ensure_possible; and what reading the store raises.
+    """
+    plan.ensure_possible(allow_gaps=allow_gaps)
+    properties = read_client_properties(target.client_properties) if target.client_properties else {}
+    cluster = TargetCluster(target.bootstrap_servers, properties)
+    topic = cluster.topic(target.topic or plan.request.topic)
+    sources = {
+        each.topic_id_partition.partition: CommittedRecords(each, plan.request, storage) for each in plan.partitions
+    }
+    _check_partitions(topic, sources)
+    check_store(plan.segments(), storage, validation)
+    if validation is Validation.RECORDS:
+        check_bytes(plan.segments(), storage)
+    ends = cluster.ends(topic.name, sources)
+    head = _head(plan, topic, {number: end for number, (_, end) in ends.items()})
+    with OffsetMapWriter.open(target.map_path, head) as offset_map:
+        if not offset_map.is_resumed and not target.append:
+            _check_empty(topic, ends, target.map_path)
+        firsts = {number: offset_map.progress[number].next_new for number in sources}
+        restore = _Restore(cluster, topic, sources, offset_map)
+        found = restore.map_what_is_there(sleep) if offset_map.is_resumed else {}
+        sent, without_time = restore.send(target.compression, on_bytes)
+        if validation is Validation.RECORDS:
+            restore.read_back()
+        rows = tuple(
+            RestoredRecords(
+                f"{topic.name}-{number}",
+                firsts[number],
+                offset_map.progress[number].next_new,
+                sent[number],
+                found.get(number, 0),
+            )
+            for number in sources
+        )
+    return ClusterReport(rows, tuple(_notices(plan, topic, without_time)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Restore:
+    """A restore under way: what comes from where, and how far it came."""
+
+    cluster: TargetCluster
+    topic: TargetTopic
+    sources: Mapping[int, CommittedRecords]
+    offset_map: OffsetMapWriter
+
+    def map_what_is_there(self, sleep: Callable[[float], None]) -> dict[int, int]:
+        """Set the map right by what an earlier run had sent; return how many records that were, by partition."""
+        ends: dict[int, tuple[int, int]] = {}
+        while (now := self.cluster.ends(self.topic.name, self.sources)) != ends:
+            ends = now
+            sleep(SETTLE_SECONDS)
+        return {
+            number: map_what_is_there(
+                self.cluster, self.topic, number, ends[number][1], self._to_come(number), self.offset_map
+            )
+            for number in self.sources
+        }
+
+    def send(self, compression: str, on_bytes: OnBytes) -> tuple[dict[int, int], int]:
+        """Send what is to come; return how many records that were, by partition, and how many had no time."""
+        sender = Sender(self.cluster.producer(compression), self.topic.name, self.offset_map)
+        try:
+            sent = {number: sender.send(number, self._to_come(number, on_bytes)) for number in self.sources}
+            sender.finish()
+        except BaseException:
+            sender.abandon()
+            raise
+        return sent, sender.without_time
+
+    def read_back(self) -> None:
+        """Compare all that the map tells of."""
+        for number, source in self.sources.items():
+            first, end = self.offset_map.starts[number], self.offset_map.progress[number].next_new
+            compare(self.cluster, self.topic, number, first, end, source.after(None))
+
+    def _to_come(self, number: int, on_bytes: OnBytes = lambda _: None) -> Iterator[Record]:
+        return self.sources[number].after(self.offset_map.progress[number].last_old, on_bytes)
+
+
+def _head(plan: RestorePlan, topic: TargetTopic, starts: Mapping[int, int]) -> MapHead:
+    request = asdict(plan.request) | {"topic_id": plan.topic_id}
+    if plan.request.partitions is not None:
+        request["partitions"] = sorted(plan.request.partitions)
+    target = {"cluster_id": topic.cluster_id, "topic": topic.name, "topic_id": topic.topic_id}
+    return MapHead({name: value for name, value in request.items() if value is not None}, target, dict(starts))
+
+
+def _check_partitions(topic: TargetTopic, numbers: Iterable[int]) -> None:
+    needed = max(numbers, default=-1) + 1
+    if not needed:
+        raise ConfigurationError("the store has nothing of what is asked for")
+    if topic.partitions < needed:
+        raise ConfigurationError(
+            f"{topic.name} has {topic.partitions} partitions, and {needed} are needed, as each record keeps its "
+            "partition's number: add partitions"
+        )
+
+
+def _check_empty(topic: TargetTopic, ends: Mapping[int, tuple[int, int]], map_path: Path) -> None:
+    filled = [f"{topic.name}-{number}" for number, (start, end) in ends.items() if end > start]
+    if filled:
+        map_path.unlink()
+        raise ConfigurationError(
+            f"{', '.join(filled)} hold records already: restore into an empty topic, or say --append; or go on with an "
+            "earlier restore by its own map"
+        )
+
+
+def _notices(plan: RestorePlan, topic: TargetTopic, without_time: int) -> Iterator[str]:
+    if topic.stamps_records:
+        yield (
+            f"{topic.name} has message.timestamp.type=LogAppendTime: its records have the time of the restore, not "
+            "their own"
+        )
+    if without_time:
+        yield f"{without_time} records have no time, or 0: the client gave them the present one"
+    retention = topic.settings.get("retention.ms", "-1")
+    latest = max((segment.metadata.max_timestamp for segment in plan.segments()), default=0)
+    if retention != "-1" and not topic.stamps_records:
+        yield (
+            f"{topic.name} has retention.ms={retention}, which counts from the records' own times: the latest one "
+            f"is of {datetime.fromtimestamp(latest / 1000, UTC):%Y-%m-%d %H:%M} UTC"
+        )
+    if "compact" in topic.settings.get("cleanup.policy", ""):
+        yield f"{topic.name} is compacted: of each key only the last record stays"

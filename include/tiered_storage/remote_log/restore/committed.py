@@ -1,0 +1,147 @@
+"""The records of a partition in the store that a reader of committed records is given, in order, each once.
+
+An abort is recorded in the segment that holds its marker, maybe a later one than the records: those are asked too, for
+as long as a transaction is open at the end of a segment, as its producer snapshot tells. Where one is still open at the
+end of all that is in the store, nothing from its first record on is given: nobody knows yet.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tiered_storage.errors import RemoteObjectNotFoundError
+from tiered_storage.kafka_log.batch_header import RecordBatch, read_batch_header
+from tiered_storage.kafka_log.producer_snapshot import parse_producer_snapshot
+from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.record_batch import read_records
+from tiered_storage.kafka_log.transaction_index import AbortedTransaction, TransactionIndex, collect_aborted
+from tiered_storage.remote_log.restore.partition_files import taken_batches
+from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment, RestoreRequest
+from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
+
+OnBytes = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedRecords:
+    """Reads `partition` as far as `request` wants it. Memory is that of one batch and of the aborts that matter."""
+
+    partition: RestoredPartition
+    request: RestoreRequest
+    storage: RemoteStorageManager
+
+    def after(self, offset: int | None, on_bytes: OnBytes = lambda _: None) -> Iterator[Record]:
+        """Yield the records behind `offset` (all: None); `on_bytes` is told what of the segments was gone through.
+
+        Raises CorruptRecordError for a batch whose checksum is wrong, and what the store raises.
+        """
+        first = max(self.partition.log_start_offset, self.request.from_offset or 0, 0 if offset is None else offset + 1)
+        end = min(self.partition.log_end_offset, self._stable_end())
+        if self.request.to_offset is not None:
+            end = min(end, self.request.to_offset)
+        for number, segment in enumerate(self.partition.segments):
+            if segment.end_offset < first:
+                on_bytes(segment.metadata.size)
+                continue
+            if segment.start_offset >= end:
+                return
+            aborted = _Aborted.of(self._aborted(number))
+            for header, batch in self._batches(segment, on_bytes):
+                if header.last_offset < first or header.is_control or aborted.holds(header):
+                    continue
+                yield from (
+                    each for each in read_records(batch) if first <= each.offset < end and self._is_in_time(each)
+                )
+
+    def _is_in_time(self, record: Record) -> bool:
+        begin, end = self.request.from_timestamp, self.request.to_timestamp
+        return (begin is None or record.timestamp >= begin) and (end is None or record.timestamp < end)
+
+    def _batches(self, segment: RestoredSegment, on_bytes: OnBytes) -> Iterator[tuple[RecordBatch, memoryview]]:
+        pieces = self.storage.fetch_log_segment(segment.metadata)
+        for window in taken_batches(segment, pieces, None):
+            view, position = memoryview(window), 0
+            while position < len(view):
+                header = read_batch_header(view, position, source=str(segment.metadata.segment_id))
+                yield header, view[position : position + header.size]
+                position += header.size
+            on_bytes(len(window))
+
+    @property
+    def _every_segment(self) -> Sequence[RestoredSegment]:
+        return (*self.partition.segments, *self.partition.behind)
+
+    def _aborted(self, number: int) -> Sequence[AbortedTransaction]:
+        """Return the aborted transactions that have records in the segment of that number."""
+        segment = self.partition.segments[number]
+        return collect_aborted(
+            self._transaction_indexes(number), segment.start_offset, segment.end_offset + 1
+        ).transactions
+
+    def _transaction_indexes(self, number: int) -> Iterator[TransactionIndex]:
+        for segment in self._every_segment[number:]:
+            yield self._transaction_index(segment)
+            if not self._open_transactions(segment, unknown=True):
+                return
+
+    def _transaction_index(self, segment: RestoredSegment) -> TransactionIndex:
+        """Return what the index of `segment` says of the markers that are taken of it."""
+        raw = self._index(segment, IndexKind.TRANSACTION)
+        base_offset = segment.metadata.start_offset
+        if raw is None:
+            return TransactionIndex(base_offset)
+        index = TransactionIndex.parse(raw, f"{segment.metadata.segment_id}: transaction index", base_offset)
+        taken = (each for each in index.transactions if segment.start_offset <= each.last_offset <= segment.end_offset)
+        return TransactionIndex(base_offset, tuple(taken))
+
+    def _stable_end(self) -> int:
+        """Return the first offset (inclusive) of the earliest transaction that nothing in the store decides."""
+        last = self._every_segment[-1:]
+        undecided = [first for segment in last for first in self._open_transactions(segment, unknown=False)]
+        return min(undecided, default=self.partition.log_end_offset)
+
+    def _open_transactions(self, segment: RestoredSegment, *, unknown: bool) -> list[int]:
+        """Return the first offsets of the transactions that are open at the end of `segment`.
+
+        Where its snapshot is lost, or is of another end, there may be one if `unknown` says so.
+        """
+        raw = None if segment.end_offset < segment.metadata.end_offset else self._index(
+            segment, IndexKind.PRODUCER_SNAPSHOT
+        )  # fmt: skip
+        if raw is None:
+            return [segment.start_offset] if unknown else []
+        producers = parse_producer_snapshot(raw, f"{segment.metadata.segment_id}: producer snapshot")
+        firsts = (producer.current_transaction_first_offset for producer in producers)
+        return [first for first in firsts if first >= 0]
+
+    def _index(self, segment: RestoredSegment, kind: IndexKind) -> bytes | None:
+        try:
+            return self.storage.fetch_index(segment.metadata, kind)
+        except RemoteObjectNotFoundError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Aborted:
+    """Aborted transactions by producer: first and last offsets, which rise together."""
+
+    by_producer: dict[int, tuple[list[int], list[int]]]
+
+    @classmethod
+    def of(cls, transactions: Iterable[AbortedTransaction]) -> _Aborted:
+        by_producer: dict[int, tuple[list[int], list[int]]] = {}
+        for each in sorted(transactions, key=lambda each: each.first_offset):
+            firsts, lasts = by_producer.setdefault(each.producer_id, ([], []))
+            firsts.append(each.first_offset)
+            lasts.append(each.last_offset)
+        return cls(by_producer)
+
+    def holds(self, batch: RecordBatch) -> bool:
+        """Whether `batch` belongs to one of them."""
+        if not batch.is_transactional or batch.producer_id not in self.by_producer:
+            return False
+        firsts, lasts = self.by_producer[batch.producer_id]
+        at = bisect_right(firsts, batch.base_offset) - 1
+        return at >= 0 and batch.base_offset <= lasts[at]

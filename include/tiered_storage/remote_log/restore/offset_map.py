@@ -1,0 +1,247 @@
+"""`offset-map.jsonl`: which offset each record got in the cluster that a topic was restored into.
+
+The first line says what was restored where, each other one a run of records that got offsets one behind the other:
+
+    {"format_version": 1, "source": {…}, "target": {…}, "starts": {"0": 0}}
+    {"partition": 0, "old": 120, "new": 0, "count": 57}
+
+`old` and `new` are the first offsets; `starts` are the ends that the target's partitions had before. Runs are written
+once their records are acknowledged, so a crash may lose the last ones, and leave the last line torn. Who goes on counts
+what the target has beyond the map.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+from pydantic import TypeAdapter, ValidationError
+
+from tiered_storage.errors import ConfigurationError
+
+FORMAT_VERSION = 1
+MOST_BYTES_IN_A_LINE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class MapHead:
+    """What was restored where. Two restores are the same where `source` and `target` are."""
+
+    source: dict[str, Any]
+    target: dict[str, Any]
+    starts: dict[int, int]
+    format_version: int = FORMAT_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class MappedRun:
+    """`count` records of a partition that have offsets from `old` on in the store, and from `new` on in the target."""
+
+    partition: int
+    old: int
+    new: int
+    count: int
+
+
+_HEAD: TypeAdapter[MapHead] = TypeAdapter(MapHead)
+_RUN: TypeAdapter[MappedRun] = TypeAdapter(MappedRun)
+
+
+@dataclass(slots=True)
+class MapProgress:
+    """How far a partition came: the last old offset that is mapped (None: none), and the next new one.
+
+    `unwritten` is how many of the last records are not in the file yet; they are one run.
+    """
+
+    last_old: int | None
+    next_new: int
+    unwritten: int = 0
+
+    def run(self, partition: int) -> MappedRun | None:
+        """Return the run that is not in the file yet."""
+        if self.last_old is None or not self.unwritten:
+            return None
+        return MappedRun(partition, self.last_old - self.unwritten + 1, self.next_new - self.unwritten, self.unwritten)
+
+
+class OffsetMapWriter:
+    """The map of a restore under way, held by one process at a time; use it in a `with`."""
+
+    def __init__(self, path: Path, file: BinaryIO, starts: Mapping[int, int], *, is_resumed: bool) -> None:
+        """Use `open`."""
+        self.path = path
+        self.starts = dict(starts)
+        self.is_resumed = is_resumed
+        self.progress = {number: MapProgress(None, start) for number, start in starts.items()}
+        self._file = file
+
+    @classmethod
+    def open(cls, path: Path, head: MapHead) -> Self:
+        """Begin a map, or go on with the one that `path` has of the same restore; its `starts` hold then.
+
+        Raises ConfigurationError where it is that of another restore, or broken, or another process writes it.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+b")
+        try:
+            _lock(file, path)
+            reading = _Reading(path)
+            found = reading.head()
+            if found is None:
+                file.truncate(0)
+                file.write(_HEAD.dump_json(head) + b"\n")
+                _sync(file)
+                return cls(path, file, head.starts, is_resumed=False)
+            _check_same(path, found, head)
+            writer = cls(path, file, found.starts, is_resumed=True)
+            for run in reading.runs():
+                writer.progress[run.partition] = MapProgress(run.old + run.count - 1, run.new + run.count)
+            file.truncate(reading.whole)
+        except BaseException:
+            file.close()
+            raise
+        return writer
+
+    def add(self, partition: int, old: int) -> None:
+        """Map one more record of a partition, to its next new offset; old offsets rise."""
+        progress = self.progress[partition]
+        if progress.last_old is None or progress.last_old + 1 != old:
+            self._write(partition)
+        progress.last_old = old
+        progress.next_new += 1
+        progress.unwritten += 1
+
+    def flush(self) -> None:
+        """Bring all that was added to the disk."""
+        for partition in self.progress:
+            self._write(partition)
+        _sync(self._file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Write what was acknowledged, whatever happened since."""
+        try:
+            self.flush()
+        finally:
+            self._file.close()
+
+    def _write(self, partition: int) -> None:
+        progress = self.progress[partition]
+        if run := progress.run(partition):
+            self._file.write(json.dumps(asdict(run)).encode() + b"\n")
+            progress.unwritten = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetMap:
+    """A map to look offsets up in, by partition: the runs by rising old offset."""
+
+    runs: Mapping[int, tuple[MappedRun, ...]]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read `path`. Raises ConfigurationError where it is no map, or broken."""
+        reading = _Reading(path)
+        head = reading.head()
+        if head is None:
+            raise ConfigurationError(f"{path} is no offset map: it has no first line")
+        runs: dict[int, list[MappedRun]] = {number: [] for number in head.starts}
+        for run in reading.runs():
+            runs[run.partition].append(run)
+        return cls({number: tuple(of_it) for number, of_it in runs.items()})
+
+    def new_offset(self, partition: int, old: int) -> int | None:
+        """Return the new offset of the record at `old`, or else of the next one behind it; None past the last.
+
+        That is where a consumer goes on that would have gone on at `old`.
+        """
+        runs = self.runs.get(partition, ())
+        at = bisect_right(runs, old, key=lambda run: run.old) - 1
+        if at >= 0 and old < runs[at].old + runs[at].count:
+            return runs[at].new + old - runs[at].old
+        return runs[at + 1].new if at + 1 < len(runs) else None
+
+
+class _Reading:
+    """Reads the whole lines of a map; a last one that is torn is left out."""
+
+    def __init__(self, path: Path) -> None:
+        self.whole = 0
+        """How many bytes the lines read so far have."""
+        self._path = path
+        self._lines = self._whole_lines()
+        self._last: dict[int, tuple[int, int]] = {}
+        """Of each partition the old and the new offset that come next at the earliest."""
+
+    def head(self) -> MapHead | None:
+        """Read the first line; None where there is not even that. Raises ConfigurationError."""
+        for line in self._lines:
+            try:
+                head = _HEAD.validate_json(line)
+            except ValidationError as error:
+                raise self._broken("this is no offset map") from error
+            if head.format_version != FORMAT_VERSION:
+                raise self._broken(f"version {head.format_version} of an offset map is not known here: upgrade")
+            self.whole += len(line)
+            self._last = {number: (0, start) for number, start in head.starts.items()}
+            return head
+        return None
+
+    def runs(self) -> Iterator[MappedRun]:
+        """Yield the other lines. Raises ConfigurationError for one that does not go on from those before it."""
+        for line in self._lines:
+            try:
+                run = _RUN.validate_json(line)
+            except ValidationError as error:
+                raise self._broken("this is no line of an offset map") from error
+            old, new = self._last.get(run.partition, (0, -1))
+            if run.count < 1 or run.old < old or run.new != new:
+                raise self._broken(f"{run} does not follow the lines before it")
+            self._last[run.partition] = run.old + run.count, run.new + run.count
+            self.whole += len(line)
+            yield run
+
+    def _whole_lines(self) -> Iterator[bytes]:
+        with self._path.open("rb") as file:
+            while line := file.readline(MOST_BYTES_IN_A_LINE):
+                if not line.endswith(b"\n"):
+                    return
+                yield line
+
+    def _broken(self, reason: str) -> ConfigurationError:
+        return ConfigurationError(f"{self._path}: at byte {self.whole}: {reason}")
+
+
+def _check_same(path: Path, found: MapHead, head: MapHead) -> None:
+    if (found.source, found.target) != (head.source, head.target):
+        raise ConfigurationError(
+            f"{path} is the map of another restore ({_told(found)}) than this one ({_told(head)}): name another file"
+        )
+
+
+def _told(head: MapHead) -> str:
+    return ", ".join(f"{name} {value}" for part in (head.source, head.target) for name, value in part.items() if value)
+
+
+def _lock(file: BinaryIO, path: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ConfigurationError(f"{path}: another restore is writing this map: wait for it") from error
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())

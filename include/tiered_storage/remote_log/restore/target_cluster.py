@@ -1,0 +1,179 @@
+"""The running cluster that a topic is restored into, as confluent-kafka reaches it.
+
+Its import takes a tenth of a second and a C library: import this module only where a cluster is meant.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
+
+from tiered_storage.errors import ConfigurationError, TargetClusterError
+from tiered_storage.kafka_log.kafka_uuid import encode_uuid
+from tiered_storage.kafka_log.record import Record
+
+ANSWER_SECONDS = 30
+DELIVERY_SECONDS = 120
+QUEUED_KIB = 64 << 10
+LARGEST_MESSAGE = 1_000_000_000
+RECORDS_AT_ONCE = 1000
+_MOMENT_SECONDS = 0.05
+
+OnDelivery = Callable[[Any, Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTopic:
+    """A topic of the cluster, and its settings by Kafka's names."""
+
+    cluster_id: str
+    topic_id: str
+    name: str
+    partitions: int
+    settings: Mapping[str, str]
+
+    @property
+    def stamps_records(self) -> bool:
+        """Whether the broker puts its own time in the place of the producers'."""
+        return self.settings.get("message.timestamp.type") == "LogAppendTime"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetCluster:
+    """The cluster behind `bootstrap_servers`; `properties` are librdkafka's, as for rights and encryption.
+
+    Methods raise TargetClusterError.
+    """
+
+    bootstrap_servers: str
+    properties: Mapping[str, str]
+
+    def topic(self, name: str) -> TargetTopic:
+        """Look a topic up; it is not created. Raises ConfigurationError where it does not exist."""
+        admin = AdminClient(self._with({}))
+        with _asked(f"{self.bootstrap_servers}: topic {name}"):
+            cluster_id = admin.describe_cluster(request_timeout=ANSWER_SECONDS).result(ANSWER_SECONDS).cluster_id
+            try:
+                found = admin.describe_topics(TopicCollection([name]), request_timeout=ANSWER_SECONDS)[name].result(
+                    ANSWER_SECONDS
+                )
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+                raise ConfigurationError(
+                    f"{self.bootstrap_servers} has no topic {name}: create it first, with as many partitions as the "
+                    "topic had and the settings that it is to have"
+                ) from error
+            resource = ConfigResource(ConfigResource.Type.TOPIC, name)
+            entries = admin.describe_configs([resource], request_timeout=ANSWER_SECONDS)[resource].result(
+                ANSWER_SECONDS
+            )
+        most, least = found.topic_id.get_most_significant_bits(), found.topic_id.get_least_significant_bits()
+        topic_id = encode_uuid(struct.pack(">qq", most, least))
+        settings = {key: str(entry.value) for key, entry in entries.items() if entry.value is not None}
+        return TargetTopic(cluster_id, topic_id, name, len(found.partitions), settings)
+
+    def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, tuple[int, int]]:
+        """Return the first offset of each partition, and the one behind its last record."""
+        with _asked(f"{self.bootstrap_servers}: the ends of {topic}"), self._consumer() as consumer:
+            return {
+                number: consumer.get_watermark_offsets(TopicPartition(topic, number), ANSWER_SECONDS, cached=False)
+                for number in partitions
+            }
+
+    def producer(self, compression: str) -> Any:
+        """Open an idempotent producer: what it sends is there once, and in its order, or it says that it failed."""
+        settings: dict[str, str | int | bool] = {
+            "enable.idempotence": True,
+            "acks": "all",
+            "compression.type": compression,
+            "linger.ms": 20,
+            "message.timeout.ms": DELIVERY_SECONDS * 1000,
+            "message.max.bytes": LARGEST_MESSAGE,
+            "queue.buffering.max.kbytes": QUEUED_KIB,
+        }
+        with _asked(f"{self.bootstrap_servers}: a producer"):
+            return Producer(self._with(settings))
+
+    def records(self, topic: str, partition: int, first: int, end: int) -> Iterator[Record]:
+        """Yield the records from offset `first` to `end` (exclusive), whoever wrote them."""
+        if first >= end:
+            return
+        with _asked(f"{self.bootstrap_servers}: {topic}-{partition}"), self._consumer() as consumer:
+            consumer.assign([TopicPartition(topic, partition, first)])
+            silent_from = time.monotonic()
+            while time.monotonic() < silent_from + ANSWER_SECONDS:
+                # It waits for so many messages, and as long as it may: more than a moment would be lost at the end.
+                messages = consumer.consume(RECORDS_AT_ONCE, _MOMENT_SECONDS)
+                for message in messages:
+                    if message.error() is not None and message.error().code() != KafkaError._PARTITION_EOF:
+                        raise KafkaException(message.error())
+                    if message.error() is not None or message.offset() >= end:
+                        return
+                    headers = tuple(message.headers() or ())
+                    yield Record(message.offset(), message.timestamp()[1], message.key(), message.value(), headers)
+                if messages:
+                    silent_from = time.monotonic()
+        raise TargetClusterError(f"{self.bootstrap_servers}: {topic}-{partition} gave nothing for {ANSWER_SECONDS} s")
+
+    @contextmanager
+    def _consumer(self) -> Iterator[Any]:
+        consumer = Consumer(
+            self._with(
+                {
+                    "group.id": "remote-log-restore",
+                    "enable.auto.commit": False,
+                    "enable.partition.eof": True,
+                    "auto.offset.reset": "error",
+                    "isolation.level": "read_uncommitted",
+                    "check.crcs": True,
+                }
+            )
+        )
+        try:
+            yield consumer
+        finally:
+            consumer.close()
+
+    def _with(self, settings: Mapping[str, str | int | bool]) -> dict[str, str | int | float | bool]:
+        return {**self.properties, "bootstrap.servers": self.bootstrap_servers, **settings}
+
+
+def read_client_properties(path: Path) -> dict[str, str]:
+    """Return the `name=value` lines of a file; blank ones and those that begin with # are left out.
+
+    Raises ConfigurationError, which shows no value: they may be secrets.
+    """
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: the client's properties cannot be read: {error}") from error
+    properties: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, equals, value = line.partition("=")
+        if not equals or not name.strip():
+            raise ConfigurationError(f"{path}: line {number} is not name=value")
+        properties[name.strip()] = value.strip()
+    return properties
+
+
+@contextmanager
+def _asked(what: str) -> Iterator[None]:
+    """Make what the client raises one of our errors."""
+    try:
+        yield
+    except KafkaException as error:
+        told = error.args[0].str() if error.args and isinstance(error.args[0], KafkaError) else str(error)
+        raise TargetClusterError(f"{what}: {told}") from error
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"{what}: the client refuses its properties: {error}") from error

@@ -1,0 +1,95 @@
+"""The fields of the DAGs' forms, each checked before a run begins, and the templates by which operators take them.
+
+A field is named as the argument that it is for. Operators read no form by themselves: in a DAG of somebody else's they
+take plain arguments.
+"""
+
+from __future__ import annotations
+
+from airflow.sdk import Param
+
+from tiered_storage_airflow.topic_choice import TOPICS, TOPICS_VARIABLE
+
+PARTITIONS = "{{ params.partitions or '' }}"
+DRY_RUN = "{{ params.dry_run }}"
+MAX_SEGMENTS = "{{ params.max_segments or '' }}"
+SETTINGS = "{{ params.settings | tojson }}"
+MUST_MATCH = "{{ 'true' if params.topics or params.partitions else 'false' }}"
+"""A person who fills in what matches nothing wants to know; a schedule goes on until there is something."""
+
+COMMON = {"settings": SETTINGS, "topics": TOPICS, "partitions": PARTITIONS, "must_match": MUST_MATCH}
+"""For default_args: what the operators of a DAG with the fields of `common_params` take from its form."""
+
+_PARTITIONS_PATTERN = r"^$|^\d{1,10}(-\d{1,10})?( *, *\d{1,10}(-\d{1,10})?)*$"
+_TOPIC_PATTERN = r"^[A-Za-z0-9._-]{1,249}$"
+
+
+def common_params() -> dict[str, Param]:
+    """Return the fields that every DAG over partitions has."""
+    return {"topics": topics_param(), "partitions": partitions_param(), "settings": settings_param()}
+
+
+def topics_param() -> Param:
+    """Return the field Topics: a regular expression, or nothing."""
+    return Param(
+        None,
+        type=["null", "string"],
+        maxLength=10_000,
+        title="Topics",
+        description=(
+            f"A regular expression over topic names; empty: the Airflow Variable {TOPICS_VARIABLE}, or else all."
+        ),
+    )
+
+
+def partitions_param() -> Param:
+    """Return the field Partitions: numbers and ranges, or nothing."""
+    return Param(
+        None,
+        type=["null", "string"],
+        pattern=_PARTITIONS_PATTERN,
+        title="Partitions",
+        description="Numbers of partitions, such as 0,2-4; empty: all.",
+    )
+
+
+def dry_run_param(title: str, *, default: bool = False) -> Param:
+    """Return the switch that lets a run only show its plan."""
+    return Param(default, type="boolean", title=title)
+
+
+def max_segments_param() -> Param:
+    """Return the field for the most segments of a run."""
+    return Param(
+        None,
+        type=["null", "integer"],
+        minimum=1,
+        title="At most so many segments",
+        description="Empty: copy.max.segments.per.run of the settings. The following runs take the rest.",
+    )
+
+
+def settings_param() -> Param:
+    """Return the field Settings: properties that go over all others for one run."""
+    return Param({}, type="object", title="Settings", description="Properties by name, for this run only.")
+
+
+def topic_param() -> Param:
+    """Return the field for the name of one topic, which has to be filled in."""
+    return Param("", type="string", pattern=_TOPIC_PATTERN, title="Topic", description="One topic, by its name.")
+
+
+def reason_param(title: str, description: str) -> Param:
+    """Return a field for words that are kept."""
+    return Param("", type="string", maxLength=1000, title=title, description=description)
+
+
+def word_param(name: str, description: str) -> Param:
+    """Return a field for one word, number, path or address, or nothing."""
+    return Param(
+        None,
+        type=["null", "string"],
+        maxLength=4096,
+        title=name.replace("_", " ").capitalize(),
+        description=description,
+    )

@@ -1,0 +1,135 @@
+"""Operators that hold the store against the metadata: the quick audit, in the task, and the deep one, by Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from tiered_storage_airflow.operators.spark_groups import SPARK_JOBS, SparkGroupsOperator
+from tiered_storage_airflow.run_scope import is_switched_on, selected
+from tiered_storage_airflow.run_summary import summarize
+from tiered_storage_airflow.run_time import run_folder
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from tiered_storage.remote_log.audit_job import AuditJob
+    from tiered_storage.remote_log.audit_report import AuditReport
+    from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+    from tiered_storage.remote_log.selection import Selection
+
+AUDIT_JOB = SPARK_JOBS / "audit_segments.py"
+MOST_ANOMALIES_SHOWN = 20
+"""So many fit into a message; the report has them all."""
+
+
+class VerifySegmentsOperator(SparkGroupsOperator):
+    """Audit the remote log: references, contiguity, sizes; and where `deep`, every batch, index and checksum.
+
+    The quick part is done in the task. What a deep audit reads is read by Spark, unless it is so little that Spark's
+    start takes longer. It fails, without a retry, for every anomaly, and for segments that could not be read.
+
+    :param topics: a regular expression over whole topic names
+    :param partitions: numbers of partitions, such as 0,2-4; empty: all
+    :param must_match: whether it is an error when no partition that is known matches
+    :param deep: read every byte back
+    """
+
+    template_fields: Sequence[str] = (
+        *SparkGroupsOperator.template_fields, "topics", "partitions", "must_match", "deep",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        topics: str = ".*",
+        partitions: str | None = None,
+        must_match: bool | str = True,
+        deep: bool | str = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.topics = topics
+        self.partitions = partitions
+        self.must_match = must_match
+        self.deep = deep
+
+    def execute(self, context: Context) -> str:  # type: ignore[override]
+        """Audit; returns the report's path."""
+        from tiered_storage.remote_log.audit_report import AuditReport
+
+        deep = is_switched_on(self.deep, "deep")
+        with self.opened() as remote_log:
+            selection = selected(remote_log, self.topics, self.partitions, self.must_match)
+            report = remote_log.checks.audit(selection)
+            if deep:
+                job = self._read_all(context, remote_log, selection, report)
+                report = remote_log.checks.conclude_deep_audit(report, job, selection)
+            path = audit_path(context)
+            remote_log.work.write(path, [report], AuditReport)
+            _summarize(remote_log, context, self.log, report)
+        _show(report, self.log)
+        fail_for(report, path)
+        return path
+
+    def _read_all(
+        self, context: Context, remote_log: RemoteLogManager, selection: Selection, quick: AuditReport
+    ) -> AuditJob:
+        from tiered_storage.remote_log.job_progress import JobSize
+        from tiered_storage.remote_log.rate_limit import RateLimit
+
+        folder = f"runs/{run_folder(context)}/{context['ti'].try_number}"
+        job = remote_log.checks.write_audit_job(folder, selection)
+        if job.groups <= 1:
+            limit = RateLimit(remote_log.settings.audit_worker_bytes_per_second)
+            for number in range(job.groups):
+                job.run_group(number, remote_log.storage, limit)
+            return job
+
+        def has_results() -> bool:
+            return any(outcome.failure is None for outcome in job.outcomes())
+
+        with self.watch(remote_log, job.files, JobSize(job.groups, quick.segments, quick.size)) as watch:
+            self.submit(context, remote_log, job.files, AUDIT_JOB, watch, has_results)
+        self.log.info("in the end: %s", watch.progress)
+        return job
+
+
+def audit_path(context: Context) -> str:
+    """Return where in the work area a run's audit report is."""
+    return f"runs/{run_folder(context)}/audit.jsonl"
+
+
+def _show(report: AuditReport, log: Any) -> None:
+    log.info("%d segments, %d objects, %d bytes audited", report.segments, report.objects, report.size)
+    for notice in report.notices:
+        log.warning("%s", notice)
+
+
+def _summarize(remote_log: Any, context: Context, log: Any, report: AuditReport) -> None:
+    summarize(
+        remote_log,
+        context,
+        log,
+        segments=report.segments,
+        objects=report.objects,
+        bytes=report.size,
+        anomalies=report.anomaly_count,
+        unreferenced=report.unreferenced,
+        unread=report.unread,
+    )
+
+
+def fail_for(report: AuditReport, path: str) -> None:
+    """Raise AirflowFailException where the report, kept at `path`, names anomalies, or not all could be read."""
+    if not report.anomalies and not report.unread:
+        return
+    shown = report.anomalies[:MOST_ANOMALIES_SHOWN]
+    unread = f", {report.unread} segments could not be read" if report.unread else ""
+    raise AirflowFailException(
+        f"{report.anomaly_count} anomalies{unread} (report: {path}): "
+        + "; ".join(f"{anomaly.kind.value} {anomaly.what}: {anomaly.message}" for anomaly in shown)
+        + ("; …" if len(shown) < report.anomaly_count else "")
+    )

@@ -1,0 +1,144 @@
+"""Operators that end the life of what a person names: a topic, or records of a partition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import SkipMixin, XComArg
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
+from tiered_storage_airflow.run_scope import is_switched_on
+from tiered_storage_airflow.run_summary import summarize
+from tiered_storage_airflow.run_time import lease_owner, run_folder
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class PlanTopicDeletionOperator(RemoteLogOperator, SkipMixin):
+    """Plan the deletion of everything remote of one life of a topic; what is local stays.
+
+    Returns the plan's path; a dry run skips everything behind it.
+
+    :param topic: the topic's exact name
+    :param topic_id: which life of the topic, where it had several
+    :param dry_run: only show the plan
+    """
+
+    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "topic", "topic_id", "is_dry_run")
+
+    def __init__(self, *, topic: str, topic_id: str | None = None, dry_run: bool | str = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.topic = topic
+        self.topic_id = topic_id
+        self.is_dry_run = dry_run
+
+    def execute(self, context: Context) -> str:
+        """Find the topic's life and all that is remote of it. Fails where it may not be deleted."""
+        from tiered_storage.remote_log.topic_deletion import TopicDeletionPlan
+
+        only_show = is_switched_on(self.is_dry_run, "dry_run")
+        with self.opened() as remote_log:
+            plan = remote_log.deletions.plan_topic_deletion(self.topic, self.topic_id or None)
+            path = f"runs/{run_folder(context)}/topic-deletion.jsonl"
+            remote_log.work.write(path, [plan], TopicDeletionPlan)
+            for one in plan.partitions:
+                self.log.info("would go: %s: %d segments, %d bytes", one.topic_id_partition, one.segments, one.size)
+            summarize(
+                remote_log,
+                context,
+                self.log,
+                topic=self.topic,
+                topic_id=plan.topic_id,
+                partitions=len(plan.partitions),
+                segments=sum(one.segments for one in plan.partitions),
+                bytes=sum(one.size for one in plan.partitions),
+            )
+        if only_show:
+            self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
+        return path
+
+
+class MarkTopicDeletedOperator(RemoteLogOperator):
+    """Mark a topic's life for deletion: readers see no more of it, and the next runs of expiry delete it.
+
+    There is no way back.
+
+    :param plan: what PlanTopicDeletionOperator returned
+    :param topic: the topic's exact name
+    :param confirmation: the same once more, as a person typed it
+    """
+
+    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "plan", "topic", "confirmation")
+
+    def __init__(self, *, plan: str | XComArg, topic: str, confirmation: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
+        self.topic = topic
+        self.confirmation = confirmation
+
+    def execute(self, context: Context) -> None:
+        """Mark; fail, to be tried again, for partitions that somebody else works on."""
+        from tiered_storage.remote_log.topic_deletion import TopicDeletionPlan
+
+        if self.confirmation != self.topic:
+            raise AirflowFailException(
+                f"nothing was deleted: the confirmation is {self.confirmation!r}, and has to be the topic's name, "
+                f"{self.topic!r}, once more"
+            )
+        with self.opened() as remote_log:
+            [plan] = remote_log.work.read(self.plan, TopicDeletionPlan)
+            marked, left = remote_log.deletions.mark_topic_deleted(plan, lease_owner(context))
+        self.log.info("marked %d partitions; the next runs of expire_remote_segments delete them", len(marked))
+        if left:
+            raise AirflowException("not marked: " + "; ".join(f"{one.partition}: {one.message}" for one in left))
+
+
+class PlanRecordDeletionOperator(RemoteLogOperator, SkipMixin):
+    """Plan the deletion of a partition's records before an offset, in both tiers.
+
+    Returns the plan's path, for MarkDeletedOperator; a dry run, and a plan with nothing in it, skips everything behind.
+
+    :param topic: the topic's exact name
+    :param partition: the partition's number
+    :param before: the first offset that stays; -1: the end of what is stable
+    :param dry_run: only show the plan
+    """
+
+    template_fields: Sequence[str] = (
+        *RemoteLogOperator.template_fields, "topic", "partition", "before", "is_dry_run",
+    )  # fmt: skip
+
+    def __init__(
+        self, *, topic: str, partition: int | str, before: int | str, dry_run: bool | str = True, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.topic = topic
+        self.partition = partition
+        self.before = before
+        self.is_dry_run = dry_run
+
+    def execute(self, context: Context) -> str:
+        """Plan. Fails where the offset is outside of what the partition has, or remote deletion is not allowed."""
+        from tiered_storage.remote_log.expiry import ExpiryPlan
+
+        only_show = is_switched_on(self.is_dry_run, "dry_run")
+        with self.opened() as remote_log:
+            partition = remote_log.find_partition(self.topic, int(self.partition))
+            plan = remote_log.deletions.plan_record_deletion(partition, int(self.before))
+            path = f"runs/{run_folder(context)}/expiry.jsonl"
+            remote_log.work.write(path, [] if plan is None else [plan], ExpiryPlan)
+            summarize(
+                remote_log,
+                context,
+                self.log,
+                partition=str(partition),
+                new_log_start="as it is" if plan is None else plan.new_log_start,
+                segments=0 if plan is None else len(plan.segments),
+                bytes=0 if plan is None else plan.size,
+            )
+        if only_show or plan is None:
+            self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
+        return path

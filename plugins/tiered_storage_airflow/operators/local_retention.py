@@ -1,0 +1,146 @@
+"""Operators that trim local logs: plan, and remove what the plan names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import SkipMixin, XComArg
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, SelectingOperator
+from tiered_storage_airflow.run_scope import is_switched_on
+from tiered_storage_airflow.run_summary import summarize
+from tiered_storage_airflow.run_time import run_folder, run_now
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from tiered_storage.remote_log.copy_plan import Finding
+
+
+class PlanLocalRetentionOperator(SelectingOperator, SkipMixin):
+    """Plan which local segments are past local retention and safe in the remote tier, where deletion is allowed.
+
+    A run that asset events started looks at the partitions that each event names, with that event's now; any other
+    run, and an event that a person created, looks at all, with the wall clock. Returns the plan's path; a dry run skips
+    everything behind it.
+
+    :param dry_run: only show the plan
+    """
+
+    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "is_dry_run")
+
+    def __init__(self, *, dry_run: bool | str = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.is_dry_run = dry_run
+
+    def execute(self, context: Context) -> str:
+        """Plan, event by event; of a partition that two events name, the one that takes more."""
+        from tiered_storage.remote_log.copy_plan import Finding
+        from tiered_storage.remote_log.local_retention import LocalRetentionPlan
+        from tiered_storage.remote_log.model import TopicIdPartition
+
+        only_show = is_switched_on(self.is_dry_run, "dry_run")
+        furthest: dict[TopicIdPartition, LocalRetentionPlan] = {}
+        unreadable: dict[str, Finding] = {}
+        with self.opened() as remote_log:
+            selection = self.selection(remote_log)
+            for now, partitions in _occasions(context):
+                plans, left_alone = remote_log.deletions.plan_local_retention(selection, now, partitions)
+                unreadable.update((finding.partition, finding) for finding in left_alone)
+                for plan in plans:
+                    known = furthest.get(plan.topic_id_partition)
+                    if known is None or plan.new_local_start > known.new_local_start:
+                        furthest[plan.topic_id_partition] = plan
+            path = f"runs/{run_folder(context)}/retention.jsonl"
+            remote_log.work.write(path, furthest.values(), LocalRetentionPlan)
+            remote_log.work.write(left_alone_path(path), unreadable.values(), Finding)
+            summarize(
+                remote_log,
+                context,
+                self.log,
+                partitions=sum(bool(plan.segments) for plan in furthest.values()),
+                segments=sum(len(plan.segments) for plan in furthest.values()),
+                bytes=sum(plan.size for plan in furthest.values()),
+                held_back=sum(plan.held_back is not None for plan in furthest.values()),
+                left_alone=len(unreadable),
+            )
+        self._show(furthest.values(), unreadable.values())
+        if only_show:
+            _fail_for(unreadable.values(), "cannot be trimmed")
+            self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
+        return path
+
+    def _show(self, plans: Any, unreadable: Any) -> None:
+        for plan in plans:
+            self.log.info(
+                "past local retention: %s before offset %d: %d segments, %d bytes",
+                plan.topic_id_partition, plan.new_local_start, len(plan.segments), plan.size,
+            )  # fmt: skip
+            if plan.held_back:
+                self.log.warning("%s: %s", plan.topic_id_partition, plan.held_back)
+        for finding in unreadable:
+            self.log.warning("%s is left alone: %s", finding.partition, finding.message)
+
+
+class TrimLocalLogsOperator(RemoteLogOperator):
+    """Remove the local segments that a plan names, as far as it still holds; fail at the end for what it could not.
+
+    :param plan: what PlanLocalRetentionOperator returned
+    """
+
+    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "plan")
+
+    def __init__(self, *, plan: str | XComArg, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
+
+    def execute(self, context: Context) -> None:
+        """Trim partition by partition; one that cannot be trimmed holds up no other."""
+        from tiered_storage.remote_log.copy_plan import Finding
+        from tiered_storage.remote_log.local_retention import LocalRetentionPlan
+
+        with self.opened() as remote_log:
+            plans = remote_log.work.read(self.plan, LocalRetentionPlan)
+            left_alone = remote_log.work.read_if_there(left_alone_path(self.plan), Finding)
+            report = remote_log.deletions.enforce_local_retention(plans)
+            failures = [*left_alone, *report.failures]
+            summarize(
+                remote_log,
+                context,
+                self.log,
+                trimmed_partitions=len(report.trimmed),
+                trimmed_segments=sum(len(plan.segments) for plan in report.trimmed),
+                trimmed_bytes=sum(plan.size for plan in report.trimmed),
+                failed=len(failures),
+            )
+        self.log.info("trimmed %d partitions", len(report.trimmed))
+        if report.stopped:
+            raise AirflowFailException(report.stopped)
+        _fail_for(failures, "not trimmed")
+
+
+def left_alone_path(plan_path: str) -> str:
+    """Return where the plan at `plan_path` says which partitions it had to leave alone."""
+    return plan_path.removesuffix(".jsonl") + ".left.jsonl"
+
+
+def _occasions(context: Context) -> list[tuple[int, frozenset[str] | None]]:
+    from tiered_storage.clock import wall_clock
+
+    events = [event for events in (context.get("triggering_asset_events") or {}).values() for event in events]
+    announced = [event.extra for event in events if {"now", "partitions"} <= event.extra.keys()]
+    now = run_now(context, wall_clock())
+    # Whoever may create an event must not be able to make anything older than it is.
+    occasions: list[tuple[int, frozenset[str] | None]] = [
+        (min(int(extra["now"]), now), frozenset(extra["partitions"])) for extra in announced
+    ]
+    if len(announced) < len(events) or not events:
+        occasions.append((now, None))
+    return occasions
+
+
+def _fail_for(findings: Any, introduction: str) -> None:
+    if failures := [f"{finding.partition}: {finding.message}" for finding in findings]:
+        raise AirflowException(f"{introduction}: " + "; ".join(failures))

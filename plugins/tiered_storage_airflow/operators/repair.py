@@ -1,0 +1,134 @@
+"""Operators that mend what an audit found, as far as nothing has to be guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import SkipMixin, XComArg
+from airflow.sdk.exceptions import AirflowFailException
+
+from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, SelectingOperator
+from tiered_storage_airflow.run_scope import is_switched_on
+from tiered_storage_airflow.run_summary import summarize
+from tiered_storage_airflow.run_time import lease_owner, run_folder
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from tiered_storage.remote_log.copy_plan import Finding
+    from tiered_storage.remote_log.repair_plan import RepairPlan
+
+
+class PlanRepairOperator(SelectingOperator, SkipMixin):
+    """Audit, and plan what of the anomalies can be mended: by copying anew, and by removing what copies left over.
+
+    Returns the path of the plan's copies, for CopySegmentsOperator. A dry run, and a plan with nothing in it, skips
+    everything behind; where all that is wrong is left to a person, it fails.
+
+    :param deep: look for what is wrong by a deep audit, in this task
+    :param dry_run: only show the plan
+    """
+
+    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "deep", "is_dry_run")
+
+    def __init__(self, *, deep: bool | str = False, dry_run: bool | str = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.deep = deep
+        self.is_dry_run = dry_run
+
+    def execute(self, context: Context) -> str:
+        """Audit and plan; what a person has to decide is told as a warning."""
+        from tiered_storage.remote_log.copy_plan import CopyPlan
+        from tiered_storage.remote_log.repair_plan import RepairPlan
+
+        only_show = is_switched_on(self.is_dry_run, "dry_run")
+        deep = is_switched_on(self.deep, "deep")
+        with self.opened() as remote_log:
+            selection = self.selection(remote_log)
+            found = remote_log.checks.audit(selection, deep=deep)
+            plan = remote_log.repairs.plan(found, selection)
+            folder = f"runs/{run_folder(context)}"
+            remote_log.work.write(repair_path(context), [plan], RepairPlan)
+            remote_log.work.write(f"{folder}/plan.jsonl", [plan.copies], CopyPlan)
+            summarize(
+                remote_log,
+                context,
+                self.log,
+                anomalies=found.anomaly_count,
+                copies=len(plan.copies.segments),
+                segments_to_end=len(plan.replaced),
+                leftovers=sum(len(leftovers.names) for leftovers in plan.leftovers),
+                left_to_a_person=len(plan.advice),
+            )
+        self._show(plan)
+        if only_show or plan.is_empty:
+            if plan.advice and not only_show:
+                raise AirflowFailException(_for_a_person(plan.advice))
+            self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
+        return f"{folder}/plan.jsonl"
+
+    def _show(self, plan: RepairPlan) -> None:
+        for segment in plan.copies.segments:
+            self.log.info(
+                "copy anew: %s offsets %d to %d",
+                segment.topic_id_partition, segment.base_offset, segment.end_offset,
+            )  # fmt: skip
+        for damaged in plan.replaced:
+            self.log.info("end: %s", damaged.segment_id)
+        for leftovers in plan.leftovers:
+            for name in leftovers.names:
+                self.log.info("remove: %s", name)
+        for finding in plan.advice:
+            self.log.warning("left to a person: %s %s", finding.partition, finding.message)
+
+
+class FinishRepairOperator(RemoteLogOperator):
+    """End the damaged segments that copies replace by now, and remove leftovers; fail for what is left to a person.
+
+    :param copies: what PlanRepairOperator returned, or anything else that comes behind it
+    """
+
+    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "copies")
+
+    def __init__(self, *, copies: str | XComArg, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.copies: str = copies  # type: ignore[assignment]  # Airflow puts the value in before execute
+
+    def execute(self, context: Context) -> None:
+        """Carry out what is left of the plan, as far as it still holds."""
+        from dataclasses import replace
+
+        from tiered_storage.remote_log.copy_commit import CommitReport
+        from tiered_storage.remote_log.copy_plan import CopyPlan
+        from tiered_storage.remote_log.repair_plan import RepairPlan
+
+        def nothing_more(_: CopyPlan) -> CommitReport:
+            return CommitReport((), (), (), (), retriable=True)
+
+        with self.opened() as remote_log:
+            [plan] = remote_log.work.read(repair_path(context), RepairPlan)
+            copied = replace(plan, copies=replace(plan.copies, segments=()))
+            report = remote_log.repairs.carry_out(copied, lease_owner(context), nothing_more)
+            summarize(
+                remote_log,
+                context,
+                self.log,
+                ended_segments=len(report.retired),
+                removed_objects=len(report.removed),
+                failed=len(report.failures),
+                left_to_a_person=len(plan.advice),
+            )
+        if troubles := [*report.failures, *plan.advice]:
+            raise AirflowFailException(_for_a_person(troubles))
+
+
+def _for_a_person(findings: Sequence[Finding]) -> str:
+    return f"{len(findings)} anomalies need a person: " + "; ".join(
+        f"{finding.partition}: {finding.message}" for finding in findings
+    )
+
+
+def repair_path(context: Context) -> str:
+    """Return where in the work area a run's repair plan is."""
+    return f"runs/{run_folder(context)}/repair.jsonl"

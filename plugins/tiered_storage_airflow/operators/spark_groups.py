@@ -1,0 +1,106 @@
+"""What operators share that let Spark run a job in groups: how it is submitted, watched, and ended where it hangs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
+
+from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook, store_environment
+from tiered_storage_airflow.links import ReportLink
+from tiered_storage_airflow.run_scope import Overrides, opened_remote_log
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from tiered_storage.remote_log.copy_messages import CopyFailure
+    from tiered_storage.remote_log.job_groups import JobFolder
+    from tiered_storage.remote_log.job_progress import JobSize, JobWatch, Progress
+    from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+
+SPARK_JOBS = Path(__file__).parents[3] / "spark_jobs"
+JOB_STUB = SPARK_JOBS / "job_stub.py"
+
+
+class SparkGroupsOperator(SparkSubmitOperator):
+    """Base of operators that let Spark run a job in groups, wherever the Spark connection points.
+
+    Workers never touch the metadata store. The task's log tells every half minute how far the job is. One that moves
+    no byte for copy.stuck.after.ms is ended.
+
+    :param conn_id: the Spark connection
+    :param settings: properties by name that go over the file and the environment: a mapping, or its JSON
+    :param remote_storage_conn_id: the connection with the store's endpoint and secrets
+    """
+
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "settings")
+    operator_extra_links = (ReportLink(),)
+
+    def __init__(
+        self,
+        *,
+        conn_id: str = "spark_default",
+        settings: Overrides = None,
+        remote_storage_conn_id: str = RemoteStorageHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(conn_id=conn_id, durable=False, **kwargs)
+        self.settings = settings
+        self.remote_storage_conn_id = remote_storage_conn_id
+
+    def opened(self) -> AbstractContextManager[RemoteLogManager]:
+        """Open the remote log for a `with`; see opened_remote_log."""
+        return opened_remote_log(self.settings, self.remote_storage_conn_id)
+
+    def watch(self, remote_log: RemoteLogManager, job: JobFolder, size: JobSize) -> JobWatch:
+        """Return what watches the job while it runs, for a `with`."""
+        from tiered_storage.remote_log.job_progress import JobWatch
+
+        def say(progress: Progress) -> None:
+            self.log.info("so far: %s", progress)
+
+        stuck_after_ms = remote_log.settings.copy_stuck_after_ms
+        return JobWatch(job, size, stuck_after_ms=stuck_after_ms, say=say, on_stuck=self.on_kill)
+
+    def submit(
+        self,
+        context: Context,
+        remote_log: RemoteLogManager,
+        job: JobFolder,
+        application: Path,
+        watch: JobWatch,
+        has_results: Callable[[], bool],
+    ) -> CopyFailure | None:
+        """Let Spark run `application` for the job's groups; return why that was given up, None where it was not.
+
+        Where Spark fails on the way, or the time is up, what has results goes on: a backlog of hours gets smaller.
+        Raises what Spark's operator raises, and CopyStuckError, where there is none.
+        """
+        from tiered_storage.errors import CopyStuckError
+        from tiered_storage.library_archive import build_library_archive
+
+        with TemporaryDirectory(prefix="remote-log-submit-") as submitted, store_environment(remote_log.options):
+            self.application = str(application)
+            self.name = f"{application.stem} {job.folder}"
+            self.py_files = f"{build_library_archive(Path(submitted))},{JOB_STUB}"
+            self.application_args = ["--work-url", remote_log.work.url, "--job", job.folder]
+            # A lost worker's segments are planned anew, under new ids: two attempts must never write the same object.
+            self.conf = {**(self.conf or {}), "spark.task.maxFailures": "1", "spark.speculation": "false"}
+            try:
+                # The store's secrets not by env_vars: on YARN and Kubernetes the hook makes arguments of them.
+                super().execute(context)
+            # RuntimeError where the hook only tracks a driver.
+            except (AirflowException, RuntimeError, AirflowTaskTimeout) as error:
+                if isinstance(error, AirflowTaskTimeout):
+                    self.on_kill()
+                if not has_results():
+                    if watch.stuck is not None:
+                        raise CopyStuckError(watch.stuck.message) from error
+                    raise
+                self.log.warning("Spark failed; what it left results of is committed all the same: %s", error)
+        return watch.stuck

@@ -1,0 +1,48 @@
+"""What Airflow is told of this package as of one of its providers: a connection type of its own, with its form.
+
+Airflow finds it by the entry point `apache_airflow_provider` of the installed package; it imports neither hooks nor
+operators to show the form.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+CONNECTION_TYPE = "remote_storage"
+
+
+def provider_info() -> dict[str, Any]:
+    """Return the description, in the format of Airflow's provider_info.schema.json."""
+    return {
+        "package-name": "remote-log",
+        "name": "Remote Log",
+        "description": "Kafka tiered storage run from Airflow, with PySpark as its data pipeline",
+        "connection-types": [
+            {
+                "connection-type": CONNECTION_TYPE,
+                "hook-class-name": "tiered_storage_airflow.hooks.remote_storage.RemoteStorageHook",
+                "hook-name": "Remote storage (Remote Log)",
+                "ui-field-behaviour": {
+                    "hidden-fields": ["host", "port", "schema", "extra"],
+                    "relabeling": {"login": "Access key ID", "password": "Secret access key"},
+                    "placeholders": {"login": "empty: the standard chain of AWS (environment, profile, instance)"},
+                },
+                "conn-fields": {
+                    "endpoint_url": _text(
+                        "Endpoint", "The address of an S3 API that is not Amazon's, such as https://minio.example:9000"
+                    ),
+                    "region_name": _text("Region", "The bucket's region, such as eu-central-1"),
+                    "aws_session_token": {
+                        "label": "Session token",
+                        "description": "Only for temporary keys",
+                        "schema": {"type": ["string", "null"], "format": "password"},
+                    },
+                },
+            }
+        ],
+        "extra-links": ["tiered_storage_airflow.links.ReportLink"],
+    }
+
+
+def _text(label: str, description: str) -> dict[str, Any]:
+    return {"label": label, "description": description, "schema": {"type": ["string", "null"]}}

@@ -1,0 +1,70 @@
+"""The application that the API server mounts at /remote-log: reports of runs, for whoever may see the run's DAG.
+
+Nothing here is answered without a login; core's own checks decide. It only reads, and only below `runs/` of the work
+area: the folder is computed from the ids of DAG and run, the file's name is one of a listing.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import requires_access_dag, requires_authenticated
+from fastapi import Depends, FastAPI, HTTPException, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse
+
+from tiered_storage_airflow.read_service.run_report import MOST_BYTES_SHOWN, report_page
+from tiered_storage_airflow.run_time import folder_name
+
+if TYPE_CHECKING:
+    from tiered_storage.remote_log.work_area import WorkArea
+
+_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'", "Cache-Control": "no-store"}
+
+
+def read_service() -> FastAPI:
+    """Return the application."""
+    app = FastAPI(
+        title="Remote Log",
+        dependencies=[Depends(requires_authenticated())],
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+    )
+
+    @app.get(
+        "/dags/{dag_id}/runs/{run_id:path}",
+        dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.RUN))],
+    )
+    def run_report(dag_id: str, run_id: str, file: str | None = None) -> Response:
+        return _answer(dag_id, run_id, file)
+
+    return app
+
+
+def _answer(dag_id: str, run_id: str, file: str | None) -> Response:
+    from tiered_storage.errors import TieredStorageError  # noqa: PLC0415 - loaded with the first request
+
+    folder = f"runs/{folder_name(dag_id, run_id)}"
+    try:
+        with closing(_work_area()) as work:
+            names = sorted(work.names(folder))
+            if not names:
+                raise HTTPException(404, f"the run {run_id} of {dag_id} has left nothing in the work area (yet)")
+            if file is None:
+                return HTMLResponse(report_page(dag_id, run_id, work, folder, names), headers=_HEADERS)
+            if file not in names:
+                raise HTTPException(404, f"the run {run_id} of {dag_id} has no file {file}")
+            return PlainTextResponse(work.content(f"{folder}/{file}", MOST_BYTES_SHOWN), headers=_HEADERS)
+    except TieredStorageError as error:
+        raise HTTPException(503 if error.retriable else 502, str(error)) from error
+
+
+def _work_area() -> WorkArea:
+    from tiered_storage.remote_log.remote_log_parts import open_work_area  # noqa: PLC0415 - as above
+    from tiered_storage.settings import load_settings  # noqa: PLC0415
+    from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook  # noqa: PLC0415
+
+    settings = load_settings()
+    return open_work_area(settings, RemoteStorageHook().options(settings))

@@ -1,0 +1,16 @@
+"""Read the segments of one deep audit back and check every byte, a group of partitions in each task."""
+
+from __future__ import annotations
+
+from job_stub import run_groups
+
+
+def audit(work_url: str, job: str, group: int) -> int:
+    from tiered_storage.remote_log.audit_worker import run_audit_group
+
+    return run_audit_group(work_url, job, group)
+
+
+if __name__ == "__main__":
+    segments, groups = run_groups(__doc__, audit)
+    print(f"read {segments} segments in {groups} groups")  # noqa: T201 - the driver's log is what Airflow shows

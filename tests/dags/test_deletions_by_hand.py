@@ -1,0 +1,60 @@
+"""The DAGs by which a person deletes: a topic, or records of a partition."""
+
+from __future__ import annotations
+
+from support.airflow_home import AirflowHome
+from support.tiered_site import TIERED, TieredSite, partition, topic_id
+
+DELETABLE = {**TIERED, "remote.deletion.allowed": True, "retention.ms": -1}
+
+
+def test_a_topic_is_deleted_once_its_name_was_confirmed_and_the_next_expiry_takes_its_objects(
+    airflow: AirflowHome, site: TieredSite
+) -> None:
+    site.write_logs({"orders-0": 2, "orders-1": 1, "payments-0": 1})
+    site.configure({"orders": DELETABLE, "payments": DELETABLE})
+    site.copy()
+    site.configure({"orders": {**DELETABLE, "remote.storage.enable": False}, "payments": DELETABLE})
+    with site.open() as remote_log:
+        remote_log.topics.put(remote_log.decided_topic(partition("orders-0")))
+
+    shown = airflow.run("delete_topic", {"topic": "orders"})
+    assert shown.state == "success", shown.messages
+    assert shown.tasks == {"plan": "success", "mark_deleted": "skipped"}
+    assert "would go: orders-0: 2 segments, 2402 bytes" in shown.log
+    assert f"topic id: {topic_id('orders')}" in shown.log
+    unconfirmed = airflow.run("delete_topic", {"topic": "orders", "dry_run": False, "confirmation": "order"})
+    assert unconfirmed.state == "failed"
+    assert "nothing was deleted: the confirmation is 'order'" in unconfirmed.messages
+    assert [len(site.segments(name)) for name in ("orders-0", "orders-1", "payments-0")] == [2, 1, 1]
+
+    done = airflow.run("delete_topic", {"topic": "orders", "dry_run": False, "confirmation": "orders"})
+    assert done.state == "success", done.messages
+    assert airflow.run("expire_remote_segments").state == "success"
+    assert [len(site.segments(name)) for name in ("orders-0", "orders-1", "payments-0")] == [0, 0, 1]
+    assert site.local("orders-0") == [0, 10, 20]
+    nobody = airflow.run("delete_topic", {"topic": "nobody"})
+    assert nobody.state == "failed"
+    assert "nobody" in nobody.messages
+
+
+def test_records_before_an_offset_go_and_an_offset_beyond_the_log_is_refused(
+    airflow: AirflowHome, site: TieredSite
+) -> None:
+    site.write_logs({"orders-0": 3})
+    site.configure({"orders": DELETABLE})
+    site.copy()
+    shown = airflow.run("delete_records", {"topic": "orders", "partition": 0, "before": 20})
+    assert shown.state == "success", shown.messages
+    assert "partition: orders-0, new log start: 20, segments: 2, bytes: 2,402" in shown.log
+    assert site.finished("orders-0") == [0, 10, 20]
+    beyond = airflow.run("delete_records", {"topic": "orders", "partition": 0, "before": 1000, "dry_run": False})
+    assert beyond.state == "failed"
+    assert site.finished("orders-0") == [0, 10, 20]
+
+    done = airflow.run("delete_records", {"topic": "orders", "partition": 0, "before": 20, "dry_run": False})
+    assert done.state == "success", done.messages
+    assert airflow.run("expire_remote_segments").state == "success"
+    assert [segment.start_offset for segment in site.segments("orders-0")] == [20]
+    with site.open() as remote_log:
+        assert remote_log.segments.log_start_offset(partition("orders-0")) == 20

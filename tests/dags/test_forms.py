@@ -1,0 +1,102 @@
+"""What the forms take, and what runs make of it; what cannot be meant never deletes anything."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.sdk.exceptions import ParamValidationError
+
+from support.airflow_home import AirflowHome
+from support.tiered_site import TIERED, TieredSite
+
+if TYPE_CHECKING:
+    from support.spark_in_process import SparkInProcess
+
+DELETABLE = {**TIERED, "local.deletion.allowed": True, "remote.deletion.allowed": True}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "is_taken"),
+    [
+        ("partitions", None, True),
+        ("partitions", "", True),
+        ("partitions", "0", True),
+        ("partitions", "0,2-4, 7", True),
+        ("partitions", "0,", False),
+        ("partitions", "-1", False),
+        ("partitions", "all", False),
+        ("max_segments", None, True),
+        ("max_segments", 1, True),
+        ("max_segments", 0, False),
+        ("max_segments", "many", False),
+        ("dry_run", True, True),
+        ("dry_run", "yes", False),
+        ("topics", "orders|payments", True),
+        ("topics", 7, False),
+        ("settings", {"copy.window.bytes": 65536}, True),
+        ("settings", "none", False),
+    ],
+)
+def test_a_field_takes_what_can_be_meant(airflow: AirflowHome, field: str, value: Any, is_taken: bool) -> None:
+    param = airflow.dag("copy_segments").params.get_param(field)
+    if is_taken:
+        assert param.resolve(value) == value
+        return
+    with pytest.raises(ParamValidationError):
+        param.resolve(value)
+
+
+def test_partitions_and_a_limit_narrow_a_copy_and_its_summary_says_what_was_done(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
+) -> None:
+    site.write_logs({"orders-0": 3, "orders-1": 3, "orders-2": 3})
+    site.configure({"orders": TIERED})
+    run = airflow.run("copy_segments", {"topics": "orders", "partitions": "0,2-9", "max_segments": 4})
+    assert run.state == "success", run.messages
+    assert [site.finished(f"orders-{number}") for number in range(3)] == [[0, 10], [], [0, 10]]
+    assert "summary: due segments: 4, due bytes: 4,804, refused: 0, unreadable: 0" in run.log
+    assert (
+        "summary: begun segments: 4, committed segments: 4, committed bytes: 4,804, partitions: 2, "
+        "failed partitions: none"
+    ) in run.log
+    [summary] = site.state.rglob("summary.json")
+    assert str(summary.relative_to(site.state / "work")) in airflow.rendered(run)
+
+
+@pytest.mark.parametrize(
+    "dag_id", ["copy_segments", "enforce_local_retention", "expire_remote_segments", "audit_remote_log"]
+)
+def test_a_form_that_matches_nothing_is_red_says_so_and_deletes_nothing(
+    airflow: AirflowHome, site: TieredSite, dag_id: str
+) -> None:
+    site.write_logs({"orders-0": 2})
+    site.configure({"orders": {**DELETABLE, "local.retention.bytes": 1, "retention.bytes": 1}})
+    site.copy()
+    for form in ({"topics": "oders"}, {"partitions": "7"}):
+        run = airflow.run(dag_id, form)
+        assert run.state == "failed"
+        assert "no partition in log.dirs or in the remote log matches" in run.messages
+        assert len(next(iter(run.errors.values()))) == 1  # no second try could mend it
+    broken = airflow.run(dag_id, {"topics": "orders("})
+    assert broken.state == "failed"
+    assert "is not a regular expression" in broken.messages
+    assert (site.local("orders-0"), site.finished("orders-0")) == ([0, 10, 20], [0, 10])
+
+
+def test_deletion_obeys_topics_and_partitions(airflow: AirflowHome, site: TieredSite, spark: SparkInProcess) -> None:
+    site.write_logs({"orders-0": 2, "orders-1": 2, "payments-0": 2})
+    expiring = {**DELETABLE, "retention.bytes": 1}
+    site.configure({"orders": expiring, "payments": expiring})
+    site.copy()
+    with site.open() as remote_log:
+        from tiered_storage.clock import wall_clock
+        from tiered_storage.remote_log.selection import EVERYTHING
+
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, wall_clock())
+        remote_log.deletions.mark_expired(plans, "somebody else")
+    run = airflow.run("expire_remote_segments", {"topics": "orders", "partitions": "1"})
+    assert run.state == "success", run.messages
+    assert [len(site.segments(name)) for name in ("orders-0", "orders-1", "payments-0")] == [2, 0, 2]
+    assert airflow.run("expire_remote_segments").state == "success"
+    assert [len(site.segments(name)) for name in ("orders-0", "orders-1", "payments-0")] == [0, 0, 0]

@@ -1,0 +1,46 @@
+"""The DAG that mends what an audit finds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from support.airflow_home import AirflowHome
+from support.tiered_site import TIERED, TieredSite
+
+if TYPE_CHECKING:
+    from support.spark_in_process import SparkInProcess
+
+DELETABLE = {**TIERED, "local.deletion.allowed": True, "remote.deletion.allowed": True, "retention.ms": -1}
+
+
+def test_what_is_missing_is_copied_anew_and_what_is_local_nowhere_is_left_to_a_person(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
+) -> None:
+    site.write_logs({"orders-0": 3})
+    site.configure({"orders": DELETABLE})
+    site.copy()
+    missing = sorted(site.state.rglob("orders-*/0/*.log"))[1]
+    missing.unlink()
+    assert airflow.run("audit_remote_log").state == "failed"
+
+    shown = airflow.run("repair_remote_log")
+    assert shown.state == "success", shown.messages
+    assert set(shown.tasks.values()) == {"success", "skipped"}
+    assert "copy anew: orders-0 offsets 10 to 19" in shown.log
+    assert spark.submitted == []
+
+    done = airflow.run("repair_remote_log", {"dry_run": False})
+    assert done.state == "success", done.messages
+    assert [job.application.rpartition("/")[2] for job in spark.submitted] == ["copy_segments.py"]
+    assert site.finished("orders-0") == [0, 10, 20]
+    assert airflow.run("expire_remote_segments").state == "success"
+    clean = airflow.run("audit_remote_log", {"deep": True})
+    assert clean.state == "success", clean.messages
+
+    (site.logs / "orders-0" / "00000000000000000000.log").rename(site.root / "away")
+    min(site.state.rglob("orders-*/0/*.log")).unlink()
+    lost = airflow.run("repair_remote_log", {"dry_run": False})
+    assert lost.state == "failed"
+    assert "1 anomalies need a person: orders-0: " in lost.messages
+    assert lost.tasks["copy"] == "upstream_failed"
+    assert site.finished("orders-0") == [0, 10, 20]

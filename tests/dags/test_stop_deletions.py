@@ -1,0 +1,31 @@
+"""The DAG that stops all deletions, and lets them go on."""
+
+from __future__ import annotations
+
+from support.airflow_home import AirflowHome
+from support.tiered_site import TIERED, TieredSite
+
+DELETABLE = {**TIERED, "local.deletion.allowed": True, "remote.deletion.allowed": True}
+
+
+def test_while_deletions_are_stopped_nothing_goes_and_runs_that_would_delete_say_why(
+    airflow: AirflowHome, site: TieredSite
+) -> None:
+    site.write_logs({"orders-0": 2})
+    site.configure({"orders": {**DELETABLE, "local.retention.bytes": 1, "retention.bytes": 1}})
+    site.copy()
+    stopped = airflow.run("stop_deletions", {"reason": "the audit looks odd"})
+    assert stopped.state == "success"
+    for dag_id in ("enforce_local_retention", "expire_remote_segments"):
+        run = airflow.run(dag_id)
+        assert run.state == "failed"
+        assert "the audit looks odd" in run.messages + run.log
+    assert (site.local("orders-0"), site.finished("orders-0")) == ([0, 10, 20], [0, 10])
+
+    lifted = airflow.run("stop_deletions", {"lift": True})
+    assert lifted.state == "success"
+    assert "deletions are allowed again" in lifted.log
+    assert airflow.run("enforce_local_retention").state == "success"
+    assert site.local("orders-0") == [20]
+    assert airflow.run("expire_remote_segments").state == "success"
+    assert site.segments("orders-0") == []

@@ -1,0 +1,210 @@
+"""What is lost comes back: metadata from the store alone, damaged objects from the local log; and nothing is invented.
+
+Scenarios 33 and 34 of the remote log.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.command_line import CommandResult, run_on
+from support.metadata_stores import DELETING, ManualClock, a_step
+from support.remote_logs import (
+    ORDERS_0,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    assert_clean,
+    cut,
+    flip_bit,
+    held_by,
+    offsets_read,
+    segments_of,
+)
+from tiered_storage.errors import LeaseLostError, StoreMismatchError, TieredStorageError
+from tiered_storage.remote_log.coverage import finished
+
+DAYS = 10**10
+
+PARTITIONS = {("clicks", 0): 2, ("orders", 0): 3, ("orders", 1): 1}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> RemoteLogFiles:
+    """Copied segments of three partitions; by the clock of the library their objects are old."""
+    files = a_copied_remote_log(tmp_path, PARTITIONS)
+    files.clock = ManualClock(time.time_ns() // 1_000_000 + DAYS)
+    return files
+
+
+def metadata_files(files: RemoteLogFiles) -> list[Path]:
+    return sorted(files.root.glob("state/remote_log_metadata.db*"))
+
+
+def everything_that_is_asked(files: RemoteLogFiles) -> list[object]:
+    """Return what the commands that look say, and every record of every partition."""
+    said: list[object] = [run_on(files, "segments", "--json").rows, run_on(files, "plan", "--json").document]
+    for topic, number in PARTITIONS:
+        said.append(run_on(files, "read", topic, number, "--max-records", 1000, "--json").out)
+    return said
+
+
+# ------------------------------------------------------------------------------ 33: the metadata are lost
+
+
+def test_metadata_that_are_lost_are_made_anew_from_the_store_with_the_same_answers(files: RemoteLogFiles) -> None:
+    before = everything_that_is_asked(files)
+    with files.open() as remote_log:
+        zombie = held_by(remote_log, "a run of before")
+    kept = files.root / "old.db"
+    shutil.copy(files.root / "state" / "remote_log_metadata.db", kept)
+    for path in metadata_files(files):
+        path.unlink()
+
+    rebuilt = run_on(files, "rebuild-metadata", "--json")
+    assert (rebuilt.exit_code, rebuilt.rows[0]["segments"]) == (0, 6)
+
+    assert everything_that_is_asked(files) == before
+    with files.open() as remote_log:
+        assert_clean(remote_log)
+        with pytest.raises(LeaseLostError):
+            remote_log.segments.advance_log_start_offset(ORDERS_0, 10, zombie)
+    assert run_on(files, "expire", "--json").exit_code == 0
+    assert len(files.objects(".log")) == 6
+
+    files.properties["rlmm.config.url"] = f"sqlite:///{kept}"
+    with files.open() as remote_log, pytest.raises(StoreMismatchError):
+        remote_log.bind_store()
+
+
+def test_copying_goes_on_after_metadata_were_made_anew(files: RemoteLogFiles) -> None:
+    files.append(4)
+    for path in metadata_files(files):
+        path.unlink()
+    assert run_on(files, "rebuild-metadata").exit_code == 0
+
+    assert [row["start_offset"] for row in run_on(files, "copy", "--json").rows] == [30, 40]
+    with files.open() as remote_log:
+        assert_clean(remote_log)
+
+
+# ------------------------------------------------------------------------------ 34: six kinds of anomaly, local or gone
+
+
+def of_second_segment(files: RemoteLogFiles, suffix: str) -> Path:
+    return next(path for path in files.objects(suffix) if "/orders-" in str(path) and f"{10:020}-" in path.name)
+
+
+def missing(files: RemoteLogFiles) -> None:
+    of_second_segment(files, ".log").unlink()
+
+
+def wrong_size(files: RemoteLogFiles) -> None:
+    cut(of_second_segment(files, ".log"), 100)
+
+
+def wrong_checksum(files: RemoteLogFiles) -> None:
+    flip_bit(of_second_segment(files, ".log"), 100)
+
+
+def unreferenced(files: RemoteLogFiles) -> None:
+    path = of_second_segment(files, ".log")
+    path.with_name(path.name + ".0123456789abcdef.tmp").write_bytes(b"half")
+
+
+def trim_locally(files: RemoteLogFiles, segments: int) -> None:
+    """Let the oldest local segments of orders-0 be gone, as after local retention."""
+    for base in range(0, 10 * segments, 10):
+        for path in files.partition_directory().glob(f"{base:020}.*"):
+            path.unlink()
+
+
+def kinds(result: CommandResult) -> list[str]:
+    return [row["kind"] for row in result.rows]
+
+
+DAMAGES = pytest.mark.parametrize(
+    ("damage", "kind"),
+    [(missing, "missing object"), (wrong_size, "wrong size"), (wrong_checksum, "wrong checksum")],
+)
+
+
+@DAMAGES
+def test_a_damaged_object_is_named_and_made_good_from_the_local_log(
+    files: RemoteLogFiles, damage: Callable[[RemoteLogFiles], None], kind: str
+) -> None:
+    damage(files)
+
+    assert kind in kinds(run_on(files, "audit", "--deep", "--json"))
+    assert run_on(files, "repair", "--deep").exit_code == 0
+    assert run_on(files, "audit", "--deep").exit_code == 0
+    trim_locally(files, 3)
+    with files.open() as remote_log:
+        assert offsets_read(remote_log, 0) == list(range(35))
+        assert_clean(remote_log)
+
+
+@DAMAGES
+def test_a_damaged_object_whose_local_segment_is_gone_is_named_and_left_and_reads_say_so(
+    files: RemoteLogFiles, damage: Callable[[RemoteLogFiles], None], kind: str
+) -> None:
+    trim_locally(files, 2)
+    damage(files)
+    before = {path: path.read_bytes() for path in files.objects()}
+
+    assert kind in kinds(run_on(files, "audit", "--deep", "--json"))
+    left = run_on(files, "repair", "--deep", "--json")
+    assert (left.exit_code, left.rows) == (1, [])
+    assert "offsets 10 to 19 are damaged in the store" in left.document["troubles"][0]["message"]
+    assert {path: path.read_bytes() for path in files.objects()} == before
+    with files.open() as remote_log:
+        assert offsets_read(remote_log, 20) == list(range(20, 35))
+        with pytest.raises(TieredStorageError, match="00000000000000000010-"):
+            offsets_read(remote_log, 10)
+
+
+def test_a_gap_is_filled_from_the_local_log_or_left_where_that_is_gone(files: RemoteLogFiles) -> None:
+    with files.open() as remote_log:
+        segment = segments_of(remote_log)[1]
+    _forget(files, segment.segment_id.id)
+    assert "gap" in kinds(run_on(files, "audit", "--json"))
+    assert run_on(files, "repair").exit_code == 0
+    with files.open() as remote_log:
+        assert_clean(remote_log)
+        segment = finished(segments_of(remote_log))[1]
+    _forget(files, segment.segment_id.id)
+    trim_locally(files, 2)
+
+    left = run_on(files, "repair", "--json")
+    assert (left.exit_code, left.rows) == (1, [])
+    assert "offsets 10 to 19 are in no segment" in left.document["troubles"][0]["message"]
+
+
+def test_leftovers_go_and_what_nobody_knows_stays(files: RemoteLogFiles) -> None:
+    unreferenced(files)
+    unknown = of_second_segment(files, ".log").with_name(f"{99:020}-{'A' * 22}.log")
+    unknown.write_bytes(b"?")
+    files.properties["remote.log.orphan.grace.ms"] = 1000
+    files.properties["lease.duration.ms"] = 1000
+    time.sleep(1.2)
+
+    assert kinds(run_on(files, "audit", "--json")) == ["unreferenced object"] * 2
+    done = run_on(files, "repair", "--json")
+    assert [row["action"] for row in done.rows] == ["removed"]
+    assert (done.exit_code, done.document["anomalies"], unknown.exists()) == (1, 1, True)
+    unknown.unlink()
+    with files.open() as remote_log:
+        assert_clean(remote_log)
+
+
+def _forget(files: RemoteLogFiles, segment_id: str) -> None:
+    """Mark a segment for deletion behind everybody's back."""
+    with files.open() as remote_log:
+        [segment] = [each for each in segments_of(remote_log) if each.segment_id.id == segment_id]
+        lease = held_by(remote_log, "somebody")
+        remote_log.segments.update_remote_log_segment_metadata(a_step(segment, DELETING), lease)
+        remote_log.leases.release(lease)

@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.remote_logs import (
+    CLUSTER_ID,
+    ORDERS_0,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    assert_clean,
+    begin,
+    carry_out,
+    copy,
+    flip_bit,
+    held_by,
+    offsets_read,
+    partition_of,
+    ranges,
+    segments_of,
+    topic_id,
+)
+from tiered_storage.errors import (
+    ConfigurationError,
+    LeaseLostError,
+    OffsetOutOfRangeError,
+    RemoteStorageError,
+    StoreMismatchError,
+)
+from tiered_storage.remote_log.metadata_rebuild import FENCING_JUMP, RebuildReport
+from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.remote_log_parts import store_options
+from tiered_storage.remote_log.remote_log_rebuild import rebuild_metadata
+from tiered_storage.remote_log.selection import EVERYTHING
+from tiered_storage.remote_log.storage.partition_document import PartitionDocument, PartitionDocuments
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+
+TWO = {("clicks", 0): 1, ("orders", 0): 3}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> RemoteLogFiles:
+    return a_copied_remote_log(tmp_path, TWO)
+
+
+def lose_metadata(files: RemoteLogFiles) -> Path:
+    """Move the metadata away, as if they were lost; return where a copy of them is."""
+    kept = files.root / "old.db"
+    for path in files.root.glob("state/remote_log_metadata.db*"):
+        if path.suffix == ".db":
+            shutil.copy(path, kept)
+        path.unlink()
+    return kept
+
+
+def rebuilt(files: RemoteLogFiles, **options: Any) -> RebuildReport:
+    settings = files.settings()
+    return rebuild_metadata(settings, store_options(settings, {}), files.clock, **options)
+
+
+def answers(remote_log: RemoteLogManager, partition: TopicIdPartition = ORDERS_0) -> dict[str, Any]:
+    """Return what anybody can ask of a partition's metadata."""
+    segments = remote_log.segments
+    found = [segments.remote_log_segment_metadata(partition, offset, 0) for offset in range(-1, 45)]
+    return {
+        "by offset": [each and _plain(each) for each in found],
+        "by epoch": [segments.highest_offset_for_epoch(partition, epoch) for epoch in range(-1, 3)],
+        "listed": [_plain(each) for each in segments_of(remote_log, partition)],
+        "state": segments.partition_state(partition),
+        "log start": segments.log_start_offset(partition),
+        "partitions": segments.list_partitions(),
+    }
+
+
+def _plain(segment: RemoteLogSegmentMetadata) -> tuple[object, ...]:
+    """Return a segment without when its copy ended and under which lease it began: the store does not tell."""
+    return (
+        segment.segment_id, segment.start_offset, segment.end_offset, segment.max_timestamp, segment.size,
+        segment.leader_epochs, segment.state, segment.broker_id, segment.custom_metadata,
+    )  # fmt: skip
+
+
+def test_all_answers_are_the_same_as_before(files: RemoteLogFiles) -> None:
+    partitions = (ORDERS_0, partition_of("clicks"))
+    with files.open() as remote_log:
+        before = [answers(remote_log, partition) for partition in partitions]
+    lose_metadata(files)
+    report = rebuilt(files)
+
+    assert (report.partitions, report.segments, report.unfinished, report.unreadable) == (2, 4, 0, ())
+    with files.open() as remote_log:
+        assert [answers(remote_log, partition) for partition in partitions] == before
+        assert_clean(remote_log)
+        files.append(2)
+        assert ranges(copy(remote_log).committed) == [(30, 39)]
+        assert_clean(remote_log)
+
+
+def test_a_dry_run_writes_nothing(files: RemoteLogFiles) -> None:
+    lose_metadata(files)
+    files.settings()
+    before = {path: path.read_bytes() for path in files.root.rglob("*") if path.is_file()}
+
+    assert rebuilt(files, dry_run=True).segments == 4
+    assert {path: path.read_bytes() for path in files.root.rglob("*") if path.is_file()} == before
+
+
+def test_what_expired_stays_so(files: RemoteLogFiles) -> None:
+    with files.open() as remote_log:
+        lease = held_by(remote_log, "test")
+        state = remote_log.segments.partition_state(ORDERS_0)
+        _documents(remote_log).write(
+            PartitionDocument(ORDERS_0, lease.fencing_number, PartitionState(10, state.lineage), files.clock.now)
+        )
+        remote_log.segments.advance_log_start_offset(ORDERS_0, 10, lease)
+        remote_log.leases.release(lease)
+    lose_metadata(files)
+    rebuilt(files)
+
+    with files.open() as remote_log:
+        assert remote_log.reader.log_start_offset(ORDERS_0) == 10
+        with pytest.raises(OffsetOutOfRangeError):
+            offsets_read(remote_log, 5)
+        assert offsets_read(remote_log, 10) == list(range(10, 35))
+
+
+def test_what_was_never_finished_is_marked_and_goes_in_the_ordinary_way(files: RemoteLogFiles) -> None:
+    files.append(2)
+    with files.open() as remote_log:
+        carry_out(remote_log, begin(remote_log))
+    marker = files.objects(".commit")[-1]
+    marker.unlink()
+    lose_metadata(files)
+
+    assert rebuilt(files).unfinished == 1
+    with files.open() as remote_log:
+        assert [segment.state for segment in segments_of(remote_log)] == [
+            *[SegmentState.COPY_SEGMENT_FINISHED] * 3, SegmentState.DELETE_SEGMENT_STARTED,
+        ]  # fmt: skip
+        assert remote_log.checks.audit().anomalies == ()
+        files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
+        assert len(remote_log.deletions.delete_marked("expire").deleted) == 1
+        assert len(files.objects(".log")) == 4
+        assert_clean(remote_log)
+
+
+def test_a_run_of_before_is_refused_whatever_it_still_does(files: RemoteLogFiles) -> None:
+    files.append(2)
+    with files.open() as remote_log:
+        zombie = held_by(remote_log, "a run of before")
+    lose_metadata(files)
+    rebuilt(files)
+
+    with files.open() as remote_log:
+        for _ in range(3):
+            with pytest.raises(LeaseLostError):
+                remote_log.segments.advance_log_start_offset(ORDERS_0, 30, zombie)
+            with pytest.raises(LeaseLostError):
+                remote_log.segments.put_lineage(ORDERS_0, (), zombie)
+            lease = held_by(remote_log, "a run of now")
+            assert lease.fencing_number > FENCING_JUMP
+            remote_log.leases.release(lease)
+
+
+def test_a_second_rebuild_goes_on_above_the_first(files: RemoteLogFiles) -> None:
+    numbers = []
+    for _ in range(2):
+        lose_metadata(files)
+        rebuilt(files)
+        with files.open() as remote_log:
+            lease = held_by(remote_log, "test")
+            numbers.append(lease.fencing_number)
+            remote_log.leases.release(lease)
+
+    assert numbers[1] - numbers[0] > FENCING_JUMP // 2
+
+
+def test_the_old_metadata_are_refused_afterwards(files: RemoteLogFiles) -> None:
+    kept = lose_metadata(files)
+    rebuilt(files)
+    files.properties["rlmm.config.url"] = f"sqlite:///{kept}"
+
+    with files.open() as remote_log, pytest.raises(StoreMismatchError):
+        remote_log.bind_store()
+
+
+def test_a_rebuild_that_fails_leaves_the_store_to_the_old_metadata(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = lose_metadata(files)
+    before = {path: path.read_bytes() for path in files.store.rglob("*") if path.is_file()}
+    with monkeypatch.context() as patched:
+
+        def fail(*_: object) -> None:
+            raise RemoteStorageError("down for a while")
+
+        patched.setattr(ObjectRemoteStorageManager, "read_metadata", fail)
+        with pytest.raises(RemoteStorageError):
+            rebuilt(files)
+
+    assert {path: path.read_bytes() for path in files.store.rglob("*") if path.is_file()} == before
+    assert not list(files.root.glob("state/remote_log_metadata.db*"))
+    files.properties["rlmm.config.url"] = f"sqlite:///{kept}"
+    with files.open() as remote_log:
+        remote_log.bind_store()
+        assert_clean(remote_log)
+
+
+def test_everything_that_deletes_is_off_afterwards_and_settings_are_those_of_the_file(files: RemoteLogFiles) -> None:
+    files.properties["topics"]["orders"]["retention.bytes"] = 1
+    lose_metadata(files)
+    rebuilt(files)
+
+    with files.open() as remote_log:
+        topic = remote_log.topics.get(CLUSTER_ID, topic_id("orders"))
+        assert topic is not None
+        assert (topic.local_deletion_allowed, topic.remote_deletion_allowed) == (False, False)
+        assert topic.remote_storage_enable
+        assert topic.properties["retention.bytes"] == "1"
+        assert remote_log.deletions.plan_expiry(EVERYTHING, files.clock.now)[0] == []
+
+
+def test_a_segment_that_cannot_be_known_is_told_and_hides_no_other(files: RemoteLogFiles) -> None:
+    broken = next(path for path in files.objects(".indexes") if "00000000000000000010-" in path.name)
+    flip_bit(broken, 100)
+    lose_metadata(files)
+    report = rebuilt(files)
+
+    assert report.segments == 3
+    assert "from offset 10 on, cannot be known" in report.unreadable[0].message
+    with files.open() as remote_log:
+        assert ranges(segments_of(remote_log)) == [(0, 9), (20, 29)]
+
+
+def test_a_partition_whose_document_is_broken_is_left_alone(files: RemoteLogFiles) -> None:
+    with files.open() as remote_log:
+        for path in files.store.rglob("orders-*/0/state/*.json"):
+            path.unlink()
+        _documents(remote_log).write(PartitionDocument(ORDERS_0, 7, PartitionState(10), files.clock.now))
+    [document] = files.store.rglob("orders-*/0/state/*.json")
+    document.write_bytes(b"{")
+    lose_metadata(files)
+    report = rebuilt(files)
+
+    assert "its document is broken" in report.unreadable[0].message
+    with files.open() as remote_log:
+        assert [str(partition) for partition in remote_log.segments.list_partitions()] == ["clicks-0"]
+
+
+def test_a_file_that_is_there_is_never_changed(files: RemoteLogFiles, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="never changes one"):
+        rebuilt(files)
+    other = tmp_path / "other.db"
+    rebuilt(files, into=other)
+
+    files.properties["rlmm.config.url"] = f"sqlite:///{other}"
+    with files.open() as remote_log:
+        assert_clean(remote_log)
+
+
+def test_an_empty_store_is_refused(files: RemoteLogFiles) -> None:
+    lose_metadata(files)
+    shutil.rmtree(files.store)
+
+    with pytest.raises(ConfigurationError, match="holds no partition"):
+        rebuilt(files)
+    assert not list(files.root.glob("state/remote_log_metadata.db*"))
+
+
+def _documents(remote_log: RemoteLogManager) -> PartitionDocuments:
+    assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
+    return remote_log.storage.partition_documents

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.remote_logs import a_remote_log
+from tiered_storage_airflow.read_service.run_report import report_page
+from tiered_storage_airflow.run_summary import RunSummary
+
+FOLDER = "runs/a-run"
+
+
+def test_whatever_ids_names_and_figures_say_is_shown_as_text(tmp_path: Path) -> None:
+    evil = "<script>alert('1')</script>"
+    with a_remote_log(tmp_path).open() as remote_log:
+        summary = RunSummary(evil, evil, evil, 1_700_000_000_000, {evil: evil, "failed": [evil], "bytes": 1_234_567})
+        remote_log.work.write(f"{FOLDER}/summary.json", [summary], RunSummary)
+        page = report_page(evil, evil, remote_log.work, FOLDER, ["summary.json", f"{evil}.jsonl"])
+    assert "<script" not in page
+    assert "1,234,567" in page
+    assert "2023-11-14 22:13:20 UTC" in page
+    assert "?file=%3Cscript%3E" in page
+
+
+def test_a_run_that_has_told_nothing_yet_has_a_page_too(tmp_path: Path) -> None:
+    with a_remote_log(tmp_path).open() as remote_log:
+        remote_log.work.write(f"{FOLDER}/1/job.json", [], RunSummary)
+        assert remote_log.work.names(FOLDER) == ["1/job.json"]
+        page = report_page("a_dag", "a run", remote_log.work, FOLDER, remote_log.work.names(FOLDER))
+        assert remote_log.work.names("runs/another") == []
+    assert "No task has told any figures yet" in page
+    assert "?file=1%2Fjob.json" in page
