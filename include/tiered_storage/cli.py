@@ -14,6 +14,7 @@ from tiered_storage import (
     __version__,
     cli_copy,
     cli_delete,
+    cli_doctor,
     cli_dump,
     cli_read,
     cli_repair,
@@ -39,6 +40,7 @@ app.command()(cli_repair.repair)
 app.command()(cli_repair.rebuild_metadata)
 app.command()(cli_restore.restore)
 app.command()(cli_dump.dump)
+app.command()(cli_doctor.doctor)
 app.add_typer(cli_topics.app, name="topics")
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from tiered_storage.cli_output import Output
+from tiered_storage.cli_plans import PlanOption, SavePlanOption, check_plan_options, read_plan, save_plan
 from tiered_storage.cli_progress import PROGRESS_SHOWN_SECONDS, leave_at_once, watched
 from tiered_storage.cli_session import (
     ConfigOption,
@@ -22,6 +23,7 @@ from tiered_storage.cli_session import (
     selected,
 )
 from tiered_storage.clock import wall_clock
+from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_job import CopyJob
@@ -29,6 +31,7 @@ from tiered_storage.remote_log.copy_plan import CopyPlan, Finding
 from tiered_storage.remote_log.copy_run import BegunCopy
 from tiered_storage.remote_log.expiry import ExpiryPlan
 from tiered_storage.remote_log.job_threads import JobThreads
+from tiered_storage.remote_log.local_retention import LocalRetentionPlan
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.selection import Selection
 
@@ -48,7 +51,7 @@ def plan(
     """Show which closed segments a copy would move, and what is left out and why. Changes nothing."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        selection = _selected(remote_log, topics, partitions, output)
+        selection = _selected(remote_log, topics, partitions)
         _show_plan(remote_log.plan_copy(selection, max_segments=max_segments), output)
 
 
@@ -64,7 +67,7 @@ def copy(
     """Copy closed segments to the remote tier and commit their metadata, in this process."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        selection = _selected(remote_log, topics, partitions, output)
+        selection = _selected(remote_log, topics, partitions)
         due = remote_log.plan_copy(selection, max_segments=max_segments)
         if dry_run:
             _show_plan(due, output)
@@ -92,17 +95,30 @@ def retain(
     topics: TopicsOption = ".*",
     partitions: PartitionsOption = None,
     dry_run: DryRunOption = False,
+    save_plan_to: SavePlanOption = None,
+    plan_file: PlanOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Remove local segments that are past local retention and safe in the remote tier, where deletion is allowed."""
+    check_plan_options(plan_file, save_plan_to, dry_run=dry_run, chosen=topics != ".*" or partitions is not None)
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        selection = _selected(remote_log, topics, partitions, output)
-        plans, troubles = remote_log.deletions.plan_local_retention(selection, wall_clock())
+        selection = _selected(remote_log, topics, partitions)
+        if plan_file is None:
+            plans, troubles = remote_log.deletions.plan_local_retention(selection, wall_clock())
+        else:
+            plans, troubles = read_plan(plan_file, LocalRetentionPlan), []
+        if save_plan_to is not None:
+            save_plan(save_plan_to, plans, LocalRetentionPlan)
         if not dry_run:
             report = remote_log.deletions.enforce_local_retention(plans)
-            plans = [plan for plan in plans if plan in report.trimmed or not plan.segments]
+            trimmed = {plan.topic_id_partition: plan for plan in report.trimmed}
+            plans = [
+                trimmed.get(plan.topic_id_partition, plan)
+                for plan in plans
+                if plan.topic_id_partition in trimmed or not plan.segments
+            ]
             troubles = [*troubles, *report.failures, *_stopped(report.stopped)]
     rows = [
         (str(each.topic_id_partition), each.new_local_start, len(each.segments), each.size, each.held_back)
@@ -122,15 +138,23 @@ def expire(
     topics: TopicsOption = ".*",
     partitions: PartitionsOption = None,
     dry_run: DryRunOption = False,
+    save_plan_to: SavePlanOption = None,
+    plan_file: PlanOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """End what is past total retention, where deletion is allowed, and clean up after unfinished copies."""
+    check_plan_options(plan_file, save_plan_to, dry_run=dry_run, chosen=topics != ".*" or partitions is not None)
     output = Output(as_json)
     owner = lease_owner("expire")
     with opened(config, output) as remote_log:
-        selection = _selected(remote_log, topics, partitions, output)
-        plans, troubles = remote_log.deletions.plan_expiry(selection, wall_clock())
+        selection = _selected(remote_log, topics, partitions)
+        if plan_file is None:
+            plans, troubles = remote_log.deletions.plan_expiry(selection, wall_clock())
+        else:
+            plans, troubles = read_plan(plan_file, ExpiryPlan), []
+        if save_plan_to is not None:
+            save_plan(save_plan_to, plans, ExpiryPlan)
         deleted = 0
         if not dry_run:
             done, left = remote_log.deletions.mark_expired(plans, owner)
@@ -147,11 +171,11 @@ def expire(
         raise typer.Exit(1)
 
 
-def _selected(remote_log: RemoteLogManager, topics: str, partitions: str | None, output: Output) -> Selection:
-    """Return the selection, and tell on standard error where it matches nothing that is known."""
+def _selected(remote_log: RemoteLogManager, topics: str, partitions: str | None) -> Selection:
+    """Return the selection. Raises ConfigurationError where it matches nothing that is known: it may be mistyped."""
     selection = selected(topics, partitions)
     if why := remote_log.checks.why_nothing_matches(selection):
-        output.say(f"note: {why}")
+        raise ConfigurationError(f"{why}; nothing was done")
     return selection
 
 

@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.aftermath import (
-    GRACE_MS,
-    LEASE_MS,
-    all_segments,
-    assert_readable,
-    assert_settled,
-    commit_jobs,
-    finished_ranges,
-    job_folders,
-    run,
-)
-from support.command_line import run_on
+from support.aftermath import assert_copy_completes
 from support.crash_points import Crash, CrashPoint
 from support.crash_site import CrashSite
 
@@ -55,28 +44,4 @@ def test_the_run_after_a_killed_copy_completes_and_nothing_is_left_of_the_dead_o
 ) -> None:
     files = site.new(PARTITIONS)
     site.programs.kill("copy", "--config", files.config, at=crash)
-    dead = job_folders(files)
-    with files.open() as remote_log:
-        assert_readable(remote_log)
-
-    early = run_on(files, "copy")
-    assert early.exit_code == 0 or "works on it until" in early.err
-
-    site.clock.move_by(LEASE_MS + 1)
-    run(files, "copy")
-    with files.open() as remote_log:
-        assert finished_ranges(remote_log) == ALL
-        before = all_segments(remote_log)
-        assert_readable(remote_log)
-
-    for report in commit_jobs(files, dead):
-        assert set(report.committed) <= set(before)
-    with files.open() as remote_log:
-        assert all_segments(remote_log) == before
-
-    objects = files.objects()
-    run(files, "expire")
-    assert files.objects() == objects
-    site.clock.move_by(GRACE_MS + 1)
-    run(files, "expire")
-    assert_settled(files)
+    assert_copy_completes(files, site.clock, ALL)

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from support.aftermath import LEASE_MS, assert_readable, assert_settled, finished_ranges, run
-from support.command_line import run_on
+from support.aftermath import (
+    LEASE_MS,
+    assert_expiry_completes,
+    assert_readable,
+    assert_settled,
+    assert_trim_completes,
+    finished_ranges,
+    run,
+)
 from support.crash_points import Crash, CrashPoint
 from support.crash_site import CrashSite
-from support.remote_logs import BATCH_BYTES, ENABLED, ORDERS_0, RemoteLogFiles, local_log, partition_of
+from support.remote_logs import BATCH_BYTES, ENABLED
 from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.remote_log.model import PartitionDeleteState
 
 PARTITIONS = {("orders", 0): 3, ("orders", 1): 3}
 KEEPS_ONE_SEGMENT = {"orders": {**ENABLED, "retention.bytes": 3 * BATCH_BYTES}}
@@ -19,14 +27,22 @@ LOCAL_FILES = 11
 
 EXPIRY_CRASHES = [
     *(Crash(CrashPoint.AFTER_ACQUIRE, nth) for nth in (1, 2, 3)),
+    *(Crash(CrashPoint.AFTER_DOCUMENT, nth) for nth in (1, 2)),
     *(Crash(CrashPoint.AFTER_LOG_START, nth) for nth in (1, 2)),
     *(Crash(CrashPoint.BEFORE_MARKED, nth) for nth in (1, 2)),
-    *(Crash(CrashPoint.AFTER_MARKED, nth) for nth in (1, 2, 4)),
+    *(Crash(CrashPoint.AFTER_MARKED, nth) for nth in (1, 2)),
     *(Crash(CrashPoint.BEFORE_RELEASE, nth) for nth in (1, 4)),
     Crash(CrashPoint.AFTER_RELEASE),
     *(Crash(CrashPoint.AFTER_OBJECT_GONE, nth) for nth in range(1, 8)),
     *(Crash(CrashPoint.BEFORE_DELETED, nth) for nth in (1, 2)),
-    *(Crash(CrashPoint.AFTER_DELETED, nth) for nth in (1, 4)),
+    *(Crash(CrashPoint.AFTER_DELETED, nth) for nth in (1, 2)),
+]
+TOPIC_CRASHES = [
+    *(Crash(CrashPoint.AFTER_DOCUMENT, nth) for nth in (1, 2)),
+    *(Crash(CrashPoint.AFTER_MARKED, nth) for nth in (1, 2)),
+    *(Crash(CrashPoint.AFTER_OBJECT_GONE, nth) for nth in (1, 4)),
+    *(Crash(CrashPoint.AFTER_DELETED, nth) for nth in (1, 2)),
+    *(Crash(CrashPoint.BEFORE_RELEASE, nth) for nth in (1, 2)),
 ]
 TRIM_CRASHES = [
     Crash(CrashPoint.BEFORE_LOCAL_FILE_GOES),
@@ -38,17 +54,36 @@ TRIM_CRASHES = [
 def test_what_a_killed_expiry_began_the_next_one_ends(site: CrashSite, crash: Crash) -> None:
     files = site.copied(PARTITIONS, topics=KEEPS_ONE_SEGMENT)
     site.programs.kill("expire", "--config", files.config, at=crash)
-    with files.open() as remote_log:
-        assert_readable(remote_log)
+    assert_expiry_completes(files, site.clock, [("orders-0", 20, 29), ("orders-1", 20, 29)])
 
-    early = run_on(files, "expire")
-    assert early.exit_code == 0 or "works on it until" in early.err
+
+@pytest.mark.parametrize("crash", TOPIC_CRASHES, ids=str)
+def test_what_a_killed_deletion_of_a_topic_began_the_next_one_ends(site: CrashSite, crash: Crash) -> None:
+    files = site.copied(PARTITIONS, topics={"orders": {**ENABLED, "remote.storage.enable": False}})
+    run(files, "delete-topic", "orders")
+    site.programs.kill("expire", "--config", files.config, at=crash)
 
     site.clock.move_by(LEASE_MS + 1)
     run(files, "expire")
     with files.open() as remote_log:
-        assert finished_ranges(remote_log) == [("orders-0", 20, 29), ("orders-1", 20, 29)]
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 20
+        states = remote_log.segments.partition_states()
+        assert {state.delete_state for state in states.values()} == {PartitionDeleteState.FINISHED}
+        assert files.objects() == []
+    assert_settled(files)
+
+
+@pytest.mark.parametrize("point", [CrashPoint.AFTER_ACQUIRE, CrashPoint.AFTER_DOCUMENT, CrashPoint.BEFORE_RELEASE])
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_topic_that_was_marked_by_half_is_marked_by_the_next_try(
+    site: CrashSite, point: CrashPoint, nth: int
+) -> None:
+    files = site.copied(PARTITIONS, topics={"orders": {**ENABLED, "remote.storage.enable": False}})
+    site.programs.kill("delete-topic", "orders", "--config", files.config, at=Crash(point, nth))
+
+    site.clock.move_by(LEASE_MS + 1)
+    run(files, "delete-topic", "orders")
+    run(files, "expire")
+    assert files.objects() == []
     assert_settled(files)
 
 
@@ -56,12 +91,7 @@ def test_what_a_killed_expiry_began_the_next_one_ends(site: CrashSite, crash: Cr
 def test_what_a_killed_trim_began_the_next_one_ends(site: CrashSite, crash: Crash) -> None:
     files = site.copied(PARTITIONS, topics=KEEPS_NOTHING_LOCAL)
     site.programs.kill("retain", "--config", files.config, at=crash)
-    with files.open() as remote_log:
-        assert_readable(remote_log)
-
-    run(files, "retain")
-    _assert_trimmed(files)
-    assert_settled(files)
+    assert_trim_completes(files, (0, 1), 30)
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3, 4, 6, LOCAL_FILES])
@@ -78,11 +108,3 @@ def test_a_broker_starts_on_what_a_killed_trim_left_and_all_goes_on(site: CrashS
     with files.open() as remote_log:
         assert [end for name, _, end in finished_ranges(remote_log) if name == "orders-0"] == [9, 19, 29, 39]
     assert_settled(files)
-
-
-def _assert_trimmed(files: RemoteLogFiles) -> None:
-    for number in (0, 1):
-        files_left = files.partition_directory(number=number).glob("0*")
-        assert min(int(path.stem) for path in files_left) == 30
-        with files.open() as remote_log:
-            assert local_log(remote_log, partition_of(number=number)).log_start_offset == 30

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +27,22 @@ from support.remote_logs import (
     begin,
     carry_out,
     copy,
+    segments_of,
     topic_id,
     unsynced,
 )
 from support.sudden_death import dies_at
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.audit_report import AnomalyKind
+from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_messages import CopyOutcome
+from tiered_storage.remote_log.copy_plan import CopyPlan
+from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.lineage import contradiction
 from tiered_storage.remote_log.model import PartitionDeleteState, TopicIdPartition
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.remote_log_parts import store_options
+from tiered_storage.remote_log.remote_log_rebuild import rebuild_metadata
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.object_names import partition_folder
 
@@ -250,6 +257,61 @@ class PartitionLives(RuleBasedStateMachine):
     def retention(self, *, local: int = -2, total: int = -1) -> None:
         topic = {**ENABLED, "local.retention.bytes": local, "retention.bytes": total}
         self.files.properties["topics"] = {"orders": topic}
+        with self.open() as remote_log:
+            self.allow_deletions(remote_log)
+
+    @rule(data=st.data())
+    def lose_an_object_and_repair(self, data: st.DataObject) -> None:
+        """What the leader still has is copied anew; what nobody has any more is put back, as a person would."""
+        lost = data.draw(
+            st.none() | st.sampled_from(self.objects_of_segments()) if self.objects_of_segments() else st.none()
+        )
+        if lost is None:
+            return
+        content = lost.read_bytes()
+        lost.unlink()
+        with unsynced(), self.open() as remote_log:
+            plan = remote_log.repairs.plan(remote_log.checks.audit(), EVERYTHING)
+            report = remote_log.repairs.carry_out(plan, "repair", lambda copies: self.copy_planned(remote_log, copies))
+            assert not report.failures, report.failures
+            if any(each.segment_id.id in lost.name for each in finished(segments_of(remote_log, self.partition))):
+                lost.write_bytes(content)
+            self.look(remote_log)
+
+    def objects_of_segments(self) -> list[Path]:
+        folder = self.files.store / partition_folder(self.partition)
+        return [path for path in self.files.objects() if path.parent == folder]
+
+    def copy_planned(self, remote_log: RemoteLogManager, copies: CopyPlan) -> CommitReport:
+        self.runs += 1
+        begun = remote_log.begin_copy(copies, "repair")
+        return remote_log.commit_copy(carry_out(remote_log, begun, f"runs/{self.runs}"))
+
+    @precondition(lambda self: self.files.objects())
+    @rule()
+    def lose_the_metadata(self) -> None:
+        """They are made anew from the store; runs go on, and zombies of before are refused."""
+        for path in self.root.glob("state/remote_log_metadata.db*"):
+            path.unlink()
+        settings = self.files.settings()
+        with unsynced():
+            report = rebuild_metadata(settings, store_options(settings, {}), self.files.clock)
+        assert report.unreadable == ()
+        with self.open() as remote_log:
+            self.allow_deletions(remote_log)
+        # A run that died had copied what it never committed: it is there again, and what lay before it may not be.
+        self.copy(None)
+
+    def allow_deletions(self, remote_log: RemoteLogManager) -> None:
+        """Decide anew what the settings file says: a decision in the metadata goes before it."""
+        properties = {name: str(value) for name, value in self.files.properties["topics"]["orders"].items()}
+        for topic in remote_log.topics.list():
+            kept = {
+                name: value for name, value in properties.items() if name.endswith(("retention.bytes", "retention.ms"))
+            }
+            remote_log.topics.put(
+                replace(topic, local_deletion_allowed=True, remote_deletion_allowed=True, properties=kept)
+            )
 
     @rule()
     def pass_time(self) -> None:
@@ -282,7 +344,9 @@ class PartitionLives(RuleBasedStateMachine):
                 self.pass_time()
                 assert not remote_log.deletions.delete_marked("clear up").failures
             for old in self.marked:
-                assert remote_log.segments.partition_state(old).delete_state is PartitionDeleteState.FINISHED
+                # None: the metadata were made anew since it was gone.
+                state = remote_log.segments.partition_state(old).delete_state
+                assert state in {PartitionDeleteState.FINISHED, None}
                 assert [path for path in (self.files.store / partition_folder(old)).rglob("*") if path.is_file()] == []
             report = remote_log.checks.audit(deep=True)
             # Replicas cut their logs into segments in places of their own.

@@ -5,6 +5,7 @@ That a broker starts from it is in tests/integration/test_real_kafka_takes_resto
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -148,7 +149,10 @@ def test_only_the_partitions_that_are_asked_for_come_back(files: RemoteLogFiles,
 
 
 def test_it_can_come_back_under_another_name(files: RemoteLogFiles, target: Path) -> None:
-    assert restore(files, target, "--as-topic", "found").exit_code == 0
+    unknown = restore(files, target, "--as-topic", "found")
+    assert "name the id that its cluster gave it by --as-topic-id" in unknown.document["message"]
+    result = restore(files, target, "--as-topic", "found", "--as-topic-id", random_uuid())
+    assert result.exit_code == 0, result.err
     assert records_in(target, 0, "found") == records(0, 30)
     assert restore(files, target, "--as-topic", "no/name").document["error"] == "ConfigurationError"
 
@@ -235,6 +239,26 @@ def test_an_empty_partition_of_a_topic_that_was_created_anew_is_taken_over(files
         # In its new life no leader and no producer came before.
         assert log.leader_epochs == (EpochEntry(0, 0),)
         assert log.producers == ()
+
+
+def test_a_cluster_that_does_not_know_the_topic_is_told_of(files: RemoteLogFiles, target: Path) -> None:
+    with LogDirectoryWriter.create(target, "another-cluster"):
+        pass
+    result = restore(files, target)
+    assert "is of cluster another-cluster, which does not know orders" in result.document["message"]
+    assert partitions_in(target) == []
+    assert restore(files, target, "--as-topic-id", topic_id("orders")).exit_code == 0
+
+
+def test_a_disk_that_refuses_is_told_of(files: RemoteLogFiles, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (target.parent / "file").touch()
+    below_a_file = restore(files, target.parent / "file" / "logs")
+    assert below_a_file.document["error"] == "InvalidLogDirectoryError"
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "statvfs", lambda _: os.statvfs_result((512, 512, 9, 3, 3, 0, 0, 0, 0, 255)))
+        full = restore(files, target)
+    assert "1,536 are free: make room" in full.document["message"]
+    assert partitions_in(target) == []
 
 
 @pytest.mark.parametrize(

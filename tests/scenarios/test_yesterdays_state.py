@@ -39,8 +39,16 @@ def database_of(root: Path) -> Path:
     return root / "state" / "remote_log_metadata.db"
 
 
+def kept_copy(root: Path) -> Path:
+    return database_of(root).with_name(f"{database_of(root).name}.before-{SCHEMA_VERSION}")
+
+
 def schema_of(root: Path) -> str:
-    with closing(sqlite3.connect(f"file:{database_of(root)}?immutable=1", uri=True)) as connection:
+    return schema_in(database_of(root))
+
+
+def schema_in(path: Path) -> str:
+    with closing(sqlite3.connect(f"file:{path}?immutable=1", uri=True)) as connection:
         [[version]] = connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchall()  # noqa: S608
         return str(version)
 
@@ -54,8 +62,20 @@ def test_the_golden_state_is_migrated(root: Path) -> None:
     with open_at(root):
         pass
     assert schema_of(root) == SCHEMA_VERSION
+    assert schema_in(kept_copy(root)) == "0001"
     with open_at(root):
         pass
+
+
+def test_the_copy_from_before_the_migration_is_a_way_back(root: Path) -> None:
+    with open_at(root) as remote_log:
+        migrated = segments_of(remote_log, PAYMENTS_0)
+    for left in root.glob("state/remote_log_metadata.db*"):
+        if left != kept_copy(root):
+            left.unlink()
+    kept_copy(root).rename(database_of(root))
+    with open_at(root) as remote_log:
+        assert segments_of(remote_log, PAYMENTS_0) == migrated
 
 
 def test_every_segment_is_what_it_was(root: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from support.command_line import CommandResult, run_on
-from support.remote_logs import RemoteLogFiles, assert_clean, record
+from support.remote_logs import RemoteLogFiles, assert_clean, local_log, partition_of, record
+from support.shared_clock import SharedClock
 from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_job import CopyJob
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
@@ -46,6 +49,66 @@ def finished_ranges(remote_log: RemoteLogManager) -> list[tuple[str, int, int]]:
         for segment in all_segments(remote_log)
         if segment.state is SegmentState.COPY_SEGMENT_FINISHED
     ]
+
+
+def assert_copy_completes(files: RemoteLogFiles, clock: SharedClock, expected: list[tuple[str, int, int]]) -> None:
+    """Assert that runs after a killed copy do what it should have, and that nothing of it is left in the end.
+
+    `expected` are the ranges that are finished then. At no time do readers see half a segment.
+    """
+    dead = job_folders(files)
+    with files.open() as remote_log:
+        assert_readable(remote_log)
+    _assert_done_or_held(run_on(files, "copy"))
+
+    clock.move_by(LEASE_MS + 1)
+    run(files, "copy")
+    with files.open() as remote_log:
+        assert finished_ranges(remote_log) == expected
+        before = all_segments(remote_log)
+        assert_readable(remote_log)
+
+    for report in commit_jobs(files, dead):
+        assert set(report.committed) <= set(before)
+    with files.open() as remote_log:
+        assert all_segments(remote_log) == before
+
+    objects = files.objects()
+    run(files, "expire")
+    assert files.objects() == objects
+    clock.move_by(GRACE_MS + 1)
+    run(files, "expire")
+    assert_settled(files)
+
+
+def assert_expiry_completes(files: RemoteLogFiles, clock: SharedClock, expected: list[tuple[str, int, int]]) -> None:
+    """Assert that a run after a killed expiry does what it should have; `expected` are the ranges that stay."""
+    with files.open() as remote_log:
+        assert_readable(remote_log)
+    _assert_done_or_held(run_on(files, "expire"))
+
+    clock.move_by(LEASE_MS + 1)
+    run(files, "expire")
+    with files.open() as remote_log:
+        assert finished_ranges(remote_log) == expected
+    assert_settled(files)
+
+
+def assert_trim_completes(files: RemoteLogFiles, numbers: Sequence[int], expected: int) -> None:
+    """Assert that a run after a killed trim does what it should have: logs of orders begin at `expected` then."""
+    with files.open() as remote_log:
+        assert_readable(remote_log)
+    run(files, "retain")
+    for number in numbers:
+        left = files.partition_directory(number=number).glob("0*")
+        assert min(int(path.stem) for path in left) == expected
+        with files.open() as remote_log:
+            assert local_log(remote_log, partition_of(number=number)).log_start_offset == expected
+    assert_settled(files)
+
+
+def _assert_done_or_held(ended: CommandResult) -> None:
+    assert ended.exit_code == 0 or "works on it until" in ended.err, ended.err
 
 
 def assert_settled(files: RemoteLogFiles) -> None:

@@ -12,11 +12,15 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import Connection
+
+from tiered_storage.remote_log.metadata.sql_engine import Database
 from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
 from tiered_storage.remote_log.metadata.sql_remote_log_metadata import SqlRemoteLogMetadataManager
 from tiered_storage.remote_log.model import SegmentState
@@ -55,6 +59,8 @@ class CrashPoint(StrEnum):
     AFTER_DELETED = "after DELETE_SEGMENT_FINISHED"
     BEFORE_LOCAL_FILE_GOES = "before a local file goes"
     AFTER_LOCAL_FILE_GONE = "after a local file is gone"
+    AFTER_ANY_STEP = "after any step"
+    """Whatever outlives the process: each commit, each file that gets its name, each that goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,9 @@ def install(crash: Crash) -> None:
     for border, method, before, after in _BORDERS:
         _wrap(border, method, before, after, trap)
     _wrap_writing(trap)
+    _wrap_commits(trap)
+    for rename in ("replace", "rename", "link", "unlink"):
+        _wrap(os, rename, _nowhere, _always(CrashPoint.AFTER_ANY_STEP), trap)
 
 
 def _nowhere(*_: Any, **__: Any) -> CrashPoint | None:
@@ -206,3 +215,15 @@ def _passing(chunks: Iterator[memoryview], name: str, trap: _Trap) -> Iterator[m
         # Asked for the next one: this one is in the file.
         if name.endswith(".log"):
             trap.reached(CrashPoint.IN_DATA)
+
+
+def _wrap_commits(trap: _Trap) -> None:
+    original = Database.writing
+
+    @contextmanager
+    def writing(self: Database) -> Iterator[Connection]:
+        with original(self) as connection:
+            yield connection
+        trap.reached(CrashPoint.AFTER_ANY_STEP)
+
+    Database.writing = writing  # type: ignore[method-assign]

@@ -19,13 +19,13 @@ class CrashSite:
     clock: SharedClock
     programs: Programs
 
-    def new(self, partitions: Partitions, **settings: Any) -> RemoteLogFiles:
-        """Return a remote log with nothing copied; see a_remote_log."""
-        return self._with_our_clock(a_remote_log(self.root / "site", partitions, **settings))
+    def new(self, partitions: Partitions, name: str = "site", **settings: Any) -> RemoteLogFiles:
+        """Return a remote log with nothing copied; see a_remote_log. Each of several needs a name."""
+        return self._with_our_clock(a_remote_log(self.root / name, partitions, **settings))
 
-    def copied(self, partitions: Partitions, **settings: Any) -> RemoteLogFiles:
+    def copied(self, partitions: Partitions, name: str = "site", **settings: Any) -> RemoteLogFiles:
         """Return one with every closed segment copied; see a_copied_remote_log."""
-        return self._with_our_clock(a_copied_remote_log(self.root / "site", partitions, **settings))
+        return self._with_our_clock(a_copied_remote_log(self.root / name, partitions, **settings))
 
     def _with_our_clock(self, files: RemoteLogFiles) -> RemoteLogFiles:
         files.clock = self.clock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import runpy
 import subprocess
@@ -13,9 +14,11 @@ import pytest
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from tiered_storage import cli
+from tiered_storage import cli, errors
+from tiered_storage.errors import AppendRefusedError, TieredStorageError
 from tiered_storage.kafka_log.file_kind import FileKind, recognize
 from tiered_storage.kafka_log.record_columns import SCHEMA
+from tiered_storage.remote_log.audit_report import AnomalyKind
 from tiered_storage.remote_log.storage import IndexKind
 from tiered_storage.remote_log.storage.index_bundle import build_bundle
 from tiered_storage.settings import Settings
@@ -23,6 +26,7 @@ from tiered_storage.topic_settings import TopicSettings
 
 PROJECT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")])
+OPERATIONS = (PROJECT / "docs" / "operations.md").read_text("utf-8")
 PICTURES = sorted((PROJECT / "docs" / "pictures").iterdir())
 MOST_BYTES_OF_A_PICTURE = 200_000
 
@@ -96,6 +100,41 @@ def test_each_command_has_its_place_in_the_documentation() -> None:
     for name, inner in commands().items():
         assert re.search(rf"^## {name}\b", text, re.MULTILINE), name
         assert all(f"tiered-storage {name} {each}" in text for each in inner), name
+
+
+def messages() -> str:
+    """All texts of the library and of the operators, with … for what a message takes in."""
+    texts: list[str] = []
+    for folder in ("include", "plugins"):
+        for module in (PROJECT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(module.read_text("utf-8"))):
+                if isinstance(node, ast.JoinedStr):
+                    parts = [part.value if isinstance(part, ast.Constant) else "…" for part in node.values]
+                    texts.append("".join(map(str, parts)))
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    texts.append(node.value)
+    return "\n".join(texts)
+
+
+def test_messages_that_are_explained_are_those_that_are_told() -> None:
+    """Between two … stands a part of one message, as the code has it."""
+    told = messages()
+    tables = re.findall(r"^\| It says .*?\n\n", OPERATIONS, re.MULTILINE | re.DOTALL)
+    rows = [row for table in tables for row in table.splitlines()[2:] if row.startswith("|")]
+    assert len(rows) > 40
+    for row in rows:
+        for part in row.split("|")[1].split("…"):
+            assert part.strip(" ,;:()") in told, f"{row.split('|')[1]}: nothing says {part}"
+
+
+def test_every_error_and_every_anomaly_is_explained() -> None:
+    of_local_logs = {AppendRefusedError, *AppendRefusedError.__subclasses__(), TieredStorageError}
+    for name, error in vars(errors).items():
+        if isinstance(error, type) and issubclass(error, TieredStorageError) and error not in of_local_logs:
+            assert re.search(rf"^\| [^|]*`{name}`[^|]*\|", OPERATIONS, re.MULTILINE), name
+            assert (f"`{name}` (R)" in OPERATIONS) == error.retriable, name
+    for kind in AnomalyKind:
+        assert f"\n| {kind.value} |" in OPERATIONS, kind
 
 
 def test_settings_that_are_named_exist() -> None:

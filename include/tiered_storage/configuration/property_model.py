@@ -118,11 +118,23 @@ class PropertyModel(BaseModel):
     noun: ClassVar[str] = "setting"
 
     _notices: tuple[str, ...] = PrivateAttr(default=())
+    _origins: Mapping[tuple[str, ...], str] = PrivateAttr(default_factory=dict)
 
     @property
     def notices(self) -> tuple[str, ...]:
         """What a person should know of how the values came about, as two generations of one property."""
         return self._notices
+
+    @property
+    def origins(self) -> Mapping[tuple[str, ...], str]:
+        """Where each value that is no default was set, by its path: a file and line, a variable, or a parameter."""
+        return self._origins
+
+    def from_places(self, origins: Mapping[tuple[str, ...], str]) -> Self:
+        """Return the same values with `origins`; they take no part in the values' meaning."""
+        copy = self.model_copy()
+        copy._origins = origins
+        return copy
 
     def noted(self, notices: Sequence[str]) -> Self:
         """Return the same values with `notices` added; they take no part in the values' meaning."""

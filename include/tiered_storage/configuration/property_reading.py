@@ -85,7 +85,8 @@ def read_properties(
     # Raised outside of the except clause: the cause would show what it was given, and so a password.
     if problems or values is None:
         raise ConfigurationError(_together(problems))
-    return values.noted([notice for source in gathered for notice in source.notices])
+    notices = [notice for source in gathered for notice in source.notices]
+    return values.noted(notices).from_places({path: given.where for path, given in chosen.items()})
 
 
 def unknown_name(name: str, noun: str, likely: str | None) -> str:

@@ -162,6 +162,12 @@ def code_of_kernels() -> bytes:
     return code
 
 
+def kept_kernels() -> Path | None:
+    """Return where code that this machine can run is kept; None where none is yet."""
+    name = f"kernels-{name_of_code()}.o"
+    return next((folder / name for folder in _folders() if _kept_code(folder / name)), None)
+
+
 def compiled_code() -> bytes:
     """Return what kernel_compilation.py makes, in a process of its own; settings of numba's do not reach it.
 

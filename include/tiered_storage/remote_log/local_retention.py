@@ -9,6 +9,7 @@ local deletion was allowed for the topic.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -195,7 +196,9 @@ class LocalRetentionEnforcement:
         self.gate.ensure(partition, DeletionKind.LOCAL)
         self._ensure_held(plan)
         for local in plan.segments:
-            ensure_same_bytes(local, plan.held_by, self.storage)
+            # What another run removed meanwhile is left out under the lock.
+            with suppress(FileNotFoundError):
+                ensure_same_bytes(local, plan.held_by, self.storage)
         self.keep_lineage(plan)
 
         def still_due() -> int:

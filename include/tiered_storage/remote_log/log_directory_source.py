@@ -157,9 +157,9 @@ def _several(places: Sequence[Path]) -> str:
 def _read_unlocked(
     root: Path, held: Path | None, only: TopicIdPartition | None = None
 ) -> tuple[LogDirectory, frozenset[str]]:
-    """Return what is in `root` and its compacted topics; of partitions `only` that one.
+    """Return what is in `root`, which nobody holds, or it is `held` by ourselves, and its compacted topics.
 
-    Nobody may hold `root`, unless it is `held` by ourselves.
+    Of partitions it is `only` that one, if one is named.
     """
     try:
         if root != held:

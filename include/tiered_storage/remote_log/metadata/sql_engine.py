@@ -51,6 +51,13 @@ class Database(ABC):
         """Read the whole database; raise MetadataCorruptError where its structure is broken."""
 
     @abstractmethod
+    def keep_copy(self, suffix: str) -> str:
+        """Keep a copy of what is committed, `suffix` behind its name, in place of an earlier one; return where it is.
+
+        Durable when it returns. May be called within `writing`, of which it shows nothing.
+        """
+
+    @abstractmethod
     def explain(self, error: exc.DBAPIError) -> RemoteMetadataError:
         """Return what `error` of this kind of database is in our terms, naming `where` and what to do."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from sqlalchemy import ColumnClause, Connection, String, column, inspect, select, table
@@ -16,11 +18,14 @@ _ALEMBIC = threading.Lock()
 
 REVISIONS = Path(__file__).parent / "migrations"
 
+_log = logging.getLogger(__name__)
+
 
 def bring_up_to_date(database: Database, version: str = SCHEMA_VERSION, revisions: Path = REVISIONS) -> None:
     """Migrate a store to `version`, in one transaction; one that is there already costs a single read.
 
-    Two processes may do it at once. Raises MetadataCorruptError for what is no metadata store, or is a later one.
+    A copy of what it was is kept beside it, and a warning in the log names that. Two processes may do it at once: one
+    of them migrates. Raises MetadataCorruptError for what is no metadata store, or is a later one.
     """
     with database.reading() as connection:
         found = schema_version(connection)
@@ -33,8 +38,20 @@ def bring_up_to_date(database: Database, version: str = SCHEMA_VERSION, revision
                 f"{database.where}: is a database, but not a metadata store of the remote log: set another place, "
                 "or restore the store from its backup"
             )
-        if found != version:
-            upgrade(connection, database.where, revisions)
+        if found == version:
+            return
+        # Within this transaction nobody else writes: what is copied is what is migrated.
+        kept = upgrade(connection, database.where, revisions, lambda: database.keep_copy(f"before-{version}"))
+    message = "%s: migrated from schema version %s to %s; %s is the store as it was before"
+    _log.warning(message, database.where, found, version, kept)
+
+
+def later_version(where: str, found: str, newest: str) -> MetadataCorruptError:
+    """Return the error for a store of schema version `found`, where this code knows them up to `newest`."""
+    return MetadataCorruptError(
+        f"{where}: has schema version {found}, and this process knows them up to {newest}: a later version of Remote "
+        "Log wrote it: end this process and upgrade what it runs from; the metadata are sound, so restore no backup"
+    )
 
 
 def schema_version(connection: Connection) -> str | None:
@@ -46,9 +63,10 @@ def schema_version(connection: Connection) -> str | None:
     return versions[0] if len(versions) == 1 else None
 
 
-def upgrade(connection: Connection, where: str, revisions: Path = REVISIONS) -> None:
-    """Run the revisions that are missing, inside the transaction of `connection`.
+def upgrade(connection: Connection, where: str, revisions: Path = REVISIONS, before: Callable[[], str] = str) -> str:
+    """Run the revisions that are missing, inside the transaction of `connection`; return what `before` did.
 
+    `before` is called when it is certain that they can be run, and before the first of them.
     Raises MetadataCorruptError where the store's version is none of ours: a later one wrote it.
     """
     # Imported here: a store that is up to date, as it nearly always is, does not pay for loading Alembic.
@@ -60,13 +78,10 @@ def upgrade(connection: Connection, where: str, revisions: Path = REVISIONS) -> 
     configuration.set_main_option("script_location", str(revisions).replace("%", "%%"))
     configuration.set_main_option("path_separator", "os")
     scripts = ScriptDirectory.from_config(configuration)
-    known = {script.revision for script in scripts.walk_revisions()}
     found = schema_version(connection)
-    if found is not None and found not in known:
-        raise MetadataCorruptError(
-            f"{where}: has schema version {found}, and this version of tiered_storage knows them up to "
-            f"{scripts.get_current_head()}: a later version wrote it; install that version, or restore the backup made "
-            "before it ran"
-        )
+    if found is not None and found not in {script.revision for script in scripts.walk_revisions()}:
+        raise later_version(where, found, str(scripts.get_current_head()))
+    result = before()
     with _ALEMBIC:
         command.upgrade(configuration, "head")
+    return result

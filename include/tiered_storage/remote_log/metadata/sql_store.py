@@ -82,8 +82,16 @@ def open_metadata_store(
 
 
 def sqlite_path(url: str) -> Path:
-    """Return the file that a metadata store's URL names. Raises ConfigurationError for a URL that cannot be meant."""
-    return _sqlite_path(_parsed(url))
+    """Return the file that `url`, sqlite:///path/of/a/file, names. Raises ConfigurationError for another URL."""
+    parsed = _parsed(url)
+    shown = parsed.render_as_string(hide_password=True)
+    if parsed.drivername != "sqlite":
+        raise ConfigurationError(f"{shown}: metadata stores are kept in SQLite: write sqlite:///path/of/a/file")
+    if parsed.database in (None, "", ":memory:") or parsed.host or parsed.query:
+        raise ConfigurationError(
+            f"{shown}: names no file that all processes share: write sqlite:///path/of/a/file, with nothing behind it"
+        )
+    return Path(str(parsed.database)).expanduser().absolute()
 
 
 def _parsed(url: str) -> URL:
@@ -92,14 +100,3 @@ def _parsed(url: str) -> URL:
     except exc.ArgumentError as error:
         # Not shown: a text that cannot be taken apart may still hold a password.
         raise ConfigurationError("the metadata store's URL is none: write it as sqlite:///path/of/a/file") from error
-
-
-def _sqlite_path(url: URL) -> Path:
-    shown = url.render_as_string(hide_password=True)
-    if url.drivername != "sqlite":
-        raise ConfigurationError(f"{shown}: metadata stores are kept in SQLite: write sqlite:///path/of/a/file")
-    if url.database in (None, "", ":memory:") or url.host or url.query:
-        raise ConfigurationError(
-            f"{shown}: names no file that all processes share: write sqlite:///path/of/a/file, with nothing behind it"
-        )
-    return Path(str(url.database)).expanduser().absolute()

@@ -30,6 +30,8 @@ from tiered_storage.errors import (
     RemoteMetadataError,
 )
 from tiered_storage.remote_log.metadata.sql_engine import Database
+from tiered_storage.remote_log.metadata.sql_migrations import later_version, schema_version
+from tiered_storage.remote_log.metadata.sql_schema import SCHEMA_VERSION
 
 RESTORE = "restore the file from its backup; what it knew is in the object store too (manifests), so keep that as it is"
 
@@ -75,6 +77,25 @@ class SqliteDatabase(Database):
         if findings != ["ok"]:
             raise MetadataCorruptError(f"{self.where}: is damaged ({'; '.join(map(str, findings))}): {RESTORE}")
 
+    def keep_copy(self, suffix: str) -> str:
+        """Write the file `{name}.{suffix}`, with the rights of the store's own; see Database.keep_copy."""
+        target = self._path.with_name(f"{self._path.name}.{suffix}")
+        try:
+            with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as directory:
+                copied = Path(directory, target.name)
+                with self._explained(), self._engine.execution_options(begin=None).connect() as connection:
+                    connection.exec_driver_sql("VACUUM INTO ?", (str(copied),))
+                copied.chmod(self._path.stat().st_mode & 0o777)
+                _sync(copied)
+                copied.replace(target)
+            _sync(target.parent)
+        except OSError as error:
+            raise RemoteMetadataError(
+                f"{target}: the copy of the metadata store cannot be made there ({error.strerror}): make room, or let "
+                "this user write the directory; nothing was changed"
+            ) from error
+        return str(target)
+
     def check_place(self) -> None:
         """Raise MetadataUnavailableError where the path has lost the file that was opened.
 
@@ -92,8 +113,21 @@ class SqliteDatabase(Database):
         if code is None and isinstance(error.orig, sqlite3.OperationalError):
             # The driver itself could not read a value: text that is no UTF-8.
             code = sqlite3.SQLITE_CORRUPT
-        kind, advice = _ADVICE.get((code or sqlite3.SQLITE_ERROR) & 0xFF, (RemoteMetadataError, RESTORE))
+        code = (code or sqlite3.SQLITE_ERROR) & 0xFF
+        if code == sqlite3.SQLITE_ERROR and (found := self._later_version()):
+            return later_version(self.where, found, SCHEMA_VERSION)
+        kind, advice = _ADVICE.get(code, (RemoteMetadataError, RESTORE))
         return kind(f"{self.where}: {error.orig}: {advice.format(waited=self._busy_timeout_ms)}")
+
+    def _later_version(self) -> str | None:
+        """Return the store's schema version where another process has migrated it past what this code knows."""
+        try:
+            with self._engine.connect() as connection:
+                found = schema_version(connection)
+        except exc.SQLAlchemyError:
+            return None
+        # Versions are numbered upwards. An older store is one that is just being migrated.
+        return found if found is not None and found > SCHEMA_VERSION else None
 
 
 def open_sqlite(path: Path, busy_timeout_ms: int, fill: Callable[[Database], None]) -> SqliteDatabase:
@@ -109,6 +143,14 @@ def open_sqlite(path: Path, busy_timeout_ms: int, fill: Callable[[Database], Non
         raise ConfigurationError(
             f"{path}: the metadata store cannot be made there ({error.strerror}): set another path or change its rights"
         ) from error
+    return open_existing(path, busy_timeout_ms)
+
+
+def open_existing(path: Path, busy_timeout_ms: int) -> SqliteDatabase:
+    """Open the file at `path`, which must be there; else as open_sqlite."""
+    log = path.with_name(f"{path.name}-wal")
+    if not path.exists() and log.exists():
+        raise _without_file(path, log)
     if not path.is_file():
         raise ConfigurationError(f"{path}: is no file: set the path of a file for the metadata store")
     # SQLite takes a tiny file for an empty database, and would write into it.
@@ -124,7 +166,7 @@ def _create_if_missing(path: Path, busy_timeout_ms: int, fill: Callable[[Databas
     if path.exists():
         return
     if orphaned:
-        raise MetadataCorruptError(f"{path}: is missing, but {log.name} is there, with the last commits: {RESTORE}")
+        raise _without_file(path, log)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as directory:
         built = Path(directory, path.name)
@@ -136,11 +178,15 @@ def _create_if_missing(path: Path, busy_timeout_ms: int, fill: Callable[[Databas
             path.hardlink_to(built)
         except FileExistsError:
             return
-    _sync_directory(path.parent)
+    _sync(path.parent)
 
 
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
+def _without_file(path: Path, log: Path) -> MetadataCorruptError:
+    return MetadataCorruptError(f"{path}: is missing, but {log.name} is there, with the last commits: {RESTORE}")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,8 +78,9 @@ def restore_to_directory(
         raise ConfigurationError(f"{plan.request.topic}: the store has nothing of what is asked for")
     topic = target.topic or plan.request.topic
     named = {_log(topic, partition): partition for partition in plan.partitions}
-    target.root.mkdir(parents=True, exist_ok=True)
-    with DirectoryLock.acquire(target.root):
+    with _written(target.root):
+        target.root.mkdir(parents=True, exist_ok=True)
+    with DirectoryLock.acquire(target.root), _written(target.root):
         directory = TargetDirectory(target.root)
         is_new = directory.is_new()
         if is_new:
@@ -108,6 +110,15 @@ def restore_to_directory(
             _found_directory(target, plan)
         directory.finish()
     return [_report(log, each, records.get(log), was_there=log not in todo) for log, each in named.items()]
+
+
+@contextmanager
+def _written(root: Path) -> Iterator[None]:
+    """Make what the disk refuses one of our errors."""
+    try:
+        yield
+    except OSError as error:
+        raise InvalidLogDirectoryError(f"{root}: nothing can be restored there: {error}") from error
 
 
 def _put_in_place(
@@ -161,7 +172,21 @@ def _topic_id(
             f"{directory.root}: {topic} would have several ids there: {', '.join(sorted(known))}; name the one that "
             "its cluster gave it, and take partitions of others away"
         )
-    return known.pop() if known else plan.topic_id
+    if known:
+        return known.pop()
+    if topic != plan.request.topic:
+        raise ConfigurationError(
+            f"{directory.root}: {plan.request.topic} is to come back as {topic}, which is another topic: name the id "
+            "that its cluster gave it by --as-topic-id, or create it there first"
+        )
+    meta = directory.root / META_PROPERTIES
+    cluster_id = MetaProperties.read(meta).cluster_id if meta.is_file() else None
+    if cluster_id not in {None, plan.partitions[0].topic_id_partition.cluster_id}:
+        raise ConfigurationError(
+            f"{directory.root} is of cluster {cluster_id}, which does not know {topic} by the id that it had: create "
+            "it there first, or name its id by --as-topic-id"
+        )
+    return plan.topic_id
 
 
 def _check_free(directory: TargetDirectory, logs: Iterable[RestoredLog]) -> None:

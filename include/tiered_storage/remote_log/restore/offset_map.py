@@ -89,8 +89,11 @@ class OffsetMapWriter:
 
         Raises ConfigurationError where it is that of another restore, or broken, or another process writes it.
         """
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+b")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = path.open("a+b")
+        except OSError as error:
+            raise ConfigurationError(f"{path}: no offset map can be written there: {error}") from error
         try:
             _lock(file, path)
             reading = _Reading(path)

@@ -58,12 +58,12 @@ class TargetCluster:
 
     def topic(self, name: str) -> TargetTopic:
         """Look a topic up; it is not created. Raises ConfigurationError where it does not exist."""
-        admin = AdminClient(self._with({}))
         with _asked(f"{self.bootstrap_servers}: topic {name}"):
-            cluster_id = admin.describe_cluster(request_timeout=ANSWER_SECONDS).result(ANSWER_SECONDS).cluster_id
+            admin = AdminClient(self._with({}))
+            cluster_id = admin.describe_cluster(request_timeout=ANSWER_SECONDS).result(2 * ANSWER_SECONDS).cluster_id
             try:
                 found = admin.describe_topics(TopicCollection([name]), request_timeout=ANSWER_SECONDS)[name].result(
-                    ANSWER_SECONDS
+                    2 * ANSWER_SECONDS
                 )
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -174,6 +174,8 @@ def _asked(what: str) -> Iterator[None]:
         yield
     except KafkaException as error:
         told = error.args[0].str() if error.args and isinstance(error.args[0], KafkaError) else str(error)
+        if error.args and isinstance(error.args[0], KafkaError) and error.args[0].code() == KafkaError._INVALID_ARG:
+            raise ConfigurationError(f"{what}: the client refuses its properties: {told}") from error
         raise TargetClusterError(f"{what}: {told}") from error
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"{what}: the client refuses its properties: {error}") from error

@@ -96,6 +96,11 @@ class LocalDirectory:
                     target.hardlink_to(temporary)
                 except FileExistsError:
                     return False
+                except FileNotFoundError:
+                    # Another one was first, and then took ours for a leftover.
+                    if target.exists():
+                        return False
+                    raise
         with _store_errors("sync the folder of", target, len(content)):
             sync_directory(target.parent)
         return True

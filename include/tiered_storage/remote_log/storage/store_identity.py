@@ -72,6 +72,8 @@ def ensure_store_identity(
             f"{client.root}: this is the store {identity.store_uuid}; the metadata {metadata_uuid} know "
             f"{known_store_uuid}: is the URL right, and the right disk mounted?"
         )
+    # Nobody marks it any more: what is left of a try belongs to a process that was killed, or to one that lost.
+    client.discard_unfinished_many([STORE_IDENTITY])
     return identity.store_uuid
 
 

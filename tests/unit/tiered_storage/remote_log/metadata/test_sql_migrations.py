@@ -6,6 +6,7 @@ import hashlib
 import shutil
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from support.metadata_stores import ORDERS_0, ManualClock, sqlite_store
 from tiered_storage.errors import MetadataCorruptError, RemoteMetadataError
 from tiered_storage.remote_log.metadata.sql_migrations import REVISIONS, bring_up_to_date
 from tiered_storage.remote_log.metadata.sql_schema import SCHEMA_VERSION, VERSION_TABLE, metadata
-from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore
+from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, open_metadata_store
 from tiered_storage.remote_log.metadata.sqlite_database import SqliteDatabase
 
 NEXT_REVISION = """
@@ -101,6 +102,57 @@ def test_a_migration_that_breaks_off_leaves_the_store_as_it_was(filled: Path, tm
     assert "note" not in columns
 
 
+def test_the_store_as_it_was_is_kept_before_a_migration(
+    filled: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    revisions = revisions_and_one(tmp_path)
+    filled.chmod(0o640)
+    kept = filled.with_name(f"{filled.name}.before-next")
+    kept.write_bytes(b"of an earlier migration")
+
+    with SqliteDatabase(filled, 1_000) as database:
+        bring_up_to_date(database, "next", revisions)
+
+    assert (
+        f"{filled}: migrated from schema version {SCHEMA_VERSION} to next; {kept} is the store as it was" in caplog.text
+    )
+    assert kept.stat().st_mode & 0o777 == 0o640
+    assert sorted(path.name for path in tmp_path.glob(".*")) == []
+    with closing(sqlite3.connect(kept)) as connection:
+        assert connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchall() == [(SCHEMA_VERSION,)]  # noqa: S608
+        assert connection.execute("SELECT owner FROM leases").fetchall() == [("run-1",)]
+    with open_metadata_store(f"sqlite:///{kept}", ManualClock()) as restored:
+        assert restored.leases.acquire(ORDERS_0, "run-1", 60_000).fencing_number == 2
+
+
+def test_a_store_that_is_up_to_date_and_a_new_one_are_not_copied(filled: Path, tmp_path: Path) -> None:
+    with SqliteDatabase(filled, 1_000) as database:
+        bring_up_to_date(database)
+
+    assert list(tmp_path.glob("*.before-*")) == []
+
+
+def test_without_the_copy_nothing_is_migrated(filled: Path, tmp_path: Path) -> None:
+    revisions = revisions_and_one(tmp_path)
+    (tmp_path / f"{filled.name}.before-next").mkdir()
+
+    with SqliteDatabase(filled, 1_000) as database:
+        with pytest.raises(RemoteMetadataError, match=r"before-next: the copy of the metadata store cannot be made"):
+            bring_up_to_date(database, "next", revisions)
+        bring_up_to_date(database)
+
+
+def test_a_process_that_is_older_than_the_store_is_told_to_be_upgraded(
+    filled: Path, store: SqlMetadataStore, tmp_path: Path
+) -> None:
+    revisions = revisions_and_one(tmp_path, more='op.rename_table("leases", "holders")')
+    with SqliteDatabase(filled, 1_000) as database:
+        bring_up_to_date(database, "next", revisions)
+
+    with pytest.raises(MetadataCorruptError, match=r"version next.*upgrade what it runs from.*restore no backup"):
+        store.leases.acquire(ORDERS_0, "run-1", 60_000)
+
+
 def test_a_store_of_a_later_version_is_refused_and_left_as_it_is(
     tmp_path: Path, path: Path, clock: ManualClock
 ) -> None:
@@ -108,7 +160,7 @@ def test_a_store_of_a_later_version_is_refused_and_left_as_it_is(
     _execute(path, f"UPDATE {VERSION_TABLE} SET version_num = '9999'")  # noqa: S608 - our own words
     before = hashlib.sha256(path.read_bytes()).digest()
 
-    with pytest.raises(MetadataCorruptError, match=f"version 9999.* up to {SCHEMA_VERSION}.*install that version"):
+    with pytest.raises(MetadataCorruptError, match=f"version 9999.* up to {SCHEMA_VERSION}.*upgrade"):
         sqlite_store(tmp_path, clock)
 
     assert hashlib.sha256(path.read_bytes()).digest() == before

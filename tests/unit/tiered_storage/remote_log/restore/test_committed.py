@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.examples import USUAL_EXAMPLES
 from support.remote_logs import LOG_CONFIG, NOW, a_remote_log, copy, record, records, unsynced
 from tiered_storage.kafka_log.control_record import ControlRecordType
 from tiered_storage.kafka_log.local_log import LocalLog
@@ -59,6 +60,7 @@ class Producers:
             del self.open[producer_id]
 
 
+@settings(max_examples=USUAL_EXAMPLES // 2, deadline=None)
 @given(
     steps=st.lists(
         st.one_of(

@@ -235,6 +235,22 @@ def test_only_temporary_files_of_the_same_object_are_discarded(directory: LocalD
     }  # fmt: skip
 
 
+def test_of_two_that_create_the_one_whose_file_was_discarded_meanwhile_is_told_that_it_is_there(
+    directory: LocalDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = os.link
+
+    def link_after_another(*arguments: Any, **options: Any) -> None:
+        monkeypatch.setattr(os, "link", link)
+        assert directory.create("identity.json", b"theirs")
+        directory.discard_unfinished_many(["identity.json"])
+        link(*arguments, **options)
+
+    monkeypatch.setattr(os, "link", link_after_another)
+    assert not directory.create("identity.json", b"ours")
+    assert directory.get_range("identity.json", 0, 6) == b"theirs"
+
+
 def test_a_writer_whose_file_was_discarded_fails_and_leaves_nothing(directory: LocalDirectory) -> None:
     def chunks() -> Iterator[memoryview]:
         yield memoryview(b"half")

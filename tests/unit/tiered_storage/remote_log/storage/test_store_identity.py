@@ -10,6 +10,7 @@ import pytest
 
 from tiered_storage.errors import RemoteObjectCorruptError, StoreMismatchError
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.object_names import temporary_name
 from tiered_storage.remote_log.storage.store_identity import StoreIdentity, ensure_store_identity, read_store_identity
 
 
@@ -52,6 +53,15 @@ def test_an_empty_store_is_not_marked_where_one_is_known(client: LocalDirectory)
     with pytest.raises(StoreMismatchError, match="the disk mounted"):
         ensure_store_identity(client, "metadata-1", known_store_uuid="store-1")
     assert list(client.list()) == []
+
+
+def test_what_a_process_left_that_was_killed_while_it_marked_the_store_goes(
+    client: LocalDirectory, tmp_path: Path
+) -> None:
+    ensure_store_identity(client, "metadata-1", new_uuid=lambda: "store-1")
+    (tmp_path / "store" / temporary_name("store.json", "0123456789abcdef")).write_bytes(b"{")
+    assert ensure_store_identity(client, "metadata-1", known_store_uuid="store-1") == "store-1"
+    assert [found.name for found in client.list()] == ["store.json"]
 
 
 def test_of_two_at_once_one_gets_the_store(client: LocalDirectory) -> None:

@@ -1,0 +1,51 @@
+"""Plans on disk: what a dry run showed is what a later run takes, and no more than is still due by then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.kafka_log.small_files import replace_file
+from tiered_storage.remote_log.copy_messages import from_lines, to_lines
+
+Plan = TypeVar("Plan")
+
+SavePlanOption = Annotated[
+    Path | None,
+    typer.Option("--save-plan", help="With --dry-run: write the plan to this file.", show_default=False),
+]
+PlanOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--plan", help="Do what this plan says, as far as it is still due, and nothing else.", show_default=False
+    ),
+]
+
+
+def check_plan_options(plan: Path | None, save: Path | None, *, dry_run: bool, chosen: bool) -> None:
+    """Raise ConfigurationError for options that contradict each other."""
+    if save is not None and not dry_run:
+        raise ConfigurationError("--save-plan writes down what --dry-run shows: give both")
+    if plan is not None and (dry_run or chosen):
+        raise ConfigurationError("--plan says itself what to do: leave --dry-run, --topics and --partitions out")
+
+
+def save_plan(path: Path, plans: Sequence[Plan], kind: type[Plan]) -> None:
+    """Write `plans` as JSON lines. Raises ConfigurationError where the file cannot be written."""
+    try:
+        replace_file(path, to_lines(plans, kind))
+    except OSError as error:
+        raise ConfigurationError(f"{path}: the plan cannot be written there ({error.strerror})") from error
+
+
+def read_plan(path: Path, kind: type[Plan]) -> list[Plan]:
+    """Read what `save_plan` wrote. Raises ConfigurationError where it is not there, or is no such plan."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{path}: the plan cannot be read ({error.strerror})") from error
+    return from_lines(raw, kind, str(path))

@@ -1,0 +1,45 @@
+"""Whether a remote log can work here: settings, directories, stores, metadata, and the machine, each looked at alone.
+
+Nothing is changed but for two objects, one in the store and one in the work area, which are written and removed again.
+What is missing is not made, and metadata of an earlier version are not migrated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tiered_storage.clock import Clock
+from tiered_storage.doctor.check import Check, Verdict, alone
+from tiered_storage.doctor.log_directories import check_log_directories
+from tiered_storage.doctor.machine import check_machine
+from tiered_storage.doctor.metadata_store import check_metadata
+from tiered_storage.doctor.object_stores import check_folder, check_objects, check_storage
+from tiered_storage.doctor.settings_origin import check_settings
+from tiered_storage.remote_log.remote_log_parts import store_options
+from tiered_storage.settings import Settings, load_settings
+
+__all__ = ["Check", "Verdict", "examine"]
+
+
+def examine(config: Path | None, clock: Clock, environ: Mapping[str, str]) -> Iterator[Check]:
+    """Look at everything that the settings in `config` (or where load_settings finds them) name; raise nothing."""
+    found: list[Settings] = []
+
+    def read() -> Iterator[Check]:
+        found.append(load_settings(config, environ=environ))
+        yield from check_settings(found[0])
+
+    yield from alone("settings", read)
+    for settings in found:
+        yield from _examine(settings, clock, environ)
+    yield from check_machine(environ)
+
+
+def _examine(settings: Settings, clock: Clock, environ: Mapping[str, str]) -> Iterator[Check]:
+    options = store_options(settings, environ)
+    yield from check_log_directories(settings)
+    yield from alone("state.directory", lambda: check_folder("state.directory", settings.state_directory))
+    yield from alone("store", lambda: check_storage(settings, options, clock))
+    yield from alone("work area", lambda: check_objects("work area", settings.work_url, options, clock))
+    yield from alone("metadata", lambda: check_metadata(settings, clock, options))

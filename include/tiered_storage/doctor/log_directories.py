@@ -1,0 +1,113 @@
+"""Whether the log directories can be read, copied from and trimmed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+from pathlib import Path
+
+from tiered_storage.doctor.check import Check, alone, note, ok, wrong
+from tiered_storage.errors import ConfigurationError, LogDirectoryLockedError
+from tiered_storage.kafka_log.directory_lock import ensure_unlocked
+from tiered_storage.kafka_log.log_directory import LogDirectory, read_log_directory
+from tiered_storage.kafka_log.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT
+from tiered_storage.remote_log.log_directory_source import LogDirectorySource
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.segment_source import PartitionLog, UnreadablePartition
+from tiered_storage.remote_log.storage.object_names import partition_folder
+from tiered_storage.settings import Settings
+
+MOST_PARTITIONS_NAMED = 20
+"""Of one directory: what ails thousands is mostly one thing."""
+
+_NAME = "log.dirs"
+_LONGEST_LOCAL_NAME = 255
+"""Bytes: what Linux's file systems take for one name in a path."""
+
+
+def check_log_directories(settings: Settings) -> Iterator[Check]:
+    """Yield what is found in each directory, and the partitions that two of them have."""
+    if not settings.log_dirs:
+        yield note(
+            _NAME, "no directory is named: nothing can be copied or trimmed", "set log.dirs to the broker's log.dirs"
+        )
+    seen: dict[TopicIdPartition, Path] = {}
+    for root in settings.log_dirs:
+        yield from alone(_NAME, lambda root=root: _check_directory(root, settings, seen))  # type: ignore[misc]
+
+
+def _check_directory(root: Path, settings: Settings, seen: dict[TopicIdPartition, Path]) -> Iterator[Check]:
+    if root.is_dir() and not os.access(root, os.R_OK | os.X_OK):
+        yield wrong(_NAME, f"{root}: user {os.geteuid()} may not read it", "give that user the right to")
+        return
+    try:
+        ensure_unlocked(root)
+    except LogDirectoryLockedError as error:
+        yield wrong(_NAME, str(error))
+        return
+    directory = read_log_directory(root)
+    yield from _check_files(directory, settings)
+    source = LogDirectorySource((root,), settings.cluster_id, settings.log_end_is_stable)
+    logs = list(source.partitions())
+    readable = [log for log in logs if isinstance(log, PartitionLog)]
+    found = chain(
+        (_unreadable(log, root) for log in logs if isinstance(log, UnreadablePartition)),
+        chain.from_iterable(_check_partition(log, settings, seen) for log in readable),
+    )
+    named = list(islice(found, MOST_PARTITIONS_NAMED))
+    yield from named
+    if more := sum(1 for _ in found):
+        yield wrong(_NAME, f"{root}: {more} more findings of partitions are left out")
+    topics = {log.topic_id_partition.topic for log in readable}
+    yield ok(_NAME, f"{root}: {len(readable)} partitions of {len(topics)} topics can be read; nobody holds it")
+
+
+def _check_files(directory: LogDirectory, settings: Settings) -> Iterator[Check]:
+    root = directory.root
+    for warning in directory.warnings:
+        if HIGH_WATERMARK_CHECKPOINT in warning and not settings.log_end_is_stable:
+            advice = "where the broker was stopped cleanly, say so with log.end.is.stable: true"
+            yield wrong(_NAME, f"{warning}, so nothing of it can be copied", advice)
+        else:
+            yield note(_NAME, warning)
+    reasons: dict[str, list[str]] = {}
+    for name, reason in directory.skipped.items():
+        reasons.setdefault(reason, []).append(name)
+    for reason, names in reasons.items():
+        yield note(_NAME, f"{root}: left out are {_listed(names)}: {reason}")
+    if not os.access(root, os.W_OK):
+        advice = "only trimming needs that right"
+        yield note(_NAME, f"{root}: user {os.geteuid()} may not write it, so it cannot be trimmed", advice)
+
+
+def _unreadable(log: UnreadablePartition, root: Path) -> Check:
+    told = note if log.is_internal else wrong
+    return told(_NAME, f"{root / log.partition} is left out: {log.reason}")
+
+
+def _check_partition(log: PartitionLog, settings: Settings, seen: dict[TopicIdPartition, Path]) -> Iterator[Check]:
+    elsewhere = seen.setdefault(log.topic_id_partition, log.directory)
+    if elsewhere != log.directory:
+        advice = "take the one that is not the newest out of log.dirs, or out of its directory"
+        yield wrong(_NAME, f"{log.directory} and {elsewhere} are the same partition", advice)
+    unreadable = next((each.log_path for each in log.segments if not os.access(each.log_path, os.R_OK)), None)
+    if unreadable is not None:
+        yield wrong(_NAME, f"{unreadable}: user {os.geteuid()} may not read it", "give that user the right to")
+    if not log.is_internal and (reason := _why_no_name(log.topic_id_partition, settings.rsm_config_url)):
+        yield wrong(_NAME, f"{log.directory} cannot be stored in {settings.rsm_config_url}: {reason}")
+
+
+def _why_no_name(partition: TopicIdPartition, url: str) -> str | None:
+    try:
+        folder = partition_folder(partition)
+    except ConfigurationError as error:
+        return str(error)
+    if url.startswith("file:") and any(len(part) > _LONGEST_LOCAL_NAME for part in folder.split("/")):
+        return "its name with its topic id is longer than a file's name may be: use an object store for it"
+    return None
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"

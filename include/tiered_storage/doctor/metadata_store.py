@@ -1,0 +1,156 @@
+"""How the metadata store is, whether it and the object store are a pair, and what it says that a person should know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from itertools import islice
+
+from tiered_storage.clock import Clock
+from tiered_storage.doctor.check import Check, alone, note, ok, wrong
+from tiered_storage.doctor.object_stores import check_folder
+from tiered_storage.errors import TieredStorageError
+from tiered_storage.remote_log.metadata import Topic
+from tiered_storage.remote_log.metadata.safety import AuditVerdict, Safety
+from tiered_storage.remote_log.metadata.sql_migrations import later_version, schema_version
+from tiered_storage.remote_log.metadata.sql_schema import SCHEMA_VERSION
+from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, sqlite_path
+from tiered_storage.remote_log.metadata.sqlite_database import SqliteDatabase, open_existing
+from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
+from tiered_storage.remote_log.storage.opening import DEFAULT_REMOTE_STORAGE_MANAGER, open_object_client
+from tiered_storage.remote_log.storage.store_identity import ensure_store_identity, read_store_identity
+from tiered_storage.settings import Settings
+from tiered_storage.topic_settings import effective, refuse_compacted, seed
+
+MOST_FAILURES_NAMED = 5
+
+_NAME = "metadata"
+
+
+def check_metadata(settings: Settings, clock: Clock, options: ObjectStoreOptions) -> Iterator[Check]:
+    """Yield how the metadata store is; one that is not there is not made, an older one not migrated."""
+    path = sqlite_path(settings.rlmm_config_url.get_secret_value())
+    if path.parent != settings.state_directory:
+        yield from check_folder(_NAME, path.parent)
+    if not path.exists() and not path.with_name(f"{path.name}-wal").exists():
+        yield note(_NAME, f"{path} is not there yet: the first command or run makes it")
+        yield from alone("pair", lambda: _check_pair(settings, options, None))
+        yield from _check_topics(settings, ())
+        return
+    with open_existing(path, settings.metadata_busy_timeout_ms) as database:
+        with database.reading() as connection:
+            found = schema_version(connection)
+        yield from alone(_NAME, lambda: _check_database(database, found))
+        if found != SCHEMA_VERSION:
+            return
+        with SqlMetadataStore(database, clock) as store:
+            yield from alone("pair", lambda: _check_pair(settings, options, store))
+            topics = tuple(store.topics.list())
+            yield from alone("topics", lambda: _check_topics(settings, topics))
+            yield from alone("deletions", lambda: _check_deletions(store.safety))
+            yield from alone("audit", lambda: _check_verdicts(store))
+
+
+def _check_database(database: SqliteDatabase, found: str | None) -> Iterator[Check]:
+    database.check_integrity()
+    if found is None:
+        yield wrong(_NAME, f"{database.where}: is no metadata store of Remote Log", "set rlmm.config.url right")
+        return
+    if found > SCHEMA_VERSION:
+        raise later_version(database.where, found, SCHEMA_VERSION)
+    if found < SCHEMA_VERSION:
+        message = f"{database.where}: has schema version {found}; whoever opens it next migrates it to {SCHEMA_VERSION}"
+        yield note(_NAME, message, "end every process of the earlier version first, see docs/upgrading.md")
+    # A transaction that writes nothing: it waits until nobody else writes.
+    with database.writing():
+        pass
+    yield ok(_NAME, f"{database.where}: is sound and can be written to")
+
+
+def _check_pair(settings: Settings, options: ObjectStoreOptions, store: SqlMetadataStore | None) -> Iterator[Check]:
+    if settings.remote_log_storage_manager_class_name != DEFAULT_REMOTE_STORAGE_MANAGER:
+        return
+    with closing(open_object_client(settings.rsm_config_url, options)) as client:
+        identity = read_store_identity(client)
+        bound = store.identity.bound_store_uuid() if store else None
+        if store is None and identity is not None:
+            yield wrong(
+                "pair",
+                f"{client.root}: the store belongs to the metadata {identity.metadata_uuid}, which are not there",
+                "set rlmm.config.url to them, or restore their backup; another store is needed for new ones",
+            )
+        elif store is None or (identity is None and bound is None):
+            yield note(
+                "pair", f"{client.root}: store and metadata are not bound to one another yet: the first copy does"
+            )
+        else:
+            ensure_store_identity(client, store.identity.metadata_uuid, bound)
+            yield ok("pair", f"{client.root}: store and metadata carry one another's UUID")
+
+
+def _check_topics(settings: Settings, known: tuple[Topic, ...]) -> Iterator[Check]:
+    decided = {topic.name for topic in known}
+    seeds = [seed("", "", name, settings) for name in sorted(settings.topics) if name not in decided]
+    topics = [*known, *seeds]
+    for topic in topics:
+        try:
+            resolved = effective(topic, settings)
+            if topic.remote_storage_enable:
+                refuse_compacted(topic.name, resolved)
+        except TieredStorageError as error:
+            yield wrong("topics", str(error))
+    yield ok("topics", f"copied are: {_names(topic.name for topic in topics if topic.remote_storage_enable)}")
+    local = _names(topic.name for topic in topics if topic.local_deletion_allowed)
+    remote = _names(topic.name for topic in topics if topic.remote_deletion_allowed)
+    yield ok("topics", f"may be deleted from locally: {local}; remotely: {remote}")
+
+
+def _names(names: Iterator[str]) -> str:
+    return ", ".join(sorted(set(names))) or "none"
+
+
+def _check_deletions(safety: Safety) -> Iterator[Check]:
+    stop = safety.stopped()
+    if stop is None:
+        yield ok("deletions", "nobody has stopped them")
+    else:
+        reason = f": {stop.reason}" if stop.reason else ""
+        message = f"all deletions are stopped, by {stop.said_by}, at {_time(stop.said_at)}{reason}"
+        yield note("deletions", message, "tiered-storage stop-deletions --lift lets them go on")
+    failures = iter(safety.failures())
+    for failure in islice(failures, MOST_FAILURES_NAMED):
+        yield note(
+            "deletions",
+            f"{failure.segment_id} could not be deleted, {failure.attempts} times since "
+            f"{_time(failure.first_failed_at)}: {failure.error}",
+            "it is tried again by each expiry",
+        )
+    if more := sum(1 for _ in failures):
+        yield note("deletions", f"{more} more segments could not be deleted")
+
+
+def _check_verdicts(store: SqlMetadataStore) -> Iterator[Check]:
+    lives = {(each.cluster_id, each.topic_id): each.topic for each in store.segments.list_partitions()}
+    verdicts = [(topic, each) for life, topic in sorted(lives.items()) for each in store.safety.verdicts(*life)]
+    verdicts += [("the whole store", each) for each in store.safety.verdicts("", "")]
+    found = [(topic, each) for topic, each in verdicts if each.anomalies]
+    for topic, verdict in found:
+        yield wrong(
+            "audit", _told(topic, verdict), "tiered-storage audit shows each; docs/operations.md says what then"
+        )
+    if lives and not verdicts:
+        yield note("audit", "nothing was ever audited", "tiered-storage audit does, as audit_remote_log each night")
+    elif verdicts and not found:
+        latest = max(each.audited_at for _, each in verdicts)
+        yield ok("audit", f"the last one, at {_time(latest)}, found nothing")
+
+
+def _told(topic: str, verdict: AuditVerdict) -> str:
+    depth = "deep" if verdict.deep else "quick"
+    message = f": {verdict.message}" if verdict.message else ""
+    return f"{topic}: the {depth} audit at {_time(verdict.audited_at)} found {verdict.anomalies} anomalies{message}"
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(" ", "seconds")

@@ -1,0 +1,137 @@
+"""Whether a store does what is asked of it: an object of our own is created, kept, read, listed and removed."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from tiered_storage.clock import Clock
+from tiered_storage.doctor.check import Check, note, ok, wrong
+from tiered_storage.errors import RemoteObjectNotFoundError, TieredStorageError
+from tiered_storage.remote_log.storage.object_client import ObjectClient, ObjectStoreOptions
+from tiered_storage.remote_log.storage.opening import DEFAULT_REMOTE_STORAGE_MANAGER, open_object_client
+from tiered_storage.settings import Settings
+
+SMALL_ROOM = 1 << 30
+"""Bytes: less than this is free on a disk that segments or metadata are written to."""
+CLOCK_NOTED_MS = 5_000
+CLOCK_WRONG_MS = 300_000
+"""A third of what S3 servers allow for."""
+
+_CONTENT = b"written by tiered-storage doctor; safe to delete\n"
+_OTHER_CONTENT = b"must not be written over what is there\n"
+
+
+def check_storage(settings: Settings, options: ObjectStoreOptions, clock: Clock) -> Iterator[Check]:
+    """Yield how the remote tier's store does."""
+    class_name = settings.remote_log_storage_manager_class_name
+    if class_name != DEFAULT_REMOTE_STORAGE_MANAGER:
+        yield note("store", f"{class_name} is a class of your own: only itself can tell how its store does")
+        return
+    yield from check_objects("store", settings.rsm_config_url, options, clock)
+
+
+def check_folder(name: str, folder: Path) -> Iterator[Check]:
+    """Yield whether a folder is there, or can be made, and has room."""
+    nearest = next(each for each in (folder, *folder.parents) if each.exists())
+    if not nearest.is_dir():
+        yield wrong(name, f"{nearest} is no folder", "set another one")
+    elif not os.access(nearest, os.W_OK | os.X_OK):
+        yield wrong(name, f"{nearest}: user {os.geteuid()} may not write there", "give that user the right to")
+    elif nearest != folder:
+        yield note(name, f"{folder} is not there yet: whoever needs it first makes it")
+    else:
+        yield ok(name, f"{folder} can be written to")
+    free = shutil.disk_usage(nearest).free
+    if free < SMALL_ROOM:
+        yield note(name, f"{nearest}: {free:,} bytes are free", "make room before copies and metadata find none")
+
+
+def check_objects(
+    name: str,
+    url: str,
+    options: ObjectStoreOptions,
+    clock: Clock,
+    random_hex: Callable[[], str] = lambda: secrets.token_hex(8),
+) -> Iterator[Check]:
+    """Yield how the store at `url` does; of what is written there nothing stays."""
+    with closing(open_object_client(url, options)) as client:
+        folder = _folder_of(url)
+        if folder is not None:
+            yield from check_folder(name, folder)
+        if folder is None or folder.is_dir():
+            # Made before anything is shown: whoever stops reading must not leave an object behind.
+            yield from list(_probe(name, client, f"doctor-{random_hex()}", folder, clock))
+
+
+def _folder_of(url: str) -> Path | None:
+    parsed = urlsplit(url)
+    return Path(unquote(parsed.path)) if parsed.scheme == "file" else None
+
+
+def _probe(name: str, client: ObjectClient, prefix: str, folder: Path | None, clock: Clock) -> Iterator[Check]:
+    probe = f"{prefix}/probe"
+    is_made = False
+    try:
+        begun = clock()
+        is_made = client.create(probe, _CONTENT)
+        ended = clock()
+        yield from _check_kept(name, client, probe)
+        yield from _check_listed(name, client, prefix, begun, ended)
+    except TieredStorageError as error:
+        yield wrong(name, str(error))
+    try:
+        client.delete(probe)
+        yield from _check_gone(name, client, probe)
+    except TieredStorageError as error:
+        # What was not made is most likely not there either; the reason is told already.
+        if is_made:
+            yield wrong(name, str(error), f"remove {client.root}/{probe} by hand; expiry needs the right to delete")
+    if folder is not None:
+        with suppress(OSError):
+            (folder / prefix).rmdir()
+
+
+def _check_kept(name: str, client: ObjectClient, probe: str) -> Iterator[Check]:
+    if client.create(probe, _OTHER_CONTENT):
+        yield wrong(
+            name,
+            f"{client.root}: writes over an object though it was asked not to (If-None-Match: *)",
+            "use a store that knows conditional writes, or a newer version of this one",
+        )
+    elif client.get_range(probe, 0, client.size(probe)) != _CONTENT:
+        yield wrong(name, f"{client.root}: gives other bytes back than were sent", "do not use this store")
+    else:
+        yield ok(name, f"{client.root}: an object was created, not overwritten, and read")
+
+
+def _check_listed(name: str, client: ObjectClient, prefix: str, begun: int, ended: int) -> Iterator[Check]:
+    listed = list(client.list(prefix))
+    if len(listed) != 1:
+        yield wrong(name, f"{client.root}: lists {len(listed)} objects where one was just written", "do not use it")
+        return
+    # A store may tell whole seconds.
+    changed = listed[0].last_modified
+    apart = max(0, begun - changed - 1_000, changed - ended - 1_000)
+    message = f"{client.root}: its clock and ours are {apart:,} ms apart"
+    advice = "let both be set by NTP: ages of objects count before any is removed"
+    if apart > CLOCK_WRONG_MS:
+        yield wrong(name, message, advice)
+    elif apart > CLOCK_NOTED_MS:
+        yield note(name, message, advice)
+    else:
+        yield ok(name, f"{client.root}: an object was listed, and the store's clock agrees with ours")
+
+
+def _check_gone(name: str, client: ObjectClient, probe: str) -> Iterator[Check]:
+    try:
+        client.size(probe)
+    except RemoteObjectNotFoundError:
+        yield ok(name, f"{client.root}: the object was removed")
+        return
+    yield wrong(name, f"{client.root}: still shows an object that was removed", f"look whether {probe} goes later")

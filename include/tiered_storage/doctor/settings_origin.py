@@ -1,0 +1,34 @@
+"""What is set, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tiered_storage.doctor.check import Check, note, ok
+from tiered_storage.settings import Settings
+
+
+def check_settings(settings: Settings) -> Iterator[Check]:
+    """Yield the file that was read, what it and the environment set, and what the settings want to be noticed."""
+    if settings.config_path is None:
+        yield note(
+            "settings",
+            "no settings file was read: all that the environment does not set has its default",
+            "write include/tiered_storage.yaml, or name a file by --config or TIERED_STORAGE_CONFIG",
+        )
+    else:
+        yield ok("settings", f"read from {settings.config_path}")
+    for notice in settings.notices:
+        yield note("settings", notice)
+    for path, where in settings.origins.items():
+        if len(path) == 1:
+            yield ok("settings", f"{path[0]} is {_shown(settings, path[0])} ({where})")
+    if settings.topics:
+        yield ok("settings", f"topics start with properties of their own: {', '.join(sorted(settings.topics))}")
+
+
+def _shown(settings: Settings, name: str) -> str:
+    value = getattr(settings, name.replace(".", "_"))
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,94 @@
+"""A doctor is asked again and again while one thing after the other goes wrong, on a store of its own kind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.refusing_proxy import refusing_proxy
+from support.remote_logs import RemoteLogFiles, a_remote_log, copy, unsynced
+from support.s3_server import S3Endpoint, localbucket_server
+from tiered_storage.clock import wall_clock
+from tiered_storage.kafka_log.directory_lock import DirectoryLock
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.remote_log_parts import store_options
+
+SECONDS = 60
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[S3Endpoint]:
+    with localbucket_server(tmp_path / "buckets") as endpoint:
+        yield endpoint
+
+
+def site(root: Path, endpoint: S3Endpoint) -> RemoteLogFiles:
+    return a_remote_log(
+        root,
+        rsm_config_url=f"s3://{endpoint.bucket}/remote",
+        rsm_config_endpoint=endpoint.url,
+        rsm_config_allow_http=True,
+        rsm_config_region=endpoint.region,
+    )
+
+
+def doctor(files: RemoteLogFiles, endpoint: S3Endpoint) -> tuple[int, list[dict[str, Any]]]:
+    """Run the command in a process of its own; return its exit code, and what is wrong."""
+    environ = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(files.root),
+        "AWS_ACCESS_KEY_ID": endpoint.access_key,
+        "AWS_SECRET_ACCESS_KEY": endpoint.secret_key,
+    }
+    command = [sys.executable, "-m", "tiered_storage.cli", "doctor", "--json", "--config", str(files.config)]
+    if "PYTHONPATH" in os.environ:
+        environ["PYTHONPATH"] = os.environ["PYTHONPATH"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=SECONDS, check=False)
+    rows = json.loads(done.stdout)["rows"]
+    return done.returncode, [row for row in rows if row["verdict"] == "wrong"]
+
+
+def objects(buckets: Path) -> set[str]:
+    return {str(path.relative_to(buckets)) for path in buckets.rglob("*") if path.is_file()}
+
+
+def test_one_thing_after_the_other_goes_wrong(tmp_path: Path, server: S3Endpoint) -> None:
+    files = site(tmp_path / "site", server)
+    settings = files.settings()
+    secrets = {"AWS_ACCESS_KEY_ID": server.access_key, "AWS_SECRET_ACCESS_KEY": server.secret_key}
+
+    assert doctor(files, server) == (0, [])
+    assert objects(tmp_path / "buckets") == set()
+    with unsynced(), RemoteLogManager.open(settings, wall_clock, store_options(settings, secrets)) as remote_log:
+        assert copy(remote_log).is_whole
+    copied = objects(tmp_path / "buckets")
+    assert doctor(files, server) == (0, [])
+
+    with DirectoryLock.acquire(files.log_directory):
+        code, [wrong] = doctor(files, server)
+    assert (code, wrong["check"]) == (1, "log.dirs")
+    assert "is in use" in wrong["message"]
+
+    with refusing_proxy(server, "doctor-") as refusing:
+        files.properties["rsm.config.endpoint"] = refusing.url
+        code, [wrong] = doctor(files, server)
+    assert (code, wrong["check"]) == (1, "store")
+    assert "refused, check credentials and rights" in wrong["message"]
+    files.properties["rsm.config.endpoint"] = server.url
+
+    database = files.root / "state" / "remote_log_metadata.db"
+    database.rename(tmp_path / "put away")
+    code, [wrong] = doctor(files, server)
+    assert (code, wrong["check"]) == (1, "pair")
+    shutil.move(tmp_path / "put away", database)
+
+    assert doctor(files, server) == (0, [])
+    assert objects(tmp_path / "buckets") == copied

@@ -1,0 +1,87 @@
+"""The pages that lead somebody step by step are followed, word by word."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.documents import PROJECT, Shell
+from support.remote_logs import a_remote_log
+from support.yesterdays_state import taken_up
+from tiered_storage.clock import wall_clock
+from tiered_storage.kafka_log.log_directory import read_log_directory
+from tiered_storage.remote_log.metadata.sql_store import open_metadata_store
+from tiered_storage.settings import load_settings
+
+TWO = {("orders", 0): 3, ("orders", 1): 2}
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    """A folder like the project's after `make setup`, with the settings that first-run.md says."""
+    shutil.move(a_remote_log(tmp_path / "site", TWO).log_directory, tmp_path / "copy")
+    places = {
+        "/srv/kafka-copy": tmp_path / "copy",
+        "/srv/remote": tmp_path / "remote",
+        "/srv/restored": tmp_path / "restored",
+    }
+    shell = Shell(tmp_path / "project", places)
+    shell.config.parent.mkdir(parents=True)
+    [text] = re.findall(r"```yaml\n(.*?)```", (PROJECT / "docs" / "first-run.md").read_text(), re.DOTALL)
+    for place, path in places.items():
+        text = text.replace(place, str(path))
+    shell.config.write_text(text)
+    return shell
+
+
+def test_the_first_run_copies_a_segment_and_deletes_nothing(shell: Shell, tmp_path: Path) -> None:
+    before = {path: path.read_bytes() for path in (tmp_path / "copy").rglob("*") if path.is_file()}
+
+    results = shell.type_all("first-run.md")
+
+    assert "COPY_SEGMENT_FINISHED" in results[shell.ran.index(".venv/bin/tiered-storage segments")].out
+    assert len(list((tmp_path / "remote").rglob("*.commit"))) == 1
+    assert {path: path.read_bytes() for path in (tmp_path / "copy").rglob("*") if path.is_file()} == before
+    # The default would be next to the settings: nothing is there but what the page names.
+    assert load_settings(shell.config, environ={}).state_directory == shell.folder / ".state"
+
+
+def test_who_leaves_has_all_that_was_copied(shell: Shell, tmp_path: Path) -> None:
+    for command in ("topics enable orders", "copy"):
+        assert shell.type(f".venv/bin/tiered-storage {command}").exit_code == 0  # type: ignore[union-attr]
+
+    shell.type_all("leaving.md")
+
+    restored = read_log_directory(tmp_path / "restored")
+    assert [(each.topic, each.partition) for each in restored.partitions] == [("orders", 0), ("orders", 1)]
+    [script] = re.findall(r"```python\n(.*?)```", (PROJECT / "docs" / "leaving.md").read_text(), re.DOTALL)
+    words = [sys.executable, "-c", script, str(tmp_path / "remote"), str(tmp_path / "segments")]
+    subprocess.run(words, check=True, capture_output=True)
+    brought = sorted(path for path in (tmp_path / "segments").rglob("*") if path.is_file())
+    assert len(brought) == 5
+    for path in brought:
+        assert path.read_bytes() == (tmp_path / "copy" / path.relative_to(tmp_path / "segments")).read_bytes()
+    again = subprocess.run(words, check=False, capture_output=True, text=True)
+    assert "another segment begins at the same offset" in again.stderr
+
+
+def test_an_upgrade_keeps_a_backup_and_leads_back(shell: Shell) -> None:
+    root = taken_up(1, shell.folder / "site")
+    shutil.move(root / "state", shell.folder / ".state")
+    shutil.copytree(root / "logs", shell.folder / "logs")
+    settings = (root / "settings.yaml").read_text()
+    shell.config.write_text(settings.replace("state.directory: state", "state.directory: .state"))
+
+    backup = shell.folder / "metadata-backup.db"
+    ran = shell.type_all("upgrading.md")
+
+    assert len(ran) > 5
+    assert (shell.folder / ".state" / "later" / "remote_log_metadata.db").exists()
+    for path in (backup, shell.folder / ".state" / "remote_log_metadata.db"):
+        with open_metadata_store(f"sqlite:///{path}", wall_clock) as store:
+            assert len(list(store.segments.list_partitions())) == 3

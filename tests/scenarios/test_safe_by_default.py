@@ -1,0 +1,298 @@
+"""Scenario 35 and bad input: a store, metadata or arguments that are not what they should be delete nothing, and it is
+said why.
+
+Every command that deletes, against each of these; then the same command where all is as it should be, which deletes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from support.command_line import CommandResult, run_on
+from support.remote_logs import (
+    ENABLED,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    a_remote_log,
+    assert_clean,
+    copy,
+    unsynced,
+)
+
+DELETABLE = {**ENABLED, "retention.bytes": 1000, "local.retention.bytes": 0}
+TOPICS = {"orders": DELETABLE, "former": {**DELETABLE, "remote.storage.enable": False}}
+PARTITIONS = {("orders", 0): 3, ("former", 0): 2}
+
+COMMANDS = {
+    "retain": ("retain",),
+    "expire": ("expire",),
+    "delete-records": ("delete-records", "orders", 0, "--before", 20),
+    "delete-topic": ("delete-topic", "former"),
+    "delete what is marked": ("expire", "--topics", "former"),
+}
+"""Each command that deletes; what is marked was marked before anything went wrong."""
+
+
+def a_site(root: Path) -> RemoteLogFiles:
+    """Lay out two topics of which each command has something to delete."""
+    return a_copied_remote_log(root, PARTITIONS, topics=TOPICS)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """All that could be deleted: the local logs, the store, and whether a partition was marked or its start moved."""
+
+    logs: dict[str, str]
+    store: dict[str, str]
+
+    @classmethod
+    def of(cls, files: RemoteLogFiles) -> Kept:
+        return cls(_fingerprint(files.log_directory), _fingerprint(files.store))
+
+
+def _fingerprint(directory: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+def database(files: RemoteLogFiles) -> Path:
+    return files.root / "state" / "remote_log_metadata.db"
+
+
+def replace_database(files: RemoteLogFiles, content: bytes | None) -> None:
+    for path in database(files).parent.glob(f"{database(files).name}*"):
+        path.unlink()
+    if content is not None:
+        database(files).write_bytes(content)
+
+
+# ------------------------------------------------------------------------------------------------- what goes wrong
+
+
+def another_store(files: RemoteLogFiles) -> None:
+    """Another remote log's store stands in the place of ours."""
+    other = a_copied_remote_log(files.root / "other", {("clicks", 0): 1})
+    shutil.rmtree(files.store)
+    shutil.copytree(other.store, files.store)
+
+
+def an_emptied_store(files: RemoteLogFiles) -> None:
+    """The disk is not mounted, or somebody removed everything."""
+    shutil.rmtree(files.store)
+    files.store.mkdir()
+
+
+def objects_removed_behind_our_back(files: RemoteLogFiles) -> None:
+    """The store says that it is ours, and has nothing any more."""
+    for path in files.objects():
+        path.unlink()
+
+
+def metadata_of_last_week(files: RemoteLogFiles) -> None:
+    """The metadata were restored from a backup; much was copied since."""
+    backup = database(files).read_bytes()
+    for topic in ("orders", "former"):
+        files.append(4, topic=topic)
+    files.properties["topics"] = dict.fromkeys(TOPICS, ENABLED)
+    with unsynced(), files.open() as remote_log:
+        assert len(copy(remote_log).committed) == 4
+    files.properties["topics"] = TOPICS
+    replace_database(files, backup)
+
+
+def empty_metadata(files: RemoteLogFiles) -> None:
+    """The metadata were lost, and begin anew."""
+    replace_database(files, None)
+
+
+def metadata_of_another(files: RemoteLogFiles) -> None:
+    other = a_copied_remote_log(files.root / "other", PARTITIONS)
+    with unsynced(), other.open() as remote_log:
+        remote_log.bind_store()
+    shutil.rmtree(other.store)
+    replace_database(files, database(other).read_bytes())
+    identity = files.store / "store.json"
+    document = json.loads(identity.read_text())
+    identity.write_text(json.dumps({**document, "metadata_uuid": "somebody else's"}))
+
+
+def a_store_of_a_later_version(files: RemoteLogFiles) -> None:
+    identity = files.store / "store.json"
+    identity.write_text(json.dumps({**json.loads(identity.read_text()), "format_version": 99}))
+
+
+def a_manifest_of_a_later_version(files: RemoteLogFiles) -> None:
+    """A later release wrote the bundles: what is in them cannot be read here."""
+    for path in files.objects(".indexes"):
+        content = path.read_bytes()
+        path.write_bytes(content.replace(b'"format_version": 1', b'"format_version": 9').replace(
+            b'"format_version":1', b'"format_version":9'))  # fmt: skip
+
+
+def a_stop(files: RemoteLogFiles) -> None:
+    assert run_on(files, "stop-deletions", "--reason", "look first").exit_code == 0
+
+
+def no_right(files: RemoteLogFiles) -> None:
+    for topic in TOPICS:
+        assert run_on(files, "topics", "forbid-deletion", topic).exit_code == 0
+
+
+def a_retention_of_zero(files: RemoteLogFiles) -> None:
+    files.properties["topics"] = {topic: {**given, "retention.ms": 0} for topic, given in TOPICS.items()}
+
+
+def limits_that_contradict_each_other(files: RemoteLogFiles) -> None:
+    contradicting = {"retention.bytes": 10, "local.retention.bytes": 20}
+    files.properties["topics"] = {topic: {**given, **contradicting} for topic, given in TOPICS.items()}
+
+
+EVERYWHERE: dict[str, tuple[Callable[[RemoteLogFiles], None], str]] = {
+    "another store": (another_store, "the right disk mounted"),
+    "an emptied store": (an_emptied_store, "no store.json is there"),
+    "metadata of last week": (metadata_of_last_week, "older than the store"),
+    "empty metadata": (
+        empty_metadata,
+        "belongs to the metadata|neither in log.dirs nor|no topic is called|no partition",
+    ),
+    "metadata of another": (metadata_of_another, "belongs to the metadata"),
+    "a store of a later version": (a_store_of_a_later_version, "version"),
+    "a stop": (a_stop, "look first"),
+    "a retention of zero": (a_retention_of_zero, "retention.ms"),
+    "limits that contradict each other": (limits_that_contradict_each_other, "local.retention.bytes"),
+}
+
+
+def said(result: CommandResult) -> str:
+    return result.out + result.err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("situation", EVERYWHERE)
+def test_nothing_is_deleted_and_it_is_said_why(tmp_path: Path, situation: str, command: str) -> None:
+    goes_wrong, words = EVERYWHERE[situation]
+    files = a_site(tmp_path)
+    if command == "delete what is marked" and goes_wrong is not metadata_of_last_week:
+        assert run_on(files, "delete-topic", "former").exit_code == 0
+    goes_wrong(files)
+    before = Kept.of(files)
+
+    result = run_on(files, *COMMANDS[command])
+
+    assert Kept.of(files) == before
+    assert result.exit_code == 1
+    assert any(word in said(result) for word in words.split("|")), said(result)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_without_the_right_nothing_is_deleted(tmp_path: Path, command: str) -> None:
+    files = a_site(tmp_path)
+    if command == "delete what is marked":
+        assert run_on(files, "delete-topic", "former").exit_code == 0
+    no_right(files)
+    before = Kept.of(files)
+
+    result = run_on(files, *COMMANDS[command])
+
+    assert Kept.of(files) == before
+    asked_for_by_name = command in {"delete-records", "delete-topic"}
+    assert result.exit_code == int(asked_for_by_name)
+
+
+@pytest.mark.parametrize("goes_wrong", [objects_removed_behind_our_back, a_manifest_of_a_later_version])
+def test_nothing_goes_locally_where_the_store_cannot_show_what_must_hold_it(
+    tmp_path: Path, goes_wrong: Callable[[RemoteLogFiles], None]
+) -> None:
+    files = a_site(tmp_path)
+    goes_wrong(files)
+    before = Kept.of(files)
+
+    result = run_on(files, "retain")
+
+    assert (result.exit_code, Kept.of(files)) == (1, before)
+    assert "orders-0" in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("retain", "--topics", "order"), "no partition"),
+        (("retain", "--partitions", "7"), "no partition"),
+        (("retain", "--topics", "("), "("),
+        (("expire", "--topics", "order"), "no partition"),
+        (("expire", "--topics", ""), "no partition"),
+        (("expire", "--partitions", "-1"), "-1"),
+        (("delete-topic", "order"), "did you mean 'orders'"),
+        (("delete-topic", ".*"), "no topic is called '.*'"),
+        (("delete-topic", ""), "no topic is called ''"),
+        (("delete-topic", "former", "--topic-id", "AAAAAAAAAAAAAAAAAAAAAA"), "never had the id"),
+        (("delete-records", "orders", 9, "--before", 1), "orders-9"),
+        (("delete-records", "order", 0, "--before", 1), "order-0"),
+        (("delete-records", ".*", 0, "--before", 1), ".*-0"),
+        (("delete-records", "orders", 0, "--before", -7), "give one from 0 to 35"),
+        (("delete-records", "orders", 0, "--before", 10**30), "out of range"),
+        (("delete-records", "orders", 0, "--before", 36), "it has offsets 0 to 35"),
+    ],
+)
+def test_what_does_not_exist_is_told_and_nothing_is_deleted(
+    tmp_path: Path, arguments: tuple[object, ...], words: str
+) -> None:
+    files = a_site(tmp_path)
+    before = Kept.of(files)
+
+    result = run_on(files, *arguments)
+
+    assert Kept.of(files) == before
+    assert result.exit_code != 0
+    assert words in said(result)
+
+
+@pytest.mark.parametrize("command", ["retain", "expire"])
+def test_a_pattern_of_everything_deletes_only_where_that_was_allowed(tmp_path: Path, command: str) -> None:
+    files = a_copied_remote_log(tmp_path, PARTITIONS, topics={"orders": DELETABLE})
+    stays = {name: digest for name, digest in Kept.of(files).store.items() if "former" in name}
+
+    assert run_on(files, command, "--topics", ".*").exit_code == 0
+
+    after = Kept.of(files)
+    assert {name: digest for name, digest in after.store.items() if "former" in name} == stays
+    assert files.local_starts("former") == [0, 10, 20]
+    assert files.local_starts() == ([30] if command == "retain" else [0, 10, 20, 30])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_where_all_is_as_it_should_be_the_same_commands_delete(tmp_path: Path, command: str) -> None:
+    files = a_site(tmp_path)
+    if command == "delete what is marked":
+        assert run_on(files, "delete-topic", "former").exit_code == 0
+    before = Kept.of(files)
+
+    for dry in [["--dry-run"], []] if command != "delete what is marked" else [[]]:
+        assert run_on(files, *COMMANDS[command], *dry).exit_code == 0
+        assert not dry or Kept.of(files) == before
+
+    assert run_on(files, "expire").exit_code == 0
+    assert Kept.of(files) != before
+    with files.open() as remote_log:
+        assert_clean(remote_log)
+
+
+def test_a_new_topic_is_neither_copied_nor_deleted_before_somebody_says_so(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, topics={}, log_retention_ms=1, log_local_retention_ms=0)
+    before = _fingerprint(files.log_directory)
+
+    for command in ("copy", "retain", "expire"):
+        assert run_on(files, command).exit_code == 0
+
+    assert _fingerprint(files.log_directory) == before
+    assert files.objects() == []

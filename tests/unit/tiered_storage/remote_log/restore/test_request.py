@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import pytest
+
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.remote_log.restore.request import parse_time
+
+
+@pytest.mark.parametrize(
+    ("text", "time"),
+    [
+        (None, None),
+        ("", None),
+        ("1700000000000", 1_700_000_000_000),
+        ("2023-11-14T22:13:20", 1_700_000_000_000),
+        ("2023-11-14T22:13:20Z", 1_700_000_000_000),
+        ("2023-11-15T00:13:20.001+02:00", 1_700_000_000_001),
+        ("2023-11-14", 1_699_920_000_000),
+    ],
+)
+def test_times_are_read(text: str | None, time: int | None) -> None:
+    assert parse_time("--from-time", text) == time
+
+
+@pytest.mark.parametrize("text", ["yesterday", "-1", "²", "2023-13-01"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"--from-time: .* is no time"):
+        parse_time("--from-time", text)

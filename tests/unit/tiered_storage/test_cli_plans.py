@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.command_line import run_on
+from support.remote_logs import ENABLED, SEGMENT_BYTES, RemoteLogFiles, a_copied_remote_log
+
+DELETABLE = {**ENABLED, "retention.bytes": 2 * SEGMENT_BYTES, "local.retention.bytes": SEGMENT_BYTES}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> RemoteLogFiles:
+    return a_copied_remote_log(tmp_path, {("clicks", 0): 3, ("orders", 0): 3}, topics={"orders": DELETABLE})
+
+
+@pytest.mark.parametrize("command", ["retain", "expire"])
+def test_what_a_dry_run_saved_is_what_a_later_run_does(files: RemoteLogFiles, tmp_path: Path, command: str) -> None:
+    plan = tmp_path / "plan.jsonl"
+
+    shown = run_on(files, command, "--dry-run", "--save-plan", plan, "--json")
+    assert files.local_starts() == [0, 10, 20, 30]
+    assert len(files.objects(".log")) == 6
+    # What became due since is not in the plan.
+    files.properties["topics"] = {topic: {**DELETABLE, "local.retention.bytes": 0} for topic in ("clicks", "orders")}
+    done = run_on(files, command, "--plan", plan, "--json")
+
+    assert (shown.exit_code, done.exit_code) == (0, 0), done.err
+    assert done.rows == shown.rows
+    assert [row["partition"] for row in done.rows] == ["orders-0"]
+    assert files.local_starts("clicks") == [0, 10, 20, 30]
+    assert files.local_starts() == ([20, 30] if command == "retain" else [0, 10, 20, 30])
+    assert len(files.objects(".log")) == (6 if command == "retain" else 5)
+    again = run_on(files, command, "--plan", plan, "--json")
+    assert again.exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["retain", "expire"])
+def test_a_saved_plan_takes_nothing_that_would_be_kept_by_now(
+    files: RemoteLogFiles, tmp_path: Path, command: str
+) -> None:
+    plan = tmp_path / "plan.jsonl"
+    assert run_on(files, command, "--dry-run", "--save-plan", plan).exit_code == 0
+    files.properties["topics"] = {"orders": ENABLED}
+
+    assert run_on(files, command, "--plan", plan).exit_code == 0
+    assert files.local_starts() == [0, 10, 20, 30]
+    assert len(files.objects(".log")) == 6
+
+
+@pytest.mark.parametrize("command", ["retain", "expire"])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--save-plan", "plan.jsonl"), "give both"),
+        (("--plan", "plan.jsonl", "--dry-run"), "leave --dry-run"),
+        (("--plan", "plan.jsonl", "--topics", "orders"), "leave --dry-run, --topics"),
+        (("--plan", "/no/such/plan"), "cannot be read"),
+        (("--dry-run", "--save-plan", "/no/such/folder/plan"), "cannot be written"),
+    ],
+)
+def test_options_that_contradict_each_other_do_nothing(
+    files: RemoteLogFiles, command: str, arguments: tuple[str, ...], words: str
+) -> None:
+    result = run_on(files, command, *arguments, "--json")
+
+    assert (result.exit_code, result.document["error"]) == (1, "ConfigurationError")
+    assert words in result.document["message"]
+    assert files.local_starts() == [0, 10, 20, 30]
+
+
+def test_a_file_that_is_no_plan_is_named_with_its_line(files: RemoteLogFiles, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.jsonl"
+    plan.write_text('{"nothing": 1}\n')
+
+    result = run_on(files, "retain", "--plan", plan, "--json")
+    assert (result.exit_code, result.document["error"]) == (1, "ConfigurationError")
+    assert "line 1 is not a LocalRetentionPlan" in result.document["message"]
