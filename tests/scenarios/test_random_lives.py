@@ -194,7 +194,9 @@ class PartitionLives(RuleBasedStateMachine):
         self.retention(local=kept * SEGMENT_BYTES)
         with unsynced(), self.open() as remote_log:
             plans, findings = remote_log.deletions.plan_local_retention(EVERYTHING, self.files.clock.now)
-            assert not findings, findings
+            # Metadata that were made anew know copies that were never committed, and an audit that finds two of the
+            # same offsets stops trimming.
+            assert all("the last audit of topic" in finding.message for finding in findings), findings
             report = remote_log.deletions.enforce_local_retention(plans)
             assert not report.failures, report.failures
 
