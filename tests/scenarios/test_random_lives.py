@@ -1,7 +1,7 @@
 """Random lives of a partition: leaders change, logs are cut, copies run and die, retention takes what it may.
 
 Whatever happens, readers get from our log start on what the leader of the day has, each offset once, and after the
-leftovers were cleared up the audit finds nothing (scenarios 8, 9, 10, 17, 36).
+leftovers were cleared up the audit finds nothing (scenarios 8, 9, 10, 17, 19, 20, 33, 36).
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from support.brokers import Brokers
 from support.remote_logs import (
+    CLUSTER_ID,
     ENABLED,
     NOW,
-    ORDERS_0,
     SEGMENT_BYTES,
     RemoteLogFiles,
     begin,
     carry_out,
     copy,
+    topic_id,
     unsynced,
 )
 from support.sudden_death import dies_at
@@ -36,10 +37,12 @@ from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_messages import CopyOutcome
 from tiered_storage.remote_log.copy_plan import CopyPlan
 from tiered_storage.remote_log.lineage import contradiction
+from tiered_storage.remote_log.model import PartitionDeleteState, TopicIdPartition
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.remote_log_parts import store_options
 from tiered_storage.remote_log.remote_log_rebuild import rebuild_metadata
 from tiered_storage.remote_log.selection import EVERYTHING
+from tiered_storage.remote_log.storage.object_names import partition_folder
 
 REPLICAS = (0, 1)
 STEPS = st.integers(0, 12)
@@ -56,6 +59,8 @@ class PartitionLives(RuleBasedStateMachine):
         self.runs = 0
         self.zombies: list[list[CopyOutcome]] = []
         self.leader_was_seen = False
+        self.lives: list[TopicIdPartition] = []
+        self.marked: set[TopicIdPartition] = set()
 
     def teardown(self) -> None:
         try:
@@ -63,6 +68,10 @@ class PartitionLives(RuleBasedStateMachine):
             self.clear_up_and_audit()
         finally:
             shutil.rmtree(self.root)
+
+    @property
+    def partition(self) -> TopicIdPartition:
+        return TopicIdPartition(CLUSTER_ID, self.brokers.topic_id, 0, "orders")
 
     # ------------------------------------------------------------------------------------------------- the cluster
 
@@ -169,7 +178,7 @@ class PartitionLives(RuleBasedStateMachine):
         with self.brokers.log(number) as log:
             epochs, end = log.leader_epochs, log.log_end_offset
         with unsynced(), self.open(number) as remote_log:
-            known = remote_log.segments.partition_state(ORDERS_0).lineage
+            known = remote_log.segments.partition_state(self.partition).lineage
             plan = remote_log.plan_copy()
             agrees = self.brokers.logs[number] == self.brokers.written_by[:end]
             assert bool(plan.unreadable) == (contradiction(known, epochs, end) is not None)
@@ -183,7 +192,9 @@ class PartitionLives(RuleBasedStateMachine):
         self.retention(local=kept * SEGMENT_BYTES)
         with unsynced(), self.open() as remote_log:
             plans, findings = remote_log.deletions.plan_local_retention(EVERYTHING, self.files.clock.now)
-            assert not findings, findings
+            # Metadata that were made anew know copies that were never committed, and an audit that finds two of the
+            # same offsets stops trimming.
+            assert all("the last audit of topic" in finding.message for finding in findings), findings
             report = remote_log.deletions.enforce_local_retention(plans)
             assert not report.failures, report.failures
 
@@ -209,6 +220,39 @@ class PartitionLives(RuleBasedStateMachine):
         if deletes:
             report = remote_log.deletions.delete_marked("expire")
             assert not report.failures, report.failures
+
+    @rule(data=st.data())
+    def delete_records(self, data: st.DataObject) -> None:
+        self.retention()
+        with unsynced(), self.open() as remote_log:
+            reader = remote_log.reader.open(self.partition)
+            before = data.draw(st.integers(reader.log_start_offset, reader.log_end_offset))
+            plan = remote_log.deletions.plan_record_deletion(self.partition, before)
+            if plan is None:
+                return
+            _, left = remote_log.deletions.mark_expired([plan], "delete records")
+            assert not left, left
+            assert remote_log.segments.log_start_offset(self.partition) == before
+
+    @rule()
+    def delete_the_topic_and_create_it_again(self) -> None:
+        """The cluster does; what is remote of the old life stays until somebody says that it may go."""
+        self.lives.append(self.partition)
+        self.brokers.recreate(topic_id(f"orders {len(self.lives)}"))
+        self.leader_was_seen = False
+
+    @precondition(lambda self: self.lives)
+    @rule(data=st.data())
+    def delete_the_remote_log_of_an_old_life(self, data: st.DataObject) -> None:
+        old = data.draw(st.sampled_from(self.lives))
+        with unsynced(), self.open() as remote_log:
+            if old not in remote_log.segments.partition_states():
+                return
+            plan = remote_log.deletions.plan_topic_deletion("orders", old.topic_id)
+            assert [each.topic_id_partition for each in plan.partitions] == [old]
+            marked, left = remote_log.deletions.mark_topic_deleted(plan, "delete")
+            assert (marked, left) == ((old,), ())
+            self.marked.add(old)
 
     def retention(self, *, local: int = -2, total: int = -1) -> None:
         topic = {**ENABLED, "local.retention.bytes": local, "retention.bytes": total}
@@ -239,7 +283,8 @@ class PartitionLives(RuleBasedStateMachine):
             self.look(remote_log)
 
     def objects_of_segments(self) -> list[Path]:
-        return [path for path in self.files.objects() if path.parent.name != "state"]
+        folder = self.files.store / partition_folder(self.partition)
+        return [path for path in self.files.objects() if path.parent == folder]
 
     def copy_planned(self, remote_log: RemoteLogManager, copies: CopyPlan) -> CommitReport:
         self.runs += 1
@@ -285,8 +330,8 @@ class PartitionLives(RuleBasedStateMachine):
     def read(self) -> None:
         """Readers get from our log start on what the leader has, and nothing else."""
         with self.open() as remote_log:
-            our_start = remote_log.segments.log_start_offset(ORDERS_0)
-            reader = remote_log.reader.open(ORDERS_0)
+            our_start = remote_log.segments.log_start_offset(self.partition)
+            reader = remote_log.reader.open(self.partition)
             assert reader.log_end_offset == max(self.brokers.end, our_start or 0)
             if our_start is not None:
                 assert reader.log_start_offset == our_start
@@ -302,11 +347,16 @@ class PartitionLives(RuleBasedStateMachine):
                 self.let_leases_end(remote_log)
                 self.pass_time()
                 assert not remote_log.deletions.delete_marked("clear up").failures
+            for old in self.marked:
+                # None: the metadata were made anew since it was gone.
+                state = remote_log.segments.partition_state(old).delete_state
+                assert state in {PartitionDeleteState.FINISHED, None}
+                assert [path for path in (self.files.store / partition_folder(old)).rglob("*") if path.is_file()] == []
             report = remote_log.checks.audit(deep=True)
             # Replicas cut their logs into segments in places of their own.
             wrong = [anomaly for anomaly in report.anomalies if anomaly.kind is not AnomalyKind.OVERLAP]
             assert wrong == []
-            lineage = remote_log.segments.partition_state(ORDERS_0).lineage
+            lineage = remote_log.segments.partition_state(self.partition).lineage
             assert list(lineage) == sorted(lineage, key=lambda entry: (entry.epoch, entry.start_offset))
             assert self.leader_was_seen is False or _leads(lineage, self.brokers.written_by)
 

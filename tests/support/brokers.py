@@ -6,6 +6,7 @@ them, wherever its log begins. A broker is stopped whenever nobody calls it, wit
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -123,6 +124,14 @@ class Brokers:
         checkpoint = self.partition_directory(self.leader) / "leader-epoch-checkpoint"
         before = (entry for entry in epochs if entry.start_offset < end)
         write_leader_epochs(checkpoint, [*before, EpochEntry(self.epoch, end)])
+
+    def recreate(self, topic_id: str) -> None:
+        """Delete the topic, and create it again under the same name: another topic, with nothing in it."""
+        self.topic_id, self.epoch, self.logs = topic_id, 0, [[] for _ in range(self.count)]
+        for number in range(self.count):
+            shutil.rmtree(self.partition_directory(number))
+            with unsynced(), LogDirectoryWriter.open(self.directory(number), clock=lambda: NOW) as writer:
+                writer.create_log(self.topic, 0, topic_id, LOG_CONFIG)
 
     def delete_records(self, before: int) -> None:
         """Let the leader's own retention take what is before an offset: its log forgets the leaders of that time."""
