@@ -162,6 +162,13 @@ class ProducerState:
         """Let go of the closed transactions whose markers are below `high_watermark`."""
         self._closed = {first: last for first, last in self._closed.items() if last >= high_watermark}
 
+    def remember_closed(self, before: ProducerState) -> None:
+        """Take in the closed transactions that `before` knew, which followed the same log when it was longer.
+
+        No snapshot has those whose markers not all replicas may have yet.
+        """
+        self._closed |= {first: last for first, last in before._closed.items() if last < self.end_offset}
+
     def expire(self, now: int, expiration_ms: int) -> None:
         """Forget the producers without an open transaction that were silent for `expiration_ms` before `now` (ms)."""
         self._producers = {

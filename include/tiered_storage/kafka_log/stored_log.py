@@ -233,12 +233,14 @@ class StoredLog:
             self.truncate_fully_and_start_at(end_offset)
             return
         if end_offset < self.log_end_offset:
+            before = self._producers
             if end_offset >= self.segments[-1].base_offset:
                 self._cut_active(end_offset)
             else:
                 self._segments.cut(end_offset)
                 self._start_offset = min(self._start_offset, end_offset)
                 self._follow(self._recover(None, _ALL_OF_IT))
+            self._producers.remember_closed(before)
             self._after_truncation()
             if self.log_end_offset < self._start_offset:
                 # The log started within the batch that went.
