@@ -161,11 +161,13 @@ def test_a_deep_audit_of_much_is_read_by_spark_and_one_that_loses_a_worker_is_re
 ) -> None:
     from tiered_storage.remote_log import job_groups
     from tiered_storage.remote_log.audit_job import AuditJob
+    from tiered_storage_airflow.operators import audit
 
     site.write_logs({"orders-0": 2, "orders-1": 2})
     site.configure({"orders": TIERED})
     site.copy()
     monkeypatch.setattr(job_groups, "GROUP_TASKS", 1)
+    monkeypatch.setattr(audit, "READ_HERE_BYTES", 0)
     clean = airflow.run("audit_remote_log", {"deep": True})
     assert clean.state == "success", clean.messages
     [submitted] = spark.submitted

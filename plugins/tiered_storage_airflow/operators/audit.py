@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.selection import Selection
 
 AUDIT_JOB = SPARK_JOBS / "audit_segments.py"
+READ_HERE_BYTES = 1 << 30
+"""Less is read in the task sooner than Spark starts."""
 MOST_ANOMALIES_SHOWN = 20
 """So many fit into a message; the report has them all."""
 
@@ -82,7 +84,7 @@ class VerifySegmentsOperator(SparkGroupsOperator):
 
         folder = f"runs/{run_folder(context)}/{context['ti'].try_number}"
         job = remote_log.checks.write_audit_job(folder, selection)
-        if job.groups <= 1:
+        if quick.size < READ_HERE_BYTES:
             limit = RateLimit(remote_log.settings.audit_worker_bytes_per_second)
             for number in range(job.groups):
                 job.run_group(number, remote_log.storage, limit)
