@@ -96,7 +96,7 @@ def test_a_bucket_over_http_is_reached_with_what_the_airflow_connection_says(
     bucket = site.root / "buckets" / endpoint.bucket
     assert len(list(bucket.rglob("remote/tests/orders-*/0/*.log"))) == 2
     [job] = bucket.rglob("work/runs/copy_segments*/1/job.json")
-    [results] = bucket.rglob("work/runs/*/1/result-00000.jsonl")
+    [results] = bucket.rglob("work/runs/copy_segments*/1/result-00000.jsonl")
     assert json.loads(job.read_text())["endpoint"] == endpoint.url
     outcomes = from_lines(results.read_bytes(), CopyOutcome, str(results))
     assert [outcome.record_count for outcome in outcomes] == [10, 10]
