@@ -15,6 +15,7 @@ from tiered_storage.errors import RemoteStorageError, TieredStorageError
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.lineage import whole_lineage
+from tiered_storage.remote_log.local_retention import ensure_whole
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
     Lease,
@@ -26,6 +27,7 @@ from tiered_storage.remote_log.model import (
 from tiered_storage.remote_log.repair_plan import Leftovers
 from tiered_storage.remote_log.storage.object_names import ObjectKind, partition_folder
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
+from tiered_storage.remote_log.store_states import ensure_not_outdated
 
 _MARKER = f".{ObjectKind.COMMIT_MARKER}"
 
@@ -47,16 +49,19 @@ class Repair:
     ensure_removable: Callable[[TopicIdPartition], None]
 
     def retire(
-        self, damaged: Sequence[RemoteLogSegmentMetadata]
+        self, damaged: Sequence[RemoteLogSegmentMetadata], all_damaged: frozenset[str] = frozenset()
     ) -> tuple[list[RemoteLogSegmentMetadata], list[Finding]]:
-        """Mark those of `damaged` for deletion of which sound segments hold every offset; tell which they are not."""
+        """Mark those of `damaged` for deletion of which sound segments hold every offset; tell which they are not.
+
+        Sound is what is read back whole right before; segments of the ids `all_damaged` are not even tried.
+        """
         retired: list[RemoteLogSegmentMetadata] = []
         failures: list[Finding] = []
         ordered = sorted(damaged, key=lambda each: (each.topic_id_partition, each.start_offset))
         for partition, of_partition in groupby(ordered, lambda each: each.topic_id_partition):
             try:
                 with self._lease(partition) as lease:
-                    done, held_back = self._retire_in(list(of_partition), lease)
+                    done, held_back = self._retire_in(list(of_partition), all_damaged, lease)
             except TieredStorageError as error:
                 failures.append(Finding(str(partition), str(error)))
                 continue
@@ -81,22 +86,24 @@ class Repair:
         return removed, failures
 
     def _retire_in(
-        self, damaged: Sequence[RemoteLogSegmentMetadata], lease: Lease
+        self, damaged: Sequence[RemoteLogSegmentMetadata], all_damaged: frozenset[str], lease: Lease
     ) -> tuple[list[RemoteLogSegmentMetadata], list[Finding]]:
         partition = lease.topic_id_partition
-        ids = {segment.segment_id for segment in damaged}
+        ensure_not_outdated(partition, self.storage, self.metadata, self.leases)
+        ids = {segment.segment_id.id for segment in damaged}
         segments = list(self.metadata.list_remote_log_segments(partition))
         state = self.metadata.partition_state(partition)
-        sound = [segment for segment in segments if segment.segment_id not in ids]
+        sound = [segment for segment in segments if segment.segment_id.id not in ids | all_damaged]
         coverage = Coverage.of(sound, whole_lineage(sound, state.lineage))
+        checks = _Checks(self.storage, lambda: self.leases.heartbeat(lease, self.lease_duration_ms))
         retired: list[RemoteLogSegmentMetadata] = []
         held_back: list[Finding] = []
         for segment in segments:
-            if segment.segment_id not in ids or segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
+            if segment.segment_id.id not in ids or segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
                 continue
-            if coverage.lacks(segment.start_offset, segment.end_offset, state.log_start_offset or 0):
-                message = f"{segment.segment_id.id} stays as it is: nothing else holds all of its offsets yet"
-                held_back.append(Finding(str(partition), message))
+            why_not = _why_needed(segment, coverage, state.log_start_offset or 0, checks)
+            if why_not is not None:
+                held_back.append(Finding(str(partition), f"{segment.segment_id.id} stays as it is: {why_not}"))
                 continue
             update = RemoteLogSegmentMetadataUpdate(
                 segment.segment_id, SegmentState.DELETE_SEGMENT_STARTED, self.clock()
@@ -133,6 +140,43 @@ class Repair:
             yield lease
         finally:
             self.leases.release(lease)
+
+
+class _Checks:
+    """Reads segments back whole, each once; `before_each` keeps the lease meanwhile."""
+
+    def __init__(self, storage: ObjectRemoteStorageManager, before_each: Callable[[], object]) -> None:
+        self._storage = storage
+        self._before_each = before_each
+        self._known: dict[str, str | None] = {}
+
+    def why_not_whole(self, segment: RemoteLogSegmentMetadata) -> str | None:
+        """Return what is wrong with the objects of `segment`, or why they cannot be read; None where they are whole."""
+        segment_id = segment.segment_id.id
+        if segment_id not in self._known:
+            self._before_each()
+            self._known[segment_id] = self._read(segment)
+        return self._known[segment_id]
+
+    def _read(self, segment: RemoteLogSegmentMetadata) -> str | None:
+        try:
+            ensure_whole(segment, self._storage)
+        except RemoteStorageError as error:
+            return str(error)
+        return None
+
+
+def _why_needed(segment: RemoteLogSegmentMetadata, coverage: Coverage, log_start: int, checks: _Checks) -> str | None:
+    """Return why `segment` cannot go yet; None where others, read back whole, hold all of it from `log_start` on."""
+    if segment.end_offset < log_start:
+        return None
+    held = coverage.holding(max(segment.start_offset, log_start), segment.end_offset)
+    if held is None:
+        return "nothing else holds all of its offsets yet"
+    for covered in held:
+        if (wrong := checks.why_not_whole(covered.segment)) is not None:
+            return f"{covered.segment.segment_id.id}, which was to be read instead, is not whole: {wrong}"
+    return None
 
 
 def _is_leftover(found: ListedObject, live: set[str], known: frozenset[str]) -> bool:
