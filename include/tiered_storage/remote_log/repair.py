@@ -15,7 +15,6 @@ from tiered_storage.errors import RemoteStorageError, TieredStorageError
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.lineage import whole_lineage
-from tiered_storage.remote_log.local_retention import ensure_whole
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
     Lease,
@@ -24,6 +23,7 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
+from tiered_storage.remote_log.read_instead import WholeChecks, why_needed
 from tiered_storage.remote_log.repair_plan import Leftovers
 from tiered_storage.remote_log.storage.object_names import ObjectKind, partition_folder
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
@@ -95,13 +95,16 @@ class Repair:
         state = self.metadata.partition_state(partition)
         sound = [segment for segment in segments if segment.segment_id.id not in ids | all_damaged]
         coverage = Coverage.of(sound, whole_lineage(sound, state.lineage))
-        checks = _Checks(self.storage, lambda: self.leases.heartbeat(lease, self.lease_duration_ms))
+        checks = WholeChecks(self.storage, lambda: self.leases.heartbeat(lease, self.lease_duration_ms))
         retired: list[RemoteLogSegmentMetadata] = []
         held_back: list[Finding] = []
         for segment in segments:
             if segment.segment_id.id not in ids or segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
                 continue
-            why_not = _why_needed(segment, coverage, state.log_start_offset or 0, checks)
+            try:
+                why_not = why_needed(segment, coverage, state.log_start_offset or 0, checks)
+            except RemoteStorageError as error:
+                why_not = f"what is to be read instead cannot be read: {error}"
             if why_not is not None:
                 held_back.append(Finding(str(partition), f"{segment.segment_id.id} stays as it is: {why_not}"))
                 continue
@@ -140,43 +143,6 @@ class Repair:
             yield lease
         finally:
             self.leases.release(lease)
-
-
-class _Checks:
-    """Reads segments back whole, each once; `before_each` keeps the lease meanwhile."""
-
-    def __init__(self, storage: ObjectRemoteStorageManager, before_each: Callable[[], object]) -> None:
-        self._storage = storage
-        self._before_each = before_each
-        self._known: dict[str, str | None] = {}
-
-    def why_not_whole(self, segment: RemoteLogSegmentMetadata) -> str | None:
-        """Return what is wrong with the objects of `segment`, or why they cannot be read; None where they are whole."""
-        segment_id = segment.segment_id.id
-        if segment_id not in self._known:
-            self._before_each()
-            self._known[segment_id] = self._read(segment)
-        return self._known[segment_id]
-
-    def _read(self, segment: RemoteLogSegmentMetadata) -> str | None:
-        try:
-            ensure_whole(segment, self._storage)
-        except RemoteStorageError as error:
-            return str(error)
-        return None
-
-
-def _why_needed(segment: RemoteLogSegmentMetadata, coverage: Coverage, log_start: int, checks: _Checks) -> str | None:
-    """Return why `segment` cannot go yet; None where others, read back whole, hold all of it from `log_start` on."""
-    if segment.end_offset < log_start:
-        return None
-    held = coverage.holding(max(segment.start_offset, log_start), segment.end_offset)
-    if held is None:
-        return "nothing else holds all of its offsets yet"
-    for covered in held:
-        if (wrong := checks.why_not_whole(covered.segment)) is not None:
-            return f"{covered.segment.segment_id.id}, which was to be read instead, is not whole: {wrong}"
-    return None
 
 
 def _is_leftover(found: ListedObject, live: set[str], known: frozenset[str]) -> bool:
