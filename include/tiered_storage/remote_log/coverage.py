@@ -17,9 +17,14 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentSta
 
 
 def finished(segments: Iterable[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
-    """Return the segments that readers may see, by start offset, the longest of several first."""
+    """Return the segments that readers may see, by start offset, the longest of several first, then the latest.
+
+    Of two copies of the same offsets the later one was made because something was wrong with the earlier.
+    """
     seen = [segment for segment in segments if segment.state is SegmentState.COPY_SEGMENT_FINISHED]
-    return sorted(seen, key=lambda segment: (segment.start_offset, -segment.end_offset))
+    return sorted(
+        seen, key=lambda each: (each.start_offset, -each.end_offset, -each.event_timestamp, each.segment_id.id)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
 """Makes the metadata anew from the store alone, into a metadata store that knows nothing yet.
 
 Every whole segment is known again as a finished copy, with log starts, lineages and deletions as the store's documents
-tell them. What has no commit marker is marked for deletion. Fencing numbers go on so far above all that were ever given
-that no run of before can pass for a holder, and whoever deletes has to be allowed to anew. Only at the very end the
-store is bound to the new metadata: until then, and for good if this ends early, it belongs to the old ones.
+tell them. What has no commit marker is marked for deletion, and so is a damaged copy of what others hold. Fencing
+numbers go on so far above all that were ever given that no run of before can pass for a holder, and whoever deletes has
+to be allowed to anew. Only at the very end the store is bound to the new metadata: until then, and for good if this
+ends early, it belongs to the old ones.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tiered_storage.remote_log.model import (
     Lease,
     PartitionDeleteState,
     PartitionState,
+    RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
@@ -44,7 +46,10 @@ SeedTopic: TypeAlias = Callable[[TopicIdPartition], Topic]
 
 @dataclass(frozen=True, slots=True)
 class RebuildReport:
-    """What is known again: partitions, finished segments and their bytes; what was never finished; and what is not."""
+    """What is known again: partitions, finished segments and their bytes; what was never finished; and what is not.
+
+    `unreadable` also names damaged segments of which there is another copy.
+    """
 
     partitions: int
     segments: int
@@ -112,7 +117,8 @@ class MetadataRebuild:
         if state.log_start_offset is not None:
             store.segments.advance_log_start_offset(partition, state.log_start_offset, lease)
         self._put_deletion(partition, state.delete_state, lease, store)
-        self._add_finished(stored.finished, lease, store)
+        self._add_finished((*stored.finished, *stored.damaged), lease, store)
+        self._mark([segment.segment_id for segment in stored.damaged], lease, store)
         self._add_unfinished(stored.unfinished, lease, store)
         store.leases.release(lease)
         return PartitionDocument(partition, lease.fencing_number, state, self._clock())
@@ -165,10 +171,11 @@ class MetadataRebuild:
             lease,
             store,
         )
-        marks = [
-            RemoteLogSegmentMetadataUpdate(name.segment_id, SegmentState.DELETE_SEGMENT_STARTED, now)
-            for name in unfinished
-        ]
+        self._mark([name.segment_id for name in unfinished], lease, store)
+
+    def _mark(self, segment_ids: Sequence[RemoteLogSegmentId], lease: Lease, store: SqlMetadataStore) -> None:
+        now = self._clock()
+        marks = [RemoteLogSegmentMetadataUpdate(each, SegmentState.DELETE_SEGMENT_STARTED, now) for each in segment_ids]
         _step(marks, lease, store)
 
     def _put_deletion(

@@ -74,7 +74,7 @@ class RemoteLogRepairs:
             lambda partition: self.gate.ensure(partition, DeletionKind.LEFTOVER),
         )
         copied = copy(plan.copies) if plan.copies.segments else None
-        retired, held_back = repair.retire(plan.replaced)
+        retired, held_back = repair.retire(plan.replaced, plan.damaged)
         removed, refused = repair.remove(plan.leftovers)
         failures = (*copied.failures, *copied.damages) if copied else ()
         return RepairReport(

@@ -23,9 +23,11 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
+from tiered_storage.remote_log.read_instead import WholeChecks, why_needed
 from tiered_storage.remote_log.repair_plan import Leftovers
 from tiered_storage.remote_log.storage.object_names import ObjectKind, partition_folder
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
+from tiered_storage.remote_log.store_states import ensure_not_outdated
 
 _MARKER = f".{ObjectKind.COMMIT_MARKER}"
 
@@ -47,16 +49,19 @@ class Repair:
     ensure_removable: Callable[[TopicIdPartition], None]
 
     def retire(
-        self, damaged: Sequence[RemoteLogSegmentMetadata]
+        self, damaged: Sequence[RemoteLogSegmentMetadata], all_damaged: frozenset[str] = frozenset()
     ) -> tuple[list[RemoteLogSegmentMetadata], list[Finding]]:
-        """Mark those of `damaged` for deletion of which sound segments hold every offset; tell which they are not."""
+        """Mark those of `damaged` for deletion of which sound segments hold every offset; tell which they are not.
+
+        Sound is what is read back whole right before; segments of the ids `all_damaged` are not even tried.
+        """
         retired: list[RemoteLogSegmentMetadata] = []
         failures: list[Finding] = []
         ordered = sorted(damaged, key=lambda each: (each.topic_id_partition, each.start_offset))
         for partition, of_partition in groupby(ordered, lambda each: each.topic_id_partition):
             try:
                 with self._lease(partition) as lease:
-                    done, held_back = self._retire_in(list(of_partition), lease)
+                    done, held_back = self._retire_in(list(of_partition), all_damaged, lease)
             except TieredStorageError as error:
                 failures.append(Finding(str(partition), str(error)))
                 continue
@@ -81,22 +86,27 @@ class Repair:
         return removed, failures
 
     def _retire_in(
-        self, damaged: Sequence[RemoteLogSegmentMetadata], lease: Lease
+        self, damaged: Sequence[RemoteLogSegmentMetadata], all_damaged: frozenset[str], lease: Lease
     ) -> tuple[list[RemoteLogSegmentMetadata], list[Finding]]:
         partition = lease.topic_id_partition
-        ids = {segment.segment_id for segment in damaged}
+        ensure_not_outdated(partition, self.storage, self.metadata, self.leases)
+        ids = {segment.segment_id.id for segment in damaged}
         segments = list(self.metadata.list_remote_log_segments(partition))
         state = self.metadata.partition_state(partition)
-        sound = [segment for segment in segments if segment.segment_id not in ids]
+        sound = [segment for segment in segments if segment.segment_id.id not in ids | all_damaged]
         coverage = Coverage.of(sound, whole_lineage(sound, state.lineage))
+        checks = WholeChecks(self.storage, lambda: self.leases.heartbeat(lease, self.lease_duration_ms))
         retired: list[RemoteLogSegmentMetadata] = []
         held_back: list[Finding] = []
         for segment in segments:
-            if segment.segment_id not in ids or segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
+            if segment.segment_id.id not in ids or segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
                 continue
-            if coverage.lacks(segment.start_offset, segment.end_offset, state.log_start_offset or 0):
-                message = f"{segment.segment_id.id} stays as it is: nothing else holds all of its offsets yet"
-                held_back.append(Finding(str(partition), message))
+            try:
+                why_not = why_needed(segment, coverage, state.log_start_offset or 0, checks)
+            except RemoteStorageError as error:
+                why_not = f"what is to be read instead cannot be read: {error}"
+            if why_not is not None:
+                held_back.append(Finding(str(partition), f"{segment.segment_id.id} stays as it is: {why_not}"))
                 continue
             update = RemoteLogSegmentMetadataUpdate(
                 segment.segment_id, SegmentState.DELETE_SEGMENT_STARTED, self.clock()

@@ -39,13 +39,15 @@ class Leftovers:
 class RepairPlan:
     """What to copy anew, which damaged segments that replaces, which leftovers go, and what a person has to decide.
 
-    `replaced` also has damaged segments of which other sound ones hold all: they only have to go.
+    `replaced` also has damaged segments of which other sound ones hold all: they only have to go. `damaged` are the ids
+    of all that the audit named, also of those that stay: none of them can stand in for another.
     """
 
     copies: CopyPlan
     replaced: tuple[RemoteLogSegmentMetadata, ...]
     leftovers: tuple[Leftovers, ...]
     advice: tuple[Finding, ...]
+    damaged: frozenset[str] = frozenset()
 
     @property
     def is_empty(self) -> bool:
@@ -84,7 +86,11 @@ def plan_repair(
         copies.extend(mending.copies(gaps))
     advice.extend(_advice_on_others(report.anomalies))
     plan = replace(copyable, segments=tuple(copies), replacing=frozenset(each.segment_id.id for each in replaced))
-    return RepairPlan(plan, tuple(replaced), tuple(_leftovers(report.anomalies)), tuple(advice))
+    if report.omitted and replaced:
+        advice.append(_why_none_ends(report, len(replaced)))
+        replaced = []
+    leftovers = tuple(_leftovers(report.anomalies))
+    return RepairPlan(plan, tuple(replaced), leftovers, tuple(advice), damaged_ids(report))
 
 
 class _Mending:
@@ -147,6 +153,14 @@ def is_held(start: int, end: int, log_start: int, ranges: Iterable[tuple[int, in
             break
         reached = max(reached, last + 1)
     return reached > end
+
+
+def _why_none_ends(report: AuditReport, count: int) -> Finding:
+    message = (
+        f"{count} damaged segments stay for now: the audit names only {len(report.anomalies)} of "
+        f"{report.anomaly_count} anomalies, so nobody knows which others are sound; repair fewer topics at once"
+    )
+    return Finding("", message)
 
 
 def _leftovers(anomalies: Iterable[Anomaly]) -> Iterator[Leftovers]:

@@ -1,19 +1,23 @@
 """What the store alone tells of its partitions: whole segments by their manifests, and what else lies there.
 
 A segment with a commit marker is whole; all that the metadata knew of it is in its bundle. What has none was never
-finished, or was being deleted: nobody may read it again.
+finished, or was being deleted: nobody may read it again. What was only marked for deletion looks like any other; so of
+what is there twice each copy is read back, and a damaged one is not taken for a finished copy again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 
 from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, RemoteObjectNotFoundError
 from tiered_storage.remote_log.copy_plan import Finding
-from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.lineage import whole_lineage
+from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.read_instead import WholeChecks, held_twice, why_needed
 from tiered_storage.remote_log.storage.object_names import ObjectKind, SegmentObjectName, parse_partition_folder
 from tiered_storage.remote_log.storage.partition_document import PartitionDocument
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
@@ -26,6 +30,7 @@ READERS = 8
 class StoredPartition:
     """One partition: its whole segments, as finished copies; one name of each that is not; and what is unreadable.
 
+    `damaged` are those of which other, whole ones hold every offset; `unreadable` names them too.
     `document` is what the store keeps beside the segments, None where it never did. Where that cannot be read, nothing
     else is told: nobody could say which segments readers may be given.
     """
@@ -35,6 +40,7 @@ class StoredPartition:
     finished: tuple[RemoteLogSegmentMetadata, ...]
     unfinished: tuple[SegmentObjectName, ...]
     unreadable: tuple[Finding, ...]
+    damaged: tuple[RemoteLogSegmentMetadata, ...] = ()
 
 
 def stored_partitions(storage: ObjectRemoteStorageManager) -> Iterator[StoredPartition]:
@@ -85,9 +91,48 @@ def _read(
             unreadable.append(outcome)
         else:
             finished.append(outcome)
-    # In the order in which they were copied: of two copies of an offset readers are given the earlier one.
+    # In the order in which they were copied, in which they become visible again.
     finished.sort(key=lambda segment: (segment.event_timestamp, segment.start_offset, segment.segment_id.id))
-    return StoredPartition(partition, document, tuple(finished), tuple(unfinished), tuple(unreadable))
+    state = PartitionState() if document is None else document.state
+    damaged, told = _damaged_twins(finished, state, storage, readers)
+    gone = {segment.segment_id.id for segment in damaged}
+    whole = tuple(segment for segment in finished if segment.segment_id.id not in gone)
+    return StoredPartition(partition, document, whole, tuple(unfinished), (*unreadable, *told), tuple(damaged))
+
+
+def _damaged_twins(
+    finished: Sequence[RemoteLogSegmentMetadata],
+    state: PartitionState,
+    storage: ObjectRemoteStorageManager,
+    readers: ThreadPoolExecutor,
+) -> tuple[list[RemoteLogSegmentMetadata], list[Finding]]:
+    """Read back what is there twice; return the damaged ones that nobody needs, and what to tell of all damaged ones.
+
+    Raises what the store raises where it cannot be asked.
+    """
+    checks = WholeChecks(storage)
+    log_start = state.log_start_offset or 0
+    twins = held_twice(finished, state.lineage, log_start)
+    wrong = {
+        segment.segment_id.id: (segment, why)
+        for segment, why in zip(twins, readers.map(checks.why_not_whole, twins), strict=True)
+        if why is not None
+    }
+    sound = [segment for segment in finished if segment.segment_id.id not in wrong]
+    coverage = Coverage.of(sound, whole_lineage(finished, state.lineage))
+    damaged: list[RemoteLogSegmentMetadata] = []
+    told: list[Finding] = []
+    for segment, why in wrong.values():
+        needed = why_needed(segment, coverage, log_start, checks)
+        if needed is None:
+            damaged.append(segment)
+        becomes = "it is marked for deletion, others hold its offsets" if needed is None else f"it stays: {needed}"
+        message = (
+            f"segment {segment.segment_id.id}, offsets {segment.start_offset} to {segment.end_offset}, is one of "
+            f"several copies, and damaged: {why}; {becomes}"
+        )
+        told.append(Finding(str(segment.topic_id_partition), message))
+    return damaged, told
 
 
 def _metadata_of(name: SegmentObjectName, storage: ObjectRemoteStorageManager) -> RemoteLogSegmentMetadata | Finding:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from support.remote_logs import (
     copy,
     flip_bit,
     held_by,
+    local_log,
     offsets_read,
     partition_of,
     ranges,
@@ -30,8 +32,11 @@ from tiered_storage.errors import (
     RemoteStorageError,
     StoreMismatchError,
 )
+from tiered_storage.remote_log.copy_plan import CopyPlan, PlannedSegment
+from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata_rebuild import FENCING_JUMP, RebuildReport
 from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
+from tiered_storage.remote_log.read_instead import held_twice
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.remote_log_parts import store_options
 from tiered_storage.remote_log.remote_log_rebuild import rebuild_metadata
@@ -236,6 +241,55 @@ def test_a_segment_that_cannot_be_known_is_told_and_hides_no_other(files: Remote
         assert ranges(segments_of(remote_log)) == [(0, 9), (20, 29)]
 
 
+def test_a_damaged_copy_that_a_repair_ended_does_not_come_back(files: RemoteLogFiles) -> None:
+    damaged, sound = copied_twice(files)
+    flip_data_of(files, damaged)
+    lose_metadata(files)
+    report = rebuilt(files)
+
+    [told] = report.unreadable
+    assert f"segment {damaged.segment_id.id}, offsets 10 to 19, is one of several copies, and damaged" in told.message
+    assert "marked for deletion" in told.message
+    assert report.segments == 4
+    with files.open() as remote_log:
+        states = {segment.segment_id: segment.state for segment in segments_of(remote_log)}
+        assert states[damaged.segment_id] is SegmentState.DELETE_SEGMENT_STARTED
+        assert states[sound.segment_id] is SegmentState.COPY_SEGMENT_FINISHED
+        assert_clean(remote_log)
+        assert remote_log.deletions.delete_marked("expire").deleted == ()
+
+
+def test_where_no_copy_is_whole_none_is_given_up(files: RemoteLogFiles) -> None:
+    for segment in copied_twice(files):
+        flip_data_of(files, segment)
+    lose_metadata(files)
+    report = rebuilt(files)
+
+    assert ["it stays: nothing else holds" in told.message for told in report.unreadable] == [True, True]
+    assert report.segments == 5
+
+
+def test_of_two_whole_copies_the_later_one_is_read(files: RemoteLogFiles) -> None:
+    earlier, later = copied_twice(files)
+    lose_metadata(files)
+
+    assert rebuilt(files).unreadable == ()
+    with files.open() as remote_log:
+        read = [each.segment_id for each in finished(segments_of(remote_log)) if each.start_offset == 10]
+        assert read == [later.segment_id, earlier.segment_id]
+
+
+def test_a_damaged_copy_is_found_between_others_that_meet_in_it(files: RemoteLogFiles) -> None:
+    with files.open() as remote_log:
+        first, second, third = segments_of(remote_log)
+        one = replace(first, end_offset=14)
+        three = replace(third, start_offset=15)
+        assert held_twice([one, second, three], (), 0) == [one, second, three]
+        assert held_twice([first, second, three], (), 0) == []
+        assert held_twice([second, three], (), 15) == [second, three]
+        assert held_twice([first, second, third], (), 10) == []
+
+
 def test_a_partition_whose_document_is_broken_is_left_alone(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         for path in files.store.rglob("orders-*/0/state/*.json"):
@@ -274,3 +328,19 @@ def test_an_empty_store_is_refused(files: RemoteLogFiles) -> None:
 def _documents(remote_log: RemoteLogManager) -> PartitionDocuments:
     assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
     return remote_log.storage.partition_documents
+
+
+def copied_twice(files: RemoteLogFiles) -> tuple[RemoteLogSegmentMetadata, RemoteLogSegmentMetadata]:
+    """Let offsets 10 to 19 of orders be copied anew, as a repair does; return the earlier copy and the later one."""
+    with files.open() as remote_log:
+        files.clock.now += 1
+        earlier = segments_of(remote_log)[1]
+        path = local_log(remote_log).segments[1].log_path
+        due = PlannedSegment(ORDERS_0, path, 10, 19, earlier.size, local_log(remote_log).leader_epochs)
+        begun = remote_log.begin_copy(CopyPlan((due,), replacing=frozenset({earlier.segment_id.id})), "repair")
+        [later] = remote_log.commit_copy(carry_out(remote_log, begun, "runs/repair/1")).committed
+    return earlier, later
+
+
+def flip_data_of(files: RemoteLogFiles, segment: RemoteLogSegmentMetadata) -> None:
+    flip_bit(next(path for path in files.objects(".log") if segment.segment_id.id in path.name), 100)

@@ -225,6 +225,57 @@ def test_a_damaged_segment_stays_where_its_copy_failed(files: RemoteLogFiles) ->
         assert states_of(remote_log) == [(start, "COPY_SEGMENT_FINISHED") for start in (0, 10, 20)]
 
 
+def test_a_copy_that_only_looks_sound_ends_no_other(files: RemoteLogFiles) -> None:
+    with files.open() as remote_log:
+        first = segments_of(remote_log)[1]
+        twin = _add_twin(remote_log, first)
+        _flip_data_of(files, twin)
+        next(path for path in files.objects(".commit") if first.segment_id.id in path.name).unlink()
+        plan = remote_log.repairs.plan(remote_log.checks.audit(), EVERYTHING)
+        assert [segment.segment_id for segment in plan.replaced] == [first.segment_id]
+        report = repaired(remote_log, plan)
+
+        assert report.retired == ()
+        assert f"{first.segment_id.id} stays as it is: {twin.segment_id.id}, which was" in report.failures[0].message
+        assert len(finished(segments_of(remote_log))) == 4
+
+
+def test_a_segment_that_the_audit_named_stands_in_for_no_other(files: RemoteLogFiles) -> None:
+    with files.open() as remote_log:
+        first = segments_of(remote_log)[1]
+        twin = _add_twin(remote_log, first)
+        delete_object(files)
+        plan = replace(planned(remote_log), damaged=frozenset({first.segment_id.id, twin.segment_id.id}))
+        report = repaired(remote_log, plan)
+
+    assert report.retired == ()
+    assert "nothing else holds all of its offsets" in report.failures[0].message
+
+
+def test_where_the_audit_could_not_name_all_no_segment_ends(files: RemoteLogFiles) -> None:
+    delete_object(files)
+    with files.open() as remote_log:
+        found = remote_log.checks.audit(deep=True)
+        plan = remote_log.repairs.plan(replace(found, omitted=1), EVERYTHING)
+
+    assert plan.replaced == ()
+    assert "repair fewer topics at once" in plan.advice[-1].message
+    assert [planned.base_offset for planned in plan.copies.segments] == [10]
+
+
+def test_metadata_that_are_older_than_the_store_end_nothing(files: RemoteLogFiles) -> None:
+    with files.open() as remote_log:
+        _add_twin(remote_log, segments_of(remote_log)[1])
+        files.objects(".log")[1].unlink()
+        plan = planned(remote_log)
+        third = files.objects(".log")[-1]
+        third.with_name(f"{30:020}-{'A' * 22}.log").write_bytes(third.read_bytes())
+        report = repaired(remote_log, plan)
+
+    assert report.retired == ()
+    assert "they are older than the store" in report.failures[0].message
+
+
 def test_a_partition_that_somebody_works_on_is_left_to_them(files: RemoteLogFiles) -> None:
     _, second, _ = files.objects(".log")
     with files.open() as remote_log:
@@ -258,3 +309,7 @@ def _add_twin(remote_log: RemoteLogManager, like: RemoteLogSegmentMetadata) -> R
     begun = remote_log.begin_copy(CopyPlan((due,), replacing=frozenset({like.segment_id.id})), "twin")
     [twin] = remote_log.commit_copy(carry_out(remote_log, begun, "runs/twin/1")).committed
     return twin
+
+
+def _flip_data_of(files: RemoteLogFiles, segment: RemoteLogSegmentMetadata) -> None:
+    flip_bit(next(path for path in files.objects(".log") if segment.segment_id.id in path.name), 100)
