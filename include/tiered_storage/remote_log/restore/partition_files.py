@@ -9,7 +9,7 @@
 A topic that was created anew (its id is another one) leads another life: its cluster counts leaders and producers from
 0 again. Followers take no batch of a later leader than the one they follow, and a new producer that is given the id of
 an old one must not be taken for it. So there every batch is put under leader epoch 0, which no checksum covers, and no
-producer is known.
+producer is known. What is to be written there holds no transaction without its marker: it would pass for committed.
 """
 
 from __future__ import annotations
