@@ -34,7 +34,7 @@ from support.remote_logs import (
     topic_id,
     unsynced,
 )
-from tiered_storage.errors import InvalidLogDirectoryError
+from tiered_storage.errors import InvalidLogDirectoryError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.control_record import ControlRecordType
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, EpochEntry, read_leader_epochs
@@ -43,9 +43,11 @@ from tiered_storage.kafka_log.log_directory import read_log_directory
 from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.log_segment import list_segments
 from tiered_storage.kafka_log.record import Record
-from tiered_storage.remote_log.model import SegmentState
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.restore import directory as restoring
 from tiered_storage.remote_log.restore.target_directory import TargetDirectory
+from tiered_storage.remote_log.storage import IndexKind
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 SENTINEL = Record(0, NOW, b"sentinel", b"written before the loss")
 
@@ -277,6 +279,27 @@ def test_the_same_life_keeps_what_nothing_decides_open(files: RemoteLogFiles, ta
     assert [each["partition"] for each in result.document["notices"]] == [str(ORDERS_0)]
     with log_in(target) as log:
         assert (log.log_end_offset, log.last_stable_offset) == (39, 36)
+
+
+def test_a_snapshot_that_was_never_copied_is_made_from_the_log(files: RemoteLogFiles, target: Path) -> None:
+    """A broker that finds none behind an orderly stop takes no transaction for open."""
+    orders_with_transactions(files)
+    assert restore(files, target).exit_code == 0
+    expected = (target / "orders-0" / "00000000000000000039.snapshot").read_bytes()
+    shutil.rmtree(target)
+    found = ObjectRemoteStorageManager.fetch_index
+
+    def without_snapshots(
+        self: ObjectRemoteStorageManager, segment: RemoteLogSegmentMetadata, kind: IndexKind
+    ) -> bytes:
+        if kind is IndexKind.PRODUCER_SNAPSHOT:
+            raise RemoteObjectNotFoundError("no snapshot")
+        return found(self, segment, kind)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ObjectRemoteStorageManager, "fetch_index", without_snapshots)
+        assert restore(files, target).exit_code == 0
+    assert (target / "orders-0" / "00000000000000000039.snapshot").read_bytes() == expected
 
 
 def test_what_may_have_been_aborted_in_a_gap_is_not_put_into_a_directory(files: RemoteLogFiles, target: Path) -> None:
