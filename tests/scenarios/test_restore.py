@@ -28,11 +28,14 @@ from support.remote_logs import (
     cut,
     flip_bit,
     held_by,
+    record,
     records,
+    segments_of,
     topic_id,
     unsynced,
 )
-from tiered_storage.errors import InvalidLogDirectoryError
+from tiered_storage.errors import InvalidLogDirectoryError, RemoteObjectNotFoundError
+from tiered_storage.kafka_log.control_record import ControlRecordType
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, EpochEntry, read_leader_epochs
 from tiered_storage.kafka_log.local_log import LocalLog
@@ -40,9 +43,11 @@ from tiered_storage.kafka_log.log_directory import read_log_directory
 from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.log_segment import list_segments
 from tiered_storage.kafka_log.record import Record
-from tiered_storage.remote_log.model import SegmentState
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.restore import directory as restoring
 from tiered_storage.remote_log.restore.target_directory import TargetDirectory
+from tiered_storage.remote_log.storage import IndexKind
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 SENTINEL = Record(0, NOW, b"sentinel", b"written before the loss")
 
@@ -241,6 +246,79 @@ def test_an_empty_partition_of_a_topic_that_was_created_anew_is_taken_over(files
         assert log.producers == ()
 
 
+def orders_with_transactions(files: RemoteLogFiles) -> None:
+    """Copy, from offset 35 on: a record of producer 8, one of 7, the abort of 8, a record. Later: the abort of 7."""
+    with LogDirectoryWriter.open(files.log_directory, LOG_CONFIG, clock=lambda: NOW) as writer:
+        log = writer.log("orders", 0)
+        for producer_id in (8, 7):
+            each = record(log.log_end_offset)
+            log.append([each], producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True)
+        log.append_end_marker(8, 0, ControlRecordType.ABORT)
+        log.append([record(log.log_end_offset)])
+        log.roll()
+        log.append_end_marker(7, 0, ControlRecordType.ABORT)
+    with files.open() as remote_log:
+        assert copy(remote_log).is_whole
+
+
+def test_a_new_life_ends_before_what_nothing_decides(files: RemoteLogFiles, target: Path) -> None:
+    """The record of producer 8 goes as well: its marker comes behind."""
+    orders_with_transactions(files)
+    result = restore(files, target, "--as-topic-id", random_uuid(), "--validation", "records")
+    assert result.exit_code == 0, result.err
+    [notice] = result.document["notices"]
+    assert "the transaction from offset 36 on ends nowhere in the store" in notice["message"]
+    assert result.rows[0]["end_offset"] == 34
+    assert records_in(target) == records(0, 35)
+    assert (read_log_directory(target).high_watermarks or {})["orders", 0] == 35
+
+
+def test_the_same_life_keeps_what_nothing_decides_open(files: RemoteLogFiles, target: Path) -> None:
+    orders_with_transactions(files)
+    result = restore(files, target)
+    assert [each["partition"] for each in result.document["notices"]] == [str(ORDERS_0)]
+    with log_in(target) as log:
+        assert (log.log_end_offset, log.last_stable_offset) == (39, 36)
+
+
+def test_a_snapshot_that_was_never_copied_is_made_from_the_log(files: RemoteLogFiles, target: Path) -> None:
+    """A broker that finds none behind an orderly stop takes no transaction for open."""
+    orders_with_transactions(files)
+    assert restore(files, target).exit_code == 0
+    expected = (target / "orders-0" / "00000000000000000039.snapshot").read_bytes()
+    shutil.rmtree(target)
+    found = ObjectRemoteStorageManager.fetch_index
+
+    def without_snapshots(
+        self: ObjectRemoteStorageManager, segment: RemoteLogSegmentMetadata, kind: IndexKind
+    ) -> bytes:
+        if kind is IndexKind.PRODUCER_SNAPSHOT:
+            raise RemoteObjectNotFoundError("no snapshot")
+        return found(self, segment, kind)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ObjectRemoteStorageManager, "fetch_index", without_snapshots)
+        assert restore(files, target).exit_code == 0
+    assert (target / "orders-0" / "00000000000000000039.snapshot").read_bytes() == expected
+
+
+def test_what_may_have_been_aborted_in_a_gap_is_not_put_into_a_directory(files: RemoteLogFiles, target: Path) -> None:
+    orders_with_transactions(files)
+    with LogDirectoryWriter.open(files.log_directory, LOG_CONFIG, clock=lambda: NOW) as writer:
+        writer.log("orders", 0).roll()
+        append_batches(writer.log("orders", 0))
+        writer.log("orders", 0).roll()
+    with files.open() as remote_log:
+        copy(remote_log)
+        [segment] = [each for each in segments_of(remote_log) if each.start_offset == 39]
+        step = a_step(segment, SegmentState.DELETE_SEGMENT_STARTED)
+        remote_log.segments.update_remote_log_segment_metadata(step, held_by(remote_log, "test"))
+    result = restore(files, target, "--allow-gaps")
+    assert "from offset 36 on may have been aborted in what is missing before offset 40" in result.document["message"]
+    assert partitions_in(target) == []
+    assert restore(files, target, "--from-offset", 40).exit_code == 0
+
+
 def test_a_cluster_that_does_not_know_the_topic_is_told_of(files: RemoteLogFiles, target: Path) -> None:
     with LogDirectoryWriter.create(target, "another-cluster"):
         pass
@@ -339,6 +417,30 @@ def test_a_second_run_finishes_what_a_crash_left(
     assert partitions_in(target) == ["orders-0", "orders-1"]
     assert records_in(target) == records(0, 30)
     assert [path.name for path in target.iterdir() if path.name.startswith(".remote-log")] == []
+
+
+def test_what_is_in_place_stays_though_more_was_copied_since(
+    files: RemoteLogFiles, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = TargetDirectory.put_in_place
+
+    def put_the_first(self: TargetDirectory, name: str) -> None:
+        if name != "orders-0":
+            raise Died
+        put(self, name)
+
+    monkeypatch.setattr(TargetDirectory, "put_in_place", put_the_first)
+    with pytest.raises(Died):
+        restore(files, target)
+    monkeypatch.undo()
+    files.append(2)
+    with files.open() as remote_log:
+        assert copy(remote_log).is_whole
+    result = restore(files, target)
+    assert result.exit_code == 0, result.err
+    assert [(row["end_offset"], row["was_there"]) for row in result.rows] == [(29, True), (19, False)]
+    assert records_in(target) == records(0, 30)
+    assert records_in(target, 1) == records(0, 20)
 
 
 def test_a_crash_while_it_is_written_leaves_nothing_that_looks_whole(

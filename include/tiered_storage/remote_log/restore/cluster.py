@@ -28,6 +28,11 @@ from tiered_storage.remote_log.storage import RemoteStorageManager
 
 SETTLE_SECONDS = 1.0
 """A broker has written what a producer that died had sent, once the end stands still for so long."""
+SETTLE_SECONDS_OF_REPLICAS = 50.0
+"""The same with several replicas: the end that is told is the high watermark, which a follower that lags holds back.
+
+A leader looks every half replica.lag.time.max.ms (30 s by default) who has lagged for longer, and goes on without it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +138,7 @@ class _Restore:
 
     def map_what_is_there(self, sleep: Callable[[float], None]) -> dict[int, int]:
         """Set the map right by what an earlier run had sent; return how many records that were, by partition."""
-        ends: dict[int, tuple[int, int]] = {}
-        while (now := self.cluster.ends(self.topic.name, self.sources)) != ends:
-            ends = now
-            sleep(SETTLE_SECONDS)
+        ends = settled_ends(self.cluster, self.topic, self.sources, sleep)
         return {
             number: map_what_is_there(
                 self.cluster, self.topic, number, ends[number][1], self._to_come(number), self.offset_map
@@ -163,6 +165,18 @@ class _Restore:
 
     def _to_come(self, number: int, on_bytes: OnBytes = lambda _: None) -> Iterator[Record]:
         return self.sources[number].after(self.offset_map.progress[number].last_old, on_bytes)
+
+
+def settled_ends(
+    cluster: TargetCluster, topic: TargetTopic, partitions: Iterable[int], sleep: Callable[[float], None]
+) -> dict[int, tuple[int, int]]:
+    """Return start and end offset (exclusive) of each partition once nothing that was sent before can come to them."""
+    numbers = tuple(partitions)
+    ends: dict[int, tuple[int, int]] = {}
+    while (now := cluster.ends(topic.name, numbers)) != ends:
+        ends = now
+        sleep(SETTLE_SECONDS if topic.replicas == 1 else SETTLE_SECONDS_OF_REPLICAS)
+    return ends
 
 
 def _head(plan: RestorePlan, topic: TargetTopic, starts: Mapping[int, int]) -> MapHead:

@@ -11,15 +11,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tiered_storage.errors import RemoteObjectNotFoundError
-from tiered_storage.kafka_log.batch_header import RecordBatch, read_batch_header
-from tiered_storage.kafka_log.producer_snapshot import parse_producer_snapshot
+from tiered_storage.kafka_log.batch_header import RecordBatch
 from tiered_storage.kafka_log.record import Record
 from tiered_storage.kafka_log.record_batch import read_records
 from tiered_storage.kafka_log.transaction_index import AbortedTransaction, TransactionIndex, collect_aborted
+from tiered_storage.remote_log.restore.open_transactions import OpenTransactions, batches_of, transaction_index
 from tiered_storage.remote_log.restore.partition_files import taken_batches
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment, RestoreRequest
-from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
+from tiered_storage.remote_log.storage import RemoteStorageManager
 
 OnBytes = Callable[[int], None]
 
@@ -38,16 +37,19 @@ class CommittedRecords:
         Raises CorruptRecordError for a batch whose checksum is wrong, and what the store raises.
         """
         first = max(self.partition.log_start_offset, self.request.from_offset or 0, 0 if offset is None else offset + 1)
-        end = min(self.partition.log_end_offset, self._stable_end())
+        transactions = OpenTransactions(self._every_segment, self.storage)
+        undecided = transactions.first_undecided()
+        end = self.partition.log_end_offset if undecided is None else min(self.partition.log_end_offset, undecided)
         if self.request.to_offset is not None:
             end = min(end, self.request.to_offset)
+        lost = tuple(transactions.lost_in_gaps())
         for number, segment in enumerate(self.partition.segments):
             if segment.end_offset < first:
                 on_bytes(segment.metadata.size)
                 continue
             if segment.start_offset >= end:
                 return
-            aborted = _Aborted.of(self._aborted(number))
+            aborted = _Aborted.of((*self._aborted(number, transactions), *lost))
             for header, batch in self._batches(segment, on_bytes):
                 if header.last_offset < first or header.is_control or aborted.holds(header):
                     continue
@@ -62,65 +64,25 @@ class CommittedRecords:
     def _batches(self, segment: RestoredSegment, on_bytes: OnBytes) -> Iterator[tuple[RecordBatch, memoryview]]:
         pieces = self.storage.fetch_log_segment(segment.metadata)
         for window in taken_batches(segment, pieces, None):
-            view, position = memoryview(window), 0
-            while position < len(view):
-                header = read_batch_header(view, position, source=str(segment.metadata.segment_id))
-                yield header, view[position : position + header.size]
-                position += header.size
+            yield from batches_of(window, segment)
             on_bytes(len(window))
 
     @property
     def _every_segment(self) -> Sequence[RestoredSegment]:
         return (*self.partition.segments, *self.partition.behind)
 
-    def _aborted(self, number: int) -> Sequence[AbortedTransaction]:
+    def _aborted(self, number: int, transactions: OpenTransactions) -> Sequence[AbortedTransaction]:
         """Return the aborted transactions that have records in the segment of that number."""
         segment = self.partition.segments[number]
         return collect_aborted(
-            self._transaction_indexes(number), segment.start_offset, segment.end_offset + 1
+            self._transaction_indexes(number, transactions), segment.start_offset, segment.end_offset + 1
         ).transactions
 
-    def _transaction_indexes(self, number: int) -> Iterator[TransactionIndex]:
-        for segment in self._every_segment[number:]:
-            yield self._transaction_index(segment)
-            if not self._open_transactions(segment, unknown=True):
+    def _transaction_indexes(self, number: int, transactions: OpenTransactions) -> Iterator[TransactionIndex]:
+        for at, segment in enumerate(self._every_segment[number:], number):
+            yield transaction_index(segment, self.storage)
+            if not transactions.at_end_of(at):
                 return
-
-    def _transaction_index(self, segment: RestoredSegment) -> TransactionIndex:
-        """Return what the index of `segment` says of the markers that are taken of it."""
-        raw = self._index(segment, IndexKind.TRANSACTION)
-        base_offset = segment.metadata.start_offset
-        if raw is None:
-            return TransactionIndex(base_offset)
-        index = TransactionIndex.parse(raw, f"{segment.metadata.segment_id}: transaction index", base_offset)
-        taken = (each for each in index.transactions if segment.start_offset <= each.last_offset <= segment.end_offset)
-        return TransactionIndex(base_offset, tuple(taken))
-
-    def _stable_end(self) -> int:
-        """Return the first offset (inclusive) of the earliest transaction that nothing in the store decides."""
-        last = self._every_segment[-1:]
-        undecided = [first for segment in last for first in self._open_transactions(segment, unknown=False)]
-        return min(undecided, default=self.partition.log_end_offset)
-
-    def _open_transactions(self, segment: RestoredSegment, *, unknown: bool) -> list[int]:
-        """Return the first offsets of the transactions that are open at the end of `segment`.
-
-        Where its snapshot is lost, or is of another end, there may be one if `unknown` says so.
-        """
-        raw = None if segment.end_offset < segment.metadata.end_offset else self._index(
-            segment, IndexKind.PRODUCER_SNAPSHOT
-        )  # fmt: skip
-        if raw is None:
-            return [segment.start_offset] if unknown else []
-        producers = parse_producer_snapshot(raw, f"{segment.metadata.segment_id}: producer snapshot")
-        firsts = (producer.current_transaction_first_offset for producer in producers)
-        return [first for first in firsts if first >= 0]
-
-    def _index(self, segment: RestoredSegment, kind: IndexKind) -> bytes | None:
-        try:
-            return self.storage.fetch_index(segment.metadata, kind)
-        except RemoteObjectNotFoundError:
-            return None
 
 
 @dataclass(frozen=True, slots=True)

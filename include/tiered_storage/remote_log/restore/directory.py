@@ -16,6 +16,7 @@ from tiered_storage.kafka_log.kafka_uuid import decode_uuid, random_uuid
 from tiered_storage.kafka_log.meta_properties import META_PROPERTIES, MetaProperties
 from tiered_storage.kafka_log.small_files import replace_file
 from tiered_storage.kafka_log.topic_partition import partition_directory_name
+from tiered_storage.remote_log.restore.open_transactions import OpenTransactions, all_decided, ended_before
 from tiered_storage.remote_log.restore.partition_files import OnBytes, PartitionWriter
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestorePlan
 from tiered_storage.remote_log.restore.target_directory import RestoredLog, TargetDirectory, UnfinishedRestore
@@ -67,11 +68,13 @@ def restore_to_directory(
     """Put all that `plan` names in place, or nothing: whatever goes wrong before all is whole leaves no partition.
 
     The store's bytes are kept as they are where the topic keeps its id; see partition_files.py for one that was created
-    anew. After a crash a second call goes on.
+    anew, which ends before the first transaction that nothing in the store decides. After a crash a second call goes
+    on.
 
     Raises LogDirectoryLockedError while a broker runs in the directory, InvalidLogDirectoryError where it has such a
-    partition already, ConfigurationError where there is nothing to restore, no room for it, or topic ids that do not
-    agree; as RestorePlan.ensure_possible; and what reading the store and checking the result raise.
+    partition already, ConfigurationError where there is nothing to restore, no room for it, topic ids that do not
+    agree, or a transaction that may have been aborted in a gap; as RestorePlan.ensure_possible; and what reading the
+    store and checking the result raise.
     """
     plan.ensure_possible(allow_gaps=allow_gaps)
     if not plan.partitions:
@@ -87,7 +90,12 @@ def restore_to_directory(
             _check_cluster_id(plan)
         unfinished = _unfinished(directory, topic, named)
         topic_id = _topic_id(plan, target, topic, directory, unfinished)
-        todo = {log: each for log, each in named.items() if not (unfinished and directory.is_in_place(log))}
+        _check_transactions(plan, storage)
+        there = _in_place(directory, unfinished, named) if unfinished else {}
+        named = dict(
+            _ended(log, each, there, storage if topic_id != plan.topic_id else None) for log, each in named.items()
+        )
+        todo = {log: each for log, each in named.items() if log.directory not in there}
         _check_free(directory, todo)
         directory.discard_staged(log.directory for log in named)
         directory.ensure_room(sum(each.size for each in todo.values()))
@@ -139,6 +147,50 @@ def _put_in_place(
 def _log(topic: str, partition: RestoredPartition) -> RestoredLog:
     name = partition_directory_name(topic, partition.topic_id_partition.partition)
     return RestoredLog(name, partition.first_offset, partition.log_end_offset)
+
+
+def _in_place(
+    directory: TargetDirectory, unfinished: UnfinishedRestore, logs: Iterable[RestoredLog]
+) -> dict[str, RestoredLog]:
+    """Return what the earlier run has put in place, as far as `logs` hold it still; it may begin and end earlier."""
+    asked = {log.directory: log for log in logs}
+    return {
+        log.directory: log
+        for log in unfinished.logs
+        if log.first_offset <= asked[log.directory].first_offset
+        and log.end_offset <= asked[log.directory].end_offset
+        and directory.is_in_place(log)
+    }
+
+
+def _ended(
+    log: RestoredLog,
+    partition: RestoredPartition,
+    there: Mapping[str, RestoredLog],
+    storage: RemoteStorageManager | None,
+) -> tuple[RestoredLog, RestoredPartition]:
+    """Return what is restored of `partition`, and its name.
+
+    What an earlier run has put in place ends where it did then: more may have been copied since. Another life of the
+    topic, which is told by its `storage`, knows no producer: what its transactions left open would pass for committed.
+    """
+    if log.directory in there:
+        return there[log.directory], ended_before(partition, there[log.directory].end_offset)
+    if storage is None:
+        return log, partition
+    ended = all_decided(partition, storage)
+    return RestoredLog(log.directory, ended.first_offset, ended.log_end_offset), ended
+
+
+def _check_transactions(plan: RestorePlan, storage: RemoteStorageManager) -> None:
+    """Refuse what readers would take for committed, as its abort may be in a gap."""
+    for each in plan.partitions:
+        for lost in OpenTransactions(each.segments, storage).lost_in_gaps():
+            raise ConfigurationError(
+                f"{each.topic_id_partition}: the transaction from offset {lost.first_offset} on may have been aborted "
+                f"in what is missing before offset {lost.last_offset + 1}, and would pass for committed: restore into "
+                f"a running cluster, or only from offset {lost.last_offset + 1} on"
+            )
 
 
 def _unfinished(directory: TargetDirectory, topic: str, logs: Iterable[RestoredLog]) -> UnfinishedRestore | None:

@@ -9,13 +9,14 @@
 A topic that was created anew (its id is another one) leads another life: its cluster counts leaders and producers from
 0 again. Followers take no batch of a later leader than the one they follow, and a new producer that is given the id of
 an old one must not be taken for it. So there every batch is put under leader epoch 0, which no checksum covers, and no
-producer is known.
+producer is known. What is to be written there holds no transaction without its marker: it would pass for committed.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -23,7 +24,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError
+from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError, UnsupportedMagicError
 from tiered_storage.kafka_log.batch_header import LOG_OVERHEAD
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.index_rebuild import rebuild_indexes
@@ -115,6 +116,11 @@ class PartitionWriter:
             write_durably(getattr(local, _INDEX_SUFFIXES[kind]), content)
         if snapshot := self._index(segment, IndexKind.PRODUCER_SNAPSHOT):
             write_durably(producer_snapshot_path(local.directory, segment.end_offset + 1), snapshot)
+        elif not self.is_new_life:
+            # A broker that was stopped in order reads no batches where no snapshot is there: nothing was open then.
+            with suppress(UnsupportedMagicError):
+                state = rebuild_indexes(local)
+                write_durably(producer_snapshot_path(local.directory, state.end_offset), state.producer_snapshot)
         if not {IndexKind.OFFSET, IndexKind.TIMESTAMP} <= found.keys():
             rebuild_indexes(local).write_offset_indexes(local)
 

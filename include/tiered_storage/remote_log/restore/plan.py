@@ -1,24 +1,25 @@
 """Plans a restore: which segments, along the lineage of leaders, hold what is asked for. Changes nothing.
 
-Offsets come from the metadata alone. For a range of times, or one that ends early, a few indexes are read as well:
+Offsets come from the metadata alone. A few indexes are read as well, and batches where there is no producer snapshot:
 
     times     a segment is left out below `from_timestamp` by its largest timestamp, and, once one has reached
               `to_timestamp`, behind that by the smallest one in its manifest: up to the first that begins so late
     early end a range that ends inside of a transaction goes on to the end of the segment that decides it: who reads
               committed records would wait there for ever
+    the end   transactions that nothing in the store decides are told of, also those around a gap
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
-from tiered_storage.kafka_log.producer_snapshot import parse_producer_snapshot
+from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.lineage import whole_lineage
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.restore.open_transactions import OpenTransactions, index_of
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment, RestorePlan, RestoreRequest
 from tiered_storage.remote_log.segment_source import epochs_within
 from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
@@ -51,6 +52,7 @@ def plan_restore(
             continue
         partitions.append(restored)
         gaps += _gaps(restored, state, request)
+        notices += _undecided(restored, storage)
     notices += _holes(wanted, request)
     return RestorePlan(request, wanted[0].topic_id, tuple(partitions), tuple(gaps), tuple(refused), tuple(notices))
 
@@ -120,7 +122,8 @@ def _chosen(
         begin = max(begin, next(late, end))
     if request.to_timestamp is not None:
         end = min(end, _end_by_time(segments, begin, storage, request.to_timestamp))
-    while begin < end < len(segments) and _ends_in_transaction(segments[end - 1], storage):
+    transactions = OpenTransactions(segments, storage)
+    while begin < end < len(segments) and transactions.at_end_of(end - 1):
         end += 1
     return begin, max(begin, end)
 
@@ -142,24 +145,27 @@ def _end_by_time(
 
 def _first_timestamp(segment: RestoredSegment, storage: RemoteStorageManager) -> int | None:
     """Return the smallest timestamp (ms) that the segment's manifest tells, None where it tells none."""
-    raw = _index(segment, IndexKind.MANIFEST, storage)
+    raw = index_of(segment, IndexKind.MANIFEST, storage)
     return None if raw is None else Manifest.parse(raw, str(segment.metadata.segment_id)).first_timestamp
 
 
-def _ends_in_transaction(segment: RestoredSegment, storage: RemoteStorageManager) -> bool:
-    """Whether a transaction is open at the end of `segment`, as its producer snapshot tells."""
-    raw = _index(segment, IndexKind.PRODUCER_SNAPSHOT, storage)
-    if raw is None:
-        return False
-    producers = parse_producer_snapshot(raw, f"{segment.metadata.segment_id}: producer snapshot")
-    return any(producer.current_transaction_first_offset >= 0 for producer in producers)
-
-
-def _index(segment: RestoredSegment, kind: IndexKind, storage: RemoteStorageManager) -> bytes | None:
-    try:
-        return storage.fetch_index(segment.metadata, kind)
-    except RemoteObjectNotFoundError:
-        return None
+def _undecided(restored: RestoredPartition, storage: RemoteStorageManager) -> Iterable[Finding]:
+    """Yield the transactions of which the store does not tell whether they were committed."""
+    transactions = OpenTransactions(restored.segments, storage)
+    if (first := transactions.first_undecided()) is not None:
+        told = (
+            f"the transaction from offset {first} on ends nowhere in the store: readers of committed records get "
+            "nothing from there on; where the topic is another one, or the target a running cluster, the restore ends "
+            "before it"
+        )
+        yield Finding(str(restored.topic_id_partition), told)
+    for lost in transactions.lost_in_gaps():
+        told = (
+            f"whether the transaction of producer {lost.producer_id} from offset {lost.first_offset} on was committed "
+            f"was told in what is missing before offset {lost.last_offset + 1}: its records are left out of a running "
+            "cluster, and it is not restored into a directory"
+        )
+        yield Finding(str(restored.topic_id_partition), told)
 
 
 def _gaps(restored: RestoredPartition, state: PartitionState, request: RestoreRequest) -> Iterable[Finding]:

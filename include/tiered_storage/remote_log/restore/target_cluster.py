@@ -32,13 +32,14 @@ OnDelivery = Callable[[Any, Any], None]
 
 @dataclass(frozen=True, slots=True)
 class TargetTopic:
-    """A topic of the cluster, and its settings by Kafka's names."""
+    """A topic of the cluster, and its settings by Kafka's names; `replicas` is the most that a partition has."""
 
     cluster_id: str
     topic_id: str
     name: str
     partitions: int
     settings: Mapping[str, str]
+    replicas: int
 
     @property
     def stamps_records(self) -> bool:
@@ -79,7 +80,8 @@ class TargetCluster:
         most, least = found.topic_id.get_most_significant_bits(), found.topic_id.get_least_significant_bits()
         topic_id = encode_uuid(struct.pack(">qq", most, least))
         settings = {key: str(entry.value) for key, entry in entries.items() if entry.value is not None}
-        return TargetTopic(cluster_id, topic_id, name, len(found.partitions), settings)
+        replicas = max(len(each.replicas) for each in found.partitions)
+        return TargetTopic(cluster_id, topic_id, name, len(found.partitions), settings, replicas)
 
     def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, tuple[int, int]]:
         """Return the first offset of each partition, and the one behind its last record."""

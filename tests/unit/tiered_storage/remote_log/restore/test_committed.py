@@ -9,13 +9,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.examples import USUAL_EXAMPLES
-from support.remote_logs import LOG_CONFIG, NOW, a_remote_log, copy, record, records, unsynced
+from support.metadata_stores import a_step
+from support.remote_logs import (
+    LOG_CONFIG,
+    NOW,
+    RemoteLogFiles,
+    a_remote_log,
+    copy,
+    held_by,
+    record,
+    records,
+    segments_of,
+    unsynced,
+)
+from tiered_storage.errors import RemoteObjectNotFoundError
 from tiered_storage.kafka_log.control_record import ControlRecordType
 from tiered_storage.kafka_log.local_log import LocalLog
 from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.restore.committed import CommittedRecords
 from tiered_storage.remote_log.restore.request import RestoreRequest
+from tiered_storage.remote_log.storage import IndexKind
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 COMMIT, ABORT = ControlRecordType.COMMIT, ControlRecordType.ABORT
 
@@ -128,3 +144,61 @@ def test_a_range_of_times_gives_the_records_in_it(tmp_path: Path) -> None:
         begin, end = records(13, 14)[0].timestamp, records(22, 23)[0].timestamp
         assert committed(remote_log, from_timestamp=begin, to_timestamp=end) == list(range(13, 22))
         assert committed(remote_log, from_timestamp=begin, to_offset=15) == [13, 14]
+
+
+def an_aborted_transaction(tmp_path: Path) -> RemoteLogFiles:
+    """Its record at offset 5 is in one segment, its marker in the next one; a third holds offset 7."""
+    files = a_remote_log(tmp_path, {("orders", 0): 0})
+    with unsynced(), LogDirectoryWriter.open(files.log_directory, LOG_CONFIG, clock=lambda: NOW) as writer:
+        producers = Producers(writer.log("orders", 0))
+        producers.send(7)
+        producers.log.roll()
+        producers.end(7, ABORT)
+        producers.log.roll()
+        producers.send(0)
+        producers.log.roll()
+    return files
+
+
+def test_what_may_have_been_aborted_in_a_gap_is_withheld(tmp_path: Path) -> None:
+    files = an_aborted_transaction(tmp_path)
+    with files.open() as remote_log:
+        assert copy(remote_log).is_whole
+        plan = remote_log.restores.plan(RestoreRequest("orders"))
+        assert not plan.notices
+        marker = segments_of(remote_log)[1]
+        step = a_step(marker, SegmentState.DELETE_SEGMENT_STARTED)
+        remote_log.segments.update_remote_log_segment_metadata(step, held_by(remote_log, "test"))
+        assert committed(remote_log) == [0, 1, 2, 3, 4, 7]
+        [notice] = remote_log.restores.plan(RestoreRequest("orders")).notices
+        assert "the transaction of producer 7 from offset 5 on" in notice.message
+
+
+@pytest.mark.parametrize("is_copied", [True, False])
+def test_without_a_snapshot_the_batches_tell_what_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_copied: bool
+) -> None:
+    files = an_aborted_transaction(tmp_path)
+    with files.open() as remote_log:
+        assert copy(remote_log).is_whole
+        fetch = ObjectRemoteStorageManager.fetch_index
+
+        def without_snapshots(
+            self: ObjectRemoteStorageManager, segment: RemoteLogSegmentMetadata, kind: IndexKind
+        ) -> bytes:
+            if kind is IndexKind.PRODUCER_SNAPSHOT:
+                raise RemoteObjectNotFoundError("no snapshot")
+            return fetch(self, segment, kind)
+
+        monkeypatch.setattr(ObjectRemoteStorageManager, "fetch_index", without_snapshots)
+        if not is_copied:
+            for segment in segments_of(remote_log)[1:]:
+                step = a_step(segment, SegmentState.DELETE_SEGMENT_STARTED)
+                remote_log.segments.update_remote_log_segment_metadata(step, held_by(remote_log, "test"))
+        assert committed(remote_log) == [0, 1, 2, 3, 4, *([7] if is_copied else [])]
+        plan = remote_log.restores.plan(RestoreRequest("orders", to_offset=6))
+        assert [each.end_offset for each in plan.segments()] == ([5, 6] if is_copied else [5])
+        told = [each.message for each in plan.notices]
+        assert [text.startswith("the transaction from offset 5 on ends nowhere") for text in told] == (
+            [] if is_copied else [True]
+        )

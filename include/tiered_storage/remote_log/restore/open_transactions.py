@@ -1,0 +1,150 @@
+"""Which transactions nothing in the store decides, so that nobody knows whether their records are committed.
+
+    open at the end    no segment of the store holds the marker: it was not copied yet, or never will be
+    lost in a gap      open before offsets that are missing, and no longer open behind them; unless an index behind them
+                       tells of its abort, the marker may be among what is missing
+
+What is open at the end of a segment is told by the producer snapshot that travelled with it. Where there is none, or
+the segment is taken in part, it follows from the batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from tiered_storage.errors import RemoteObjectNotFoundError
+from tiered_storage.kafka_log.batch_header import RecordBatch, read_batch_header
+from tiered_storage.kafka_log.producer_snapshot import parse_producer_snapshot
+from tiered_storage.kafka_log.transaction_index import AbortedTransaction, TransactionIndex
+from tiered_storage.remote_log.restore.partition_files import taken_batches
+from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment
+from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
+
+
+class OpenTransactions:
+    """The transactions of `segments`, which are in order; what was found out is kept: a few numbers a segment."""
+
+    def __init__(self, segments: Sequence[RestoredSegment], storage: RemoteStorageManager) -> None:
+        """Look at nothing yet."""
+        self._segments = segments
+        self._storage = storage
+        self._known: dict[int, Mapping[int, int]] = {}
+
+    def at_end_of(self, number: int) -> Mapping[int, int]:
+        """Return the first offset, by producer id, of each transaction that is open at the end of that segment.
+
+        Raises what reading the store does, and CorruptRecordError for a batch that is broken.
+        """
+        first = number
+        while first > 0 and not self._is_told(first) and not self._is_behind_gap(first):
+            first -= 1
+        for each in range(first, number + 1):
+            if not self._is_told(each):
+                self._known[each] = self._followed(each)
+        return self._known[number]
+
+    def first_undecided(self) -> int | None:
+        """Return the first offset of the earliest transaction that is open at the end of all segments."""
+        return min(self.at_end_of(len(self._segments) - 1).values(), default=None) if self._segments else None
+
+    def lost_in_gaps(self) -> Iterator[AbortedTransaction]:
+        """Yield the transactions that may have been aborted in a gap, as if they were, up to its end."""
+        for number in range(1, len(self._segments)):
+            if not self._is_behind_gap(number):
+                continue
+            segment = self._segments[number]
+            still_open = set(self.at_end_of(number).items())
+            index = transaction_index(segment, self._storage)
+            aborted = {(each.producer_id, each.first_offset) for each in index.transactions}
+            for producer_id, first in self.at_end_of(number - 1).items():
+                if (producer_id, first) not in still_open | aborted:
+                    last = segment.start_offset - 1
+                    yield AbortedTransaction(producer_id, first, last, last + 1)
+
+    def _is_behind_gap(self, number: int) -> bool:
+        return number > 0 and self._segments[number - 1].end_offset + 1 < self._segments[number].start_offset
+
+    def _is_told(self, number: int) -> bool:
+        """Whether it is known, or a snapshot of that segment's end tells it."""
+        if number in self._known:
+            return True
+        segment = self._segments[number]
+        if segment.end_offset < segment.metadata.end_offset:
+            return False
+        raw = index_of(segment, IndexKind.PRODUCER_SNAPSHOT, self._storage)
+        if raw is None:
+            return False
+        producers = parse_producer_snapshot(raw, f"{segment.metadata.segment_id}: producer snapshot")
+        firsts = ((each.producer_id, each.current_transaction_first_offset) for each in producers)
+        self._known[number] = {producer_id: first for producer_id, first in firsts if first >= 0}
+        return True
+
+    def _followed(self, number: int) -> Mapping[int, int]:
+        """Go on from the end of the segment before through the batches of this one."""
+        earlier = number > 0 and not self._is_behind_gap(number)
+        found = dict(self._known[number - 1]) if earlier else {}
+        segment = self._segments[number]
+        for window in taken_batches(segment, iter(self._storage.fetch_log_segment(segment.metadata)), None):
+            for header, _ in batches_of(window, segment):
+                if not header.is_transactional:
+                    continue
+                if header.is_control:
+                    found.pop(header.producer_id, None)
+                else:
+                    found.setdefault(header.producer_id, header.base_offset)
+        return found
+
+
+def batches_of(window: bytes, segment: RestoredSegment) -> Iterator[tuple[RecordBatch, memoryview]]:
+    """Yield each of the whole batches in `window`, and its bytes. Raises CorruptRecordError."""
+    view, position = memoryview(window), 0
+    while position < len(view):
+        header = read_batch_header(view, position, source=str(segment.metadata.segment_id))
+        yield header, view[position : position + header.size]
+        position += header.size
+
+
+def transaction_index(segment: RestoredSegment, storage: RemoteStorageManager) -> TransactionIndex:
+    """Return what the index of `segment` says of the markers that are taken of it."""
+    raw = index_of(segment, IndexKind.TRANSACTION, storage)
+    base_offset = segment.metadata.start_offset
+    if raw is None:
+        return TransactionIndex(base_offset)
+    index = TransactionIndex.parse(raw, f"{segment.metadata.segment_id}: transaction index", base_offset)
+    taken = (each for each in index.transactions if segment.start_offset <= each.last_offset <= segment.end_offset)
+    return TransactionIndex(base_offset, tuple(taken))
+
+
+def index_of(segment: RestoredSegment, kind: IndexKind, storage: RemoteStorageManager) -> bytes | None:
+    """Return what the store has of that kind with `segment`, None where it has none."""
+    try:
+        return storage.fetch_index(segment.metadata, kind)
+    except RemoteObjectNotFoundError:
+        return None
+
+
+def all_decided(partition: RestoredPartition, storage: RemoteStorageManager) -> RestoredPartition:
+    """Return `partition` up to where every transaction is ended before its end.
+
+    To end before one may cut the marker off another that began earlier: then it ends before that one.
+    """
+    while (first := OpenTransactions(partition.segments, storage).first_undecided()) is not None:
+        partition = ended_before(partition, first)
+    return partition
+
+
+def ended_before(partition: RestoredPartition, end: int) -> RestoredPartition:
+    """Return what `partition` has below the offset `end`."""
+    if end >= partition.log_end_offset:
+        return partition
+    segments = tuple(
+        replace(each, end_offset=min(each.end_offset, end - 1))
+        for each in partition.segments
+        if each.start_offset < end
+    )
+    end = max(end, partition.log_start_offset)
+    if end == partition.log_start_offset:
+        segments = ()
+    lineage = tuple(each for each in partition.lineage if each.start_offset < end)
+    return replace(partition, segments=segments, log_end_offset=end, lineage=lineage, behind=())
