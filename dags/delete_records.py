@@ -11,7 +11,7 @@ from airflow.sdk import Param, dag
 from tiered_storage_airflow.forms import DRY_RUN, SETTINGS, dry_run_param, settings_param, topic_param
 from tiered_storage_airflow.operators.deletion import PlanRecordDeletionOperator
 from tiered_storage_airflow.operators.expiry import MarkDeletedOperator
-from tiered_storage_airflow.task_defaults import ONCE
+from tiered_storage_airflow.task_defaults import ONCE, RETRIED
 
 
 @dag(
@@ -39,7 +39,7 @@ def delete_records() -> None:
         before="{{ params.before }}",
         dry_run=DRY_RUN,
     )
-    MarkDeletedOperator(task_id="mark_deleted", plan=plan.output)
+    MarkDeletedOperator(task_id="mark_deleted", plan=plan.output, **RETRIED)
 
 
 delete_records()

@@ -28,8 +28,10 @@ from tiered_storage_airflow.task_defaults import RETRIED
 )
 def expire_remote_segments() -> None:
     plan = PlanExpiryOperator(task_id="plan", dry_run=DRY_RUN)
-    marked = MarkDeletedOperator(task_id="mark_deleted", plan=plan.output)
-    deleted = DeleteSegmentsOperator(task_id="delete", pool="remote_log_deleter", execution_timeout=timedelta(hours=1))
+    marked = MarkDeletedOperator(task_id="mark_deleted", plan=plan.output, is_told_later=True)
+    deleted = DeleteSegmentsOperator(
+        task_id="delete", plan=plan.output, pool="remote_log_deleter", execution_timeout=timedelta(hours=1)
+    )
     marked >> deleted
 
 

@@ -23,20 +23,23 @@ WORDS = {
     "to_directory": "A broker's log directory on the worker's machine; the broker is stopped.",
     "to_cluster": "Or host:port of a running cluster; the topic exists there and is empty.",
     "as_topic": "The topic's name there; empty: the same.",
+    "as_topic_id": "The topic's id in the directory's cluster; empty: what is found there.",
+    "offset_map": "The file of old and new offsets, on the worker's machine; empty: in state.directory.",
     "client_properties": "A file of librdkafka's properties for the cluster, on the worker's machine.",
 }
-
 
 FORM = {
     "topic": forms.topic_param(),
     "partitions": forms.partitions_param(),
     **{name: forms.word_param(name, description) for name, description in WORDS.items()},
     "validation": Param("sizes", enum=["manifest", "sizes", "records"], title="How much is checked"),
+    "append": Param(False, type="boolean", title="Produce behind records that the cluster's topic has already"),
     "allow_gaps": Param(False, type="boolean", title="Restore though offsets are missing between"),
     "dry_run": forms.dry_run_param("Only show the plan", default=True),
     "settings": forms.settings_param(),
 }
 TAKEN = {name: f"{{{{ params.{name} or '' }}}}" for name in ("topic", "partitions", *WORDS)}
+CHOSEN = {name: f"{{{{ params.{name} }}}}" for name in ("validation", "append", "allow_gaps")}
 
 
 @dag(
@@ -44,15 +47,13 @@ TAKEN = {name: f"{{{{ params.{name} or '' }}}}" for name in ("topic", "partition
     catchup=False,
     max_active_runs=1,
     tags=["tiered-storage", "restore"],
-    default_args={**RETRIED, **TAKEN, "settings": forms.SETTINGS, "allow_gaps": "{{ params.allow_gaps }}"},
+    default_args={**RETRIED, **TAKEN, **CHOSEN, "settings": forms.SETTINGS},
     params=FORM,
     doc_md=__doc__,
 )
 def restore_topic() -> None:
     plan = PlanRestoreOperator(task_id="plan", dry_run=forms.DRY_RUN)
-    plan >> RestoreOperator(
-        task_id="restore", validation="{{ params.validation }}", execution_timeout=timedelta(hours=6)
-    )
+    plan >> RestoreOperator(task_id="restore", execution_timeout=timedelta(hours=6))
 
 
 restore_topic()

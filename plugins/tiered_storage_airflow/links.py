@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from airflow.sdk import BaseOperatorLink
 
@@ -26,5 +26,8 @@ class ReportLink(BaseOperatorLink):
 
 
 def report_url(dag_id: str, run_id: str) -> str:
-    """Return the address of a run's report, without a host."""
-    return f"{REPORTS}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
+    """Return the address of a run's report, without a host, below the path of Airflow's `api.base_url`."""
+    from airflow.sdk.configuration import conf  # noqa: PLC0415 - read when a link is asked for
+
+    base_path = urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
+    return f"{base_path}{REPORTS}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"

@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.selection import Selection
 
 Overrides = Mapping[str, object] | str | None
-"""Properties by name that go over all others, or their JSON."""
+"""Properties by name that go over all others, or their JSON, as a form gives them."""
+
+NOT_BY_A_FORM = (
+    "remote.log.storage.manager.class.name",
+    "remote.log.unreferenced.max.percent",
+    "remote.log.verify.before.trim",
+)
+"""Properties that a form may not set: whoever may start a run may not load code by it, nor switch off what is safe."""
 
 
 @contextmanager
@@ -80,4 +87,8 @@ def _properties(settings: Overrides) -> Mapping[str, object] | None:
         raise AirflowFailException(f"settings are no JSON: {error}: {settings!r}") from error
     if properties is not None and not isinstance(properties, dict):
         raise AirflowFailException(f"settings are no properties by name: {settings!r}")
+    if refused := [name for name in NOT_BY_A_FORM if name in (properties or {})]:
+        raise AirflowFailException(
+            f"settings: {', '.join(refused)} cannot be set for one run: leave it out, the settings file decides it"
+        )
     return properties

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from support.airflow_home import AirflowHome
-from support.tiered_site import TIERED, TieredSite, partition, topic_id
+from support.tiered_site import HOUR_MS, TIERED, TieredSite, partition, topic_id
 
 DELETABLE = {**TIERED, "remote.deletion.allowed": True, "retention.ms": -1}
 
@@ -58,3 +58,36 @@ def test_records_before_an_offset_go_and_an_offset_beyond_the_log_is_refused(
     assert [segment.start_offset for segment in site.segments("orders-0")] == [20]
     with site.open() as remote_log:
         assert remote_log.segments.log_start_offset(partition("orders-0")) == 20
+
+
+def test_records_that_somebody_else_works_on_are_tried_again_and_make_the_run_red(
+    airflow: AirflowHome, site: TieredSite
+) -> None:
+    site.write_logs({"orders-0": 3})
+    site.configure({"orders": DELETABLE})
+    site.copy()
+    form = {"topic": "orders", "partition": 0, "before": 20, "dry_run": False}
+    with site.open() as remote_log:
+        lease = remote_log.leases.acquire(partition("orders-0"), "somebody", HOUR_MS)
+        run = airflow.run("delete_records", form)
+        assert run.state == "failed"
+        assert len(run.errors["mark_deleted"]) == 4
+        assert "not deleted: orders-0: " in run.messages
+        assert "somebody works on it" in run.messages
+        assert "run this again by hand" in run.messages
+        remote_log.leases.release(lease)
+    assert airflow.run("delete_records", form).state == "success"
+    with site.open() as remote_log:
+        assert remote_log.segments.log_start_offset(partition("orders-0")) == 20
+
+
+def test_records_that_may_not_be_deleted_are_refused_by_the_plan(airflow: AirflowHome, site: TieredSite) -> None:
+    site.write_logs({"orders-0": 3})
+    site.configure({"orders": TIERED})
+    site.copy()
+    for dry_run in (True, False):
+        form = {"topic": "orders", "partition": 0, "before": 20, "dry_run": dry_run}
+        run = airflow.run("delete_records", form)
+        assert run.state == "failed"
+        assert list(run.errors) == ["plan"]
+        assert "remote deletion is not allowed" in run.messages

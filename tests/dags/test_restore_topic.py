@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from support.airflow_home import AirflowHome
-from support.tiered_site import CLUSTER_ID, FIRST_TIMESTAMP, HOUR_MS, RECORDS, TIERED, TieredSite
+from support.tiered_site import CLUSTER_ID, FIRST_TIMESTAMP, HOUR_MS, RECORDS, TIERED, TieredSite, topic_id
 from tiered_storage.kafka_log.local_log import LocalLog
 from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.remote_log.remote_log_restores import RemoteLogRestores
 from tiered_storage.remote_log.restore.cluster import ClusterReport, ClusterTarget, RestoredRecords
+from tiered_storage.remote_log.restore.directory import DirectoryTarget
 from tiered_storage.remote_log.restore.validation import Validation
 
 
@@ -57,6 +58,11 @@ def test_what_cannot_be_restored_fails_the_run_and_says_why(airflow: AirflowHome
     nowhere = airflow.run("restore_topic", {"topic": "orders", "dry_run": False})
     assert nowhere.state == "failed"
     assert "say where to restore to" in nowhere.messages
+    for form in ({}, {"to_directory": str(site.root / "restored"), "to_cluster": "kafka-1:9092"}):
+        shown = airflow.run("restore_topic", {"topic": "orders", **form})
+        assert shown.state == "failed"
+        assert list(shown.errors) == ["plan"]
+        assert "say where to restore to" in shown.messages
     unknown = airflow.run("restore_topic", {"topic": "oders", "to_directory": str(site.root / "restored")})
     assert unknown.state == "failed"
     assert "it has: orders" in unknown.messages
@@ -98,3 +104,24 @@ def test_a_form_takes_it_to_a_cluster_and_says_where_the_new_offsets_are(
     assert asked == [ClusterTarget("kafka-1:9092", path, "again"), Validation.SIZES, True]
     assert "restored again-0: 28 records sent, 2 found, now offsets 0 to 29" in run.log
     assert "its times are not kept" in run.log
+    asked.clear()
+    run = airflow.run("restore_topic", {**form, "append": True, "offset_map": str(site.root / "map.jsonl")})
+    assert run.state == "success", run.messages
+    assert asked[0] == ClusterTarget("kafka-1:9092", site.root / "map.jsonl", "again", append=True)
+
+
+def test_a_form_names_the_topics_id_in_a_directory(
+    airflow: AirflowHome, site: TieredSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_lost_topic(site)
+    asked: list[object] = []
+
+    def to_directory(self: RemoteLogRestores, plan: object, target: DirectoryTarget, **options: Any) -> list[object]:
+        asked.append(target)
+        return []
+
+    monkeypatch.setattr(RemoteLogRestores, "to_directory", to_directory)
+    form = {"topic": "orders", "to_directory": str(site.root), "as_topic_id": topic_id("again"), "dry_run": False}
+    run = airflow.run("restore_topic", form)
+    assert run.state == "success", run.messages
+    assert asked == [DirectoryTarget(site.root, None, topic_id("again"))]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.airflow_home import AirflowHome
-from support.tiered_site import FIRST_TIMESTAMP, HOUR_MS, TIERED, TieredSite
+from support.tiered_site import FIRST_TIMESTAMP, HOUR_MS, TIERED, TieredSite, partition
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 
 if TYPE_CHECKING:
@@ -121,6 +121,38 @@ def test_expiry_marks_and_deletes_and_tries_a_failed_deletion_again(
             for found in remote_log.segments.list_partitions()
             if found.topic == "orders"
         ] == [20]
+
+
+def test_expiry_is_red_at_its_end_for_what_it_left_but_green_for_what_somebody_else_works_on(
+    airflow: AirflowHome, site: TieredSite
+) -> None:
+    site.write_logs({"orders-0": 2, "orders-1": 2, "orders-2": 1})
+    site.configure({"orders": {**DELETABLE, "retention.bytes": 1}})
+    site.copy()
+    with site.open() as remote_log:
+        lease = remote_log.leases.acquire(partition("orders-2"), "somebody", HOUR_MS)
+        metadata = site.logs / "orders-0" / "partition.metadata"
+        content = metadata.read_bytes()
+        metadata.write_bytes(b"nonsense")
+        dry = airflow.run("expire_remote_segments", {"dry_run": True})
+        assert dry.state == "failed"
+        assert "cannot expire: orders-0: " in dry.messages
+
+        run = airflow.run("expire_remote_segments")
+        assert run.state == "failed"
+        assert list(run.errors) == ["delete"]
+        [error] = run.errors["delete"]  # once: only the next run plans anew
+        assert "not expired" in str(error)
+        assert "orders-0: " in str(error)
+        assert "orders-2" not in str(error)
+        assert [len(site.segments(name)) for name in ("orders-0", "orders-1", "orders-2")] == [2, 0, 1]
+
+        metadata.write_bytes(content)
+        held = airflow.run("expire_remote_segments")
+        assert held.state == "success", held.messages
+        assert "orders-2 is not marked: " in held.log
+        assert [len(site.segments(name)) for name in ("orders-0", "orders-2")] == [0, 1]
+        remote_log.leases.release(lease)
 
 
 def test_the_audit_is_green_when_all_is_there_and_names_every_anomaly_without_a_second_try(

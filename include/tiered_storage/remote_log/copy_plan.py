@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tiered_storage.errors import LineageContradictedError, TieredStorageError, UnsupportedTopicError
+from tiered_storage.errors import LeaseHeldError, LineageContradictedError, TieredStorageError, UnsupportedTopicError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.lineage import trusted_lineage, up_to, whole_lineage
@@ -39,6 +39,24 @@ class Finding:
 
     partition: str
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class PassingFinding(Finding):
+    """One that another try may find over, with nothing changed by a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldFinding(PassingFinding):
+    """Another owner works on the partition now."""
+
+
+def finding_of(partition: TopicIdPartition, error: TieredStorageError | OSError) -> Finding:
+    """Return why `partition` was left, as `error` says it."""
+    if isinstance(error, LeaseHeldError):
+        return HeldFinding(str(partition), str(error))
+    passes = isinstance(error, OSError) or error.retriable
+    return (PassingFinding if passes else Finding)(str(partition), str(error))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tiered_storage.clock import Clock
 from tiered_storage.errors import TieredStorageError
-from tiered_storage.remote_log.copy_plan import Finding
+from tiered_storage.remote_log.copy_plan import Finding, finding_of
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.expiry import ExpiryPlan, Reason, ending_below
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
@@ -57,7 +57,7 @@ class ExpiryMarking:
                 if self._mark(plan):
                     done.append(partition)
             except (TieredStorageError, OSError) as error:
-                left.append(Finding(str(partition), str(error)))
+                left.append(finding_of(partition, error))
         return tuple(done), tuple(left)
 
     def _mark(self, plan: ExpiryPlan) -> bool:

@@ -19,7 +19,7 @@ from tiered_storage.errors import (
     RemoteStorageError,
     TieredStorageError,
 )
-from tiered_storage.remote_log.copy_plan import Finding
+from tiered_storage.remote_log.copy_plan import Finding, finding_of
 from tiered_storage.remote_log.copy_run import abandon_unfinished
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
@@ -101,7 +101,7 @@ class ObjectDeletion:
         except LeaseHeldError as error:
             # Copies under way have a holder, and nothing of theirs waits for us.
             if goes or SegmentState.DELETE_SEGMENT_STARTED in states:
-                found.left.append(Finding(str(partition), str(error)))
+                found.left.append(finding_of(partition, error))
             return
         try:
             abandon_unfinished(partition, self.metadata, lease, self.clock)

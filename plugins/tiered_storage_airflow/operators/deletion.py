@@ -122,11 +122,13 @@ class PlanRecordDeletionOperator(RemoteLogOperator, SkipMixin):
 
     def execute(self, context: Context) -> str:
         """Plan. Fails where the offset is outside of what the partition has, or remote deletion is not allowed."""
+        from tiered_storage.remote_log.deletion_gate import DeletionKind
         from tiered_storage.remote_log.expiry import ExpiryPlan
 
         only_show = is_switched_on(self.is_dry_run, "dry_run")
         with self.opened() as remote_log:
             partition = remote_log.find_partition(self.topic, int(self.partition))
+            remote_log.deletions.gate.ensure(partition, DeletionKind.REMOTE)
             plan = remote_log.deletions.plan_record_deletion(partition, int(self.before))
             path = f"runs/{run_folder(context)}/expiry.jsonl"
             remote_log.work.write(path, [] if plan is None else [plan], ExpiryPlan)

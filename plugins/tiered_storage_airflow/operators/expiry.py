@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import SkipMixin, XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from tiered_storage_airflow.operators.local_retention import left_alone_path
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, SelectingOperator
 from tiered_storage_airflow.run_scope import is_switched_on
 from tiered_storage_airflow.run_summary import summarize
@@ -16,12 +17,16 @@ from tiered_storage_airflow.run_time import lease_owner, run_folder, run_now
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from tiered_storage.remote_log.copy_plan import Finding
+    from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+
 
 class PlanExpiryOperator(SelectingOperator, SkipMixin):
     """Plan which remote segments are past total retention, in topics where deletion is allowed.
 
     Returns the plan's path; a dry run skips everything behind it. An empty plan does not: deletions that failed
-    earlier are tried again.
+    earlier are tried again. Partitions that cannot be looked at make a dry run fail, and are kept beside the plan for
+    the task that ends the run.
 
     :param dry_run: only show the plan
     """
@@ -35,6 +40,7 @@ class PlanExpiryOperator(SelectingOperator, SkipMixin):
     def execute(self, context: Context) -> str:
         """Look at every partition that has remote segments."""
         from tiered_storage.clock import wall_clock
+        from tiered_storage.remote_log.copy_plan import Finding
         from tiered_storage.remote_log.expiry import ExpiryPlan
 
         only_show = is_switched_on(self.is_dry_run, "dry_run")
@@ -43,6 +49,7 @@ class PlanExpiryOperator(SelectingOperator, SkipMixin):
             plans, unreadable = remote_log.deletions.plan_expiry(selection, run_now(context, wall_clock()))
             path = f"runs/{run_folder(context)}/expiry.jsonl"
             remote_log.work.write(path, plans, ExpiryPlan)
+            remote_log.work.write(left_alone_path(path), unreadable, Finding)
             for plan in plans:
                 self.log.info(
                     "past retention: %s before offset %d: %d segments, %d bytes",
@@ -60,6 +67,8 @@ class PlanExpiryOperator(SelectingOperator, SkipMixin):
                 left_alone=len(unreadable),
             )
         if only_show:
+            if unreadable:
+                raise AirflowException(f"cannot expire: {_told(unreadable)}")
             self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
         return path
 
@@ -67,34 +76,60 @@ class PlanExpiryOperator(SelectingOperator, SkipMixin):
 class MarkDeletedOperator(RemoteLogOperator):
     """Move our log starts and mark what lies below them DELETE_SEGMENT_STARTED.
 
-    :param plan: what PlanExpiryOperator returned
+    :param plan: what PlanExpiryOperator or PlanRecordDeletionOperator returned
+    :param is_told_later: whether a DeleteSegmentsOperator with the same plan fails for what is left here, and a
+        partition that somebody else works on is left to the next run; otherwise this task fails, once the rest is done
     """
 
     template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "plan")
 
-    def __init__(self, *, plan: str | XComArg, **kwargs: Any) -> None:
+    def __init__(self, *, plan: str | XComArg, is_told_later: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
+        self.is_told_later = is_told_later
 
     def execute(self, context: Context) -> None:
-        """Mark; a partition that somebody else works on is left to the next run."""
+        """Mark all that can be. Fails, to be tried again where that may help, for partitions that nobody else tells."""
+        from tiered_storage.remote_log.copy_plan import Finding, HeldFinding
         from tiered_storage.remote_log.expiry import ExpiryPlan
 
         with self.opened() as remote_log:
             plans = remote_log.work.read(self.plan, ExpiryPlan)
+            left_alone = remote_log.work.read_if_there(left_alone_path(self.plan), Finding)
             done, left = remote_log.deletions.mark_expired(plans, lease_owner(context))
+            refused = [finding for finding in left if not isinstance(finding, HeldFinding)]
+            remote_log.work.write(_not_marked_path(self.plan), refused, Finding)
         for finding in left:
-            self.log.warning("%s is left to the next run: %s", finding.partition, finding.message)
+            self.log.warning("%s is not marked: %s", finding.partition, finding.message)
         self.log.info("marked in %d partitions", len(done))
+        if not self.is_told_later:
+            _fail_for_unmarked([*left_alone, *left])
 
 
 class DeleteSegmentsOperator(SelectingOperator):
-    """Delete the objects of all segments that are marked, also those that earlier runs could not delete."""
+    """Delete the objects of all segments that are marked, also those that earlier runs could not delete.
+
+    :param plan: what PlanExpiryOperator returned, to fail at the end for what it and MarkDeletedOperator left; empty:
+        only what is left here counts
+    """
+
+    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "plan")
+
+    def __init__(self, *, plan: str | XComArg = "", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
 
     def execute(self, context: Context) -> None:
-        """Delete; fail at the end for what the store would not delete, so that a retry takes it up."""
+        """Delete; fail at the end for what the store would not delete, so that a retry takes it up.
+
+        After that for what the plan and the marking left: that is planned anew by the next run alone.
+        """
+        from tiered_storage.remote_log.copy_plan import HeldFinding
+
         with self.opened() as remote_log:
             report = remote_log.deletions.delete_marked(lease_owner(context), self.selection(remote_log))
+            not_expired = self._not_expired(remote_log)
+            failures = [*report.failures, *(each for each in report.left if not isinstance(each, HeldFinding))]
             for finding in report.left:
                 self.log.warning("%s is left to the next run: %s", finding.partition, finding.message)
             summarize(
@@ -104,12 +139,41 @@ class DeleteSegmentsOperator(SelectingOperator):
                 deleted_segments=len(report.deleted),
                 deleted_bytes=sum(each.size for each in report.deleted),
                 failed=len(report.failures),
-                left=len(report.left),
+                left=len(report.left) + len(not_expired),
             )
         self.log.info("deleted %d segments, %d bytes", len(report.deleted), sum(each.size for each in report.deleted))
         if report.stopped:
             raise AirflowFailException(report.stopped)
-        if report.failures:
-            raise AirflowException(
-                "not deleted, the next try takes them up: " + "; ".join(f.message for f in report.failures)
-            )
+        if failures:
+            raise AirflowException("not deleted, the next try takes them up: " + "; ".join(f.message for f in failures))
+        if not_expired:
+            raise AirflowFailException(f"not expired; mend it, and the next run takes it up: {_told(not_expired)}")
+
+    def _not_expired(self, remote_log: RemoteLogManager) -> list[Finding]:
+        from tiered_storage.remote_log.copy_plan import Finding
+
+        if not self.plan:
+            return []
+        paths = (left_alone_path(self.plan), _not_marked_path(self.plan))
+        return [finding for path in paths for finding in remote_log.work.read_if_there(path, Finding)]
+
+
+def _not_marked_path(plan_path: str) -> str:
+    return plan_path.removesuffix(".jsonl") + ".not-marked.jsonl"
+
+
+def _told(findings: Iterable[Finding]) -> str:
+    return "; ".join(
+        f"{finding.partition}: {finding.message}" if finding.partition else finding.message for finding in findings
+    )
+
+
+def _fail_for_unmarked(left: Sequence[Finding]) -> None:
+    from tiered_storage.remote_log.copy_plan import PassingFinding
+
+    if any(isinstance(finding, PassingFinding) for finding in left):
+        raise AirflowException(
+            f"not deleted: {_told(left)}; the next try takes it up, and once all have failed, run this again by hand"
+        )
+    if left:
+        raise AirflowFailException(f"not deleted: {_told(left)}; run this again once that is mended")

@@ -27,6 +27,7 @@ class _RestoringOperator(RemoteLogOperator):
     template_fields: Sequence[str] = (
         *RemoteLogOperator.template_fields,
         "topic", "topic_id", "partitions", "from_offset", "to_offset", "from_time", "to_time", "allow_gaps",
+        "to_directory", "to_cluster",
     )  # fmt: skip
 
     def __init__(
@@ -40,6 +41,8 @@ class _RestoringOperator(RemoteLogOperator):
         from_time: str | None = None,
         to_time: str | None = None,
         allow_gaps: bool | str = False,
+        to_directory: str = "",
+        to_cluster: str = "",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -51,6 +54,14 @@ class _RestoringOperator(RemoteLogOperator):
         self.from_time = from_time
         self.to_time = to_time
         self.allow_gaps = allow_gaps
+        self.to_directory = to_directory
+        self.to_cluster = to_cluster
+
+    def _ensure_one_target(self) -> None:
+        """Raise AirflowFailException unless exactly one place to restore to is given."""
+        if bool(self.to_directory) == bool(self.to_cluster):
+            given = f"not both {self.to_directory} and {self.to_cluster}" if self.to_directory else "neither is given"
+            raise AirflowFailException(f"say where to restore to: a log directory, or a cluster's host:port; {given}")
 
     def _plan(self, remote_log: RemoteLogManager) -> RestorePlan:
         """Plan, and tell what a person should know. Fails for a gap that is not allowed."""
@@ -82,6 +93,7 @@ class PlanRestoreOperator(_RestoringOperator, SkipMixin):
     :param from_offset: the first offset (inclusive); `to_offset` the end (exclusive)
     :param from_time: the earliest time of records (ISO 8601, or ms); `to_time` the end (exclusive)
     :param allow_gaps: restore what is there though offsets are missing between
+    :param to_directory: where RestoreOperator is to restore to; or `to_cluster`
     :param dry_run: only show the plan
     """
 
@@ -92,7 +104,8 @@ class PlanRestoreOperator(_RestoringOperator, SkipMixin):
         self.is_dry_run = dry_run
 
     def execute(self, context: Context) -> None:
-        """Look at the metadata, and for a range at a few indexes."""
+        """Look at the metadata, and for a range at a few indexes. Fails where it is not said where to restore to."""
+        self._ensure_one_target()
         only_show = is_switched_on(self.is_dry_run, "dry_run")
         with self.opened() as remote_log:
             plan = self._plan(remote_log)
@@ -131,15 +144,13 @@ class RestoreOperator(_RestoringOperator):
 
     template_fields: Sequence[str] = (
         *_RestoringOperator.template_fields,
-        "to_directory", "to_cluster", "as_topic", "as_topic_id", "append", "offset_map", "client_properties",
+        "as_topic", "as_topic_id", "append", "offset_map", "client_properties",
         "validation",
     )  # fmt: skip
 
     def __init__(
         self,
         *,
-        to_directory: str = "",
-        to_cluster: str = "",
         as_topic: str = "",
         as_topic_id: str = "",
         append: bool | str = False,
@@ -150,8 +161,6 @@ class RestoreOperator(_RestoringOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.to_directory = to_directory
-        self.to_cluster = to_cluster
         self.as_topic = as_topic
         self.as_topic_id = as_topic_id
         self.append = append
@@ -162,8 +171,7 @@ class RestoreOperator(_RestoringOperator):
 
     def execute(self, context: Context) -> None:
         """Restore; a retry goes on where this try ended."""
-        if bool(self.to_directory) == bool(self.to_cluster):
-            raise AirflowFailException("say where to restore to: a log directory, or a cluster's host:port")
+        self._ensure_one_target()
         with self.opened() as remote_log:
             plan = self._plan(remote_log)
             if self.to_directory:

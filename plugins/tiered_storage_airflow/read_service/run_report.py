@@ -8,7 +8,6 @@ from html import escape
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from tiered_storage_airflow.links import report_url
 from tiered_storage_airflow.run_summary import RunSummary
 
 if TYPE_CHECKING:
@@ -28,13 +27,12 @@ td, th {{ text-align: left; padding: .25rem 1.5rem .25rem 0; vertical-align: top
 def report_page(dag_id: str, run_id: str, work: WorkArea, folder: str, names: Sequence[str]) -> str:
     """Return the page as HTML; `names` are those of the files in `folder`."""
     summaries = work.read_if_there(f"{folder}/summary.json", RunSummary)
-    here = report_url(dag_id, run_id)
     return _PAGE.format(
         title=escape(f"{dag_id}: {run_id}"),
         dag_id=escape(dag_id),
         run_id=escape(run_id),
         figures="".join(map(_figures, summaries)) or "<p>No task has told any figures yet.</p>",
-        files="".join(f'<li><a href="{here}?file={quote(name, safe="")}">{escape(name)}</a></li>' for name in names),
+        files="".join(f'<li><a href="?file={quote(name, safe="")}">{escape(name)}</a></li>' for name in names),
         folder=escape(f"{work.url}/{folder}"),
     )
 

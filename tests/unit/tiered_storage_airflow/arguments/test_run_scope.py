@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from tiered_storage_airflow.run_scope import _properties, is_switched_on, whole_number
+from tiered_storage.settings import Settings
+from tiered_storage_airflow.run_scope import NOT_BY_A_FORM, _properties, is_switched_on, whole_number
 
 
 @pytest.mark.parametrize(
@@ -33,3 +36,11 @@ def test_settings_may_come_as_json() -> None:
     for value in ("[1]", "7", "{"):
         with pytest.raises(AirflowFailException, match="settings"):
             _properties(value)
+
+
+@pytest.mark.parametrize("name", NOT_BY_A_FORM)
+def test_a_form_switches_off_nothing_that_is_safe_and_loads_no_code_but_a_dag_file_may(name: str) -> None:
+    assert name in Settings.known_names()
+    with pytest.raises(AirflowFailException, match=rf"settings: {name} cannot be set for one run"):
+        _properties(json.dumps({"copy.window.bytes": 65536, name: None}))
+    assert _properties({name: "a value"}) == {name: "a value"}

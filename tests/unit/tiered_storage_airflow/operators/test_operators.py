@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from support.tiered_site import TIERED, TieredSite
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage_airflow.operators.expiry import DeleteSegmentsOperator, MarkDeletedOperator, PlanExpiryOperator
 from tiered_storage_airflow.operators.remote_log_metadata import (
     AnnounceCopyOperator,
     ListSegmentsOperator,
@@ -82,3 +83,23 @@ def test_the_job_is_a_file_of_the_project_and_a_retry_never_joins_an_earlier_job
     operator: Any = CopySegmentsOperator(task_id="copy", plan="runs/a/plan.jsonl")
     assert operator.durable is False
     assert copy.copy(operator).conf is None
+
+
+@pytest.mark.parametrize("is_told_later", [False, True])
+def test_what_must_not_be_deleted_any_more_fails_the_marking_or_the_task_behind_it(
+    site: TieredSite, is_told_later: bool
+) -> None:
+    deletable = {**TIERED, "remote.deletion.allowed": True, "retention.bytes": 1}
+    site.configure({"orders": deletable})
+    path = PlanExpiryOperator(task_id="plan").execute(context())
+    site.configure({"orders": {**deletable, "remote.deletion.allowed": False}})
+    marking = MarkDeletedOperator(task_id="mark", plan=path, is_told_later=is_told_later)
+    deleting = DeleteSegmentsOperator(task_id="delete", plan=path)
+    if is_told_later:
+        marking.execute(context())
+    else:
+        with pytest.raises(AirflowFailException, match=r"not deleted: orders-0: .*remote deletion is not allowed"):
+            marking.execute(context())
+    with pytest.raises(AirflowFailException, match=r"not expired; .*orders-0: .*remote deletion is not allowed"):
+        deleting.execute(context())
+    assert site.finished("orders-0") == [0, 10]
