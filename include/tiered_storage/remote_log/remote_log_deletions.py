@@ -122,13 +122,15 @@ class RemoteLogDeletions:
     def _keep_lineage(self, plan: LocalRetentionPlan) -> None:
         """Keep what the local log is about to forget. Raises LeaseHeldError: then the next run trims."""
         partition = plan.topic_id_partition
-        state = self.parts.segments.partition_state(partition)
-        lineage = merged(state.lineage, plan.lineage)
-        if lineage == state.lineage:
+        known = self.parts.segments.partition_state(partition).lineage
+        if merged(known, plan.lineage) == known:
             return
         leases = self.parts.leases
         lease = leases.acquire(partition, f"local retention {random_uuid()}", self.parts.settings.lease_duration_ms)
         try:
+            # Not before: a holder before us may have moved any of it.
+            state = self.parts.segments.partition_state(partition)
+            lineage = merged(state.lineage, plan.lineage)
             write_partition_state(
                 self.parts.storage, self.parts.leases, lease, replace(state, lineage=lineage), self.parts.clock()
             )

@@ -195,9 +195,11 @@ def _take_step(
     storage: RemoteStorageManager,
     now: int,
 ) -> None:
-    """Take a step in the metadata, after the store knows of it: it leads."""
+    """Take a step in the metadata, after the store knows of it: it leads. One that is behind us was taken already."""
     partition = lease.topic_id_partition
     state = metadata.partition_state(partition)
+    if state.delete_state is not None and state.delete_state > step:
+        return
     write_partition_state(storage, leases, lease, replace(state, delete_state=step), now)
     metadata.put_remote_partition_delete_metadata(RemotePartitionDeleteMetadata(partition, step, now), lease)
 

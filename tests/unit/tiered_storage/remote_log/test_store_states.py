@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from support.remote_logs import (
+    ENABLED,
     ORDERS_0,
     RemoteLogFiles,
     a_copied_remote_log,
@@ -22,8 +24,10 @@ from support.remote_logs import (
 )
 from tiered_storage.errors import LeaseLostError, OutdatedMetadataError, RemoteStorageError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, read_leader_epochs, write_leader_epochs
-from tiered_storage.remote_log.model import PartitionState
+from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
+from tiered_storage.remote_log.model import Lease, PartitionState, TopicIdPartition
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.partition_document import PartitionDocument, PartitionDocuments
 from tiered_storage.remote_log.store_states import (
     documents_of,
@@ -137,6 +141,41 @@ def test_a_lease_that_was_taken_over_by_a_writer_is_lost_and_no_sign_of_age(tmp_
         assert isinstance(error, LeaseLostError)
         [error] = outdated_leases(remote_log.storage, remote_log.leases, [late]).values()
         assert isinstance(error, OutdatedMetadataError)
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> None:
+    """Let `work` be done by somebody else just before the next lease is given."""
+    acquired = SqlLeases.acquire
+
+    def acquire(self: SqlLeases, partition: TopicIdPartition, owner: str, duration_ms: int) -> Lease:
+        monkeypatch.setattr(SqlLeases, "acquire", acquired)
+        work()
+        return self.acquire(partition, owner, duration_ms)
+
+    monkeypatch.setattr(SqlLeases, "acquire", acquire)
+
+
+def test_a_trim_leaves_what_others_told_the_store_before_its_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "local.retention.bytes": 1}})
+    lineage = (EpochEntry(0, 0), EpochEntry(2, 32))
+    write_leader_epochs(files.partition_directory() / "leader-epoch-checkpoint", lineage)
+    with files.open() as remote_log:
+        deletions = remote_log.deletions
+
+        def delete_records() -> None:
+            plan = deletions.plan_record_deletion(ORDERS_0, 20)
+            assert plan is not None
+            assert deletions.mark_expired([plan], "delete-records") == ((ORDERS_0,), ())
+
+        plans, _ = deletions.plan_local_retention(EVERYTHING, files.clock.now)
+        meanwhile(monkeypatch, delete_records)
+        deletions.enforce_local_retention(plans)
+
+        known = document(remote_log)
+        assert known is not None
+        assert known.state == remote_log.segments.partition_state(ORDERS_0) == PartitionState(20, lineage)
 
 
 def restored_from_last_week(files: RemoteLogFiles) -> None:
