@@ -33,7 +33,12 @@ from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage.remote_log.store_states import documents_of, ensure_not_outdated, write_partition_state
+from tiered_storage.remote_log.store_states import (
+    documents_of,
+    ensure_may_be_leased,
+    ensure_not_outdated,
+    write_partition_state,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,7 @@ def mark_topic_deleted(
         partition = planned.topic_id_partition
         try:
             if metadata.partition_state(partition).delete_state is None:
+                ensure_may_be_leased(partition, storage, leases)
                 _mark(leases.acquire(partition, owner, lease_duration_ms), metadata, leases, storage, gate, clock)
             marked.append(partition)
         except TieredStorageError as error:

@@ -132,15 +132,42 @@ def test_a_document_of_a_lease_that_was_never_given_is_not_written_over(tmp_path
             write_partition_state(remote_log.storage, remote_log.leases, lease, PartitionState(20), 9)
 
 
-def test_a_lease_that_was_taken_over_by_a_writer_is_lost_and_no_sign_of_age(tmp_path: Path) -> None:
+def test_a_later_lease_that_wrote_is_no_sign_of_age_and_one_that_was_never_given_is(tmp_path: Path) -> None:
     with a_copied_remote_log(tmp_path).open() as remote_log:
-        early, late = held_by(remote_log, "run"), held_by(remote_log, "run")
-        assert outdated_leases(remote_log.storage, remote_log.leases, [late]) == {}
+        late = held_by(remote_log, "run")
         write_partition_state(remote_log.storage, remote_log.leases, late, PartitionState(10, ONE_LEADER), 7)
-        [error] = outdated_leases(remote_log.storage, remote_log.leases, [early]).values()
-        assert isinstance(error, LeaseLostError)
-        [error] = outdated_leases(remote_log.storage, remote_log.leases, [late]).values()
+        assert outdated_leases(remote_log.storage, remote_log.leases, [ORDERS_0]) == {}
+        documents = documents_of(remote_log.storage)
+        assert documents is not None
+        documents.write(PartitionDocument(ORDERS_0, late.fencing_number + 1, PartitionState(10), 7))
+        [error] = outdated_leases(remote_log.storage, remote_log.leases, [ORDERS_0]).values()
         assert isinstance(error, OutdatedMetadataError)
+
+
+def test_what_old_metadata_refuse_they_refuse_however_often_it_is_tried(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "remote.storage.enable": False}})
+    shutil.copy(files.root / "state" / "remote_log_metadata.db", files.root / "last-week.db")
+    with files.open() as remote_log:
+        for before in (10, 15, 20):
+            plan = remote_log.deletions.plan_record_deletion(ORDERS_0, before)
+            assert plan is not None
+            assert remote_log.deletions.mark_expired([plan], "delete-records")[1] == ()
+    restored_from_last_week(files)
+    with files.open() as remote_log:
+        deletions = remote_log.deletions
+        deletion, plan = deletions.plan_topic_deletion("orders"), deletions.plan_record_deletion(ORDERS_0, 5)
+        assert plan is not None
+        given = remote_log.leases.fencing_number(ORDERS_0)
+        for _ in range(4):
+            [expiry], [marking] = deletions.mark_expired([plan], "e")[1], deletions.mark_topic_deleted(deletion, "d")[1]
+            assert "has written to the store" in expiry.message
+            assert "has written to the store" in marking.message
+        assert remote_log.leases.fencing_number(ORDERS_0) == given
+    files.properties["topics"] = {"orders": ENABLED}
+    files.append(2)
+    for _ in range(4):
+        with files.open() as remote_log, pytest.raises(OutdatedMetadataError, match="has written to the store"):
+            copy(remote_log)
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> None:
