@@ -65,13 +65,14 @@ def plan_topic_deletion(
 ) -> TopicDeletionPlan:
     """Return what the deletion of `topic` takes, its exact name; `topic_id` says which of several lives.
 
-    Raises ConfigurationError for a name or an id that is not known, where several lives have the name, and for a life
-    that is tiered and still in log.dirs; DeletionRefusedError where remote deletion is not allowed.
+    Raises ConfigurationError for a name or an id that is not known, where several lives have the name, or one is in
+    several clusters, and for a life that is tiered and still in log.dirs; DeletionRefusedError where remote deletion is
+    not allowed.
     """
     local = [log.topic_id_partition for log in _local_logs(parts)]
     states = parts.segments.partition_states()
     known = sorted({*local, *states, *parts.segments.list_partitions()})
-    lives = {each.topic_id: each for each in known if each.topic == topic}
+    lives = {(each.cluster_id, each.topic_id): each for each in known if each.topic == topic}
     chosen = _chosen_life(topic, topic_id, lives, sorted({each.topic for each in known}))
     is_of_it = (chosen.cluster_id, chosen.topic_id)
     wanted = [replace(each, topic=topic) for each in known if (each.cluster_id, each.topic_id) == is_of_it]
@@ -217,19 +218,26 @@ def _local_logs(parts: RemoteLogParts) -> Iterable[PartitionLog]:
 
 
 def _chosen_life(
-    topic: str, topic_id: str | None, lives: dict[str, TopicIdPartition], names: Sequence[str]
+    topic: str, topic_id: str | None, lives: dict[tuple[str, str], TopicIdPartition], names: Sequence[str]
 ) -> TopicIdPartition:
     if not lives:
         near = get_close_matches(topic, names, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "'tiered-storage topics list' shows what there is"
         raise ConfigurationError(f"no topic is called {topic!r}: {hint} Nothing was deleted")
-    if topic_id is None and len(lives) > 1:
+    ids = sorted({life.topic_id for life in lives.values()})
+    if topic_id is None and len(ids) > 1:
         raise ConfigurationError(
-            f"topic {topic} had several lives, with the ids {', '.join(sorted(lives))}: say by --topic-id which of "
-            "them is to go"
+            f"topic {topic} had several lives, with the ids {', '.join(ids)}: say by --topic-id which of them is to go"
         )
-    wanted = next(iter(lives)) if topic_id is None else topic_id
-    if wanted not in lives:
-        near = get_close_matches(wanted, sorted(lives), n=1, cutoff=0)
+    wanted = ids[0] if topic_id is None else topic_id
+    if wanted not in ids:
+        near = get_close_matches(wanted, ids, n=1, cutoff=0)
         raise ConfigurationError(f"topic {topic} never had the id {wanted!r}; the nearest one is {near[0]!r}")
-    return lives[wanted]
+    chosen = [life for life in lives.values() if life.topic_id == wanted]
+    if len(chosen) > 1:
+        clusters = ", ".join(sorted(life.cluster_id for life in chosen))
+        raise ConfigurationError(
+            f"topic {topic} ({wanted}) is in the metadata of several clusters, {clusters}: nothing was deleted, for "
+            "nobody can say which of them is to go; keep the metadata of each cluster in a store of its own"
+        )
+    return chosen[0]

@@ -20,6 +20,7 @@ from support.remote_logs import (
     states_of,
 )
 from tiered_storage.errors import ConfigurationError, DeletionRefusedError
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.metadata import Topic
 from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
 from tiered_storage.remote_log.model import Lease, PartitionDeleteState, TopicIdPartition
@@ -83,6 +84,16 @@ def test_a_deletion_that_another_run_ended_meanwhile_stays_ended(
         documents = documents_of(remote_log.storage)
         assert documents is not None
         assert documents.read(ORDERS_0) is None
+
+
+def test_a_topic_of_several_clusters_is_refused_by_their_names(files: RemoteLogFiles) -> None:
+    elsewhere = replace(ORDERS_0, cluster_id="another-cluster")
+    with files.open() as remote_log:
+        lease = held_by(remote_log, "test", elsewhere)
+        remote_log.segments.put_lineage(elsewhere, (EpochEntry(0, 0),), lease)
+        for topic_id in (None, ORDERS_0.topic_id):
+            with pytest.raises(ConfigurationError, match="several clusters, another-cluster, test-cluster"):
+                remote_log.deletions.plan_topic_deletion("orders", topic_id)
 
 
 def test_another_life_of_the_same_name_is_not_touched(files: RemoteLogFiles) -> None:
