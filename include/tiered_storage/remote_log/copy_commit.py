@@ -193,9 +193,10 @@ def _keep_in_store(commits: Sequence[_Commit], storage: RemoteStorageManager, le
 
 def _write(commits: Sequence[_Commit], metadata: RemoteLogMetadataManager) -> None:
     """Write what was decided, a few transactions together; our log starts first: readers must find no gap."""
-    lineages = [(each.partition, each.lineage, each.lease) for each in commits if each.lineage]
-    log_starts = [(each.partition, each.log_start, each.lease) for each in commits if each.log_start is not None]
-    by_partition = {each.partition: each for each in commits}
+    holding = [each for each in commits if each.lost is None]
+    lineages = [(each.partition, each.lineage, each.lease) for each in holding if each.lineage]
+    log_starts = [(each.partition, each.log_start, each.lease) for each in holding if each.log_start is not None]
+    by_partition = {each.partition: each for each in holding}
     for changed, outcomes in (
         (lineages, metadata.put_lineages(lineages) if lineages else []),
         (log_starts, metadata.advance_log_start_offsets(log_starts) if log_starts else []),
@@ -203,13 +204,15 @@ def _write(commits: Sequence[_Commit], metadata: RemoteLogMetadataManager) -> No
         for (partition, *_), lost in zip(changed, outcomes, strict=True):
             if lost is not None:
                 by_partition[partition].lost = str(lost)
-    steps = [(update, each.lease) for each in commits if each.lost is None for update in each.updates]
+    steps = [(update, each.lease) for each in holding if each.lost is None for update in each.updates]
     if not steps:
         return
     for (_, lease), outcome in zip(steps, metadata.update_remote_log_segments(steps), strict=True):
         commit = by_partition[lease.topic_id_partition]
-        if not isinstance(outcome, RemoteLogSegmentMetadata):
+        if isinstance(outcome, LeaseLostError):
             commit.lost = str(outcome)
+        elif not isinstance(outcome, RemoteLogSegmentMetadata):
+            commit.refusal = commit.refusal or _Refusal(str(outcome), retriable=False)
         elif _is_visible(outcome):
             commit.committed.append(outcome)
 

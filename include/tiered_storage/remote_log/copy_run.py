@@ -67,10 +67,10 @@ def begin_copy(
         planned.setdefault(segment.topic_id_partition, []).append(segment)
         seen[segment.topic_id_partition] = segment.lineage
     seen |= {each.topic_id_partition: each.leader_epochs for each in plan.lineages}
+    raise_first(outdated_leases(storage, leases, planned))
     taken = leases.acquire_many(planned, owner, lease_duration_ms)
     begun: list[_BegunPartition] = []
     try:
-        raise_first(outdated_leases(storage, leases, taken.granted))
         for lease in taken.granted:
             partition = lease.topic_id_partition
             begun.append(

@@ -45,8 +45,12 @@ class CoveredRange:
     @property
     def size(self) -> int:
         """The bytes of the segment that count; of one that is cut its share, rounded down."""
+        return self.size_from(self.start_offset)
+
+    def size_from(self, offset: int) -> int:
+        """Return the share of those bytes that `offset` (inclusive) and what is above it have, rounded down."""
         whole = self.segment.end_offset - self.start_offset + 1
-        return self.segment.size * (self.end_offset - self.start_offset + 1) // whole
+        return self.segment.size * (self.end_offset - offset + 1) // whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,20 @@ class Coverage:
         if end_offset < log_start_offset:
             return False
         return self.holding(max(start_offset, log_start_offset), end_offset) is None
+
+    def missing(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
+        """Return the ranges of offsets (inclusive) of [`start_offset`, `end_offset`] that no range holds."""
+        missing = []
+        reached = start_offset
+        for covered in self.ranges[self._first_ending_at_or_after(start_offset) :]:
+            if covered.start_offset > end_offset:
+                break
+            if covered.start_offset > reached:
+                missing.append((reached, covered.start_offset - 1))
+            reached = covered.end_offset + 1
+        if reached <= end_offset:
+            missing.append((reached, end_offset))
+        return missing
 
     def gaps(self) -> list[tuple[int, int]]:
         """Return the ranges of offsets (inclusive) that are missing between the ranges."""

@@ -10,7 +10,6 @@ reads goes.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -83,9 +82,9 @@ def plan_expiry(
     """Return what of `partition` is past total retention at `now` (ms), oldest first; None where nothing is.
 
     `local` (None: not in reach) adds the bytes that are not remote yet, and tells the lineage. Unfinished copies never
-    count; what is remote in two copies counts once. A segment without timestamps does not grow old. What is only local
-    ends its life in a topic that is tiered, in order, up to what is not stable. A second copy goes once it is older
-    than `grace_ms`. Raises LineageContradictedError, CorruptRecordError and OSError.
+    count; an offset that has several holders counts once. A segment without timestamps does not grow old. What is only
+    local ends its life in a topic that is tiered, in order, up to what is not stable. A second copy goes once it is
+    older than `grace_ms`. Raises LineageContradictedError, CorruptRecordError and OSError.
     """
     segments = list(metadata.list_remote_log_segments(partition))
     state = metadata.partition_state(partition)
@@ -132,7 +131,10 @@ def _superseded(
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Offsets (inclusive) that end their life together, the bytes that count of them, and what holds them."""
+    """Offsets (inclusive) that end their life together, the bytes that count of them, and what holds them.
+
+    Pieces never overlap: of what has several holders one counts.
+    """
 
     start_offset: int
     end_offset: int
@@ -143,15 +145,15 @@ class _Piece:
 def _start_after_retention(
     coverage: Coverage, settings: TopicSettings, now: int, local: PartitionLog | None, log_start: int
 ) -> int:
-    remote = [_Piece(one.start_offset, one.end_offset, one.size, one.segment) for one in coverage.ranges]
     only_local = [] if local is None else _only_local(coverage, local, log_start)
-    size = sum(piece.size for piece in (*remote, *only_local)) + _active_size(local)
+    pieces = sorted((*_remote(coverage), *only_local), key=lambda piece: piece.start_offset)
+    size = sum(piece.size for piece in pieces) + _active_size(local)
     excess = size - settings.retention_bytes if settings.retention_bytes >= 0 else 0
     start = 0
-    for piece in sorted((*remote, *only_local), key=lambda piece: piece.start_offset):
-        if isinstance(piece.holder, LocalSegment) and not _may_end(piece, settings, local):
+    for piece in pieces:
+        if isinstance(piece.holder, LocalSegment) and not _may_end(piece.holder, settings, local):
             break
-        over_size = excess >= piece.size > 0
+        over_size = excess > 0 and excess >= piece.size
         if not over_size and not _is_past(piece.holder, settings.retention_ms, now):
             break
         excess -= piece.size
@@ -159,35 +161,36 @@ def _start_after_retention(
     return start
 
 
+def _remote(coverage: Coverage) -> list[_Piece]:
+    """Return the remote ranges, each with the share of it that lies above the one before."""
+    pieces = []
+    reached = 0
+    for covered in coverage.ranges:
+        start = max(reached, covered.start_offset)
+        pieces.append(_Piece(start, covered.end_offset, covered.size_from(start), covered.segment))
+        reached = covered.end_offset + 1
+    return pieces
+
+
 def _only_local(coverage: Coverage, local: PartitionLog, log_start: int) -> list[_Piece]:
-    """Return the closed local segments that are not remote, or not whole, with the share of them that is not."""
+    """Return what is not remote of the closed local segments."""
     return [
-        _Piece(segment.base_offset, segment.end_offset, _share(segment, segment.end_offset, coverage), segment)
+        _Piece(start, end, segment.size * (end - start + 1) // (segment.end_offset - segment.base_offset + 1), segment)
         for segment in local.segments
         if segment.end_offset is not None and coverage.lacks(segment.base_offset, segment.end_offset, log_start)
+        for start, end in coverage.missing(segment.base_offset, segment.end_offset)
     ]
-
-
-def _share(segment: LocalSegment, end_offset: int, coverage: Coverage) -> int:
-    count = end_offset - segment.base_offset + 1
-    first = bisect_left(coverage.ranges, segment.base_offset, key=lambda covered: covered.end_offset)
-    remote, reached = 0, segment.base_offset
-    for covered in coverage.ranges[first:]:
-        if covered.start_offset > end_offset:
-            break
-        begin, end = max(reached, covered.start_offset), min(end_offset, covered.end_offset) + 1
-        remote += max(0, end - begin)
-        reached = max(reached, end)
-    return segment.size * (count - remote) // count
 
 
 def _active_size(local: PartitionLog | None) -> int:
     return 0 if local is None else sum(segment.size for segment in local.segments if segment.is_active)
 
 
-def _may_end(piece: _Piece, settings: TopicSettings, local: PartitionLog | None) -> bool:
+def _may_end(segment: LocalSegment, settings: TopicSettings, local: PartitionLog | None) -> bool:
     """Whether what was never copied may end its life: it is stable, and of a topic that is tiered."""
-    return local is not None and piece.end_offset < local.stable_offset and settings.remote_storage_enable
+    if local is None or segment.end_offset is None:
+        return False
+    return segment.end_offset < local.stable_offset and settings.remote_storage_enable
 
 
 def _is_past(holder: RemoteLogSegmentMetadata | LocalSegment, limit_ms: int, now: int) -> bool:

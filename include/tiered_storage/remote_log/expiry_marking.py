@@ -29,8 +29,8 @@ class ExpiryMarking:
     """Carries plans out under the leases of `owner`.
 
     `replan` plans a partition anew for the same reason and time: None where nothing is due any more. `ensure_whole`
-    raises unless the store still has every byte of a segment. `before_moving` is called under the lease, before
-    anything changes. What one of them raises leaves the partition as it is.
+    raises unless the store still has every byte of a segment. `before_leasing` is called before the lease is taken,
+    `before_moving` under it, before anything changes. What one of them raises leaves the partition as it is.
     """
 
     metadata: RemoteLogMetadataManager
@@ -41,6 +41,7 @@ class ExpiryMarking:
     lease_duration_ms: int
     replan: Callable[[ExpiryPlan], ExpiryPlan | None]
     ensure_whole: Callable[[RemoteLogSegmentMetadata], None]
+    before_leasing: Callable[[TopicIdPartition], None]
     before_moving: Callable[[ExpiryPlan, Lease], None]
 
     def mark(self, plans: Iterable[ExpiryPlan]) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
@@ -62,6 +63,7 @@ class ExpiryMarking:
 
     def _mark(self, plan: ExpiryPlan) -> bool:
         partition = plan.topic_id_partition
+        self.before_leasing(partition)
         lease = self.leases.acquire(partition, self.owner, self.lease_duration_ms)
         try:
             self.gate.ensure(partition, DeletionKind.REMOTE)

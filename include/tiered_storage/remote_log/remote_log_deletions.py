@@ -27,7 +27,7 @@ from tiered_storage.remote_log.record_deletion import plan_record_deletion
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.segment_source import UnreadablePartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
-from tiered_storage.remote_log.store_states import ensure_not_outdated, write_partition_state
+from tiered_storage.remote_log.store_states import ensure_may_be_leased, ensure_not_outdated, write_partition_state
 from tiered_storage.remote_log.topic_decision import decide, is_wanted
 from tiered_storage.remote_log.topic_deletion import TopicDeletionPlan, mark_topic_deleted, plan_topic_deletion
 
@@ -122,13 +122,15 @@ class RemoteLogDeletions:
     def _keep_lineage(self, plan: LocalRetentionPlan) -> None:
         """Keep what the local log is about to forget. Raises LeaseHeldError: then the next run trims."""
         partition = plan.topic_id_partition
-        state = self.parts.segments.partition_state(partition)
-        lineage = merged(state.lineage, plan.lineage)
-        if lineage == state.lineage:
+        known = self.parts.segments.partition_state(partition).lineage
+        if merged(known, plan.lineage) == known:
             return
         leases = self.parts.leases
         lease = leases.acquire(partition, f"local retention {random_uuid()}", self.parts.settings.lease_duration_ms)
         try:
+            # Not before: a holder before us may have moved any of it.
+            state = self.parts.segments.partition_state(partition)
+            lineage = merged(state.lineage, plan.lineage)
             write_partition_state(
                 self.parts.storage, self.parts.leases, lease, replace(state, lineage=lineage), self.parts.clock()
             )
@@ -173,6 +175,7 @@ class RemoteLogDeletions:
             self.parts.settings.lease_duration_ms,
             replan=self._planner.replan,
             ensure_whole=self._ensure_whole,
+            before_leasing=self._before_leasing,
             before_moving=self._before_moving,
         )
         return marking.mark(plans)
@@ -183,6 +186,9 @@ class RemoteLogDeletions:
 
     def _ensure_whole(self, segment: RemoteLogSegmentMetadata) -> None:
         ensure_whole(segment, self.parts.storage)
+
+    def _before_leasing(self, partition: TopicIdPartition) -> None:
+        ensure_may_be_leased(partition, self.parts.storage, self.parts.leases)
 
     def _before_moving(self, plan: ExpiryPlan, lease: Lease) -> None:
         """Let the store know where our log start moves to: it leads. Raises OutdatedMetadataError."""

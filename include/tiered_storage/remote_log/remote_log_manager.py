@@ -6,7 +6,7 @@ command line and tests call the same methods; what each does is said where it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
@@ -114,12 +114,16 @@ class RemoteLogManager(RemoteLogParts):
     def find_partition(self, topic: str, partition: int) -> TopicIdPartition:
         """Return the partition of that name: the local one, or else the remote one.
 
-        Raises ConfigurationError where neither exists, where several lives of the topic are remote only, or where a
-        person deleted the only one.
+        Raises ConfigurationError where neither exists, where log.dirs have several of that name, where several lives of
+        the topic are remote only, or where a person deleted the only one.
         """
-        for log in self.source.partitions() if self.settings.log_dirs else ():
-            if isinstance(log, PartitionLog) and _is_named(log.topic_id_partition, topic, partition):
-                return log.topic_id_partition
+        logs = self.source.partitions() if self.settings.log_dirs else ()
+        named = (log.topic_id_partition for log in logs if isinstance(log, PartitionLog))
+        local = [found for found in named if _is_named(found, topic, partition)]
+        if len(local) > 1:
+            raise ConfigurationError(f"{topic}-{partition} is in log.dirs more than once: {_lives(local)}")
+        if local:
+            return local[0]
         remote = [found for found in self.segments.list_partitions() if _is_named(found, topic, partition)]
         if not remote:
             raise ConfigurationError(
@@ -133,8 +137,7 @@ class RemoteLogManager(RemoteLogParts):
                 "delete-topic', or will be by the next run of expire"
             )
         if len(remote) > 1:
-            ids = ", ".join(found.topic_id for found in remote)
-            raise ConfigurationError(f"{topic}-{partition} had several lives, and none is local: topic ids {ids}")
+            raise ConfigurationError(f"{topic}-{partition} had several lives, and none is local: {_lives(remote)}")
         return remote[0]
 
     def fetch(self, topic: str, partition: int, offset: int) -> Iterator[bytes]:
@@ -144,3 +147,7 @@ class RemoteLogManager(RemoteLogParts):
 
 def _is_named(partition: TopicIdPartition, topic: str, number: int) -> bool:
     return (partition.topic, partition.partition) == (topic, number)
+
+
+def _lives(partitions: Sequence[TopicIdPartition]) -> str:
+    return ", ".join(f"topic id {found.topic_id} of cluster {found.cluster_id}" for found in partitions)

@@ -73,28 +73,35 @@ def write_partition_states(
     }
 
 
-def outdated_leases(storage: RemoteStorageManager, leases: Leases, taken: Iterable[Lease]) -> Refusals:
-    """Return the partitions of `taken` leases of which the store knows such a one already, or cannot be asked.
+def outdated_leases(storage: RemoteStorageManager, leases: Leases, partitions: Iterable[TopicIdPartition]) -> Refusals:
+    """Return those of `partitions` of which the store knows a later lease than was ever given, or cannot be asked.
 
-    A lease that somebody else has taken over by now is lost, and no sign of age. One short listing a partition.
+    To be asked before a lease is taken: what is refused after it has raised the number, until that reaches the store's
+    and nothing tells old metadata any more. One short listing a partition.
     """
     documents = documents_of(storage)
     if documents is None:
         return {}
-    held = list(taken)
+    asked = list(partitions)
 
-    def look(lease: Lease) -> Refusal | None:
+    def look(partition: TopicIdPartition) -> Refusal | None:
         try:
-            number = documents.newest_number(lease.topic_id_partition)
-            if number is None or number < lease.fencing_number:
-                return None
-            leases.check(lease)
-        except (RemoteStorageError, LeaseLostError) as error:
+            # The store first: whoever wrote there had been given the lease before.
+            number = documents.newest_number(partition)
+        except RemoteStorageError as error:
             return error
-        return outdated(lease.topic_id_partition, number, lease.fencing_number - 1)
+        if number is None:
+            return None
+        given = leases.fencing_number(partition)
+        return outdated(partition, number, given) if number > given else None
 
-    errors = _at_once(look, held)
-    return {lease.topic_id_partition: error for lease, error in zip(held, errors, strict=True) if error is not None}
+    errors = _at_once(look, asked)
+    return {partition: error for partition, error in zip(asked, errors, strict=True) if error is not None}
+
+
+def ensure_may_be_leased(partition: TopicIdPartition, storage: RemoteStorageManager, leases: Leases) -> None:
+    """Raise what `outdated_leases` finds of one partition."""
+    raise_first(outdated_leases(storage, leases, [partition]))
 
 
 def raise_first(refusals: Refusals) -> None:

@@ -33,7 +33,12 @@ from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage.remote_log.store_states import documents_of, ensure_not_outdated, write_partition_state
+from tiered_storage.remote_log.store_states import (
+    documents_of,
+    ensure_may_be_leased,
+    ensure_not_outdated,
+    write_partition_state,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +65,14 @@ def plan_topic_deletion(
 ) -> TopicDeletionPlan:
     """Return what the deletion of `topic` takes, its exact name; `topic_id` says which of several lives.
 
-    Raises ConfigurationError for a name or an id that is not known, where several lives have the name, and for a life
-    that is tiered and still in log.dirs; DeletionRefusedError where remote deletion is not allowed.
+    Raises ConfigurationError for a name or an id that is not known, where several lives have the name, or one is in
+    several clusters, and for a life that is tiered and still in log.dirs; DeletionRefusedError where remote deletion is
+    not allowed.
     """
     local = [log.topic_id_partition for log in _local_logs(parts)]
     states = parts.segments.partition_states()
     known = sorted({*local, *states, *parts.segments.list_partitions()})
-    lives = {each.topic_id: each for each in known if each.topic == topic}
+    lives = {(each.cluster_id, each.topic_id): each for each in known if each.topic == topic}
     chosen = _chosen_life(topic, topic_id, lives, sorted({each.topic for each in known}))
     is_of_it = (chosen.cluster_id, chosen.topic_id)
     wanted = [replace(each, topic=topic) for each in known if (each.cluster_id, each.topic_id) == is_of_it]
@@ -107,6 +113,7 @@ def mark_topic_deleted(
         partition = planned.topic_id_partition
         try:
             if metadata.partition_state(partition).delete_state is None:
+                ensure_may_be_leased(partition, storage, leases)
                 _mark(leases.acquire(partition, owner, lease_duration_ms), metadata, leases, storage, gate, clock)
             marked.append(partition)
         except TieredStorageError as error:
@@ -195,9 +202,11 @@ def _take_step(
     storage: RemoteStorageManager,
     now: int,
 ) -> None:
-    """Take a step in the metadata, after the store knows of it: it leads."""
+    """Take a step in the metadata, after the store knows of it: it leads. One that is behind us was taken already."""
     partition = lease.topic_id_partition
     state = metadata.partition_state(partition)
+    if state.delete_state is not None and state.delete_state > step:
+        return
     write_partition_state(storage, leases, lease, replace(state, delete_state=step), now)
     metadata.put_remote_partition_delete_metadata(RemotePartitionDeleteMetadata(partition, step, now), lease)
 
@@ -209,19 +218,26 @@ def _local_logs(parts: RemoteLogParts) -> Iterable[PartitionLog]:
 
 
 def _chosen_life(
-    topic: str, topic_id: str | None, lives: dict[str, TopicIdPartition], names: Sequence[str]
+    topic: str, topic_id: str | None, lives: dict[tuple[str, str], TopicIdPartition], names: Sequence[str]
 ) -> TopicIdPartition:
     if not lives:
         near = get_close_matches(topic, names, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "'tiered-storage topics list' shows what there is"
         raise ConfigurationError(f"no topic is called {topic!r}: {hint} Nothing was deleted")
-    if topic_id is None and len(lives) > 1:
+    ids = sorted({life.topic_id for life in lives.values()})
+    if topic_id is None and len(ids) > 1:
         raise ConfigurationError(
-            f"topic {topic} had several lives, with the ids {', '.join(sorted(lives))}: say by --topic-id which of "
-            "them is to go"
+            f"topic {topic} had several lives, with the ids {', '.join(ids)}: say by --topic-id which of them is to go"
         )
-    wanted = next(iter(lives)) if topic_id is None else topic_id
-    if wanted not in lives:
-        near = get_close_matches(wanted, sorted(lives), n=1, cutoff=0)
+    wanted = ids[0] if topic_id is None else topic_id
+    if wanted not in ids:
+        near = get_close_matches(wanted, ids, n=1, cutoff=0)
         raise ConfigurationError(f"topic {topic} never had the id {wanted!r}; the nearest one is {near[0]!r}")
-    return lives[wanted]
+    chosen = [life for life in lives.values() if life.topic_id == wanted]
+    if len(chosen) > 1:
+        clusters = ", ".join(sorted(life.cluster_id for life in chosen))
+        raise ConfigurationError(
+            f"topic {topic} ({wanted}) is in the metadata of several clusters, {clusters}: nothing was deleted, for "
+            "nobody can say which of them is to go; keep the metadata of each cluster in a store of its own"
+        )
+    return chosen[0]

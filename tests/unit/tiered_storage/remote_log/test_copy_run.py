@@ -42,12 +42,15 @@ from tiered_storage.remote_log.copy_plan import CopyPlan, PlannedSegment
 from tiered_storage.remote_log.copy_run import abandon_unfinished
 from tiered_storage.remote_log.model import (
     PartitionDeleteState,
+    PartitionState,
     RemoteLogSegmentMetadata,
     RemotePartitionDeleteMetadata,
     SegmentState,
 )
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.selection import EVERYTHING
+from tiered_storage.remote_log.storage.partition_document import PartitionDocument
+from tiered_storage.remote_log.store_states import documents_of
 
 STARTED, FINISHED, DELETING, _ = (state.name for state in SegmentState)
 FAILURE = CopyFailure("RemoteStorageError", "the store is away", retriable=True)
@@ -554,6 +557,34 @@ def test_a_zombies_late_commit_is_refused_where_nothing_was_ever_committed(tmp_p
         assert report.committed == ()
         assert "taken over by expire" in report.failures[0].message
         assert remote_log.segments.log_start_offset(ORDERS_0) is None
+
+
+def test_a_commit_by_metadata_older_than_the_store_writes_nothing(tmp_path: Path) -> None:
+    with a_remote_log(tmp_path).open() as remote_log:
+        outcomes = carry_out(remote_log, begin(remote_log))
+        documents = documents_of(remote_log.storage)
+        assert documents is not None
+        documents.write(PartitionDocument(ORDERS_0, 9, PartitionState(20), 7))
+
+        report = remote_log.commit_copy(outcomes)
+
+        assert (report.committed, report.retriable) == ((), False)
+        assert "lease 9 has written to the store" in report.failures[0].message
+        assert remote_log.segments.log_start_offset(ORDERS_0) is None
+
+
+def test_a_commit_that_the_life_cycle_refuses_gives_its_lease_back(tmp_path: Path) -> None:
+    with a_remote_log(tmp_path).open() as remote_log:
+        begun = begin(remote_log)
+        outcomes = carry_out(remote_log, begun)
+        marking = a_step(begun.tasks[0].metadata, SegmentState.DELETE_SEGMENT_STARTED)
+        remote_log.segments.update_remote_log_segment_metadata(marking, begun.tasks[0].lease)
+
+        report = remote_log.commit_copy(outcomes)
+
+        assert not report.retriable
+        assert "cannot become COPY_SEGMENT_FINISHED" in report.failures[0].message
+        assert held_by(remote_log, "the next run").fencing_number == 2
 
 
 def test_a_lease_that_ran_out_but_that_nobody_took_is_still_good(tmp_path: Path) -> None:

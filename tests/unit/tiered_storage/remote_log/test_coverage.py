@@ -44,6 +44,10 @@ def test_what_is_held_is_named_segment_by_segment_and_a_missing_offset_is_notice
     assert coverage.holding(29, 30) is None
     assert coverage.holding(30, 39) is None
     assert coverage.holding(49, 50) is None
+    assert coverage.missing(5, 29) == []
+    assert coverage.missing(5, 35) == [(30, 35)]
+    assert coverage.missing(25, 54) == [(30, 39), (50, 54)]
+    assert coverage.missing(32, 34) == [(32, 34)]
     assert coverage.gaps() == [(30, 39)]
     assert coverage.end_offset == 49
 

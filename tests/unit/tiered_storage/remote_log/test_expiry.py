@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from support.metadata_stores import a_step
+from support.metadata_stores import a_segment, a_step
 from support.remote_logs import (
     BATCH_BYTES,
     ENABLED,
@@ -40,14 +40,18 @@ from tiered_storage.kafka_log.offset_checkpoint import (
 )
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.expiry import ExpiryPlan, Reason, plan_expiry
-from tiered_storage.remote_log.metadata import Topic
+from tiered_storage.remote_log.metadata import RemoteLogMetadataManager, Topic
 from tiered_storage.remote_log.model import (
+    Lease,
+    PartitionState,
+    RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     SegmentState,
     TopicIdPartition,
 )
 from tiered_storage.remote_log.object_deletion import DeletionReport
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.segment_source import LocalSegment, PartitionLog
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
@@ -646,6 +650,44 @@ def test_local_segments_in_a_hole_of_the_remote_log_keep_their_turn(tmp_path: Pa
 
         _, [left] = remote_log.deletions.plan_expiry(EVERYTHING, NOW * 2)
         assert "00000000000000000010.log" in left.message
+
+
+BYTE_A_RECORD = TopicSettings.parse("defaults", {"retention.ms": -1, "remote.storage.enable": True})
+
+
+def of_a_byte_each(start: int, end: int, segment_id: str) -> RemoteLogSegmentMetadata:
+    found = replace(a_segment(Lease(ORDERS_0, "test", 1, 0), start, end), state=SegmentState.COPY_SEGMENT_FINISHED)
+    return replace(found, segment_id=RemoteLogSegmentId(ORDERS_0, segment_id), size=end - start + 1)
+
+
+@pytest.mark.parametrize(
+    ("remote", "local", "held"),
+    [
+        ([(10, 999)], [(0, 999)], 1000),
+        ([(0, 999), (1000, 1999)], [(0, 899), (900, 2099)], 2100),
+        ([(0, 99), (200, 299)], [(50, 349)], 350),
+        ([(0, 99), (50, 149), (100, 199), (150, 249)], [], 250),
+    ],
+)
+@pytest.mark.parametrize("excess", [0, 10, 100, 200])
+def test_never_more_than_the_excess_ends_where_boundaries_differ(
+    tmp_path: Path, remote: list[tuple[int, int]], local: list[tuple[int, int]], held: int, excess: int
+) -> None:
+    """Every record is a byte, so our log start counts what ended."""
+    metadata = mock.Mock(spec=RemoteLogMetadataManager)
+    metadata.list_remote_log_segments.return_value = [of_a_byte_each(*one, f"s{one[0]}") for one in remote]
+    metadata.partition_state.return_value = PartitionState(0, (EpochEntry(0, 0),))
+    active = LocalSegment(held, None, 10, tmp_path / "active")
+    closed = [LocalSegment(start, end, end - start + 1, tmp_path / "closed") for start, end in local]
+    log = PartitionLog(ORDERS_0, tmp_path, (*closed, active), 0, held + 10, (EpochEntry(0, 0),))
+    limit = held + 10 - excess
+    settings = TopicSettings.parse("orders", {"retention.bytes": limit}).over(BYTE_A_RECORD, "orders")
+
+    plan = plan_expiry(ORDERS_0, metadata, settings, NOW, log)
+
+    assert (0 if plan is None else plan.new_log_start) <= excess
+    if excess >= 100 and remote[0][0] == 0:
+        assert (plan is not None) == (remote[0][1] < excess)
 
 
 # -------------------------------------------------------------------------------------------------- second copies

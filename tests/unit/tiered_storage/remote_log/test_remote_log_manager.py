@@ -156,6 +156,23 @@ def test_a_topic_that_was_made_anew_is_another_one(tmp_path: Path) -> None:
         remote_log.find_partition("orders", 0)
 
 
+def test_a_name_that_two_clusters_have_is_refused(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    other = tmp_path / "other"
+    shutil.copytree(files.log_directory, other)
+    properties = other / "meta.properties"
+    properties.write_text(properties.read_text().replace("test-cluster", "another-cluster"))
+    files.properties["log.dirs"] = [str(files.log_directory), str(other)]
+    with files.open() as remote_log:
+        with pytest.raises(ConfigurationError, match=r"orders-0 is in log\.dirs more than once: .*another-cluster"):
+            remote_log.find_partition("orders", 0)
+        assert copy(remote_log).is_whole
+
+    files.properties["log.dirs"] = []
+    with files.open() as remote_log, pytest.raises(ConfigurationError, match=r"several lives.*another-cluster"):
+        remote_log.find_partition("orders", 0)
+
+
 def test_nothing_expires_while_a_local_log_that_should_be_there_cannot_be_read(tmp_path: Path) -> None:
     """What it holds of later leaders decides how far expiry may go."""
     files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "retention.bytes": 1}})

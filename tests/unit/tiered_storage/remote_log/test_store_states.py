@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from support.remote_logs import (
+    ENABLED,
     ORDERS_0,
     RemoteLogFiles,
     a_copied_remote_log,
@@ -22,8 +24,10 @@ from support.remote_logs import (
 )
 from tiered_storage.errors import LeaseLostError, OutdatedMetadataError, RemoteStorageError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, read_leader_epochs, write_leader_epochs
-from tiered_storage.remote_log.model import PartitionState
+from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
+from tiered_storage.remote_log.model import Lease, PartitionState, TopicIdPartition
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.partition_document import PartitionDocument, PartitionDocuments
 from tiered_storage.remote_log.store_states import (
     documents_of,
@@ -128,15 +132,77 @@ def test_a_document_of_a_lease_that_was_never_given_is_not_written_over(tmp_path
             write_partition_state(remote_log.storage, remote_log.leases, lease, PartitionState(20), 9)
 
 
-def test_a_lease_that_was_taken_over_by_a_writer_is_lost_and_no_sign_of_age(tmp_path: Path) -> None:
+def test_a_later_lease_that_wrote_is_no_sign_of_age_and_one_that_was_never_given_is(tmp_path: Path) -> None:
     with a_copied_remote_log(tmp_path).open() as remote_log:
-        early, late = held_by(remote_log, "run"), held_by(remote_log, "run")
-        assert outdated_leases(remote_log.storage, remote_log.leases, [late]) == {}
+        late = held_by(remote_log, "run")
         write_partition_state(remote_log.storage, remote_log.leases, late, PartitionState(10, ONE_LEADER), 7)
-        [error] = outdated_leases(remote_log.storage, remote_log.leases, [early]).values()
-        assert isinstance(error, LeaseLostError)
-        [error] = outdated_leases(remote_log.storage, remote_log.leases, [late]).values()
+        assert outdated_leases(remote_log.storage, remote_log.leases, [ORDERS_0]) == {}
+        documents = documents_of(remote_log.storage)
+        assert documents is not None
+        documents.write(PartitionDocument(ORDERS_0, late.fencing_number + 1, PartitionState(10), 7))
+        [error] = outdated_leases(remote_log.storage, remote_log.leases, [ORDERS_0]).values()
         assert isinstance(error, OutdatedMetadataError)
+
+
+def test_what_old_metadata_refuse_they_refuse_however_often_it_is_tried(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "remote.storage.enable": False}})
+    shutil.copy(files.root / "state" / "remote_log_metadata.db", files.root / "last-week.db")
+    with files.open() as remote_log:
+        for before in (10, 15, 20):
+            plan = remote_log.deletions.plan_record_deletion(ORDERS_0, before)
+            assert plan is not None
+            assert remote_log.deletions.mark_expired([plan], "delete-records")[1] == ()
+    restored_from_last_week(files)
+    with files.open() as remote_log:
+        deletions = remote_log.deletions
+        deletion, plan = deletions.plan_topic_deletion("orders"), deletions.plan_record_deletion(ORDERS_0, 5)
+        assert plan is not None
+        given = remote_log.leases.fencing_number(ORDERS_0)
+        for _ in range(4):
+            [expiry], [marking] = deletions.mark_expired([plan], "e")[1], deletions.mark_topic_deleted(deletion, "d")[1]
+            assert "has written to the store" in expiry.message
+            assert "has written to the store" in marking.message
+        assert remote_log.leases.fencing_number(ORDERS_0) == given
+    files.properties["topics"] = {"orders": ENABLED}
+    files.append(2)
+    for _ in range(4):
+        with files.open() as remote_log, pytest.raises(OutdatedMetadataError, match="has written to the store"):
+            copy(remote_log)
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> None:
+    """Let `work` be done by somebody else just before the next lease is given."""
+    acquired = SqlLeases.acquire
+
+    def acquire(self: SqlLeases, partition: TopicIdPartition, owner: str, duration_ms: int) -> Lease:
+        monkeypatch.setattr(SqlLeases, "acquire", acquired)
+        work()
+        return self.acquire(partition, owner, duration_ms)
+
+    monkeypatch.setattr(SqlLeases, "acquire", acquire)
+
+
+def test_a_trim_leaves_what_others_told_the_store_before_its_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "local.retention.bytes": 1}})
+    lineage = (EpochEntry(0, 0), EpochEntry(2, 32))
+    write_leader_epochs(files.partition_directory() / "leader-epoch-checkpoint", lineage)
+    with files.open() as remote_log:
+        deletions = remote_log.deletions
+
+        def delete_records() -> None:
+            plan = deletions.plan_record_deletion(ORDERS_0, 20)
+            assert plan is not None
+            assert deletions.mark_expired([plan], "delete-records") == ((ORDERS_0,), ())
+
+        plans, _ = deletions.plan_local_retention(EVERYTHING, files.clock.now)
+        meanwhile(monkeypatch, delete_records)
+        deletions.enforce_local_retention(plans)
+
+        known = document(remote_log)
+        assert known is not None
+        assert known.state == remote_log.segments.partition_state(ORDERS_0) == PartitionState(20, lineage)
 
 
 def restored_from_last_week(files: RemoteLogFiles) -> None:

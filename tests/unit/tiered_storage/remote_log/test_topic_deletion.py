@@ -20,10 +20,13 @@ from support.remote_logs import (
     states_of,
 )
 from tiered_storage.errors import ConfigurationError, DeletionRefusedError
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.metadata import Topic
-from tiered_storage.remote_log.model import PartitionDeleteState, TopicIdPartition
+from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
+from tiered_storage.remote_log.model import Lease, PartitionDeleteState, TopicIdPartition
 from tiered_storage.remote_log.object_deletion import DeletionReport
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.store_states import documents_of
 
 MARKED, STARTED, FINISHED = PartitionDeleteState
 DISABLED = {"orders": {**ENABLED, "remote.storage.enable": False}}
@@ -61,6 +64,36 @@ def test_a_marked_topic_goes_in_the_background_and_what_is_local_stays(files: Re
         assert offsets_read(remote_log, 0) == list(range(35))
         assert remote_log.checks.audit(deep=True).anomalies == ()
         assert delete(remote_log) == DeletionReport((), (), ())
+
+
+def test_a_deletion_that_another_run_ended_meanwhile_stays_ended(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acquired = SqlLeases.acquire
+    with files.open() as remote_log:
+        mark(remote_log)
+
+        def acquire(self: SqlLeases, partition: TopicIdPartition, owner: str, duration_ms: int) -> Lease:
+            monkeypatch.setattr(SqlLeases, "acquire", acquired)
+            assert len(remote_log.deletions.delete_marked("another run").deleted) == 3
+            return self.acquire(partition, owner, duration_ms)
+
+        monkeypatch.setattr(SqlLeases, "acquire", acquire)
+        assert delete(remote_log) == DeletionReport((), (), ())
+        assert state_of(remote_log) is FINISHED
+        documents = documents_of(remote_log.storage)
+        assert documents is not None
+        assert documents.read(ORDERS_0) is None
+
+
+def test_a_topic_of_several_clusters_is_refused_by_their_names(files: RemoteLogFiles) -> None:
+    elsewhere = replace(ORDERS_0, cluster_id="another-cluster")
+    with files.open() as remote_log:
+        lease = held_by(remote_log, "test", elsewhere)
+        remote_log.segments.put_lineage(elsewhere, (EpochEntry(0, 0),), lease)
+        for topic_id in (None, ORDERS_0.topic_id):
+            with pytest.raises(ConfigurationError, match="several clusters, another-cluster, test-cluster"):
+                remote_log.deletions.plan_topic_deletion("orders", topic_id)
 
 
 def test_another_life_of_the_same_name_is_not_touched(files: RemoteLogFiles) -> None:
