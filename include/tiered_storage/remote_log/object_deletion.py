@@ -109,15 +109,22 @@ class ObjectDeletion:
                 self.gate.ensure(partition, DeletionKind.REMOTE)
                 self._as_a_whole.start(lease)
             self._delete_under(lease, found)
-            remains = self._as_a_whole.finish(lease) if goes else None
-            if remains is not None:
-                found.failures.append(Finding(str(partition), remains))
+            if goes:
+                self._finish(lease, found)
         except LeaseLostError as error:
             found.left.append(Finding(str(partition), str(error)))
         except (OutdatedMetadataError, RemoteStorageError) as error:
             found.failures.append(Finding(str(partition), str(error)))
         finally:
             self.leases.release(lease)
+
+    def _finish(self, lease: Lease, found: _Found) -> None:
+        partition = lease.topic_id_partition
+        self.gate.ensure(partition, DeletionKind.REMOTE)
+        self.leases.heartbeat(lease, self.lease_duration_ms)
+        remains = self._as_a_whole.finish(lease)
+        if remains is not None:
+            found.failures.append(Finding(str(partition), remains))
 
     @property
     def _as_a_whole(self) -> PartitionDeletion:
