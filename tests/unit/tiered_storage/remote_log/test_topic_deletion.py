@@ -195,10 +195,10 @@ def test_a_new_life_is_copied_while_the_former_one_goes(tmp_path: Path) -> None:
 
 
 def test_a_stop_before_the_end_keeps_the_deletion_and_its_documents(files: RemoteLogFiles) -> None:
-    real = ObjectDeletion._delete_under  # noqa: SLF001
+    real = ObjectDeletion._delete_under
 
-    def delete_then_stop(self: ObjectDeletion, lease: Lease, found: Any) -> None:
-        real(self, lease, found)
+    def delete_then_stop(self: ObjectDeletion, lease: Lease, *rest: Any) -> None:
+        real(self, lease, *rest)
         self.safety.stop("enough", "ada")
 
     with files.open() as remote_log:
