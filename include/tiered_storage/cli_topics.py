@@ -229,8 +229,11 @@ def _with_property(topic: Topic, name: str, value: str) -> Topic:
 
 
 def _refuse_to_enable(remote_log: RemoteLogManager, topic: TopicIdPartition) -> None:
-    state = remote_log.segments.partition_state(topic).delete_state
-    if state is not None:
+    states = remote_log.segments.partition_states()
+    life = (topic.cluster_id, topic.topic_id)
+    if any(
+        state.delete_state is not None and (each.cluster_id, each.topic_id) == life for each, state in states.items()
+    ):
         raise ConfigurationError(
             f"topic {topic.topic} ({topic.topic_id}): everything remote of this life of it is deleted, or will be: it "
             "takes no more segments"

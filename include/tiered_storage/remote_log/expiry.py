@@ -84,7 +84,8 @@ def plan_expiry(
     `local` (None: not in reach) adds the bytes that are not remote yet, and tells the lineage. Unfinished copies never
     count; an offset that has several holders counts once. A segment without timestamps does not grow old. What is only
     local ends its life in a topic that is tiered, in order, up to what is not stable. A second copy goes once it is
-    older than `grace_ms`. Raises LineageContradictedError, CorruptRecordError and OSError.
+    older than `grace_ms`, but not where nobody knows that both copies are of one life of the topic: without the local
+    log or its partition.metadata. Raises LineageContradictedError, CorruptRecordError and OSError.
     """
     segments = list(metadata.list_remote_log_segments(partition))
     state = metadata.partition_state(partition)
@@ -93,7 +94,10 @@ def plan_expiry(
     log_start = state.log_start_offset or 0
     new_log_start = max(log_start, _start_after_retention(coverage, settings, now, local, log_start))
     going = ending_below(segments, new_log_start)
-    superseded, holders = _superseded(segments, coverage, lineage, new_log_start, now - grace_ms)
+    superseded: tuple[RemoteLogSegmentMetadata, ...] = ()
+    holders: tuple[RemoteLogSegmentMetadata, ...] = ()
+    if local is not None and not local.topic_id_is_derived:
+        superseded, holders = _superseded(segments, coverage, lineage, new_log_start, now - grace_ms)
     if not going and not superseded and new_log_start <= log_start:
         return None
     return ExpiryPlan(partition, new_log_start, now, going, superseded=superseded, read_instead=holders)

@@ -10,7 +10,8 @@ from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.expiry import ExpiryPlan, Reason, plan_expiry
-from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
+from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.record_deletion import plan_record_deletion
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.segment_source import PartitionLog, UnreadablePartition
@@ -52,12 +53,13 @@ class ExpiryPlanner:
     def replan(self, plan: ExpiryPlan) -> ExpiryPlan | None:
         """Plan the partition of an older `plan` anew, for the same reason and time; None: nothing is due any more.
 
+        What is due only later than by our clock is not due: the clock that `plan` was made by may have run ahead.
         Raises what makes a partition be left alone.
         """
         partition = plan.topic_id_partition
         if plan.reason is Reason.RECORDS:
             return plan_record_deletion(partition, plan.new_log_start, self.parts, plan.now)
-        current = self._plan_of(partition, self._look(partition), plan.now)
+        current = self._plan_of(partition, self._look(partition), min(plan.now, self.parts.clock()))
         return current if current is not None and current.reason is plan.reason else None
 
     def _partitions(
@@ -102,18 +104,21 @@ class ExpiryPlanner:
             raise DeletionRefusedError(objection)
         settings = effective(self.parts.decided_topic(partition), self.parts.settings)
         if settings.remote_log_delete_on_disable and not settings.remote_storage_enable:
-            return _plan_disabled(partition, list(self.parts.segments.list_remote_log_segments(partition)), local, now)
+            return _plan_disabled(partition, self.parts.segments, local, now)
         grace = self.parts.settings.remote_log_orphan_grace_ms
         return plan_expiry(partition, self.parts.segments, settings, now, local, grace_ms=grace)
 
 
 def _plan_disabled(
-    partition: TopicIdPartition, segments: list[RemoteLogSegmentMetadata], local: PartitionLog | None, now: int
+    partition: TopicIdPartition, metadata: RemoteLogMetadataManager, local: PartitionLog | None, now: int
 ) -> ExpiryPlan | None:
-    """Return the end of all that is remote; what is local stays, and our log start moves no further than to that."""
-    going = tuple(finished(segments))
+    """Return the end of all that is remote; what is local stays, and our log start moves no further than to that.
+
+    With no local log in sight our log start stays: what is in none of the remote segments may be there and only there.
+    """
+    going = tuple(finished(metadata.list_remote_log_segments(partition)))
     if not going:
         return None
     end = max(segment.end_offset for segment in going) + 1
-    new_log_start = end if local is None else min(end, local.log_start_offset)
+    new_log_start = min(end, local.log_start_offset) if local else metadata.log_start_offset(partition) or 0
     return ExpiryPlan(partition, new_log_start, now, going, Reason.DISABLED)

@@ -102,11 +102,22 @@ def plan_local_retention(
     """Return which closed segments of `log` are past local retention at `now` (ms) and safe to remove.
 
     `held_back` says why a segment stays that is past its limit in bytes or below our log start. How old one is that is
-    not remote is unknown. Raises LineageContradictedError.
+    not remote is unknown. Nothing goes where all that is remote of the partition is to go. Raises
+    LineageContradictedError.
     """
     partition = log.topic_id_partition
     state = metadata.partition_state(partition)
     lineage = trusted_lineage(state.lineage, log)
+    if state.delete_state is not None:
+        return LocalRetentionPlan(
+            partition,
+            (),
+            log.log_start_offset,
+            (),
+            "everything remote of this life of the topic is deleted, or will be: what is local stays",
+            lineage,
+            now,
+        )
     coverage = Coverage.of(metadata.list_remote_log_segments(partition), lineage)
     log_start = state.log_start_offset or 0
     # What expired may be nowhere else any more: only the right to delete remotely is the word that it may end.

@@ -6,7 +6,7 @@ stays in DELETE_SEGMENT_STARTED, stands on the list of failed deletions, and is 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tiered_storage.clock import Clock
@@ -22,6 +22,7 @@ from tiered_storage.errors import (
 from tiered_storage.remote_log.copy_plan import Finding, finding_of
 from tiered_storage.remote_log.copy_run import abandon_unfinished
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.leftover_check import LeftoverCheck
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.metadata.safety import Safety
 from tiered_storage.remote_log.model import (
@@ -31,8 +32,10 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
+from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage.remote_log.storage import RemoteStorageManager, delete_singly
-from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
+from tiered_storage.remote_log.store_states import ensure_not_outdated, outdated_leases, raise_first
 from tiered_storage.remote_log.topic_deletion import PartitionDeletion
 
 _UNSETTLED = {SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_STARTED}
@@ -55,8 +58,10 @@ class DeletionReport:
 class ObjectDeletion:
     """Deletes the objects of marked segments, `batch_segments` at a time.
 
-    A copy that never finished waits `grace_ms` from when it was marked: its worker may still be writing. What readers
-    could see once stays for as long as `gate` refuses it: deletion may have been forbidden since it was marked.
+    Nothing goes of a partition of which the metadata are older than the store. A copy that never finished waits
+    `grace_ms` from when it was marked: its worker may still be writing; and one that may be the last copy of its
+    offsets stays (LeftoverCheck). What readers could see once stays for as long as `gate` refuses it: deletion may have
+    been forbidden since it was marked.
     """
 
     metadata: RemoteLogMetadataManager
@@ -71,6 +76,8 @@ class ObjectDeletion:
     batch_segments: int
     going: Collection[TopicIdPartition] = frozenset()
     """The partitions that are to go as a whole."""
+    local: Callable[[TopicIdPartition], PartitionLog | None] = lambda _: None
+    """Returns the local log of a partition; None where it is not in sight."""
 
     def delete_marked(self, partitions: Iterable[TopicIdPartition]) -> DeletionReport:
         """Delete what is marked in `partitions`, also what earlier runs could not.
@@ -104,14 +111,15 @@ class ObjectDeletion:
                 found.left.append(finding_of(partition, error))
             return
         try:
+            raise_first(outdated_leases(self.storage, self.leases, [lease]))
+            listed = ensure_not_outdated(partition, self.storage, self.metadata, self.leases)
             abandon_unfinished(partition, self.metadata, lease, self.clock)
             if goes:
                 self.gate.ensure(partition, DeletionKind.REMOTE)
                 self._as_a_whole.start(lease)
-            self._delete_under(lease, found)
-            remains = self._as_a_whole.finish(lease) if goes else None
-            if remains is not None:
-                found.failures.append(Finding(str(partition), remains))
+            self._delete_under(lease, found, None if goes else listed)
+            if goes:
+                self._finish(lease, found)
         except LeaseLostError as error:
             found.left.append(Finding(str(partition), str(error)))
         except (OutdatedMetadataError, RemoteStorageError) as error:
@@ -119,12 +127,23 @@ class ObjectDeletion:
         finally:
             self.leases.release(lease)
 
+    def _finish(self, lease: Lease, found: _Found) -> None:
+        partition = lease.topic_id_partition
+        self.gate.ensure(partition, DeletionKind.REMOTE)
+        self.leases.heartbeat(lease, self.lease_duration_ms)
+        remains = self._as_a_whole.finish(lease)
+        if remains is not None:
+            found.failures.append(Finding(str(partition), remains))
+
     @property
     def _as_a_whole(self) -> PartitionDeletion:
         return PartitionDeletion(self.metadata, self.leases, self.storage, self.clock, self.grace_ms)
 
-    def _delete_under(self, lease: Lease, found: _Found) -> None:
+    def _delete_under(self, lease: Lease, found: _Found, listed: Sequence[ListedObject] | None) -> None:
+        """Delete what is due; of a partition that stays, of which the store has `listed`, no last copy by mistake."""
         unfinished, finished = self._due(lease.topic_id_partition)
+        if unfinished and listed is not None:
+            unfinished = self._without_last_copies(unfinished, lease.topic_id_partition, listed, found)
         for kind, due in ((DeletionKind.LEFTOVER, unfinished), (DeletionKind.REMOTE, finished)):
             if due and not self.gate.is_allowed(lease.topic_id_partition, kind):
                 continue
@@ -132,6 +151,26 @@ class ObjectDeletion:
                 self.gate.ensure(lease.topic_id_partition, kind)
                 self.leases.heartbeat(lease, self.lease_duration_ms)
                 self._delete_batch(due[first : first + self.batch_segments], lease, found)
+
+    def _without_last_copies(
+        self,
+        unfinished: list[RemoteLogSegmentMetadata],
+        partition: TopicIdPartition,
+        listed: Sequence[ListedObject],
+        found: _Found,
+    ) -> list[RemoteLogSegmentMetadata]:
+        if not isinstance(self.storage, ObjectRemoteStorageManager):
+            return unfinished
+        kept = LeftoverCheck(self.metadata, self.storage, self.local).why_kept(partition, unfinished, listed)
+        self._note([segment for segment in unfinished if segment.segment_id.id in kept], kept, found)
+        return [segment for segment in unfinished if segment.segment_id.id not in kept]
+
+    def _note(self, stuck: Sequence[RemoteLogSegmentMetadata], reasons: Mapping[str, object], found: _Found) -> None:
+        """Put `stuck` on the list of failed deletions, with the reason of each by its segment id."""
+        self.safety.note_failures({one.segment_id: str(reasons[one.segment_id.id]) for one in stuck}, self.clock())
+        for segment in stuck:
+            message = f"{segment.segment_id}: {reasons[segment.segment_id.id]}"
+            found.failures.append(Finding(str(segment.topic_id_partition), message))
 
     def _due(
         self, partition: TopicIdPartition
@@ -162,11 +201,8 @@ class ObjectDeletion:
             else:
                 lost = outcome
         stuck = [segment for segment in batch if segment.segment_id.id in failed]
-        self.safety.note_failures({one.segment_id: str(failed[one.segment_id.id]) for one in stuck}, now)
+        self._note(stuck, failed, found)
         self.safety.forget_failures(segment.segment_id for segment in gone)
-        for segment in stuck:
-            message = f"{segment.segment_id}: {failed[segment.segment_id.id]}"
-            found.failures.append(Finding(str(segment.topic_id_partition), message))
         if lost is not None:
             raise lost
 

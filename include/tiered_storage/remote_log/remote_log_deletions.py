@@ -117,7 +117,11 @@ class RemoteLogDeletions:
         if log is None:
             return None
         decision = decide(log, self.parts.topics, self.parts.settings)
-        return plan_local_retention(log, self.parts.segments, decision.settings, plan.now) if decision.trims else None
+        if not decision.trims:
+            return None
+        # The clock that the plan was made by may have run ahead.
+        now = min(plan.now, self.parts.clock())
+        return plan_local_retention(log, self.parts.segments, decision.settings, now)
 
     def _keep_lineage(self, plan: LocalRetentionPlan) -> None:
         """Keep what the local log is about to forget. Raises LeaseHeldError: then the next run trims."""
@@ -218,6 +222,7 @@ class RemoteLogDeletions:
             self.parts.settings.remote_log_orphan_grace_ms,
             self.parts.settings.deletion_batch_segments,
             going,
+            lambda partition: self.parts.source.partition(partition) if self.parts.settings.log_dirs else None,
         )
         self.parts.bind_store()
         return deletion.delete_marked(each for each in sorted(states) if selection.matches(each.topic, each.partition))

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from support.command_line import CommandResult, run_on
-from support.remote_logs import ENABLED, ORDERS_0, RemoteLogFiles, a_copied_remote_log, a_remote_log, topic_id
+from support.remote_logs import (
+    ENABLED,
+    ORDERS_0,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    a_remote_log,
+    held_by,
+    partition_of,
+    topic_id,
+)
 from tiered_storage import cli_topics
 from tiered_storage.kafka_log.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT, write_offset_checkpoint
 from tiered_storage.remote_log.log_directory_source import CLEANER_CHECKPOINT
@@ -276,4 +285,19 @@ def test_a_life_whose_remote_data_were_deleted_is_enabled_no_more(tmp_path: Path
 
     refused = topics(files, "enable", "orders")
     assert refused.exit_code == 1
+    assert "takes no more segments" in refused.document["message"]
+
+
+def test_a_life_is_enabled_no_more_where_any_of_its_partitions_is_to_go(tmp_path: Path) -> None:
+    disabled = {"orders": {**ENABLED, "remote.storage.enable": False}}
+    files = a_copied_remote_log(tmp_path, {("orders", 0): 1, ("orders", 1): 1}, topics=disabled)
+    with files.open() as remote_log:
+        held_by(remote_log, "a copy", partition_of("orders", 1))
+        plan = remote_log.deletions.plan_topic_deletion("orders")
+        marked, left = remote_log.deletions.mark_topic_deleted(plan, "delete-topic")
+        assert ([str(one) for one in marked], len(left)) == (["orders-0"], 1)
+
+    refused = topics(files, "enable", "orders")
+
+    assert refused.exit_code != 0
     assert "takes no more segments" in refused.document["message"]

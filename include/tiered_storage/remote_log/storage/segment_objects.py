@@ -210,6 +210,24 @@ class ObjectRemoteStorageManager:
             raise RemoteObjectCorruptError(f"{self._source(names.indexes)}: its manifest tells of another segment")
         return metadata
 
+    def find_manifest(self, metadata: RemoteLogSegmentMetadata) -> Manifest | None:
+        """Return the manifest of a segment whose data and indexes are there in full, with a commit marker or without.
+
+        None where one of the two is missing, broken or another segment's. The data are known by their size alone.
+        """
+        names = self._names(metadata)
+        source = self._source(names.indexes)
+        try:
+            size = self._client.size(names.indexes)
+            if size > MAX_BUNDLE_BYTES:
+                return None
+            contents = parse_bundle(self._client.get_range(names.indexes, 0, size), source)
+            manifest = Manifest.parse(contents.get(IndexKind.MANIFEST, b""), source)
+            is_whole = self._client.size(names.data) == manifest.size
+        except (RemoteObjectCorruptError, RemoteObjectNotFoundError):
+            return None
+        return manifest if is_whole and manifest.segment_id == metadata.segment_id else None
+
     def list_objects(self, folder: str = "") -> Iterator[ListedObject]:
         """Stream every object in `folder` and below, ours or not; "" means the whole store."""
         for found in self._client.list(folder):

@@ -798,3 +798,64 @@ def test_nothing_expires_under_metadata_that_are_older_than_the_store(tmp_path: 
         assert done == ()
         assert "older than the store" in left.message
         assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+
+
+def test_a_plan_from_the_future_ends_only_what_is_due_by_our_clock(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "retention.ms": 365 * 86_400_000}})
+    with files.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW * 2)
+        assert going(plans[0]) == [0, 10, 20]
+
+        assert remote_log.deletions.mark_expired(plans, "expire") == ((), ())
+        assert states_of(remote_log) == [(start, FINISHED) for start in (0, 10, 20)]
+
+
+@pytest.mark.parametrize("unseen", ["no log.dirs", "not in log.dirs"])
+def test_a_topic_disabled_out_of_sight_of_its_local_log_keeps_its_log_start(tmp_path: Path, unseen: str) -> None:
+    gone = {"orders": {**ENABLED, "remote.storage.enable": False, "remote.log.delete.on.disable": True}}
+    files = a_copied_remote_log(tmp_path, {("orders", 0): 3, ("other", 0): 1}, topics=gone)
+    if unseen == "no log.dirs":
+        files.properties["log.dirs"] = []
+    else:
+        files.partition_directory().rename(tmp_path / "elsewhere")
+    with files.open() as remote_log:
+        assert len(expire(remote_log).deleted) == 3
+    if unseen == "no log.dirs":
+        del files.properties["log.dirs"]
+    else:
+        (tmp_path / "elsewhere").rename(files.partition_directory())
+    files.properties["topics"] = {"orders": {**ENABLED, "local.retention.bytes": 0}}
+
+    with files.open() as remote_log:
+        assert remote_log.reader.log_start_offset(ORDERS_0) == 0
+        assert [segment.base_offset for segment in remote_log.plan_copy().segments] == [0, 10, 20]
+        plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, files.clock.now)
+        assert remote_log.deletions.enforce_local_retention(plans).trimmed == ()
+        assert offsets_read(remote_log, 0) == list(range(35))
+
+
+@pytest.mark.parametrize("changed", ["derived id", "no local log", "known id"])
+def test_second_copies_stay_where_nobody_knows_that_both_are_of_one_life(tmp_path: Path, changed: str) -> None:
+    def of_offsets(start: int, end: int, letter: str) -> RemoteLogSegmentMetadata:
+        segment = segments[0]
+        epochs = (EpochEntry(0, start),)
+        segment_id = replace(segment.segment_id, id=letter * 22)
+        return replace(segment, segment_id=segment_id, start_offset=start, end_offset=end, leader_epochs=epochs)
+
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        segments = segments_of(remote_log)
+        local: PartitionLog | None = replace(local_log(remote_log), topic_id_is_derived=changed == "derived id")
+        if changed == "no local log":
+            local = None
+        both = mock.Mock()
+        both.partition_state.return_value = remote_log.segments.partition_state(ORDERS_0)
+        both.list_remote_log_segments.side_effect = lambda _: iter([of_offsets(0, 29, "a"), of_offsets(5, 14, "b")])
+        settings = TopicSettings.parse("orders", {"retention.ms": -1}).over(
+            TopicSettings.parse("defaults", {}), "orders"
+        )
+
+        plan = plan_expiry(ORDERS_0, both, settings, NOW * 2, local)
+
+        superseded = [] if plan is None else [segment.start_offset for segment in plan.superseded]
+        assert superseded == ([5] if changed == "known id" else [])

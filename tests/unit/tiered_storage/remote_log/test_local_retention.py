@@ -719,3 +719,43 @@ def test_nothing_goes_locally_under_metadata_that_are_older_than_the_store(tmp_p
         [message] = retain(remote_log)
     assert "older than the store" in message
     assert files.local_starts() == [0, 10, 20, 30, 40, 50]
+
+
+def test_nothing_is_trimmed_where_all_that_is_remote_is_to_go(tmp_path: Path) -> None:
+    disabled = {"orders": {**ENABLED, "remote.storage.enable": False}}
+    files = a_copied_remote_log(tmp_path, topics=disabled)
+    with files.open() as remote_log:
+        remote_log.deletions.mark_topic_deleted(remote_log.deletions.plan_topic_deletion("orders"), "delete-topic")
+    files.properties["topics"] = keeping(0)
+
+    with files.open() as remote_log:
+        [plan], _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
+        assert bases(plan) == []
+        assert "everything remote of this life of the topic is deleted, or will be" in str(plan.held_back)
+        remote_log.deletions.delete_marked("expire")
+        assert retain(remote_log) == []
+        assert offsets_read(remote_log, 0) == list(range(35))
+
+
+def test_a_topic_that_is_marked_after_the_plan_is_not_trimmed(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(0))
+    with files.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
+        assert bases(plans[0]) == [0, 10, 20]
+        topic = remote_log.decided_topic(ORDERS_0)
+        remote_log.topics.put(replace(topic, remote_storage_enable=False))
+        remote_log.deletions.mark_topic_deleted(remote_log.deletions.plan_topic_deletion("orders"), "delete-topic")
+        remote_log.topics.put(topic)
+
+        assert remote_log.deletions.enforce_local_retention(plans).trimmed == ()
+    assert files.local_starts() == [0, 10, 20, 30]
+
+
+def test_a_plan_from_the_future_trims_only_what_is_due_by_our_clock(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "local.retention.ms": 10**10}})
+    with files.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW * 2)
+        assert bases(plans[0]) == [0, 10, 20]
+
+        assert remote_log.deletions.enforce_local_retention(plans).trimmed == ()
+    assert files.local_starts() == [0, 10, 20, 30]

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -24,7 +26,7 @@ from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.metadata import Topic
 from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
 from tiered_storage.remote_log.model import Lease, PartitionDeleteState, TopicIdPartition
-from tiered_storage.remote_log.object_deletion import DeletionReport
+from tiered_storage.remote_log.object_deletion import DeletionReport, ObjectDeletion
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.store_states import documents_of
 
@@ -223,3 +225,23 @@ def test_a_new_life_is_copied_while_the_former_one_goes(tmp_path: Path) -> None:
     with files.open() as remote_log:
         assert len(copy(remote_log).committed) == 2
         assert remote_log.find_partition("orders", 0) == ORDERS_0
+
+
+def test_a_stop_before_the_end_keeps_the_deletion_and_its_documents(files: RemoteLogFiles) -> None:
+    real = ObjectDeletion._delete_under
+
+    def delete_then_stop(self: ObjectDeletion, lease: Lease, *rest: Any) -> None:
+        real(self, lease, *rest)
+        self.safety.stop("enough", "ada")
+
+    with files.open() as remote_log:
+        mark(remote_log)
+        with mock.patch.object(ObjectDeletion, "_delete_under", delete_then_stop):
+            report = delete(remote_log)
+
+        assert "ada stopped all deletions" in str(report.stopped)
+        assert state_of(remote_log) is STARTED
+        assert list(files.store.rglob("state/*.json")) != []
+        remote_log.safety.lift("ada")
+        delete(remote_log)
+        assert state_of(remote_log) is FINISHED
