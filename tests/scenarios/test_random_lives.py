@@ -246,7 +246,9 @@ class PartitionLives(RuleBasedStateMachine):
     def delete_the_remote_log_of_an_old_life(self, data: st.DataObject) -> None:
         old = data.draw(st.sampled_from(self.lives))
         with unsynced(), self.open() as remote_log:
-            if old not in remote_log.segments.partition_states():
+            known = [each.topic for each in remote_log.segments.partition_states() if each == old]
+            if known != ["orders"]:
+                # Where nothing was ever copied, and only a log start is kept, nobody knows the topic's name.
                 return
             plan = remote_log.deletions.plan_topic_deletion("orders", old.topic_id)
             assert [each.topic_id_partition for each in plan.partitions] == [old]

@@ -35,7 +35,7 @@ from tiered_storage.remote_log.model import (
 from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage.remote_log.storage import RemoteStorageManager, delete_singly
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
-from tiered_storage.remote_log.store_states import ensure_not_outdated, outdated_leases, raise_first
+from tiered_storage.remote_log.store_states import ensure_may_be_leased, ensure_not_outdated
 from tiered_storage.remote_log.topic_deletion import PartitionDeletion
 
 _UNSETTLED = {SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_STARTED}
@@ -104,14 +104,17 @@ class ObjectDeletion:
         if not goes and not states & _UNSETTLED:
             return
         try:
+            ensure_may_be_leased(partition, self.storage, self.leases)
             lease = self.leases.acquire(partition, self.owner, self.lease_duration_ms)
+        except (OutdatedMetadataError, RemoteStorageError) as error:
+            found.failures.append(Finding(str(partition), str(error)))
+            return
         except LeaseHeldError as error:
             # Copies under way have a holder, and nothing of theirs waits for us.
             if goes or SegmentState.DELETE_SEGMENT_STARTED in states:
                 found.left.append(finding_of(partition, error))
             return
         try:
-            raise_first(outdated_leases(self.storage, self.leases, [lease]))
             listed = ensure_not_outdated(partition, self.storage, self.metadata, self.leases)
             abandon_unfinished(partition, self.metadata, lease, self.clock)
             if goes:

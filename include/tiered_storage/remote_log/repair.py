@@ -27,7 +27,7 @@ from tiered_storage.remote_log.read_instead import WholeChecks, why_needed
 from tiered_storage.remote_log.repair_plan import Leftovers
 from tiered_storage.remote_log.storage.object_names import ObjectKind, partition_folder
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
-from tiered_storage.remote_log.store_states import ensure_not_outdated
+from tiered_storage.remote_log.store_states import ensure_may_be_leased, ensure_not_outdated
 
 _MARKER = f".{ObjectKind.COMMIT_MARKER}"
 
@@ -138,6 +138,7 @@ class Repair:
 
     @contextmanager
     def _lease(self, partition: TopicIdPartition) -> Iterator[Lease]:
+        ensure_may_be_leased(partition, self.storage, self.leases)
         lease = self.leases.acquire(partition, self.owner, self.lease_duration_ms)
         try:
             yield lease
