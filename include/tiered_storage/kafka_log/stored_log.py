@@ -69,6 +69,7 @@ class StoredLog:
         self._epochs = LeaderEpochCache.read(directory / LEADER_EPOCH_CHECKPOINT)
         self._start_offset = log_start_offset
         self._high_watermark: int | None = None
+        self._is_closed_in_order = self._is_let_go = False
         self._deletion = SegmentDeletion(directory, config.file_delete_delay_ms)
         on_disk = OnDisk(recovery_point or 0) if closed_at is None else OnDisk(closed_at, certain=True)
         recovered = self._recover(recovery_point, on_disk)
@@ -225,8 +226,10 @@ class StoredLog:
         """Take away the batches from `end_offset` on, also the one that it lies within, and all that came of them.
 
         Raises ConfigurationError for a negative offset, CorruptRecordError where a batch before it is damaged, as far
-        as those have to be read: near the offset, or, of a segment that is closed, all of them.
+        as those have to be read: near the offset, or, of a segment that is closed, all of them; nothing is cut then.
+        After an OSError in the midst of it the log takes nothing more, and has to be opened anew.
         """
+        self._segments.ensure_open()
         if end_offset < 0:
             raise ConfigurationError(f"{self.directory.name} cannot be truncated to offset {end_offset}")
         if end_offset < self.segments[0].base_offset:
@@ -252,6 +255,7 @@ class StoredLog:
 
         A crash leaves the log as it was up to one of its segments, an empty one where it began, or this one.
         """
+        self._segments.ensure_open()
         self._segments.empty()
         # Before there is a segment at an offset for which these would say something else.
         remove_snapshots(self.directory, 1, 0)
@@ -275,19 +279,23 @@ class StoredLog:
     def close(self) -> None:
         """Bring everything to the disk, the active segment's indexes as those of a closed one, and let go of it.
 
-        Doing it twice is harmless.
+        Doing it twice is harmless. Raises InvalidLogDirectoryError where that cannot be done any more, since something
+        failed halfway or the log was abandoned; only the lock is given back then.
         """
+        if self._is_closed_in_order:
+            return
         try:
-            # Closed already by an earlier call, or by what failed halfway: then only the lock is left.
-            if not self._segments.is_closed:
-                self._segments.finish()
-                self._recovery_point = self.log_end_offset
-                self._take_snapshot()
+            self._segments.ensure_open()
+            self._segments.finish()
+            self._recovery_point = self.log_end_offset
+            self._take_snapshot()
+            self._is_closed_in_order = True
         finally:
             self.abandon()
 
     def abandon(self) -> None:
         """Let go of the log without bringing anything to the disk, as after an error."""
+        self._is_let_go = True
         self._segments.close()
         if self._lock is not None:
             self._lock.release()
@@ -313,6 +321,7 @@ class StoredLog:
         self._producers.on_high_watermark(self.high_watermark)
 
     def _append(self, batch: PlacedBatch, marker: EndTransactionMarker | None) -> None:
+        self._segments.ensure_open()
         if not self._segments.has_room_for(batch.header):
             self._roll(batch.header.base_offset)
         if batch.header.partition_leader_epoch != NO_LEADER_EPOCH:
