@@ -3,8 +3,8 @@
 The segments from the one with the recovery point on, or the last one alone where no such point is known, are read
 whole: checksums are verified, indexes and transaction indexes built, and the producers followed from the latest sound
 snapshot before them. Closed segments before that are only looked at for indexes that are missing or cannot be read. One
-of them that has to be read and is broken stays as it is, without that index: a broker would cut it off there. What
-producers did up to its end is unknown then, as it is to a broker that finds no snapshots.
+of them that has to be read and is broken stays as it is, without that index: a broker would cut it off there. Of
+what producers did up to its end only the transactions are known then that were open where it breaks.
 
 The first batch that is cut or whose checksum is wrong ends its segment: what follows in the file is cut off, unless it
 was on the disk before: below the recovery point, or in a log that was closed in order, or that is only truncated now.
