@@ -107,7 +107,7 @@ class ActiveSegment:
     def before(self, end_offset: int) -> RecoveredSegment:
         """Return what is left without the batch that reaches `end_offset`, and those behind it; change nothing.
 
-        Batches are read from the last index entry before it on. Raises CorruptRecordError where one cannot be read.
+        Batches are read from the last index entry before it on. Raises CorruptRecordError where one is damaged.
         """
         self.write_out()
         path, base_offset = self.segment.log_path, self.segment.base_offset
@@ -115,7 +115,7 @@ class ActiveSegment:
         size = self.size if size is None else size
         indexes, begin = self._indexes.until(size)
         next_offset = base_offset
-        for _, batches in iterate_segment(path, base_offset, start_position=begin, end_position=size, verify_crc=False):
+        for _, batches in iterate_segment(path, base_offset, start_position=begin, end_position=size):
             indexes.append(batches)
             next_offset = int(batches.last_offset[-1]) + 1
         return RecoveredSegment(

@@ -113,15 +113,15 @@ def recover_producers(
 ) -> ProducerState:
     """Return the state of producers where the last of `segments` is going to end at `end_position` (bytes).
 
-    They are followed from the latest sound snapshot before that segment on; no checksum is verified. A closed segment
-    that is broken is told to `report`. Raises CorruptRecordError where a batch of the last one cannot be read.
+    They are followed from the latest sound snapshot before that segment on; checksums are verified in that one only. A
+    closed segment that is broken is told to `report`. Raises CorruptRecordError where a batch of the last one is.
     """
     directory, active = segments[-1].directory, segments[-1]
     start_offset = segments[_place_of(segments, log_start_offset)].base_offset
     producers = latest_state(directory, start_offset, active.base_offset)
     feed_segments(producers, segments[:-1], active.base_offset, report)
     producers.end_offset = active.base_offset
-    left = iterate_segment(active.log_path, active.base_offset, end_position=end_position, verify_crc=False)
+    left = iterate_segment(active.log_path, active.base_offset, end_position=end_position)
     for window, batches in left:
         producers.feed(active.log_path, window, batches)
     _complete(producers, directory, config, now)

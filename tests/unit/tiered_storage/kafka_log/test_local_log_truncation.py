@@ -178,15 +178,29 @@ def test_a_damaged_batch_before_the_offset_stays(tmp_path: Path, closed: bool) -
             log.roll()
             log.append(records(1))
 
-        if closed:
-            with pytest.raises(CorruptRecordError, match="CRC-32C"):
-                log.truncate_to(9)
-            assert log.append(records(1)) == 11
-        else:
+        with pytest.raises(CorruptRecordError, match=f"at byte {3 * size}: .*CRC-32C"):
             log.truncate_to(9)
-            assert log.append(records(1)) == 9
 
-        assert path.read_bytes()[: 9 * size] == content[: 9 * size]
+        assert path.read_bytes() == content
+        assert log.append(records(1)) == (11 if closed else 10)
+
+
+@pytest.mark.parametrize("number", [5, 89])
+def test_a_cut_that_needs_the_producers_of_a_segment_checks_all_that_stays(tmp_path: Path, number: int) -> None:
+    with create(tmp_path, config=LogConfig(index_interval_bytes=3 * SIZE)) as log:
+        for sequence in range(100):
+            log.append_encoded_batch(data(0, 1, sequence))
+        log.flush()
+        path = log.segments[0].log_path
+        content = bytearray(path.read_bytes())
+        content[(number + 1) * SIZE - 1] ^= 1
+        path.write_bytes(content)
+
+        with pytest.raises(CorruptRecordError, match=f"at byte {number * SIZE}: .*CRC-32C"):
+            log.truncate_to(90)
+
+        assert path.read_bytes() == content
+        assert log.append_encoded_batch(data(0, 1, 100)) == 100
 
 
 def break_header(log: LocalLog, number: int) -> None:
