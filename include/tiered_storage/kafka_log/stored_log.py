@@ -117,7 +117,9 @@ class StoredLog:
     @property
     def last_stable_offset(self) -> int:
         """The offset (exclusive) up to which no transaction is open, and the high watermark at most."""
-        unstable = self._producers.first_unstable_offset
+        producers = self._producers
+        # Without a high watermark of its own all markers count; those above one that comes later are still known then.
+        unstable = producers.first_undecided_offset if self._high_watermark is None else producers.first_unstable_offset
         if unstable is None or unstable >= self.high_watermark:
             return self.high_watermark
         return max(unstable, self.log_start_offset)
@@ -212,7 +214,7 @@ class StoredLog:
         Their files stay as `.deleted` ones until a call `file_delete_delay_ms` later, or until the log is opened anew.
         """
         limits = LogLimits(self.log_start_offset, self.high_watermark, self.log_end_offset)
-        over = segments_to_delete(self._segments, limits, self._config, self._clock())
+        over = segments_to_delete(self._segments, limits, self._config, self._clock(), self._tell)
         if over and over[-1] == self.segments[-1]:
             self.roll()
         self._segments.delete(over)
@@ -364,7 +366,8 @@ class StoredLog:
 
     def _follow(self, log: RecoveredLog) -> None:
         recover_epochs(self._epochs, log, self._tell)
-        self._producers.on_high_watermark(self.high_watermark)
+        if self._high_watermark is not None:
+            self._producers.on_high_watermark(self._high_watermark)
 
     def _tell(self, mending: Mending) -> None:
         if mending not in self._mended:
