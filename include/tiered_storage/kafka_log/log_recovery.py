@@ -27,6 +27,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from tiered_storage.errors import CorruptIndexError, CorruptRecordError
+from tiered_storage.kafka_log.clean_shutdown import remove_clean_shutdown
 from tiered_storage.kafka_log.index_rebuild import feed_segments, rebuild_next_indexes, write_transaction_index
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.log_config import LogConfig
@@ -170,6 +171,8 @@ def _read(
             segment, config.index_interval_bytes, producers, segment_end=segment_end, on_disk=on_disk
         )
         epochs += recovered.epochs
+        if recovered.torn_bytes:
+            remove_clean_shutdown(directory.parent)
         if recovered.torn_bytes and later and later[0].base_offset != recovered.next_offset:
             truncated_bytes += sum(gone.size() for gone in later)
             for gone in later:

@@ -258,6 +258,7 @@ class StoredLog:
         A crash leaves the log as it was up to one of its segments, an empty one where it began, or this one.
         """
         self._segments.ensure_open()
+        remove_clean_shutdown(self.directory.parent)
         self._segments.empty()
         # Before there is a segment at an offset for which these would say something else.
         remove_snapshots(self.directory, 1, 0)

@@ -371,6 +371,26 @@ def test_whoever_is_killed_while_it_opens_leaves_no_mark_that_is_untrue(tmp_path
             assert {name: content for name, content in state.items() if not name.endswith(".tmp")} == before
 
 
+@pytest.mark.parametrize("is_emptied", [False, True])
+def test_whoever_is_killed_while_opening_cuts_a_log_leaves_no_mark(tmp_path: Path, is_emptied: bool) -> None:
+    root = tmp_path / "logs"
+    write(root)
+    if is_emptied:
+        write_offset_checkpoint(root / "log-start-offset-checkpoint", {("orders", 1): 10})
+    else:
+        with (root / "orders-1" / f"{0:020d}.log").open("ab") as file:
+            file.write(b"torn")
+    logs = {name: content for name, content in files_in(root).items() if name.endswith(".log")}
+
+    with crash_states(root) as states:
+        LogDirectoryWriter.open(root, clock=lambda: NOW).close()
+
+    assert CLEAN_SHUTDOWN in states[0]
+    *opening, _ = [state for state in states if CLEAN_SHUTDOWN in state]
+    for state in opening:
+        assert {name: content for name, content in state.items() if name.endswith(".log")} == logs
+
+
 def test_what_was_mended_in_all_logs_is_told(tmp_path: Path) -> None:
     write(tmp_path)
     lost = [tmp_path / f"orders-{partition}" / "leader-epoch-checkpoint" for partition in (0, 1)]
