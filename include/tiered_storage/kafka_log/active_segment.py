@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from tiered_storage.errors import CorruptRecordError
+from tiered_storage.errors import CorruptRecordError, InvalidLogDirectoryError
 from tiered_storage.kafka_log.batch_header import INT32_MAX, NO_PRODUCER_ID, RecordBatch
 from tiered_storage.kafka_log.batch_read import batch_position
 from tiered_storage.kafka_log.index_rebuild import write_transaction_index
@@ -59,11 +59,6 @@ class ActiveSegment:
         self._descriptor: int | None = os.open(segment.log_path, os.O_WRONLY | os.O_CLOEXEC)
 
     @property
-    def is_closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._descriptor is None
-
-    @property
     def latest_timestamp(self) -> int:
         """The largest timestamp of its batches (ms), -1 for none."""
         self.write_out()
@@ -83,7 +78,11 @@ class ActiveSegment:
         return self._indexes_have_room()
 
     def append(self, batch: bytes | bytearray | memoryview, header: RecordBatch) -> None:
-        """Take `batch`, whose offsets follow those before it; it is on the disk for sure after `flush` or `finish`."""
+        """Take `batch`, whose offsets follow those before it; it is on the disk for sure after `flush` or `finish`.
+
+        Raises InvalidLogDirectoryError after `close`.
+        """
+        self.ensure_open()
         self._gathered += batch
         self._gathered_batches += 1
         self.size += header.size
@@ -108,7 +107,7 @@ class ActiveSegment:
     def before(self, end_offset: int) -> RecoveredSegment:
         """Return what is left without the batch that reaches `end_offset`, and those behind it; change nothing.
 
-        Batches are read from the last index entry before it on. Raises CorruptRecordError where one cannot be read.
+        Batches are read from the last index entry before it on. Raises CorruptRecordError where one is damaged.
         """
         self.write_out()
         path, base_offset = self.segment.log_path, self.segment.base_offset
@@ -116,7 +115,7 @@ class ActiveSegment:
         size = self.size if size is None else size
         indexes, begin = self._indexes.until(size)
         next_offset = base_offset
-        for _, batches in iterate_segment(path, base_offset, start_position=begin, end_position=size, verify_crc=False):
+        for _, batches in iterate_segment(path, base_offset, start_position=begin, end_position=size):
             indexes.append(batches)
             next_offset = int(batches.last_offset[-1]) + 1
         return RecoveredSegment(
@@ -165,6 +164,10 @@ class ActiveSegment:
         self._indexes.close()
         self.flush()
 
+    def ensure_open(self) -> None:
+        """Raise InvalidLogDirectoryError after `close`."""
+        self._open_descriptor()
+
     def close(self) -> None:
         """Let go of the file, and of what was not written out; doing it twice is harmless."""
         if self._descriptor is not None:
@@ -191,7 +194,7 @@ class ActiveSegment:
 
     def _open_descriptor(self) -> int:
         if self._descriptor is None:
-            raise ValueError(f"{self.segment.log_path} is closed")
+            raise InvalidLogDirectoryError(f"{self.segment.log_path} is closed, or failed halfway: open the log anew")
         return self._descriptor
 
 

@@ -6,7 +6,8 @@ It writes the file when every log is on the disk, and removes it when it starts:
 release 3.7 the file was empty. The broker epoch is the one of its registration with the controller, -1 where unknown.
 
 Here it is removed when everything is open, and nothing has been written yet: a log that was refused because of damage
-is refused the next time, too, and does not pass for one that a crash has torn.
+is refused the next time, too, and does not pass for one that a crash has torn. Only where a log has to be cut or
+emptied to be opened it goes right before: whoever is killed then must not leave one that is untrue.
 
 Source: KIP-966; released Kafka.
 """

@@ -34,7 +34,7 @@ from tiered_storage.kafka_log.transaction_index import (
     encode_aborted_transactions,
 )
 
-_PRODUCERS_UNKNOWN = "left as it is; what producers did up to its end is unknown"
+_PRODUCERS_UNKNOWN = "left as it is; what producers did from there to its end is unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +122,9 @@ def feed_segments(
     """Bring `producers` from its end offset to the end of `segments`, which follow one another up to `end_offset`.
 
     Their checksums are not verified again. Raises CorruptRecordError where one of their batches is broken. With
-    `report` such a segment is told of, and all is unknown that producers did up to its end: a transaction might have
-    ended there. One of magic 0 or 1, which knows no producers, is left at its first such batch then.
+    `report` such a segment is told of, and of what producers did up to its end no more is known than which transactions
+    were open where it breaks: they stay so, though one might have ended there. One of magic 0 or 1, which knows no
+    producers, is left at its first such batch then.
     """
     ends = [*(segment.base_offset for segment in segments), end_offset][1:]
     for segment, end in zip(segments, ends, strict=True):

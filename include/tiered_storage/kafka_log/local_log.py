@@ -16,6 +16,7 @@ what else a log does, log_leftovers.py and log_recovery.py what opening it mends
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -275,7 +276,11 @@ class LocalLog(StoredLog):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        """Close, unless the log was let go; where `error` has left nothing to close in order, that one is raised."""
+        if self._is_let_go:
+            return
+        with suppress(InvalidLogDirectoryError) if error is not None else nullcontext():
+            self.close()
 
     def _append_as_leader(self, batch: PlacedBatch) -> int:
         header = batch.header

@@ -64,6 +64,7 @@ class LogDirectoryWriter:
         self._passed_over: dict[str, dict[tuple[str, int], int]] = {}
         """What each checkpoint said of partitions that are here, but not open."""
         self._lock = lock
+        self._closed = False
         self._open_files = ExitStack()
         self._open_files.enter_context(lock)
 
@@ -142,7 +143,14 @@ class LogDirectoryWriter:
             write_offset_checkpoint(self.root / name, self._passed_over.get(name, {}) | offsets)
 
     def close(self) -> None:
-        """Bring all logs to the disk, then write the checkpoints and, last, the mark of a clean shutdown."""
+        """Bring all logs to the disk, then write the checkpoints and, last, the mark of a clean shutdown.
+
+        Doing it twice is harmless. What cannot be closed in order raises, and leaves neither checkpoints nor mark: the
+        next one to open the directory recovers it.
+        """
+        if self._closed:
+            return
+        self._closed = True
         with self._open_files:
             for log in self._logs.values():
                 log.close()
@@ -159,8 +167,9 @@ class LogDirectoryWriter:
         """Close; after an error without the checkpoints and the mark, so that the next one to open it recovers."""
         if error is None:
             self.close()
-        else:
-            self._open_files.close()
+        elif not self._closed:
+            self._closed = True
+            self._open_files.__exit__(kind, error, traceback)
 
     def _open_logs(self, config: LogConfig | None) -> None:
         """Open the logs; without the mark of a clean shutdown each is read again from its recovery point on."""

@@ -3,8 +3,8 @@
 The segments from the one with the recovery point on, or the last one alone where no such point is known, are read
 whole: checksums are verified, indexes and transaction indexes built, and the producers followed from the latest sound
 snapshot before them. Closed segments before that are only looked at for indexes that are missing or cannot be read. One
-of them that has to be read and is broken stays as it is, without that index: a broker would cut it off there. What
-producers did up to its end is unknown then, as it is to a broker that finds no snapshots.
+of them that has to be read and is broken stays as it is, without that index: a broker would cut it off there. Of
+what producers did up to its end only the transactions are known then that were open where it breaks.
 
 The first batch that is cut or whose checksum is wrong ends its segment: what follows in the file is cut off, unless it
 was on the disk before: below the recovery point, or in a log that was closed in order, or that is only truncated now.
@@ -27,6 +27,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from tiered_storage.errors import CorruptIndexError, CorruptRecordError
+from tiered_storage.kafka_log.clean_shutdown import remove_clean_shutdown
 from tiered_storage.kafka_log.index_rebuild import feed_segments, rebuild_next_indexes, write_transaction_index
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.log_config import LogConfig
@@ -113,15 +114,15 @@ def recover_producers(
 ) -> ProducerState:
     """Return the state of producers where the last of `segments` is going to end at `end_position` (bytes).
 
-    They are followed from the latest sound snapshot before that segment on; no checksum is verified. A closed segment
-    that is broken is told to `report`. Raises CorruptRecordError where a batch of the last one cannot be read.
+    They are followed from the latest sound snapshot before that segment on; checksums are verified in that one only. A
+    closed segment that is broken is told to `report`. Raises CorruptRecordError where a batch of the last one is.
     """
     directory, active = segments[-1].directory, segments[-1]
     start_offset = segments[_place_of(segments, log_start_offset)].base_offset
     producers = latest_state(directory, start_offset, active.base_offset)
     feed_segments(producers, segments[:-1], active.base_offset, report)
     producers.end_offset = active.base_offset
-    left = iterate_segment(active.log_path, active.base_offset, end_position=end_position, verify_crc=False)
+    left = iterate_segment(active.log_path, active.base_offset, end_position=end_position)
     for window, batches in left:
         producers.feed(active.log_path, window, batches)
     _complete(producers, directory, config, now)
@@ -170,6 +171,8 @@ def _read(
             segment, config.index_interval_bytes, producers, segment_end=segment_end, on_disk=on_disk
         )
         epochs += recovered.epochs
+        if recovered.torn_bytes:
+            remove_clean_shutdown(directory.parent)
         if recovered.torn_bytes and later and later[0].base_offset != recovered.next_offset:
             truncated_bytes += sum(gone.size() for gone in later)
             for gone in later:

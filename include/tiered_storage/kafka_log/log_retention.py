@@ -16,9 +16,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_segment import LogSegment
 from tiered_storage.kafka_log.log_segments import LogSegments
+from tiered_storage.kafka_log.mending import Mending, Report
+
+_AGE_UNKNOWN = "left as it is, with all behind it, since nobody can tell its age: log start or size let it go"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +34,13 @@ class LogLimits:
     end_offset: int
 
 
-def segments_to_delete(segments: LogSegments, limits: LogLimits, config: LogConfig, now: int) -> list[LogSegment]:
-    """Return the segments that are over at `now` (ms), from the first one on; an empty active one never is."""
+def segments_to_delete(
+    segments: LogSegments, limits: LogLimits, config: LogConfig, now: int, report: Report
+) -> list[LogSegment]:
+    """Return the segments that are over at `now` (ms), from the first one on; an empty active one never is.
+
+    One whose age cannot be told, since it is broken, is not over by time, nor is what follows it: `report` is told.
+    """
     ends = [*(segment.base_offset for segment in segments.all[1:]), limits.end_offset]
     candidates = [
         (segment, end)
@@ -41,7 +50,7 @@ def segments_to_delete(segments: LogSegments, limits: LogLimits, config: LogConf
     by_start = sum(1 for segment, end in candidates if end <= limits.start_offset and segment != segments.all[-1])
     by_size = _over_by_size(segments, [segment for segment, _ in candidates[by_start:]], config.retention_bytes)
     over = by_start + by_size
-    over += _over_by_time(segments, [segment for segment, _ in candidates[over:]], config.retention_ms, now)
+    over += _over_by_time(segments, [segment for segment, _ in candidates[over:]], config.retention_ms, now, report)
     return [segment for segment, _ in candidates[:over]]
 
 
@@ -59,15 +68,27 @@ def _over_by_size(segments: LogSegments, candidates: Sequence[LogSegment], reten
     return over
 
 
-def _over_by_time(segments: LogSegments, candidates: Sequence[LogSegment], retention_ms: int, now: int) -> int:
+def _over_by_time(
+    segments: LogSegments, candidates: Sequence[LogSegment], retention_ms: int, now: int, report: Report
+) -> int:
     if retention_ms < 0:
         return 0
     over = 0
     for segment in candidates:
-        if now - segments.latest_timestamp(segment) <= retention_ms:
-            break
-        # An index that is wrong shall not cost records: only what the batches themselves say makes a segment go.
-        if now - segments.latest_timestamp(segment, confirmed=True) <= retention_ms:
+        try:
+            is_kept = not _is_older(segments, segment, now - retention_ms)
+        except CorruptRecordError as error:
+            report(Mending(segment.log_path, f"at byte {error.position}: {error.reason}", _AGE_UNKNOWN))
+            is_kept = True
+        if is_kept:
             break
         over += 1
     return over
+
+
+def _is_older(segments: LogSegments, segment: LogSegment, timestamp: int) -> bool:
+    """An index that is wrong shall not cost records: only what the batches themselves say makes a segment go."""
+    return (
+        segments.latest_timestamp(segment) < timestamp
+        and segments.latest_timestamp(segment, confirmed=True) < timestamp
+    )

@@ -21,6 +21,7 @@ from tiered_storage.kafka_log.producer_state import ProducerState
 from tiered_storage.kafka_log.segment_deletion import SegmentDeletion
 from tiered_storage.kafka_log.segment_indexes import SegmentIndexes
 from tiered_storage.kafka_log.segment_recovery import RecoveredSegment, recover_segment, truncate_log_file
+from tiered_storage.kafka_log.segment_scan import iterate_segment
 from tiered_storage.kafka_log.small_files import sync_directory
 from tiered_storage.kafka_log.transaction_index import AbortedTransaction, TransactionIndex, collect_aborted
 
@@ -60,11 +61,6 @@ class LogSegments:
     def active(self) -> ActiveSegment:
         """The segment that is appended to."""
         return self._active
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._active.is_closed
 
     @property
     def next_offset(self) -> int:
@@ -140,10 +136,12 @@ class LogSegments:
         """Cut the log before the batch that reaches `end_offset`; it has to be recovered before it goes on.
 
         The segment that becomes the last one begins at `end_offset` or before it. Raises CorruptRecordError where a
-        batch in it cannot be read; nothing is cut then.
+        batch of what stays in it is damaged; nothing is cut then.
         """
         last = self._from(end_offset)[0]
         position = batch_position(last.log_path, self._position(last, end_offset), end_offset)
+        for _ in iterate_segment(last.log_path, last.base_offset, end_position=position):
+            pass
         self._active.finish()
         self._active.close()
         # From the end on, so that a crash in between leaves a log without a gap.
@@ -178,6 +176,10 @@ class LogSegments:
         sync_directory(self.directory)
         self._segments = [segment]
         self._active = ActiveSegment(segment, self._empty(segment), self._config, self._clock())
+
+    def ensure_open(self) -> None:
+        """Raise InvalidLogDirectoryError after `close`, and after a cut that failed halfway."""
+        self._active.ensure_open()
 
     def flush(self) -> None:
         """Bring everything to the disk."""

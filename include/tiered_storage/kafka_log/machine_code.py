@@ -210,8 +210,9 @@ def _folders() -> Iterator[Path]:
 def _kept_code(path: Path) -> bytes | None:
     """Return the code that `path` keeps, or None where it does not, is broken, or others may have put it there."""
     try:
-        state = path.stat()
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            state = os.fstat(file.fileno())
+            content = file.read()
     except OSError:
         return None
     if state.st_uid not in (_TRUSTED_USER, os.geteuid()) or state.st_mode & _WRITEABLE_BY_OTHERS:

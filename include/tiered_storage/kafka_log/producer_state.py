@@ -52,6 +52,8 @@ class ProducerState:
         """
         self.end_offset = end_offset
         self.seen_from = seen_from
+        self.begins_behind_damage = False
+        """Whether `begin_anew` was called: a snapshot would pass for all that there is to know."""
         self._batches_kept = batches_kept
         self._producers: dict[int, ProducerEntry] = {}
         self._open: dict[int, int] = {}
@@ -100,9 +102,17 @@ class ProducerState:
                 self._open_transaction(entry.transaction_first_offset, entry.producer_id)
 
     def begin_anew(self, offset: int) -> None:
-        """Forget all producers, and go on at `offset`: what they did before it is unknown."""
-        self._producers, self._open, self._begun, self._closed = {}, {}, [], {}
+        """Go on at `offset`, behind batches that cannot be read, and forget all but which transactions were open.
+
+        Of their producers nothing else is known; their ends may have been lost, but until others come they stay open.
+        """
+        self._producers = {
+            producer_id: ProducerEntry(producer_id, transaction_first_offset=first_offset)
+            for producer_id, first_offset in self.open_transactions.items()
+        }
+        self._closed = {}
         self.end_offset = self.seen_from = offset
+        self.begins_behind_damage = True
 
     def snapshot(self) -> tuple[ProducerSnapshotEntry, ...]:
         """Return what a snapshot at `end_offset` tells."""

@@ -69,6 +69,7 @@ class StoredLog:
         self._epochs = LeaderEpochCache.read(directory / LEADER_EPOCH_CHECKPOINT)
         self._start_offset = log_start_offset
         self._high_watermark: int | None = None
+        self._is_closed_in_order = self._is_let_go = False
         self._deletion = SegmentDeletion(directory, config.file_delete_delay_ms)
         on_disk = OnDisk(recovery_point or 0) if closed_at is None else OnDisk(closed_at, certain=True)
         recovered = self._recover(recovery_point, on_disk)
@@ -116,7 +117,9 @@ class StoredLog:
     @property
     def last_stable_offset(self) -> int:
         """The offset (exclusive) up to which no transaction is open, and the high watermark at most."""
-        unstable = self._producers.first_unstable_offset
+        producers = self._producers
+        # Without a high watermark of its own all markers count; those above one that comes later are still known then.
+        unstable = producers.first_undecided_offset if self._high_watermark is None else producers.first_unstable_offset
         if unstable is None or unstable >= self.high_watermark:
             return self.high_watermark
         return max(unstable, self.log_start_offset)
@@ -211,7 +214,7 @@ class StoredLog:
         Their files stay as `.deleted` ones until a call `file_delete_delay_ms` later, or until the log is opened anew.
         """
         limits = LogLimits(self.log_start_offset, self.high_watermark, self.log_end_offset)
-        over = segments_to_delete(self._segments, limits, self._config, self._clock())
+        over = segments_to_delete(self._segments, limits, self._config, self._clock(), self._tell)
         if over and over[-1] == self.segments[-1]:
             self.roll()
         self._segments.delete(over)
@@ -225,8 +228,10 @@ class StoredLog:
         """Take away the batches from `end_offset` on, also the one that it lies within, and all that came of them.
 
         Raises ConfigurationError for a negative offset, CorruptRecordError where a batch before it is damaged, as far
-        as those have to be read: near the offset, or, of a segment that is closed, all of them.
+        as those have to be read: near the offset, or, of a segment that is closed, all of them; nothing is cut then.
+        After an OSError in the midst of it the log takes nothing more, and has to be opened anew.
         """
+        self._segments.ensure_open()
         if end_offset < 0:
             raise ConfigurationError(f"{self.directory.name} cannot be truncated to offset {end_offset}")
         if end_offset < self.segments[0].base_offset:
@@ -252,6 +257,8 @@ class StoredLog:
 
         A crash leaves the log as it was up to one of its segments, an empty one where it began, or this one.
         """
+        self._segments.ensure_open()
+        remove_clean_shutdown(self.directory.parent)
         self._segments.empty()
         # Before there is a segment at an offset for which these would say something else.
         remove_snapshots(self.directory, 1, 0)
@@ -275,19 +282,23 @@ class StoredLog:
     def close(self) -> None:
         """Bring everything to the disk, the active segment's indexes as those of a closed one, and let go of it.
 
-        Doing it twice is harmless.
+        Doing it twice is harmless. Raises InvalidLogDirectoryError where that cannot be done any more, since something
+        failed halfway or the log was abandoned; only the lock is given back then.
         """
+        if self._is_closed_in_order:
+            return
         try:
-            # Closed already by an earlier call, or by what failed halfway: then only the lock is left.
-            if not self._segments.is_closed:
-                self._segments.finish()
-                self._recovery_point = self.log_end_offset
-                self._take_snapshot()
+            self._segments.ensure_open()
+            self._segments.finish()
+            self._recovery_point = self.log_end_offset
+            self._take_snapshot()
+            self._is_closed_in_order = True
         finally:
             self.abandon()
 
     def abandon(self) -> None:
         """Let go of the log without bringing anything to the disk, as after an error."""
+        self._is_let_go = True
         self._segments.close()
         if self._lock is not None:
             self._lock.release()
@@ -313,6 +324,7 @@ class StoredLog:
         self._producers.on_high_watermark(self.high_watermark)
 
     def _append(self, batch: PlacedBatch, marker: EndTransactionMarker | None) -> None:
+        self._segments.ensure_open()
         if not self._segments.has_room_for(batch.header):
             self._roll(batch.header.base_offset)
         if batch.header.partition_leader_epoch != NO_LEADER_EPOCH:
@@ -333,7 +345,7 @@ class StoredLog:
         self._recovery_point = base_offset
 
     def _take_snapshot(self) -> None:
-        if self._producers.end_offset > self._snapshot_offset:
+        if self._producers.end_offset > self._snapshot_offset and not self._producers.begins_behind_damage:
             take_snapshot(self.directory, self._producers)
             self._snapshot_offset = self._producers.end_offset
 
@@ -355,7 +367,8 @@ class StoredLog:
 
     def _follow(self, log: RecoveredLog) -> None:
         recover_epochs(self._epochs, log, self._tell)
-        self._producers.on_high_watermark(self.high_watermark)
+        if self._high_watermark is not None:
+            self._producers.on_high_watermark(self._high_watermark)
 
     def _tell(self, mending: Mending) -> None:
         if mending not in self._mended:

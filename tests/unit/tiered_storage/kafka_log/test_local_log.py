@@ -11,6 +11,7 @@ from support.local_logs import NOW, TOPIC_ID, create, read_all, records
 from tiered_storage.errors import (
     ConfigurationError,
     CorruptRecordError,
+    InvalidLogDirectoryError,
     InvalidTimestampError,
     OffsetOutOfRangeError,
     UnsupportedMagicError,
@@ -389,5 +390,6 @@ def test_a_log_that_fell_over_while_it_was_cut_gives_its_lock_back(
         patched.setattr(module, step, fail)
         with pytest.raises(OSError, match="gone"):
             log.truncate_to(3)
-    log.close()
+    with pytest.raises(InvalidLogDirectoryError, match="open the log anew"):
+        log.close()
     LocalLog.open(tmp_path / "orders-0").close()

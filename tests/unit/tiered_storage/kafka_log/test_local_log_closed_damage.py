@@ -9,15 +9,19 @@ import pytest
 
 from support.local_logs import NOW, create, records
 from support.log_contents import SMALL_SEGMENTS, many_segments
-from support.transactions import ABORT, data
+from support.transactions import ABORT, COMMIT, data
 from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log import leader_epoch_recovery
+from tiered_storage.kafka_log.control_record import ControlRecordType
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.local_log import LocalLog
+from tiered_storage.kafka_log.log_read import Isolation
 from tiered_storage.kafka_log.log_segment import LogSegment
+from tiered_storage.kafka_log.producer_snapshot_files import list_snapshots
 from tiered_storage.kafka_log.record import Record
 from tiered_storage.kafka_log.record_batch import encode_batch
 from tiered_storage.kafka_log.segment_scan import iterate_segment
+from tiered_storage.kafka_log.transaction_index import AbortedTransaction
 
 SIZE = len(data(0, 1, 0))
 
@@ -74,12 +78,40 @@ def test_producers_are_known_behind_what_cannot_be_read(tmp_path: Path) -> None:
         path.unlink()
 
     with reopen(log) as reopened:
-        assert [(entry.producer_id, entry.last_sequence) for entry in reopened.producers] == [(2, 4), (22, 0)]
-        assert reopened.last_stable_offset == reopened.log_end_offset == 12
+        known = [(entry.producer_id, entry.last_sequence) for entry in reopened.producers if entry.last_offset >= 0]
+        assert known == [(2, 4), (22, 0)]
+        assert (reopened.last_stable_offset, reopened.log_end_offset) == (0, 12)
         assert [told.path for told in reopened.mended] == [log.segments[1].log_path]
         assert "is unknown" in str(reopened.mended[0])
         assert reopened.append_encoded_batch(data(0, 2, 5)) == 12
     assert log.segments[1].log_path.read_bytes() == content
+
+
+@pytest.mark.parametrize("kind", [ABORT, COMMIT])
+def test_a_transaction_that_was_open_before_the_damage_stays_open(tmp_path: Path, kind: ControlRecordType) -> None:
+    log = create(tmp_path, config=SMALL_SEGMENTS)
+    log.append_encoded_batch(data(0, 20, 0, transactional=True))
+    for sequence in range(8):
+        log.append_encoded_batch(data(0, 2, sequence))
+    log.close()
+    break_batch(log.segments[0], 2)
+    for path in log.directory.glob("*.snapshot"):
+        path.write_bytes(b"broken")
+
+    for _ in range(2):
+        with reopen(log) as reopened:
+            assert reopened.last_stable_offset == 0
+            assert not reopened.fetch(0, SIZE, Isolation.READ_COMMITTED).batches
+            reopened.roll()
+        assert not list_snapshots(log.directory)
+    with reopen(log) as reopened:
+        end = reopened.log_end_offset
+        # Of its sequence numbers nothing is known, as the damage may hide some.
+        reopened.append_encoded_batch(data(0, 20, 7, transactional=True))
+        marker = reopened.append_end_marker(20, 0, kind)
+        assert reopened.last_stable_offset == end + 2
+        aborted = reopened.fetch(0, SIZE, Isolation.READ_COMMITTED).aborted
+        assert aborted == ((AbortedTransaction(20, 0, marker, marker + 1),) if kind is ABORT else ())
 
 
 def in_epochs(directory: Path, epochs: list[int]) -> LocalLog:

@@ -256,3 +256,24 @@ def test_silent_producers_are_forgotten_when_asked_and_when_opened(tmp_path: Pat
     with LocalLog.open(log.directory, config, clock=lambda: NOW + 1000) as reopened:
         assert [entry.producer_id for entry in reopened.producers] == [2]
         assert reopened.append_encoded_batch(data(0, 1, 44)) == 2
+
+
+@pytest.mark.parametrize("kind", [ABORT, COMMIT])
+def test_a_log_that_is_opened_with_a_lower_high_watermark_is_as_stable_as_it_was(
+    tmp_path: Path, kind: ControlRecordType
+) -> None:
+    with create(tmp_path) as log:
+        log.append(records(1))
+        log.update_high_watermark(1)
+        transactional(log, 8, 0)
+        log.append(records(3))
+        log.append_end_marker(8, 0, kind)
+        log.update_high_watermark(4)
+        assert log.last_stable_offset == 1
+
+    with LocalLog.open(log.directory, clock=lambda: NOW) as reopened:
+        assert reopened.last_stable_offset == 6
+        reopened.update_high_watermark(4)
+        assert reopened.last_stable_offset == 1
+        reopened.update_high_watermark(6)
+        assert reopened.last_stable_offset == 6

@@ -207,3 +207,23 @@ def test_a_log_is_opened_with_the_start_that_it_had(tmp_path: Path) -> None:
         assert reopened.leader_epochs == (EpochEntry(1, 3), EpochEntry(2, 4))
     with LocalLog.open(log.directory, log_start_offset=50) as reopened:
         assert (reopened.log_start_offset, reopened.log_end_offset, bases(reopened)) == (50, 50, [50])
+
+
+def test_a_broken_segment_whose_age_nobody_can_tell_stops_only_what_goes_by_time(tmp_path: Path) -> None:
+    now = [NOW]
+    with log_of(tmp_path, 8, now=now, retention_ms=10_000) as log:
+        log.flush()
+        broken = log.segments[1]
+        content = bytearray(broken.log_path.read_bytes())
+        content[SIZE + 8] = 0x7F
+        broken.log_path.write_bytes(content)
+        broken.time_index_path.unlink()
+        now[0] = NOW + 99_999
+
+        assert [segment.base_offset for segment in log.delete_old_segments()] == [0]
+        assert log.delete_old_segments() == ()
+        told = [mending for mending in log.mended if mending.path == broken.log_path]
+        assert [mending.fault.split(":")[0] for mending in told] == [f"at byte {SIZE}"]
+        log.delete_records(4)
+        assert [segment.base_offset for segment in log.delete_old_segments()] == [2, 4, 6]
+        assert bases(log) == [8]

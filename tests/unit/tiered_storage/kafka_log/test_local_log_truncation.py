@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from support.local_logs import NOW, create, read_all, records
 from support.transactions import ABORT, COMMIT, data
-from tiered_storage.errors import AppendRefusedError, ConfigurationError, CorruptRecordError
+from tiered_storage.errors import (
+    AppendRefusedError,
+    ConfigurationError,
+    CorruptRecordError,
+    InvalidLogDirectoryError,
+)
+from tiered_storage.kafka_log import log_segments
+from tiered_storage.kafka_log.directory_lock import ensure_unlocked
 from tiered_storage.kafka_log.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.local_log import LocalLog
@@ -171,14 +178,29 @@ def test_a_damaged_batch_before_the_offset_stays(tmp_path: Path, closed: bool) -
             log.roll()
             log.append(records(1))
 
-        if closed:
-            with pytest.raises(CorruptRecordError, match="nothing is cut off"):
-                log.truncate_to(9)
-        else:
+        with pytest.raises(CorruptRecordError, match=f"at byte {3 * size}: .*CRC-32C"):
             log.truncate_to(9)
-            assert log.append(records(1)) == 9
 
-        assert path.read_bytes()[: 9 * size] == content[: 9 * size]
+        assert path.read_bytes() == content
+        assert log.append(records(1)) == (11 if closed else 10)
+
+
+@pytest.mark.parametrize("number", [5, 89])
+def test_a_cut_that_needs_the_producers_of_a_segment_checks_all_that_stays(tmp_path: Path, number: int) -> None:
+    with create(tmp_path, config=LogConfig(index_interval_bytes=3 * SIZE)) as log:
+        for sequence in range(100):
+            log.append_encoded_batch(data(0, 1, sequence))
+        log.flush()
+        path = log.segments[0].log_path
+        content = bytearray(path.read_bytes())
+        content[(number + 1) * SIZE - 1] ^= 1
+        path.write_bytes(content)
+
+        with pytest.raises(CorruptRecordError, match=f"at byte {number * SIZE}: .*CRC-32C"):
+            log.truncate_to(90)
+
+        assert path.read_bytes() == content
+        assert log.append_encoded_batch(data(0, 1, 100)) == 100
 
 
 def break_header(log: LocalLog, number: int) -> None:
@@ -287,3 +309,59 @@ def known(log: LocalLog) -> tuple[object, ...]:
     limits = log.log_start_offset, log.log_end_offset, log.high_watermark, log.last_stable_offset
     aborted = log.fetch(log.log_start_offset, 1 << 20, Isolation.READ_COMMITTED).aborted
     return limits, log.leader_epochs, log.producers, aborted
+
+
+def test_a_closed_segment_is_checked_before_anything_behind_it_goes(tmp_path: Path) -> None:
+    with written(tmp_path) as log:
+        log.flush()
+        path = log.segments[1].log_path
+        content = bytearray(path.read_bytes())
+        content[SIZE - 1] ^= 1
+        path.write_bytes(content)
+        before = {name: (log.directory / name).read_bytes() for name in visible(log)}
+
+        with pytest.raises(CorruptRecordError, match="at byte 0"):
+            log.truncate_to(5)
+
+        assert {name: (log.directory / name).read_bytes() for name in visible(log)} == before
+        assert log.append_encoded_batch(data(0, 1, 9)) == 9
+    with LocalLog.open(log.directory, CONFIG, clock=lambda: NOW) as reopened:
+        assert reopened.log_end_offset == 10
+
+
+@pytest.mark.parametrize("end", [5, 8])
+def test_after_a_cut_that_fails_halfway_nothing_is_taken_and_nothing_passes_for_closed(
+    tmp_path: Path, end: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = written(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(log_segments, "truncate_log_file", fails)
+        with pytest.raises(OSError, match="the disk is gone"):
+            log.truncate_to(end)
+    before = {path.name: path.read_bytes() for path in log.directory.iterdir()}
+
+    with pytest.raises(InvalidLogDirectoryError, match="open the log anew"):
+        log.append(records(), leader_epoch=8)
+    with pytest.raises(InvalidLogDirectoryError, match="open the log anew"):
+        log.truncate_to(2)
+    with pytest.raises(InvalidLogDirectoryError, match="open the log anew"):
+        log.truncate_fully_and_start_at(2)
+    for _ in range(2):
+        with pytest.raises(InvalidLogDirectoryError, match="open the log anew"):
+            log.close()
+
+    assert {path.name: path.read_bytes() for path in log.directory.iterdir()} == before
+    ensure_unlocked(tmp_path)
+
+
+def test_what_failed_is_told_by_the_block_that_it_failed_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_segments, "truncate_log_file", fails)
+
+    with pytest.raises(OSError, match="the disk is gone"), written(tmp_path) as log:
+        log.truncate_to(8)
+
+    ensure_unlocked(tmp_path)
+
+
+def fails(*_: object) -> None:
+    raise OSError("the disk is gone")

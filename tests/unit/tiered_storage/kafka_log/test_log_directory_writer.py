@@ -13,6 +13,7 @@ from tiered_storage.errors import (
     InvalidLogDirectoryError,
     LogDirectoryLockedError,
 )
+from tiered_storage.kafka_log import active_segment
 from tiered_storage.kafka_log.clean_shutdown import CLEAN_SHUTDOWN
 from tiered_storage.kafka_log.directory_lock import ensure_unlocked
 from tiered_storage.kafka_log.local_log import LocalLog
@@ -370,6 +371,26 @@ def test_whoever_is_killed_while_it_opens_leaves_no_mark_that_is_untrue(tmp_path
             assert {name: content for name, content in state.items() if not name.endswith(".tmp")} == before
 
 
+@pytest.mark.parametrize("is_emptied", [False, True])
+def test_whoever_is_killed_while_opening_cuts_a_log_leaves_no_mark(tmp_path: Path, is_emptied: bool) -> None:
+    root = tmp_path / "logs"
+    write(root)
+    if is_emptied:
+        write_offset_checkpoint(root / "log-start-offset-checkpoint", {("orders", 1): 10})
+    else:
+        with (root / "orders-1" / f"{0:020d}.log").open("ab") as file:
+            file.write(b"torn")
+    logs = {name: content for name, content in files_in(root).items() if name.endswith(".log")}
+
+    with crash_states(root) as states:
+        LogDirectoryWriter.open(root, clock=lambda: NOW).close()
+
+    assert CLEAN_SHUTDOWN in states[0]
+    *opening, _ = [state for state in states if CLEAN_SHUTDOWN in state]
+    for state in opening:
+        assert {name: content for name, content in state.items() if name.endswith(".log")} == logs
+
+
 def test_what_was_mended_in_all_logs_is_told(tmp_path: Path) -> None:
     write(tmp_path)
     lost = [tmp_path / f"orders-{partition}" / "leader-epoch-checkpoint" for partition in (0, 1)]
@@ -378,3 +399,49 @@ def test_what_was_mended_in_all_logs_is_told(tmp_path: Path) -> None:
 
     with LogDirectoryWriter.open(tmp_path, clock=lambda: NOW) as directory:
         assert [mending.path for mending in directory.mended] == lost
+
+
+def test_a_second_close_leaves_alone_what_others_do_by_then(tmp_path: Path) -> None:
+    first = LogDirectoryWriter.create(tmp_path, "cluster", clock=lambda: NOW)
+    first.create_log("orders", 0, TOPIC_ID).append(records(1))
+    first.close()
+
+    with LogDirectoryWriter.open(tmp_path, clock=lambda: NOW) as second:
+        first.close()
+        assert not (tmp_path / CLEAN_SHUTDOWN).exists()
+        second.log("orders", 0).append(records(1))
+    assert read_log_directory(tmp_path).high_watermarks == {("orders", 0): 2}
+
+
+def test_a_log_that_cannot_be_closed_in_order_leaves_no_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = LogDirectoryWriter.create(tmp_path, "cluster", clock=lambda: NOW)
+    writer.create_log("orders", 0, TOPIC_ID).append(records(1))
+    writer.create_log("orders", 1, TOPIC_ID).append(records(1))
+    with monkeypatch.context() as patched:
+        patched.setattr(active_segment, "_write_all", no_space)
+        with pytest.raises(OSError, match="no space"):
+            writer.close()
+
+    writer.close()
+
+    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"meta.properties", ".lock"}
+    ensure_unlocked(tmp_path)
+
+
+def test_a_log_that_was_abandoned_leaves_no_mark(tmp_path: Path) -> None:
+    writer = LogDirectoryWriter.create(tmp_path, "cluster", clock=lambda: NOW)
+    writer.create_log("orders", 0, TOPIC_ID).append(records(1))
+    writer.create_log("orders", 1, TOPIC_ID).append(records(1))
+    writer.log("orders", 0).abandon()
+
+    with pytest.raises(InvalidLogDirectoryError, match="open the log anew"):
+        writer.close()
+
+    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"meta.properties", ".lock"}
+    ensure_unlocked(tmp_path)
+    with LogDirectoryWriter.open(tmp_path, clock=lambda: NOW) as reopened:
+        assert [reopened.log("orders", partition).log_end_offset for partition in (0, 1)] == [0, 1]
+
+
+def no_space(*_: object) -> None:
+    raise OSError("no space left on the disk")

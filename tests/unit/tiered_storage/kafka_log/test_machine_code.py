@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,27 @@ def test_a_bit_that_changed_is_found(folder: Path) -> None:
         kept.write_bytes(bytes(changed))
         assert machine_code.code_of_kernels() == CODE
     assert kept.read_bytes() == whole
+
+
+def test_what_is_judged_is_what_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_code.code_of_kernels()
+    (kept,) = folder.iterdir()
+    other = folder / "of another user"
+    machine_code._keep(b"other code", other)
+    looks = os.stat
+
+    def exchanged_after_a_look(path: os.PathLike[str] | int, **options: bool) -> os.stat_result:
+        found = looks(path, **options)
+        with suppress(FileNotFoundError):
+            other.replace(kept)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", exchanged_after_a_look)
+        patched.setattr(os, "fstat", exchanged_after_a_look)
+        read = machine_code._kept_code(kept)
+
+    assert (read, other.exists()) == (CODE, False)
 
 
 def test_code_that_others_may_write_is_not_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
