@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tiered_storage.cli_output import Output
-from tiered_storage.cli_plans import PlanOption, SavePlanOption, check_plan_options, read_plan, save_plan
+from tiered_storage.cli_plans import PlanOption, SavePlanOption, check_plan_options, made_or_read
 from tiered_storage.cli_progress import PROGRESS_SHOWN_SECONDS, leave_at_once, watched
 from tiered_storage.cli_session import (
     ConfigOption,
@@ -105,12 +105,12 @@ def retain(
     output = Output(as_json)
     with opened(config, output) as remote_log:
         selection = _selected(remote_log, topics, partitions)
-        if plan_file is None:
-            plans, troubles = remote_log.deletions.plan_local_retention(selection, wall_clock())
-        else:
-            plans, troubles = read_plan(plan_file, LocalRetentionPlan), []
-        if save_plan_to is not None:
-            save_plan(save_plan_to, plans, LocalRetentionPlan)
+        plans, troubles = made_or_read(
+            lambda: remote_log.deletions.plan_local_retention(selection, wall_clock()),
+            LocalRetentionPlan,
+            plan_file,
+            save_plan_to,
+        )
         if not dry_run:
             report = remote_log.deletions.enforce_local_retention(plans)
             trimmed = {plan.topic_id_partition: plan for plan in report.trimmed}
@@ -149,12 +149,9 @@ def expire(
     owner = lease_owner("expire")
     with opened(config, output) as remote_log:
         selection = _selected(remote_log, topics, partitions)
-        if plan_file is None:
-            plans, troubles = remote_log.deletions.plan_expiry(selection, wall_clock())
-        else:
-            plans, troubles = read_plan(plan_file, ExpiryPlan), []
-        if save_plan_to is not None:
-            save_plan(save_plan_to, plans, ExpiryPlan)
+        plans, troubles = made_or_read(
+            lambda: remote_log.deletions.plan_expiry(selection, wall_clock()), ExpiryPlan, plan_file, save_plan_to
+        )
         deleted = 0
         if not dry_run:
             done, left = remote_log.deletions.mark_expired(plans, owner)

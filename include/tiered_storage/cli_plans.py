@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -11,6 +11,7 @@ import typer
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.small_files import replace_file
 from tiered_storage.remote_log.copy_messages import from_lines, to_lines
+from tiered_storage.remote_log.copy_plan import Finding
 
 Plan = TypeVar("Plan")
 
@@ -49,3 +50,16 @@ def read_plan(path: Path, kind: type[Plan]) -> list[Plan]:
     except OSError as error:
         raise ConfigurationError(f"{path}: the plan cannot be read ({error.strerror})") from error
     return from_lines(raw, kind, str(path))
+
+
+def made_or_read(
+    make: Callable[[], tuple[list[Plan], list[Finding]]],
+    kind: type[Plan],
+    plan_file: Path | None,
+    save_plan_to: Path | None,
+) -> tuple[list[Plan], list[Finding]]:
+    """Return the plans in `plan_file`, or else those made now, with what could not be planned; save them if asked."""
+    plans, troubles = make() if plan_file is None else (read_plan(plan_file, kind), [])
+    if save_plan_to is not None:
+        save_plan(save_plan_to, plans, kind)
+    return plans, troubles
