@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from support.framings import FRAMINGS, batch_in
 from support.kafka_programs import KafkaPrograms
 from support.local_logs import NOW, create
+from support.odd_framings import BROKEN_FRAMINGS, ODD_FRAMINGS, WRONGLY_SUMMED
 from support.transactions import data, marker
 from support.varied_records import varied_records
 from tiered_storage.errors import TieredStorageError
@@ -29,6 +31,7 @@ ONLY_OURS = (
     "deltas not from 0, uncompressed",
     "delete horizon",
     "id below -1",
+    "lz4, a wrong checksum of the frame",
     "no epoch",
     "transaction without an id",
 )
@@ -112,7 +115,8 @@ def produced() -> dict[str, bytes]:
     }
     for codec in Compression:
         found |= batches_of(codec)
-    return found
+    framings = {**FRAMINGS, **ODD_FRAMINGS, **BROKEN_FRAMINGS, "lz4, a wrong checksum of the frame": WRONGLY_SUMMED}
+    return found | {name: batch_in(framing, numbered(NOW, NOW, NOW)) for name, framing in framings.items()}
 
 
 def by_the_broker(programs: KafkaPrograms, files: list[Path], timestamp_type: TimestampType) -> list[bytes | None]:
@@ -154,6 +158,8 @@ def test_a_log_takes_what_a_broker_takes_and_makes_the_same_of_it(
     }
 
     assert sum(taken is not None for taken in ours.values()) >= 5 * 7
+    assert all(theirs[name] is not None for name in (*FRAMINGS, *ODD_FRAMINGS))
+    assert all(theirs[name] is None for name in BROKEN_FRAMINGS)
     only_ours = {name for name in batches if ours[name] is None and theirs[name] is not None}
     assert all(name.startswith(ONLY_OURS) for name in only_ours), only_ours
     assert {name: taken for name, taken in ours.items() if name not in only_ours} == {
