@@ -1,6 +1,8 @@
 """Restore: a topic comes back from the store alone, whole or not at all (scenario 37).
 
-That a broker starts from it is in tests/integration/test_real_kafka_takes_restored.py.
+That a broker starts from it is in tests/integration/test_real_kafka_takes_restored.py. A restore changes nothing of the
+remote log, so that no test here ends with an audit, which would be clean where it was before: see
+tests/crashes/test_restore_crashes.py.
 """
 
 from __future__ import annotations
