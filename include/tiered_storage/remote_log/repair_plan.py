@@ -39,6 +39,7 @@ class Leftovers:
 class RepairPlan:
     """What to copy anew, which damaged segments that replaces, which leftovers go, and what a person has to decide.
 
+    `unfinished` are copies that the store has whole and nothing else holds, each as it is once a repair finished it.
     `replaced` also has damaged segments of which other sound ones hold all: they only have to go. `damaged` are the ids
     of all that the audit named, also of those that stay: none of them can stand in for another.
     """
@@ -48,11 +49,12 @@ class RepairPlan:
     leftovers: tuple[Leftovers, ...]
     advice: tuple[Finding, ...]
     damaged: frozenset[str] = frozenset()
+    unfinished: tuple[RemoteLogSegmentMetadata, ...] = ()
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing that can be done."""
-        return not self.copies.segments and not self.replaced and not self.leftovers
+        return not self.copies.segments and not self.replaced and not self.leftovers and not self.unfinished
 
 
 def damaged_ids(report: AuditReport) -> frozenset[str]:
@@ -61,12 +63,16 @@ def damaged_ids(report: AuditReport) -> frozenset[str]:
 
 
 def plan_repair(
-    report: AuditReport, partitions: Mapping[TopicIdPartition, RemotePartition], copyable: CopyPlan
+    report: AuditReport,
+    partitions: Mapping[TopicIdPartition, RemotePartition],
+    copyable: CopyPlan,
+    unfinished: Sequence[RemoteLogSegmentMetadata] = (),
 ) -> RepairPlan:
     """Return what to do about `report`.
 
     `partitions` are those that its anomalies name. `copyable` is what a copy could do if the damaged segments did not
-    count (see plan_copy, replacing); of it only what mends something is taken.
+    count (see plan_copy, replacing); of it only what mends something is taken. `unfinished` can be finished (see
+    UnfinishedCopies).
     """
     by_partition: dict[TopicIdPartition, list[PlannedSegment]] = defaultdict(list)
     for planned in copyable.segments:
@@ -75,7 +81,8 @@ def plan_repair(
     replaced: list[RemoteLogSegmentMetadata] = []
     advice: list[Finding] = []
     for partition, known in sorted(partitions.items()):
-        mending = _Mending(partition, known, by_partition[partition], damaged_ids(report))
+        waiting = [segment for segment in unfinished if segment.topic_id_partition == partition]
+        mending = _Mending(partition, known, by_partition[partition], damaged_ids(report), waiting)
         for segment in mending.damaged:
             if mending.can_replace(segment):
                 replaced.append(segment)
@@ -90,7 +97,7 @@ def plan_repair(
         advice.append(_why_none_ends(report, len(replaced)))
         replaced = []
     leftovers = tuple(_leftovers(report.anomalies))
-    return RepairPlan(plan, tuple(replaced), leftovers, tuple(advice), damaged_ids(report))
+    return RepairPlan(plan, tuple(replaced), leftovers, tuple(advice), damaged_ids(report), tuple(unfinished))
 
 
 class _Mending:
@@ -102,6 +109,7 @@ class _Mending:
         known: RemotePartition,
         planned: Sequence[PlannedSegment],
         damaged: frozenset[str],
+        unfinished: Sequence[RemoteLogSegmentMetadata],
     ) -> None:
         self._partition = partition
         self._planned = planned
@@ -111,12 +119,14 @@ class _Mending:
         lineage = planned[-1].lineage if planned else known.state.lineage
         held = [(covered.start_offset, covered.end_offset) for covered in Coverage.of(sound, lineage).ranges]
         self._held = [*held, *((each.base_offset, each.end_offset) for each in planned)]
+        # Not what replaces anything: nobody has proven it yet.
+        self._waiting = [(each.start_offset, each.end_offset) for each in unfinished]
 
     def can_replace(self, segment: RemoteLogSegmentMetadata) -> bool:
         return is_held(segment.start_offset, segment.end_offset, self._log_start, self._held)
 
     def can_fill(self, gap: Anomaly) -> bool:
-        return gap.offsets is not None and is_held(*gap.offsets, self._log_start, self._held)
+        return gap.offsets is not None and is_held(*gap.offsets, self._log_start, [*self._held, *self._waiting])
 
     def copies(self, gaps: Iterable[Anomaly]) -> Iterator[PlannedSegment]:
         """Yield the planned segments that replace or fill anything, each once, in order."""
