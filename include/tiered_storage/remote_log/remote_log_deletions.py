@@ -158,7 +158,11 @@ class RemoteLogDeletions:
         return self._planner.plan(selection, now)
 
     def plan_record_deletion(self, partition: TopicIdPartition, before: int) -> ExpiryPlan | None:
-        """Return the end of the partition's records before an offset; see plan_record_deletion."""
+        """Return the end of the partition's records before an offset; see plan_record_deletion.
+
+        Raises DeletionRefusedError where nothing remote of it may be deleted now.
+        """
+        self.gate.ensure_allowed(partition, DeletionKind.REMOTE)
         return plan_record_deletion(partition, before, self.parts, self.parts.clock())
 
     def mark_expired(
