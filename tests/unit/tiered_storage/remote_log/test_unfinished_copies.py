@@ -106,6 +106,19 @@ def test_they_are_finished_and_the_former_objects_go(files: RemoteLogFiles, with
     assert len(files.objects()) == 9
 
 
+def test_an_audit_tells_of_them_until_they_are_finished(files: RemoteLogFiles) -> None:
+    with files.open() as remote_log:
+        [notice] = remote_log.checks.audit().notices
+        assert notice.startswith("orders-0: 3 copies that nobody finished are whole in the store")
+        assert "'tiered-storage repair --dry-run'" in notice
+        repaired(remote_log)
+        remote_log.deletions.delete_marked("expire")
+    files.clock.now += LATER
+    with files.open() as remote_log:
+        remote_log.deletions.delete_marked("expire")
+        assert remote_log.checks.audit().notices == ()
+
+
 def test_what_lost_its_marker_before_the_metadata_were_made_anew_is_finished_too(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=TOPICS)
     shutil.rmtree(files.partition_directory())
