@@ -116,10 +116,11 @@ class MetadataRebuild:
             store.segments.put_lineage(partition, state.lineage, lease)
         if state.log_start_offset is not None:
             store.segments.advance_log_start_offset(partition, state.log_start_offset, lease)
-        self._put_deletion(partition, state.delete_state, lease, store)
         self._add_finished((*stored.finished, *stored.damaged), lease, store)
         self._mark([segment.segment_id for segment in stored.damaged], lease, store)
         self._add_unfinished(stored.unfinished, lease, store)
+        # A partition that is to go takes no segments.
+        self._put_deletion(partition, state.delete_state, lease, store)
         store.leases.release(lease)
         return PartitionDocument(partition, lease.fencing_number, state, self._clock())
 

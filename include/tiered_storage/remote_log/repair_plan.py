@@ -91,7 +91,7 @@ def plan_repair(
         gaps = [each for each in report.anomalies if each.kind is AnomalyKind.GAP and each.partition == partition]
         advice.extend(mending.why_not_filled(gap) for gap in gaps if not mending.can_fill(gap))
         copies.extend(mending.copies(gaps))
-    advice.extend(_advice_on_others(report.anomalies))
+    advice.extend(_advice_on_others(report.anomalies, replaced))
     plan = replace(copyable, segments=tuple(copies), replacing=frozenset(each.segment_id.id for each in replaced))
     if report.omitted and replaced:
         advice.append(_why_none_ends(report, len(replaced)))
@@ -173,6 +173,13 @@ def _why_none_ends(report: AuditReport, count: int) -> Finding:
     return Finding("", message)
 
 
+def _is_of(segment: RemoteLogSegmentMetadata, overlap: Anomaly) -> bool:
+    """Whether `overlap` is, or may be, of `segment` with what is to be read in its place."""
+    if overlap.offsets is None or overlap.partition != segment.topic_id_partition:
+        return False
+    return segment.start_offset <= overlap.offsets[1] and overlap.offsets[0] <= segment.end_offset
+
+
 def _leftovers(anomalies: Iterable[Anomaly]) -> Iterator[Leftovers]:
     names: dict[TopicIdPartition, list[str]] = defaultdict(list)
     for anomaly in anomalies:
@@ -182,11 +189,13 @@ def _leftovers(anomalies: Iterable[Anomaly]) -> Iterator[Leftovers]:
         yield Leftovers(partition, tuple(sorted(of_partition)))
 
 
-def _advice_on_others(anomalies: Iterable[Anomaly]) -> Iterator[Finding]:
-    """Yield what no repair does: two copies of the same offsets, and objects that are not known to be ours."""
+def _advice_on_others(anomalies: Iterable[Anomaly], replaced: Sequence[RemoteLogSegmentMetadata]) -> Iterator[Finding]:
+    """Yield what no repair does: two sound copies of the same offsets, and objects that are not known to be ours."""
     unknown: dict[str, list[Anomaly]] = defaultdict(list)
     for anomaly in anomalies:
         if anomaly.kind is AnomalyKind.OVERLAP:
+            if any(_is_of(segment, anomaly) for segment in replaced):
+                continue
             message = f"{anomaly.message}: readers are given one of them; 'tiered-storage expire' ends the other"
             yield Finding(anomaly.what, message)
         elif anomaly.kind is AnomalyKind.UNREFERENCED_OBJECT and not anomaly.is_leftover:
