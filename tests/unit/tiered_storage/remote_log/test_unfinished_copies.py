@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from support.command_line import run_on
+from support.metadata_stores import ManualClock
 from support.remote_logs import (
     ENABLED,
     ORDERS_0,
@@ -22,7 +24,9 @@ from support.remote_logs import (
     ranges,
     segments_of,
     states_of,
+    unsynced,
 )
+from support.sudden_death import dies_at
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, write_leader_epochs
 from tiered_storage.kafka_log.log_segment import LogSegment
 from tiered_storage.remote_log.copy_commit import CommitReport
@@ -290,3 +294,29 @@ def test_young_copies_and_those_of_what_is_local_are_no_business_of_a_repair(tmp
         shutil.rmtree(files.partition_directory())
         files.clock.now = min(segment.event_timestamp for segment in segments_of(remote_log))
         assert planned(remote_log).unfinished == ()
+
+
+def test_a_repair_that_dies_anywhere_is_finished_by_the_next(tmp_path: Path) -> None:
+    before = a_remote_log(tmp_path / "before", topics=TOPICS)
+    with before.open() as remote_log:
+        remote_log.bind_store()
+        carry_out(remote_log, begin(remote_log, max_segments=1))
+    shutil.rmtree(before.partition_directory())
+    lived = False
+    for step in range(30):
+        root = tmp_path / str(step)
+        shutil.copytree(before.root, root)
+        files = replace(before, root=root, clock=ManualClock(2_000_000_000_000))
+        with unsynced():
+            with files.open() as remote_log, dies_at(step, after_it=step % 2 == 1):
+                lived = not repaired(remote_log).failures
+            files.clock.now += LATER
+            with files.open() as remote_log:
+                assert repaired(remote_log).failures == ()
+                assert offsets_read(remote_log, 0) == list(range(10)), step
+                assert remote_log.checks.audit(deep=True).anomalies == ()
+        shutil.rmtree(root)
+        if lived:
+            break
+    assert lived
+    assert step > 8
