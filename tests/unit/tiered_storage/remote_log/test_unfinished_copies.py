@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -141,6 +143,25 @@ def test_what_lost_its_marker_before_the_metadata_were_made_anew_is_finished_too
 
         assert offsets_read(remote_log, 0) == list(range(30))
         assert remote_log.checks.audit(deep=True).anomalies == ()
+
+
+def test_where_nobody_knows_our_log_start_nothing_that_is_readable_is_hidden_by_it(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=TOPICS)
+    shutil.rmtree(files.partition_directory())
+    files.objects(".commit")[1].unlink()
+    database = files.root / "state" / "remote_log_metadata.db"
+    for path in database.parent.glob(f"{database.name}*"):
+        path.unlink()
+    assert run_on(files, "rebuild-metadata").exit_code == 0
+    for document in files.store.rglob("state/*.json"):
+        document.unlink()
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("DELETE FROM log_starts")
+    files.clock.now = 2_000_000_000_000
+    with files.open() as remote_log:
+        assert ranges(repaired(remote_log).finished) == [(10, 19)]
+        assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+        assert offsets_read(remote_log, 0) == list(range(30))
 
 
 def test_a_copy_of_which_only_the_marker_is_whole_waits_for_a_backup(files: RemoteLogFiles) -> None:
