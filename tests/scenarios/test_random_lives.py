@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,13 @@ from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_messages import CopyOutcome
 from tiered_storage.remote_log.copy_plan import CopyPlan, Finding
 from tiered_storage.remote_log.lineage import contradiction
-from tiered_storage.remote_log.model import PartitionDeleteState, TopicIdPartition
-from tiered_storage.remote_log.object_deletion import DeletionReport
+from tiered_storage.remote_log.marked_objects import DeletionReport
+from tiered_storage.remote_log.model import (
+    PartitionDeleteState,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.remote_log_parts import store_options
 from tiered_storage.remote_log.remote_log_rebuild import rebuild_metadata
@@ -46,6 +52,7 @@ from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.object_names import partition_folder
 
 REPLICAS = (0, 1)
+COPY_SEGMENT_FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 STEPS = st.integers(0, 12)
 
 
@@ -299,6 +306,8 @@ class PartitionLives(RuleBasedStateMachine):
     @rule()
     def lose_the_metadata(self) -> None:
         """They are made anew from the store; runs go on, and zombies of before are refused."""
+        with self.open() as remote_log:
+            marked = self.were_visible(remote_log) - self.visible(remote_log)
         for path in self.root.glob("state/remote_log_metadata.db*"):
             path.unlink()
         settings = self.files.settings()
@@ -307,8 +316,21 @@ class PartitionLives(RuleBasedStateMachine):
         assert report.unreadable == ()
         with self.open() as remote_log:
             self.allow_deletions(remote_log)
+            assert self.visible(remote_log).isdisjoint(marked)
+            for old in self.marked:
+                assert remote_log.segments.partition_state(old).delete_state is not None
         # A run that died had copied what it never committed: it is there again, and what lay before it may not be.
         self.copy(None)
+
+    def visible(self, remote_log: RemoteLogManager) -> set[str]:
+        return {each.segment_id.id for each in self.segments(remote_log) if each.state is COPY_SEGMENT_FINISHED}
+
+    def were_visible(self, remote_log: RemoteLogManager) -> set[str]:
+        return {each.segment_id.id for each in self.segments(remote_log) if each.custom_metadata is not None}
+
+    def segments(self, remote_log: RemoteLogManager) -> Iterator[RemoteLogSegmentMetadata]:
+        for partition in (self.partition, *self.lives):
+            yield from remote_log.segments.list_remote_log_segments(partition)
 
     def allow_deletions(self, remote_log: RemoteLogManager) -> None:
         """Decide anew what the settings file says: a decision in the metadata goes before it."""
@@ -352,10 +374,9 @@ class PartitionLives(RuleBasedStateMachine):
                 self.pass_time()
                 assert not _failures(remote_log.deletions.delete_marked("clear up"))
             for old in self.marked:
-                # None: the metadata were made anew since it was gone.
-                state = remote_log.segments.partition_state(old).delete_state
-                assert state in {PartitionDeleteState.FINISHED, None}
-                assert [path for path in (self.files.store / partition_folder(old)).rglob("*") if path.is_file()] == []
+                assert remote_log.segments.partition_state(old).delete_state is PartitionDeleteState.FINISHED
+                files = [path for path in (self.files.store / partition_folder(old)).rglob("*") if path.is_file()]
+                assert [path.parent.name for path in files] == ["state"]
             report = remote_log.checks.audit(deep=True)
             # Replicas cut their logs into segments in places of their own.
             wrong = [anomaly for anomaly in report.anomalies if anomaly.kind is not AnomalyKind.OVERLAP]
