@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from threading import Event
 from typing import Annotated
 
@@ -189,6 +189,8 @@ def copy_here(
 ) -> tuple[CommitReport, bool]:
     """Copy and commit in this process, and give the leases back; also tell whether copies hung.
 
+    What could not be begun is among the report's failures.
+
     The threads of those are still there then: who called ends by leave_at_once.
     """
     given_up = Event()
@@ -210,7 +212,8 @@ def copy_here(
         stuck_after_ms = remote_log.settings.copy_stuck_after_ms
         with watched(job.files, job.size_of(begun.tasks), stuck_after_ms, give_up, output) as watch:
             threads.run()
-        return remote_log.commit_copy(job.outcomes(watch.stuck)), watch.stuck is not None
+        report = remote_log.commit_copy(job.outcomes(watch.stuck))
+    return replace(report, failures=(*begun.failed, *report.failures)), watch.stuck is not None
 
 
 def _show_plan(due: CopyPlan, output: Output) -> None:

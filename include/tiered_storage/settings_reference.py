@@ -55,7 +55,7 @@ A later one wins over an earlier one:
 2. the file that `TIERED_STORAGE_CONFIG` names, or else `include/tiered_storage.yaml`;
 3. the environment: `TIERED_STORAGE_` and the name in capitals, with underscores for dots. `TIERED_STORAGE_LOG_DIRS`
    sets `log.dirs`. An empty variable counts as not set, an unknown one is refused;
-4. the parameters of a DAG run.
+4. of limits and sizes also the parameters of a DAG run ([which](airflow.md)).
 
 What holds for a topic is decided by `tiered-storage topics` and kept in the metadata store; `topics` in the file says
 where a topic starts.

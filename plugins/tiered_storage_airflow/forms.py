@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
+from tiered_storage_airflow.form_settings import BY_A_FORM
 from tiered_storage_airflow.topic_choice import TOPICS, TOPICS_VARIABLE
 
 PARTITIONS = "{{ params.partitions or '' }}"
@@ -70,8 +71,9 @@ def max_segments_param() -> Param:
 
 
 def settings_param() -> Param:
-    """Return the field Settings: properties that go over all others for one run."""
-    return Param({}, type="object", title="Settings", description="Properties by name, for this run only.")
+    """Return the field Settings: limits and sizes that go over all others for one run."""
+    names = ", ".join(sorted(BY_A_FORM))
+    return Param({}, type="object", title="Settings", description=f"Properties for this run only, of these: {names}.")
 
 
 def topic_param() -> Param:

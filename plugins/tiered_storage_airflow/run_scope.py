@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from tiered_storage_airflow.form_settings import refuse_what_no_form_sets
 from tiered_storage_airflow.hooks.remote_log import RemoteLogHook
 
 if TYPE_CHECKING:
@@ -16,26 +17,23 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.selection import Selection
 
 Overrides = Mapping[str, object] | str | None
-"""Properties by name that go over all others, or their JSON, as a form gives them."""
-
-NOT_BY_A_FORM = (
-    "remote.log.storage.manager.class.name",
-    "remote.log.unreferenced.max.percent",
-    "remote.log.verify.before.trim",
-)
-"""Properties that a form may not set: whoever may start a run may not load code by it, nor switch off what is safe."""
+"""Properties by name that go over all others; as text they are JSON that a form gives, with what a form may set."""
 
 
 @contextmanager
-def opened_remote_log(settings: Overrides, remote_storage_conn_id: str) -> Iterator[RemoteLogManager]:
+def opened_remote_log(
+    settings: Overrides, remote_storage_conn_id: str, *, is_form: bool = False
+) -> Iterator[RemoteLogManager]:
     """Open the remote log for a `with`, with `settings` over all others.
 
+    What is text, or `is_form`, sets only what a form may; see form_settings.py.
     What goes wrong in the block and no retry can mend fails the task for good; the rest passes through and is retried.
     """
     from tiered_storage.errors import TieredStorageError  # noqa: PLC0415 - a DAG file is parsed every few seconds
 
+    properties = _properties(settings, is_form=is_form)
     try:
-        with RemoteLogHook(remote_storage_conn_id, overrides=_properties(settings)).get_conn() as remote_log:
+        with RemoteLogHook(remote_storage_conn_id, overrides=properties).get_conn() as remote_log:
             yield remote_log
     except TieredStorageError as error:
         if error.retriable:
@@ -76,9 +74,14 @@ def whole_number(value: object, name: str) -> int | None:
     return int(text)
 
 
-def _properties(settings: Overrides) -> Mapping[str, object] | None:
-    if not isinstance(settings, str):
-        return settings
+def _properties(settings: Overrides, *, is_form: bool = False) -> Mapping[str, object] | None:
+    properties = _parsed(settings) if isinstance(settings, str) else settings
+    if properties and (is_form or isinstance(settings, str)):
+        refuse_what_no_form_sets(properties)
+    return properties
+
+
+def _parsed(settings: str) -> Mapping[str, object] | None:
     if not settings.strip():
         return None
     try:
@@ -87,8 +90,4 @@ def _properties(settings: Overrides) -> Mapping[str, object] | None:
         raise AirflowFailException(f"settings are no JSON: {error}: {settings!r}") from error
     if properties is not None and not isinstance(properties, dict):
         raise AirflowFailException(f"settings are no properties by name: {settings!r}")
-    if refused := [name for name in NOT_BY_A_FORM if name in (properties or {})]:
-        raise AirflowFailException(
-            f"settings: {', '.join(refused)} cannot be set for one run: leave it out, the settings file decides it"
-        )
     return properties

@@ -137,13 +137,13 @@ def test_settings_of_a_run_go_over_those_of_the_file(
 ) -> None:
     site.write_logs({"orders-0": 2})
     site.configure({"orders": TIERED})
-    run = airflow.run("copy_segments", {"settings": {"remote.log.storage.system.enable": False}})
-    assert (run.state, run.tasks["copy"]) == ("success", "skipped")
-    assert site.finished("orders-0") == []
-    wrong = airflow.run("copy_segments", {"settings": {"remote.log.storage.system.enabled": True}})
+    run = airflow.run("copy_segments", {"settings": {"copy.max.segments.per.run": 1}})
+    assert run.state == "success"
+    assert site.finished("orders-0") == [0]
+    wrong = airflow.run("copy_segments", {"settings": {"copy.max.segments.a.run": 1}})
     assert wrong.state == "failed"
     [error] = wrong.errors["plan"]  # once: no second try could mend it
-    assert "remote.log.storage.system.enable" in str(error)
+    assert "copy.max.segments.per.run" in str(error)
 
 
 def test_expiry_takes_the_windows_end_as_now(airflow: AirflowHome, site: TieredSite, spark: SparkInProcess) -> None:

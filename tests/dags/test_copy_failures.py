@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.airflow_home import AirflowHome
-from support.tiered_site import TIERED, TieredSite
+from support.tiered_site import TIERED, TieredSite, partition
 from tiered_storage.errors import LogDirectoryLockedError, MetadataUnavailableError
 from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_messages import CopyOutcome
 from tiered_storage.remote_log.log_directory_source import LogDirectorySource
-from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
+from tiered_storage.remote_log.model import PartitionState, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.segment_source import PartitionLog
+from tiered_storage.remote_log.storage.partition_document import PartitionDocument
+from tiered_storage.remote_log.store_states import documents_of
 
 if TYPE_CHECKING:
     from support.spark_in_process import SparkInProcess
@@ -302,3 +304,25 @@ def test_a_commit_that_meets_a_locked_metadata_store_is_tried_again_and_commits_
     assert str(site.state / "remote_log_metadata.db") in str(error)
     assert (site.finished("orders-0"), site.finished("payments-0")) == ([0, 10], [0, 10])
     assert len(spark.submitted) == 1
+
+
+def test_a_partition_by_older_metadata_is_red_alone_and_all_others_are_copied(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
+) -> None:
+    site.write_logs({"orders-0": 2, "orders-1": 2})
+    site.configure({"orders": TIERED})
+    with site.open() as remote_log:
+        remote_log.bind_store()
+        documents = documents_of(remote_log.storage)
+        assert documents is not None
+        documents.write(PartitionDocument(partition("orders-0"), 7, PartitionState(0), 7))
+
+    run = airflow.run("copy_segments")
+
+    assert run.state == "failed"
+    assert (site.finished("orders-0"), site.finished("orders-1")) == ([], [0, 10])
+    [error] = run.errors["commit_metadata[not begun: orders-0]"]  # once: no second try could mend it
+    assert "nothing could be copied of 1 partitions: orders-0: OutdatedMetadataError" in str(error)
+    assert "rebuild-metadata" in str(error)
+    assert (run.tasks["copy"], run.tasks["announce"]) == ("success", "success")
+    assert "committed segments: 2, committed bytes: 2,402, partitions: 1, failed partitions: orders-0" in run.log

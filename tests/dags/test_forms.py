@@ -100,3 +100,23 @@ def test_deletion_obeys_topics_and_partitions(airflow: AirflowHome, site: Tiered
     assert [len(site.segments(name)) for name in ("orders-0", "orders-1", "payments-0")] == [2, 0, 2]
     assert airflow.run("expire_remote_segments").state == "success"
     assert [len(site.segments(name)) for name in ("orders-0", "orders-1", "payments-0")] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("dag_id", ["enforce_local_retention", "expire_remote_segments"])
+def test_no_form_gives_rights_to_delete_nor_says_where_data_lives(
+    airflow: AirflowHome, site: TieredSite, dag_id: str
+) -> None:
+    site.write_logs({"orders-0": 2})
+    site.configure({"orders": {**TIERED, "local.retention.bytes": 1, "retention.bytes": 1}})
+    site.copy()
+    deletable = {"local.deletion.allowed": True, "remote.deletion.allowed": True}
+    elsewhere = {"rlmm.config.url": f"sqlite:///{site.state}/mine.db", "remote.log.orphan.grace.ms": 600_000}
+
+    run = airflow.run(dag_id, {"settings": {"topics": {"orders": deletable}, **elsewhere}})
+
+    assert run.state == "failed"
+    assert "rlmm.config.url, remote.log.orphan.grace.ms and topics cannot be set by a form" in run.messages
+    assert "of a topic by 'tiered-storage topics'" in run.messages
+    assert len(next(iter(run.errors.values()))) == 1  # no second try could mend it
+    assert (site.local("orders-0"), site.finished("orders-0")) == ([0, 10, 20], [0, 10])
+    assert not (site.state / "mine.db").exists()

@@ -95,12 +95,13 @@ def test_the_variable_narrows_the_trimming_after_a_copy_too(
 
 
 def test_the_variable_narrows_expiry_and_audit_too(
-    airflow: AirflowHome, two_topics: TieredSite, set_variable: SetVariable
+    airflow: AirflowHome, two_topics: TieredSite, set_variable: SetVariable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two_topics.copy()
     set_variable("orders")
 
-    expired = airflow.run("expire_remote_segments", {"settings": {"log.retention.bytes": 1}, "dry_run": True})
+    monkeypatch.setenv("TIERED_STORAGE_LOG_RETENTION_BYTES", "1")
+    expired = airflow.run("expire_remote_segments", {"dry_run": True})
     assert expired.state == "success"
     assert "past retention: orders-0" in expired.log
     assert "payments-0" not in expired.log

@@ -72,22 +72,23 @@ class GuardedChunkMemory(ChunkMemory):
 
     def allocate(self, rows: int, size: int) -> Chunk:
         chunk = super().allocate(rows, size)
-        self._slab = self._guarded("slab", np.frombuffer(chunk.slab, np.uint8))
+        content = np.frombuffer(chunk.slab, np.uint8)[self.message_size :]
+        self._slab = self._guarded("slab", content[: chunk.values])
+        self._values = self._guarded("values", content[chunk.values :])
         places = chunk.places.copy()
         for part, place in enumerate(chunk.layout):
             if place >= 0:
                 places[part] = address_of(self._slab) + place
-        if chunk.values is not None:
-            self._values = self._guarded("values", np.frombuffer(chunk.values, np.uint8))
+        if places[parts.VALUES]:
             places[parts.VALUES] = address_of(self._values)
         return replace(chunk, places=places)
 
     def record_batch(
         self, chunk: Chunk, progress: NDArray[np.int64], viewed: Sequence[pa.Buffer] = ()
     ) -> pa.RecordBatch:
-        np.frombuffer(chunk.slab, np.uint8)[:] = self._slab
-        if chunk.values is not None:
-            np.frombuffer(chunk.values, np.uint8)[:] = self._values
+        content = np.frombuffer(chunk.slab, np.uint8)[self.message_size :]
+        content[: chunk.values] = self._slab
+        content[chunk.values :] = self._values
         return super().record_batch(chunk, progress, viewed)
 
     def _reserve(self, size: int) -> None:

@@ -6,6 +6,7 @@ leftovers were cleared up the audit finds nothing (scenarios 8, 9, 10, 17, 19, 2
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -36,9 +37,8 @@ from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.audit_report import AnomalyKind
 from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_messages import CopyOutcome
-from tiered_storage.remote_log.copy_plan import CopyPlan, Finding
+from tiered_storage.remote_log.copy_plan import CopyPlan
 from tiered_storage.remote_log.lineage import contradiction
-from tiered_storage.remote_log.marked_objects import DeletionReport
 from tiered_storage.remote_log.model import (
     PartitionDeleteState,
     RemoteLogSegmentMetadata,
@@ -53,6 +53,7 @@ from tiered_storage.remote_log.storage.object_names import partition_folder
 
 REPLICAS = (0, 1)
 COPY_SEGMENT_FINISHED = SegmentState.COPY_SEGMENT_FINISHED
+_LAST_COPY = re.compile(r"a copy that never finished, .* nothing else holds offsets \d+ to (\d+): it stays")
 STEPS = st.integers(0, 12)
 
 
@@ -69,11 +70,13 @@ class PartitionLives(RuleBasedStateMachine):
         self.leader_was_seen = False
         self.lives: list[TopicIdPartition] = []
         self.marked: set[TopicIdPartition] = set()
+        self.doubled = False
+        """Whether the last audit, quick or deep, found offsets of this life twice."""
 
     def teardown(self) -> None:
         try:
             self.read()
-            self.clear_up_and_audit()
+            self.clear_up_and_audit(expires=True)
         finally:
             shutil.rmtree(self.root)
 
@@ -201,11 +204,10 @@ class PartitionLives(RuleBasedStateMachine):
         self.retention(local=kept * SEGMENT_BYTES)
         with unsynced(), self.open() as remote_log:
             plans, findings = remote_log.deletions.plan_local_retention(EVERYTHING, self.files.clock.now)
-            # Metadata that were made anew know copies that were never committed, and an audit that finds two of the
-            # same offsets stops trimming.
-            assert all("the last audit of topic" in finding.message for finding in findings), findings
+            assert not findings, findings
             report = remote_log.deletions.enforce_local_retention(plans)
-            assert not report.failures, report.failures
+            # A copy that nobody finished of a leader that was deposed since stays as it is.
+            assert all("under leader epochs that no longer hold" in each.message for each in report.failures)
 
     @rule(kept=st.integers(1, 8), deletes=st.booleans())
     def expire(self, kept: int, deletes: bool) -> None:
@@ -227,8 +229,7 @@ class PartitionLives(RuleBasedStateMachine):
         _, left = remote_log.deletions.mark_expired(plans, "expire")
         assert not left, left
         if deletes:
-            report = remote_log.deletions.delete_marked("expire")
-            assert not _failures(report), report.failures
+            self.delete_marked(remote_log)
 
     @rule(data=st.data())
     def delete_records(self, data: st.DataObject) -> None:
@@ -249,6 +250,7 @@ class PartitionLives(RuleBasedStateMachine):
         self.lives.append(self.partition)
         self.brokers.recreate(topic_id(f"orders {len(self.lives)}"))
         self.leader_was_seen = False
+        self.doubled = False
 
     @precondition(lambda self: self.lives)
     @rule(data=st.data())
@@ -256,9 +258,9 @@ class PartitionLives(RuleBasedStateMachine):
         old = data.draw(st.sampled_from(self.lives))
         with unsynced(), self.open() as remote_log:
             known = [each.topic for each in remote_log.segments.partition_states() if each == old]
-            if known != ["orders"]:
-                # Where nothing was ever copied, and only a log start is kept, nobody knows the topic's name.
+            if not known:
                 return
+            assert known == ["orders"]
             plan = remote_log.deletions.plan_topic_deletion("orders", old.topic_id)
             assert [each.topic_id_partition for each in plan.partitions] == [old]
             marked, left = remote_log.deletions.mark_topic_deleted(plan, "delete")
@@ -288,9 +290,9 @@ class PartitionLives(RuleBasedStateMachine):
             if not any(each.segment_id.id in lost.name for each in report.retired):
                 lost.write_bytes(content)
             # What is left of the damaged one would be told of when metadata are made anew.
-            assert not _failures(remote_log.deletions.delete_marked("repair"))
+            self.delete_marked(remote_log)
             # Until the next audit finds nothing, nothing local goes.
-            assert all(anomaly.is_leftover for anomaly in remote_log.checks.audit().anomalies)
+            self.audit(remote_log)
             self.look(remote_log)
 
     def objects_of_segments(self) -> list[Path]:
@@ -314,6 +316,7 @@ class PartitionLives(RuleBasedStateMachine):
         with unsynced():
             report = rebuild_metadata(settings, store_options(settings, {}), self.files.clock)
         assert report.unreadable == ()
+        self.doubled = False
         with self.open() as remote_log:
             self.allow_deletions(remote_log)
             assert self.visible(remote_log).isdisjoint(marked)
@@ -364,31 +367,62 @@ class PartitionLives(RuleBasedStateMachine):
             found = [record.value for record in reader.records(reader.log_start_offset)]
             assert found == self.brokers.values(reader.log_start_offset)
 
-    @rule()
-    def clear_up_and_audit(self) -> None:
+    @rule(expires=st.booleans())
+    def clear_up_and_audit(self, expires: bool) -> None:
         """Let leases and grace end, delete what is due: then all that is left is right."""
         self.retention()
         with unsynced(), self.open() as remote_log:
             for _ in range(2):
                 self.let_leases_end(remote_log)
                 self.pass_time()
-                assert not _failures(remote_log.deletions.delete_marked("clear up"))
+                self.delete_marked(remote_log)
             for old in self.marked:
                 assert remote_log.segments.partition_state(old).delete_state is PartitionDeleteState.FINISHED
                 files = [path for path in (self.files.store / partition_folder(old)).rglob("*") if path.is_file()]
                 assert [path.parent.name for path in files] == ["state"]
-            report = remote_log.checks.audit(deep=True)
-            # Replicas cut their logs into segments in places of their own.
-            wrong = [anomaly for anomaly in report.anomalies if anomaly.kind is not AnomalyKind.OVERLAP]
-            assert wrong == []
+            self.audit(remote_log, deep=True)
+            if expires:
+                self.expire_with(remote_log, deletes=True)
+                self.audit(remote_log, deep=True)
+                assert not self.doubled
             lineage = remote_log.segments.partition_state(self.partition).lineage
             assert list(lineage) == sorted(lineage, key=lambda entry: (entry.epoch, entry.start_offset))
             assert self.leader_was_seen is False or _leads(lineage, self.brokers.written_by)
 
+    def audit(self, remote_log: RemoteLogManager, *, deep: bool = False) -> None:
+        """Find nothing but leftovers, and offsets twice of which the next expiry after the grace time ends one copy.
 
-def _failures(report: DeletionReport) -> list[Finding]:
-    """Return what failed, but for whole copies that nobody finished: what nothing else holds waits for a person."""
-    return [each for each in report.failures if "a copy that never finished" not in each.message]
+        Of an old life nobody may end it: no local log tells any more that both copies are of one life.
+        """
+        anomalies = [each for each in remote_log.checks.audit(deep=deep).anomalies if not each.is_leftover]
+        assert [each for each in anomalies if each.kind is not AnomalyKind.OVERLAP] == []
+        twice = {each.segment_id for each in anomalies if each.partition == self.partition}
+        assert {each.partition for each in anomalies} <= {self.partition, *self.lives}
+        later = self.files.clock.now + remote_log.settings.remote_log_orphan_grace_ms + 1
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, later)
+        ending = {each.segment_id.id for plan in plans for each in (*plan.superseded, *plan.segments)}
+        assert twice <= ending
+        self.doubled = bool(twice) if deep else self.doubled
+
+    def delete_marked(self, remote_log: RemoteLogManager) -> None:
+        """Delete what is due; only whole copies that nobody finished, and that nothing else holds, wait for a person.
+
+        What the leader has is read from somewhere. So these are of an old life, or hold what a leader of before had.
+        """
+        report = remote_log.deletions.delete_marked("expire")
+        for failure in report.failures:
+            found = _LAST_COPY.search(failure.message)
+            assert found is not None, failure
+            [of] = [
+                partition
+                for partition in (self.partition, *self.lives)
+                if any(each.segment_id.id in failure.message for each in _segments(remote_log, partition))
+            ]
+            assert of != self.partition or int(found[1]) >= self.brokers.end, failure
+
+
+def _segments(remote_log: RemoteLogManager, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
+    return list(remote_log.segments.list_remote_log_segments(partition))
 
 
 def _leads(lineage: tuple[EpochEntry, ...], written_by: list[int]) -> bool:

@@ -23,10 +23,16 @@ from sqlalchemy import Connection
 from tiered_storage.remote_log.metadata.sql_engine import Database
 from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
 from tiered_storage.remote_log.metadata.sql_remote_log_metadata import SqlRemoteLogMetadataManager
-from tiered_storage.remote_log.model import SegmentState
+from tiered_storage.remote_log.metadata.sql_safety import SqlSafety
+from tiered_storage.remote_log.metadata.sql_topics import SqlTopics
+from tiered_storage.remote_log.model import PartitionDeleteState, SegmentState
+from tiered_storage.remote_log.restore.target_directory import TargetDirectory
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 _STORE_FILE = re.compile(r"\d{20}-[A-Za-z0-9_-]{22}\.(log|indexes|commit)")
+_LEFT_BEHIND = re.compile(_STORE_FILE.pattern + r"\..+\.tmp")
+_DOCUMENT = re.compile(r"/state/\d+\.json$")
 _LOCAL_FILE = re.compile(r"\d{20}\.(log|index|timeindex|txnindex|snapshot)")
 
 
@@ -57,6 +63,22 @@ class CrashPoint(StrEnum):
     AFTER_OBJECT_GONE = "after an object of a deletion is gone"
     BEFORE_DELETED = "before DELETE_SEGMENT_FINISHED"
     AFTER_DELETED = "after DELETE_SEGMENT_FINISHED"
+    AFTER_TOPIC_MARKED = "after a partition is marked for deletion"
+    AFTER_TOPIC_STARTED = "after a partition's deletion has begun"
+    BEFORE_TOPIC_FINISHED = "before a partition's deletion is finished"
+    AFTER_TOPIC_FINISHED = "after a partition's deletion is finished"
+    BEFORE_DOCUMENT_GOES = "before a partition document goes"
+    AFTER_DOCUMENT_GONE = "after a partition document is gone"
+    BEFORE_SWITCH = "before the switch of all deletions is put"
+    AFTER_SWITCH = "after the switch of all deletions is put"
+    AFTER_LEFTOVER_GONE = "after what a killed writer left is gone"
+    AFTER_TOPIC_DECIDED = "after what holds for a topic is kept"
+    AFTER_LEASES_BEGUN = "after leases begin above those of before"
+    BEFORE_BOUND_ANEW = "before the store is bound to other metadata"
+    AFTER_BOUND_ANEW = "after the store is bound to other metadata"
+    AFTER_FILE_SYNCED = "after a file, or a directory's names, are on the disk"
+    BEFORE_PARTITION_PLACED = "before a restored partition gets its name"
+    AFTER_PARTITION_PLACED = "after a restored partition got its name"
     BEFORE_LOCAL_FILE_GOES = "before a local file goes"
     AFTER_LOCAL_FILE_GONE = "after a local file is gone"
     AFTER_ANY_STEP = "after any step"
@@ -146,6 +168,20 @@ _AFTER_STATES = _state(
 )
 
 
+def _deletion(points: dict[PartitionDeleteState, CrashPoint]) -> Point:
+    return lambda _self, step, *_, **__: points.get(step.state)
+
+
+_BEFORE_DELETIONS = _deletion({PartitionDeleteState.FINISHED: CrashPoint.BEFORE_TOPIC_FINISHED})
+_AFTER_DELETIONS = _deletion(
+    {
+        PartitionDeleteState.MARKED: CrashPoint.AFTER_TOPIC_MARKED,
+        PartitionDeleteState.STARTED: CrashPoint.AFTER_TOPIC_STARTED,
+        PartitionDeleteState.FINISHED: CrashPoint.AFTER_TOPIC_FINISHED,
+    }
+)
+
+
 def _written(_self: object, name: str, *_: Any, **__: Any) -> CrashPoint | None:
     if "/state/" in name:
         return CrashPoint.AFTER_DOCUMENT
@@ -158,13 +194,19 @@ def _written(_self: object, name: str, *_: Any, **__: Any) -> CrashPoint | None:
 
 
 def _unlinks(path: Any, *_: Any, **__: Any) -> CrashPoint | None:
+    if _DOCUMENT.search(str(path)):
+        return CrashPoint.BEFORE_DOCUMENT_GOES
     return CrashPoint.BEFORE_LOCAL_FILE_GOES if _LOCAL_FILE.fullmatch(Path(path).name) else None
 
 
 def _unlinked(path: Any, *_: Any, **__: Any) -> CrashPoint | None:
+    if _DOCUMENT.search(str(path)):
+        return CrashPoint.AFTER_DOCUMENT_GONE
     name = Path(path).name
     if _STORE_FILE.fullmatch(name):
         return CrashPoint.AFTER_OBJECT_GONE
+    if _LEFT_BEHIND.fullmatch(name):
+        return CrashPoint.AFTER_LEFTOVER_GONE
     return CrashPoint.AFTER_LOCAL_FILE_GONE if _LOCAL_FILE.fullmatch(name) else None
 
 
@@ -180,9 +222,27 @@ _BORDERS: tuple[tuple[Any, str, Point, Point], ...] = (
     ),
     (SqlRemoteLogMetadataManager, "update_remote_log_segments", _BEFORE_STATES, _AFTER_STATES),
     (SqlRemoteLogMetadataManager, "advance_log_start_offsets", _nowhere, _always(CrashPoint.AFTER_LOG_START)),
+    (SqlRemoteLogMetadataManager, "put_remote_partition_delete_metadata", _BEFORE_DELETIONS, _AFTER_DELETIONS),
+    (SqlSafety, "stop", _always(CrashPoint.BEFORE_SWITCH), _always(CrashPoint.AFTER_SWITCH)),
+    (SqlSafety, "lift", _always(CrashPoint.BEFORE_SWITCH), _always(CrashPoint.AFTER_SWITCH)),
+    (SqlTopics, "put", _nowhere, _always(CrashPoint.AFTER_TOPIC_DECIDED)),
+    (SqlLeases, "begin_above", _nowhere, _always(CrashPoint.AFTER_LEASES_BEGUN)),
+    (
+        ObjectRemoteStorageManager,
+        "bind_anew",
+        _always(CrashPoint.BEFORE_BOUND_ANEW),
+        _always(CrashPoint.AFTER_BOUND_ANEW),
+    ),
+    (
+        TargetDirectory,
+        "put_in_place",
+        _always(CrashPoint.BEFORE_PARTITION_PLACED),
+        _always(CrashPoint.AFTER_PARTITION_PLACED),
+    ),
     (SqlRemoteLogMetadataManager, "put_lineages", _nowhere, _always(CrashPoint.AFTER_LINEAGE)),
     (LocalDirectory, "put", _nowhere, _written),
     (os, "unlink", _unlinks, _unlinked),
+    (os, "fsync", _nowhere, _always(CrashPoint.AFTER_FILE_SYNCED)),
 )
 
 

@@ -227,16 +227,17 @@ class ColumnDecoder:
         filling = ChunkFilling(self._memory)
         contents: _Contents = []
         first = size = 0
-        for i, codec in enumerate(codecs):
+        for i, (codec, begin, end) in enumerate(zip(codecs, begins, ends, strict=True)):
             try:
-                contents.append(self._records_of(batches, i, view[begins[i] : ends[i]], codec))
+                content = self._records_of(batches, i, view[begin:end], codec)
             except CorruptRecordError:
                 # A batch before it may be broken as well: that one is named then.
                 if contents:
                     self._begin(filling, size, sizes[first:i], counts[first:i], i - first)
                     yield from self._fill(filling, batches, 0, first, contents)
                 raise
-            size += contents[-1].size
+            contents.append(content)
+            size += content.size
             is_last = i + 1 == len(codecs)
             if size < _HOT_BYTES and not is_last:
                 continue

@@ -111,7 +111,13 @@ class LogDirectoryWriter:
         return writer
 
     def create_log(self, topic: str, partition: int, topic_id: str, config: LogConfig | None = None) -> LocalLog:
-        """Create an empty log of a partition here; raises as LocalLog.create."""
+        """Create an empty log of a partition here.
+
+        Raises InvalidLogDirectoryError once the directory is closed, and as LocalLog.create.
+        """
+        if self._closed:
+            name = partition_directory_name(topic, partition)
+            raise InvalidLogDirectoryError(f"{self.root} is closed: open it again to create {name} in it")
         return self._add(
             LocalLog.create(self.root, topic, partition, topic_id, config, clock=self._clock, lock=self._lock)
         )

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log import column_parts as parts
+from tiered_storage.kafka_log.arrow_message import ArrowMessage
 from tiered_storage.kafka_log.machine_code import address_of
 from tiered_storage.kafka_log.record import decode_header_key
 
@@ -77,11 +78,13 @@ _PARTS = {
     "transactional": (parts.TRANSACTIONAL,),
     "control": (parts.CONTROL,),
 }
-_COMPOUND = ("log_append_time", "key", "value", "headers")
-_BINARY = pa.binary()
+_VIEW_PARTS = (parts.VALUE_VIEWS, parts.VALUE_VALIDITY)
 _VIEW = pa.binary_view()
+_VIEW_BYTES = pa.binary(16)
+_EXTENT = {pa.binary(): (1, 3), SCHEMA.field("headers").type: (4, 9)}
+"""Nodes and buffers of a column in a message, if not one and two (validity, contents)."""
 _ALIGNMENT = 64
-_ALIGNED_BITS = 8 * _ALIGNMENT
+_NOT_COUNTED = -1
 _EMPTY = np.empty(0, np.uint8)
 _SPARE = 8
 """Memory is taken larger by such a share: the next chunk may need a little more."""
@@ -108,9 +111,11 @@ class Chunk:
     rows: int
     size: int
     slab: pa.Buffer
+    """All of it, in one piece: room for Arrow's message, the parts, the values; keys and headers will follow."""
     layout: list[int]
-    """Where in the slab each part begins."""
-    values: pa.Buffer | None
+    """Where each part begins, behind the message."""
+    values: int
+    """Where the values begin, behind the message."""
     places: NDArray[np.int64]
     """The address of each part, in the slab and beside it, or 0."""
 
@@ -120,22 +125,22 @@ class ChunkMemory:
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
-        self._plan = [
-            (field.name, field.type, -1 if field.name in _COMPOUND else _PARTS[field.name][0]) for field in schema
-        ]
-        self._row = pa.struct(list(schema))
-        """Arrow looks at each column of a batch that is made of single ones, but takes a struct for what it is."""
         self.has_value_views = _VIEW in schema.types
-        used = [part for name in schema.names for part in _PARTS[name]]
-        if self.has_value_views:
-            used[used.index(parts.VALUE_ENDS)] = parts.VALUE_VIEWS
+        fields = [field.with_type(_VIEW_BYTES) if field.type == _VIEW else field for field in schema]
+        self._message = ArrowMessage(pa.schema(fields))
+        """A message has what views look into in its body: their bytes go through it, and become views behind it."""
+        self._nodes, self._buffers = _numbered(self._message.schema)
+        self._row_nodes = list(self._nodes.values())
+        if "log_append_time" in self._nodes:
+            self._message.put_nulls(self._nodes["log_append_time"], _NOT_COUNTED)
+        used = [part for name in schema.names for part in self._parts_of(name)]
         self._parts = [(part, parts.PART_BITS[part]) for part in used]
         self._has_key = "key" in schema.names
         self._has_value = "value" in schema.names and not self.has_value_views
         self._has_headers = "headers" in schema.names
         self._size = self._rows = -1
         self._layout: list[int] = []
-        self._slab_size = 0
+        self._parts_size = 0
         self._slab_parts = np.array([part for part, _ in self._parts], np.intp)
         self._offsets = np.empty(0, np.int64)
         self._places = np.zeros(parts.PLACES, np.int64)
@@ -143,17 +148,25 @@ class ChunkMemory:
         self.header_texts = (_EMPTY, _EMPTY, _EMPTY)
         self.header_ends = (np.zeros(1, np.int32), np.zeros(1, np.int32))
 
+    def _parts_of(self, name: str) -> tuple[int, ...]:
+        return _VIEW_PARTS if self.has_value_views and name == "value" else _PARTS[name]
+
+    @property
+    def message_size(self) -> int:
+        """How many bytes of a slab lie before its parts."""
+        return self._message.size
+
     def allocate(self, rows: int, size: int) -> Chunk:
         """Return a chunk for `rows` records that take `size` bytes in all."""
         if rows > self._rows or rows < self._rows // 2:
             self._lay_out(rows + rows // _SPARE)
         if size > self._size:
             self._reserve(size + size // _SPARE)
-        slab = pa.allocate_buffer(self._slab_size)
-        values = pa.allocate_buffer(size, resizable=True) if self._has_value else None
+        before, values = self._message.size, self._parts_size
+        slab: pa.Buffer = pa.allocate_buffer(before + values + (size if self._has_value else 0), resizable=True)
         places = self._places.copy()
-        places[self._slab_parts] = self._offsets + slab.address
-        places[parts.VALUES] = 0 if values is None else values.address
+        places[self._slab_parts] = self._offsets + (slab.address + before)
+        places[parts.VALUES] = slab.address + before + values if self._has_value else 0
         return Chunk(rows, size, slab, self._layout, values, places)
 
     def _lay_out(self, rows: int) -> None:
@@ -163,20 +176,78 @@ class ChunkMemory:
         at = 0
         for part, bits in self._parts:
             self._layout[part] = at
-            at += (((rows + 1) * bits + _ALIGNED_BITS - 1) // _ALIGNED_BITS) * _ALIGNMENT
-        self._slab_size = at
+            at = _aligned(at + ((rows + 1) * bits + 7) // 8)
+        self._parts_size = at
         self._offsets = np.array(self._layout, np.int64)[self._slab_parts]
+        for name, buffer in self._buffers.items():
+            first, *validity = self._parts_of(name)
+            self._message.put_buffer(buffer + 1, self._layout[first], ((rows + 1) * parts.PART_BITS[first] + 7) // 8)
+            for part in validity:
+                self._message.put_buffer(buffer, self._layout[part], (rows + 7) // 8)
 
     def record_batch(
         self, chunk: Chunk, progress: NDArray[np.int64], viewed: Sequence[pa.Buffer] = ()
     ) -> pa.RecordBatch:
         """Return what `chunk` was filled with; `progress` says how far that is. Views of values look into `viewed`."""
-        filled = _Filled(self, chunk, progress.tolist(), viewed)
-        columns = pa.Array.from_buffers(self._row, filled.rows, [None], 0, children=filled.columns(self._plan))
-        batch = pa.RecordBatch.from_struct_array(columns)
-        rows = batch.num_rows
-        is_wasteful = rows < chunk.rows // 2 and not self.has_value_views
+        noted = progress.tolist()
+        rows = noted[parts.ROWS]
+        end = self._describe(chunk, noted)
+        slab, message = chunk.slab, self._message
+        message.put_size(rows, end - message.size)
+        memoryview(slab).cast("B")[: message.size] = message.content
+        slab.resize(end, shrink_to_fit=True)
+        batch = pa.ipc.read_record_batch(slab, message.schema)
+        if self.has_value_views:
+            at = self.schema.get_field_index("value")
+            return batch.set_column(at, self.schema.field(at), self._views(chunk, noted, viewed))
+        is_wasteful = rows < chunk.rows // 2
         return batch.take(_first_numbers(rows)) if is_wasteful else batch
+
+    def _describe(self, chunk: Chunk, noted: list[int]) -> int:
+        """Put the numbers of a filled chunk into the message, what has to be copied into the slab; return its end."""
+        message = self._message
+        message.put_lengths(self._row_nodes, noted[parts.ROWS])
+        end = chunk.values
+        if self._has_value:
+            message.put_nulls(self._nodes["value"], noted[parts.VALUE_NULLS])
+            message.put_buffer(self._buffers["value"] + 2, end, noted[parts.VALUE_BYTES])
+            end += noted[parts.VALUE_BYTES]
+        tail = _Tail(end)
+        if self._has_key:
+            message.put_nulls(self._nodes["key"], noted[parts.KEY_NULLS])
+            message.put_buffer(self._buffers["key"] + 2, *tail.add(self.keys, noted[parts.KEY_BYTES]))
+        if self._has_headers:
+            self._describe_headers(tail, noted)
+        return tail.append_to(chunk.slab, message.size)
+
+    def _describe_headers(self, tail: _Tail, noted: list[int]) -> None:
+        message, node, buffer = self._message, self._nodes["headers"], self._buffers["headers"]
+        count = noted[parts.HEADERS]
+        message.put_lengths([node + 1, node + 2, node + 3], count)
+        message.put_nulls(node + 3, noted[parts.HEADER_VALUE_NULLS])
+        if not count:
+            for ends in (buffer + 4, buffer + 7):
+                message.put_buffer(ends, self._layout[parts.HEADER_ENDS], 4)
+                message.put_buffer(ends + 1, 0, 0)
+            return
+        keys, values, validity = self.header_texts
+        key_ends, value_ends = self.header_ends
+        key_bytes = noted[parts.HEADER_KEY_BYTES]
+        if noted[parts.STRANGE_HEADER_KEYS]:
+            keys, key_ends = _as_utf8(keys[:key_bytes], key_ends[: count + 1])
+            key_bytes = keys.size
+        message.put_buffer(buffer + 4, *tail.add(key_ends, 4 * (count + 1)))
+        message.put_buffer(buffer + 5, *tail.add(keys, key_bytes))
+        message.put_buffer(buffer + 6, *tail.add(validity, (count + 7) >> 3))
+        message.put_buffer(buffer + 7, *tail.add(value_ends, 4 * (count + 1)))
+        message.put_buffer(buffer + 8, *tail.add(values, noted[parts.HEADER_VALUE_BYTES]))
+
+    def _views(self, chunk: Chunk, noted: list[int], viewed: Sequence[pa.Buffer]) -> pa.Array:
+        nulls = noted[parts.VALUE_NULLS]
+        body = chunk.slab.slice(self._message.size)
+        validity = body.slice(chunk.layout[parts.VALUE_VALIDITY]) if nulls else None
+        views = body.slice(chunk.layout[parts.VALUE_VIEWS])
+        return pa.Array.from_buffers(_VIEW, noted[parts.ROWS], [validity, views, *viewed], nulls)
 
     def _reserve(self, size: int) -> None:
         """Have room for the keys and headers of `size` bytes of records; a header takes two bytes or more."""
@@ -200,94 +271,46 @@ class ChunkMemory:
             ]  # fmt: skip
 
 
-class _Filled:
-    """A filled chunk on its way to Arrow; what lies in memory that is used again is copied."""
+class _Tail:
+    """What is copied behind the values of a chunk."""
 
-    def __init__(self, memory: ChunkMemory, chunk: Chunk, progress: list[int], viewed: Sequence[pa.Buffer]) -> None:
-        self._viewed = viewed
-        self._memory = memory
-        self._slab = chunk.slab
-        self._places = chunk.layout
-        self._values_buffer = chunk.values
-        self._progress = progress
-        self.rows = progress[parts.ROWS]
+    def __init__(self, end: int) -> None:
+        self._end = end
+        self._pieces: list[tuple[int, NDArray[Any], int]] = []
 
-    def columns(self, plan: Sequence[tuple[str, pa.DataType, int]]) -> list[pa.Array]:
-        """Return an array for each column of `plan`: its name, its type, and the part it is if it is a single one."""
-        slab, places, rows = self._slab, self._places, self.rows
-        from_buffers = pa.Array.from_buffers
-        return [
-            from_buffers(kind, rows, [None, slab.slice(places[part])], 0) if part >= 0 else self._compound(name, kind)
-            for name, kind, part in plan
-        ]
+    def add(self, source: NDArray[Any], size: int) -> tuple[int, int]:
+        """Take the first `size` bytes of `source`; return where they go, and `size`."""
+        at = _aligned(self._end)
+        self._pieces.append((at, source, size))
+        self._end = at + size
+        return at, size
 
-    def _compound(self, name: str, kind: pa.DataType) -> pa.Array:
-        match name:
-            case "key":
-                return self._keys()
-            case "value":
-                return self._values()
-            case "headers":
-                return self._headers(kind)
-            case _:
-                validity = self._part(parts.APPEND_TIME_VALIDITY)
-                return pa.Array.from_buffers(kind, self.rows, [validity, self._part(parts.APPEND_TIMES)])
-
-    def _keys(self) -> pa.Array:
-        nulls = self._progress[parts.KEY_NULLS]
-        validity = self._part(parts.KEY_VALIDITY) if nulls else None
-        content = _copy(self._memory.keys, self._progress[parts.KEY_BYTES])
-        return pa.Array.from_buffers(_BINARY, self.rows, [validity, self._part(parts.KEY_ENDS), content], nulls)
-
-    def _values(self) -> pa.Array:
-        nulls = self._progress[parts.VALUE_NULLS]
-        validity = self._part(parts.VALUE_VALIDITY) if nulls else None
-        if self._memory.has_value_views:
-            views = [validity, self._part(parts.VALUE_VIEWS), *self._viewed]
-            return pa.Array.from_buffers(_VIEW, self.rows, views, nulls)
-        content = self._values_buffer
-        assert content is not None  # noqa: S101 -- allocated for this column
-        content.resize(self._progress[parts.VALUE_BYTES], shrink_to_fit=True)
-        return pa.Array.from_buffers(_BINARY, self.rows, [validity, self._part(parts.VALUE_ENDS), content], nulls)
-
-    def _headers(self, kind: pa.DataType) -> pa.Array:
-        structs = self._header_structs(kind.value_type)
-        return pa.Array.from_buffers(kind, self.rows, [None, self._part(parts.HEADER_ENDS)], 0, children=[structs])
-
-    def _header_structs(self, kind: pa.DataType) -> pa.Array:
-        count = self._progress[parts.HEADERS]
-        if not count:
-            return _NO_HEADERS
-        nulls = self._progress[parts.HEADER_VALUE_NULLS]
-        keys, values, value_validity = self._memory.header_texts
-        key_ends, value_ends = self._memory.header_ends
-        keys, key_ends = keys[: self._progress[parts.HEADER_KEY_BYTES]], key_ends[: count + 1]
-        if self._progress[parts.STRANGE_HEADER_KEYS]:
-            keys, key_ends = _as_utf8(keys, key_ends)
-        key_buffers = [None, _copy(key_ends, count + 1), _copy(keys, keys.size)]
-        value_buffers = [
-            _copy(value_validity, (count + 7) >> 3) if nulls else None,
-            _copy(value_ends, count + 1),
-            _copy(values, self._progress[parts.HEADER_VALUE_BYTES]),
-        ]
-        fields = [
-            pa.Array.from_buffers(pa.string(), count, key_buffers, 0),
-            pa.Array.from_buffers(_BINARY, count, value_buffers, nulls),
-        ]
-        return pa.Array.from_buffers(kind, count, [None], 0, children=fields)
-
-    def _part(self, part: int) -> pa.Buffer:
-        return self._slab.slice(self._places[part])
+    def append_to(self, slab: pa.Buffer, origin: int) -> int:
+        """Copy all of it into `slab`, by places that count from `origin`; return where it ends in the slab."""
+        end = origin + self._end
+        if end > slab.size:
+            slab.resize(end)
+        memory = memoryview(slab).cast("B")
+        for at, source, size in self._pieces:
+            begin = origin + at
+            memory[begin : begin + size] = source.view(np.uint8)[:size].data
+        return end
 
 
-def _no_headers() -> pa.Array:
-    """Return none. pyarrow would import pandas, for a second, to make an array of a list."""
-    nothing = pa.py_buffer(bytes(4))
-    fields = [pa.Array.from_buffers(field.type, 0, [None, nothing, nothing]) for field in _HEADER]
-    return pa.Array.from_buffers(_HEADER, 0, [None], 0, children=fields)
+def _numbered(schema: pa.Schema) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the number of each column's first node in a message, and that of its first buffer."""
+    nodes, buffers = {}, {}
+    node = buffer = 0
+    for field in schema:
+        nodes[field.name], buffers[field.name] = node, buffer
+        more_nodes, more_buffers = _EXTENT.get(field.type, (1, 2))
+        node += more_nodes
+        buffer += more_buffers
+    return nodes, buffers
 
 
-_NO_HEADERS = _no_headers()
+def _aligned(size: int) -> int:
+    return (size + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
 
 
 def _as_utf8(texts: NDArray[np.uint8], ends: NDArray[np.int32]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
@@ -301,8 +324,4 @@ def _as_utf8(texts: NDArray[np.uint8], ends: NDArray[np.int32]) -> tuple[NDArray
 
 def _first_numbers(count: int) -> pa.Array:
     """Return 0 to `count` - 1. pyarrow makes an array of numpy's only after it has imported pandas, for a second."""
-    return pa.Array.from_buffers(pa.int64(), count, [None, _copy(np.arange(count), count)], 0)
-
-
-def _copy(source: NDArray[Any], count: int) -> pa.Buffer:
-    return pa.py_buffer(source[:count].tobytes())
+    return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(np.arange(count).tobytes())], 0)

@@ -62,8 +62,12 @@ def unzstd_whole(data: memoryview, max_bytes: int) -> bytes | None:
     if data[:4] != _ZSTD_MAGIC:
         return None
     try:
+        claimed = zstandard.frame_content_size(data)
+        if 0 < claimed <= _ZSTD_BLOCK_BYTES and claimed <= max_bytes:
+            # So little may be claimed without a look at the blocks, and the codec sees to the end.
+            return _codecs.zstd.decompress(data, allow_extra_data=False)
         end, most = _walk_zstd_blocks(data)
-        if end != len(data) or most > max_bytes or zstandard.frame_content_size(data) > most:
+        if end != len(data) or most > max_bytes or claimed > most:
             return None
         contents = _codecs.zstd.decompress(data, max_output_size=most)
     except zstandard.ZstdError:

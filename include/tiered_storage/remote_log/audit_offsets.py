@@ -13,7 +13,7 @@ from tiered_storage.errors import TieredStorageError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.audit_report import Anomaly, AnomalyKind
 from tiered_storage.remote_log.coverage import Coverage, finished
-from tiered_storage.remote_log.lineage import merged
+from tiered_storage.remote_log.lineage import merged, on_lineage, whole_lineage
 from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.segment_source import (
     PartitionLog,
@@ -81,20 +81,23 @@ def offset_anomalies(
     state: PartitionState,
     local: LocalRange | None,
 ) -> Iterator[Anomaly]:
-    """Yield the gaps of one partition, and the segments that another one holds whole.
+    """Yield the gaps of one partition, and the segments of its true leaders that another one holds whole.
 
-    Without `local` gaps are looked for within the remote tier only.
+    Without `local` gaps are looked for within the remote tier only. What a later leader cut off is given to no reader,
+    however often it is there: it waits for its offsets to end.
 
     Before our log start was ever set nothing was promised, so that nothing is missing at either end.
     """
-    coverage = Coverage.of(segments, _lineage(state, local))
+    lineage = _lineage(state, local)
+    coverage = Coverage.of(segments, lineage)
     for start, end in _missing(coverage, state.log_start_offset, local):
         if end >= (state.log_start_offset or 0):
             first = max(start, state.log_start_offset or 0)
             message = f"offsets {first} to {end} are in no segment"
             yield Anomaly(AnomalyKind.GAP, str(partition), message, partition, offsets=(first, end))
+    whole = whole_lineage(segments, lineage)
     for one, other in _overlapping(segments):
-        if other.end_offset > one.end_offset:
+        if other.end_offset > one.end_offset or not on_lineage(other, whole):
             continue
         offsets = (other.start_offset, other.end_offset)
         message = f"offsets {offsets[0]} to {offsets[1]} are in {one.segment_id.id} and in {other.segment_id.id}"

@@ -43,6 +43,11 @@ class Anomaly:
     is_leftover: bool = False
     offsets: tuple[int, int] | None = None
 
+    @property
+    def is_a_doubt(self) -> bool:
+        """Whether it is a reason to keep what is local: not what was left behind, nor that offsets are there twice."""
+        return not self.is_leftover and self.kind is not AnomalyKind.OVERLAP
+
     @classmethod
     def of_segment(cls, kind: AnomalyKind, segment: RemoteLogSegmentMetadata, message: str, what: str = "") -> Anomaly:
         """Return what is wrong with `segment`, or with its object `what`."""
@@ -52,7 +57,7 @@ class Anomaly:
 
 @dataclass(frozen=True, slots=True)
 class TopicFindings:
-    """How many anomalies an audited topic has, known leftovers apart, and the first of them in words.
+    """How many anomalies an audited topic has, known leftovers and overlaps apart, and the first of them in words.
 
     `unread` counts segments that a deep audit could not read: of them nothing is known.
     """
@@ -125,7 +130,7 @@ class AuditTally:
                 self._anomalies.append(anomaly)
             else:
                 self._omitted += 1
-            if anomaly.partition is not None and not anomaly.is_leftover:
+            if anomaly.partition is not None and anomaly.is_a_doubt:
                 self._count(anomaly, anomaly.partition)
 
     def could_not_read(self, segment: RemoteLogSegmentMetadata, why: str) -> None:

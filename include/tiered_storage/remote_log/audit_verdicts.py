@@ -1,7 +1,8 @@
 """What an audit leaves behind for whoever deletes: a verdict for each topic that it looked at.
 
-A quick audit says nothing of bytes, so that its verdict never takes the place of a deep one's. An audit of some
-partitions cannot clear a topic; it can only find it wanting.
+What was left behind, and offsets that are there twice, are no reason to keep anything: nothing is missing by them, and
+every byte that trimming relies on is read back before. A quick audit says nothing of bytes, so that its verdict never
+takes the place of a deep one's. An audit of some partitions cannot clear a topic; it can only find it wanting.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tiered_storage.clock import Clock
+from tiered_storage.errors import LeaseLostError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy_messages import CopyTask
 from tiered_storage.remote_log.copy_plan import CopyPlan, Finding, PlannedSegment, why_deleted
@@ -27,15 +28,25 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.segment_source import epochs_within
 from tiered_storage.remote_log.storage import RemoteStorageManager
-from tiered_storage.remote_log.store_states import StoredState, outdated_leases, raise_first, write_partition_states
+from tiered_storage.remote_log.store_states import (
+    Refusals,
+    StoredState,
+    outdated_leases,
+    raise_first,
+    write_partition_states,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class BegunCopy:
-    """The tasks of a run, and the partitions that were left to somebody else."""
+    """The tasks of a run, the partitions that were left to somebody else, and those that could not be begun and why.
+
+    What failed needs a person, or a store that answers: whoever reports the run names it as a failure.
+    """
 
     tasks: tuple[CopyTask, ...]
     left: tuple[Finding, ...]
+    failed: tuple[Finding, ...] = ()
 
     @property
     def leases(self) -> list[Lease]:
@@ -57,9 +68,10 @@ def begin_copy(
     """Take the leases, keep the lineages that the plan saw, and write COPY_SEGMENT_STARTED for all that is still due.
 
     What an earlier holder began and never finished is marked for deletion: its lease is gone, so it can never be
-    committed. A partition that somebody else holds is left to them, and one that changed too much since it was planned
-    to the next run. Raises OutdatedMetadataError, and what the metadata store and the object store raise, with the
-    leases given back.
+    committed. A partition that somebody else holds, or took over meanwhile, is left to them, and one that changed too
+    much since it was planned to the next run. One of which the store knows more than the metadata, or cannot be asked
+    or told, fails alone. Where every partition fails so, the first such error is raised; and whatever the metadata
+    store raises as a whole, with the leases given back.
     """
     planned: dict[TopicIdPartition, list[PlannedSegment]] = {each.topic_id_partition: [] for each in plan.lineages}
     seen: dict[TopicIdPartition, tuple[EpochEntry, ...]] = {}
@@ -67,8 +79,12 @@ def begin_copy(
         planned.setdefault(segment.topic_id_partition, []).append(segment)
         seen[segment.topic_id_partition] = segment.lineage
     seen |= {each.topic_id_partition: each.leader_epochs for each in plan.lineages}
-    raise_first(outdated_leases(storage, leases, planned))
-    taken = leases.acquire_many(planned, owner, lease_duration_ms)
+    errors = dict(outdated_leases(storage, leases, planned))
+    if len(errors) == len(planned):
+        raise_first(errors)
+    taken = leases.acquire_many(
+        [partition for partition in planned if partition not in errors], owner, lease_duration_ms
+    )
     begun: list[_BegunPartition] = []
     try:
         for lease in taken.granted:
@@ -78,21 +94,27 @@ def begin_copy(
                     lease, planned[partition], seen.get(partition, ()), plan.replacing, metadata, clock, new_segment_id
                 )
             )
-        _keep_in_store(begun, storage, leases, clock())
-        refused = _write(begun, metadata)
+        untold = _keep_in_store(begun, storage, leases, clock())
+        errors |= {partition: error for partition, error in untold.items() if not isinstance(error, LeaseLostError)}
+        if len(errors) == len(planned):
+            raise_first(errors)
+        refused = {partition: str(error) for partition, error in untold.items() if partition not in errors}
+        refused |= _write([each for each in begun if each.partition not in untold], metadata)
     except BaseException:
         leases.release_many(taken.granted)
         raise
-    idle = [each.lease for each in begun if not each.tasks or each.partition in refused]
+    stopped = {*errors, *refused}
+    idle = [each.lease for each in begun if not each.tasks or each.partition in stopped]
     if idle:
         leases.release_many(idle)
     return BegunCopy(
-        tuple(task for each in begun if each.partition not in refused for task in each.tasks),
+        tuple(task for each in begun if each.partition not in stopped for task in each.tasks),
         (
             *(Finding(str(each.topic_id_partition), str(each.reason)) for each in taken.refused),
             *(finding for each in begun for finding in each.left),
             *(Finding(str(partition), reason) for partition, reason in refused.items()),
         ),
+        tuple(Finding(str(partition), f"{type(error).__name__}: {error}") for partition, error in errors.items()),
     )
 
 
@@ -216,9 +238,11 @@ def _first_readable(segments: Iterable[RemoteLogSegmentMetadata], log_start: int
     )
 
 
-def _keep_in_store(begun: Sequence[_BegunPartition], storage: RemoteStorageManager, leases: Leases, now: int) -> None:
+def _keep_in_store(
+    begun: Sequence[_BegunPartition], storage: RemoteStorageManager, leases: Leases, now: int
+) -> Refusals:
     changed = [(each.lease, each.stored) for each in begun if each.stored is not None]
-    raise_first(write_partition_states(storage, leases, changed, now))
+    return write_partition_states(storage, leases, changed, now)
 
 
 def _write(begun: Sequence[_BegunPartition], metadata: RemoteLogMetadataManager) -> dict[TopicIdPartition, str]:

@@ -1,9 +1,10 @@
 """The one place that says whether anything may be deleted: whoever deletes asks here, before and between its steps.
 
 In this order: has a person stopped all deletions; do store and metadata belong together; was the right given for the
-topic; what did the last audits find. An audit that found anything wrong with a topic stops trimming it, for its local
-segments may be the last good copy. A store of which too large a share is referred to by nothing stops all that deletes
-in it: then the metadata are likely not its own, or older than it is. Where no audit ever ran, none has an objection.
+topic; what did the last audits find. An audit that found a topic wanting stops trimming it (audit_verdicts.py), for its
+local segments may be the last good copy. A store of which too large a share is referred to by nothing stops all that
+deletes in it: then the metadata are likely not its own, or older than it is. Where no audit ever ran, none has an
+objection.
 """
 
 from __future__ import annotations

@@ -65,14 +65,24 @@ class PartitionDeleteState(IntEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicIdPartition:
-    """A partition of one life of a topic. The name is for people and object names: it is no part of the identity."""
+    """A partition of one life of a topic. The name is for people and object names: it is no part of the identity.
+
+    Where nobody knows the name any more, the topic's id stands in its place.
+    """
 
     cluster_id: str
     topic_id: str
     partition: int
     topic: str = field(compare=False)
 
+    @property
+    def is_named(self) -> bool:
+        """Whether the topic's name is known."""
+        return self.topic != self.topic_id
+
     def __str__(self) -> str:
+        if not self.is_named:
+            return f"topic id {self.topic_id} (its name is not known), partition {self.partition}"
         return f"{self.topic}-{self.partition}"
 
 

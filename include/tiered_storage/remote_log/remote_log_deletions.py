@@ -210,7 +210,7 @@ class RemoteLogDeletions:
             self.parts.settings.remote_log_orphan_grace_ms,
             self.parts.settings.deletion_batch_segments,
             going,
-            lambda partition: self.parts.source.partition(partition) if self.parts.settings.log_dirs else None,
+            self.parts.local_log,
         )
         self.parts.bind_store()
         return deletion.delete_marked(each for each in sorted(states) if selection.matches(each.topic, each.partition))

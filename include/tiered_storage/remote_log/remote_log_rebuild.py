@@ -1,12 +1,20 @@
-"""Opens what a rebuild of the metadata needs: the store as it is, and a metadata store that is not there yet."""
+"""Opens what a rebuild of the metadata needs: the store as it is, and a metadata store that is not there yet.
+
+The new file comes into being whole: it is built aside, in a directory `.{name}.{random}` beside it, and linked to its
+name when the store belongs to it. So nobody ever takes a part of the metadata for all of them, and a rebuild that was
+killed is begun anew; only the directory is left of it.
+"""
 
 from __future__ import annotations
 
-from contextlib import closing
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from tiered_storage.clock import Clock
 from tiered_storage.errors import ConfigurationError
+from tiered_storage.kafka_log.small_files import sync_directory
 from tiered_storage.remote_log.metadata import Topic
 from tiered_storage.remote_log.metadata.sql_store import open_metadata_store, sqlite_path
 from tiered_storage.remote_log.metadata_rebuild import MetadataRebuild, RebuildReport
@@ -25,9 +33,9 @@ def rebuild_metadata(
 ) -> RebuildReport:
     """Make the metadata anew from the store, into the file `into`, or else where the settings have them.
 
-    What was made of it is removed again where the store cannot be read. A dry run only reads the store. Raises
-    ConfigurationError where that file is there, where the store holds no partition, and for a user's own
-    RemoteStorageManager.
+    Where it ends early there is no such file, and it may be done again. A dry run only reads the store. Raises
+    ConfigurationError where that file is there, also when all is read; where the store holds no partition; and for a
+    user's own RemoteStorageManager.
     """
     path = new_metadata_path(settings, into)
 
@@ -39,33 +47,55 @@ def rebuild_metadata(
         _ensure_something_is_there(storage, settings.rsm_config_url)
         if dry_run:
             return MetadataRebuild(storage, None, clock, seeded).read()
-        url = f"sqlite:///{path}"
-        with open_metadata_store(url, clock, busy_timeout_ms=settings.metadata_busy_timeout_ms) as store:
-            rebuild = MetadataRebuild(storage, store, clock, seeded)
-            try:
+        with _built_aside(path) as built:
+            url = f"sqlite:///{built}"
+            with open_metadata_store(url, clock, busy_timeout_ms=settings.metadata_busy_timeout_ms) as store:
+                rebuild = MetadataRebuild(storage, store, clock, seeded)
                 report = rebuild.read()
-            except BaseException:
-                _remove(path)
-                raise
-            rebuild.take_over(store)
-            return report
+                new_metadata_path(settings, into)
+                rebuild.take_over(store)
+        return report
 
 
-def _remove(path: Path) -> None:
-    """Remove a metadata file that belongs to nothing; its name was nobody's before."""
-    for suffix in ("", "-wal", "-shm", "-journal"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+@contextmanager
+def _built_aside(path: Path) -> Iterator[Path]:
+    """Yield where to build the file, whose name `path` it gets at the end of the block, if that ends well.
+
+    Raises ConfigurationError where nothing can be written there, or a file of that name came meanwhile.
+    """
+    with ExitStack() as ending:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            directory = ending.enter_context(tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent))
+        except OSError as error:
+            raise ConfigurationError(
+                f"{path}: the metadata cannot be made there ({error.strerror}): name another file with --into"
+            ) from error
+        built = Path(directory, path.name)
+        yield built
+        try:
+            path.hardlink_to(built)
+        except FileExistsError:
+            raise _is_there(path) from None
+        sync_directory(path.parent)
 
 
 def new_metadata_path(settings: Settings, into: Path | None = None) -> Path:
-    """Return the file that a rebuild would make. Raises ConfigurationError where it is there."""
+    """Return the file that a rebuild would make. Raises ConfigurationError where it is there, or a log of it."""
     path = into.expanduser().absolute() if into else sqlite_path(settings.rlmm_config_url.get_secret_value())
-    if path.exists():
-        raise ConfigurationError(
-            f"{path} is there: a rebuild makes a new file, never changes one; move this one away, with the files "
-            "beside it that begin alike, or name another with --into"
-        )
+    # SQLite would put what an old log holds into the new file.
+    for suffix in ("", "-wal", "-journal"):
+        found = path.with_name(path.name + suffix)
+        if found.exists():
+            raise _is_there(found)
     return path
+
+
+def _is_there(path: Path) -> ConfigurationError:
+    return ConfigurationError(
+        f"{path} is there: a rebuild makes a new file, never changes one; move this one away, with the files "
+        "beside it that begin alike, or name another with --into"
+    )
 
 
 def _ensure_something_is_there(storage: ObjectRemoteStorageManager, url: str) -> None:

@@ -74,7 +74,7 @@ def plan_topic_deletion(
     states = parts.segments.partition_states()
     known = sorted({*local, *states, *parts.segments.list_partitions()})
     lives = {(each.cluster_id, each.topic_id): each for each in known if each.topic == topic}
-    chosen = _chosen_life(topic, topic_id, lives, sorted({each.topic for each in known}))
+    chosen = _chosen_life(topic, topic_id, lives, sorted({each.topic for each in known if each.is_named}))
     is_of_it = (chosen.cluster_id, chosen.topic_id)
     wanted = [replace(each, topic=topic) for each in known if (each.cluster_id, each.topic_id) == is_of_it]
     if parts.decided_topic(chosen).remote_storage_enable and any(each in wanted for each in local):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.copy_messages import CopyOutcome
     from tiered_storage.remote_log.copy_plan import CopyPlan, Finding
     from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+    from tiered_storage.remote_log.work_area import WorkArea
 
 
 class PlanCopyOperator(SelectingOperator, SkipMixin):
@@ -90,6 +91,8 @@ class CommitMetadataOperator(RemoteLogOperator):
     log could not be looked at: a copy that failed stays one, and the next run plans it anew. Returns the path of what
     was committed.
 
+    The batch of partitions that could not be begun fails for each of them.
+
     :param results: one element of what CopySegmentsOperator returned: the batch's name and its path
     """
 
@@ -106,6 +109,8 @@ class CommitMetadataOperator(RemoteLogOperator):
 
         context["batch_name"] = self.results["name"]  # type: ignore[typeddict-unknown-key]  # for map_index_template
         with self.opened() as remote_log:
+            if failed := _not_begun_in(self.results, remote_log.work):
+                raise AirflowFailException(not_begun(failed))
             outcomes = remote_log.work.read(self.results["path"], CopyOutcome)
             report = remote_log.commit_copy(outcomes)
             path = committed_path(self.results["path"])
@@ -153,6 +158,7 @@ class AnnounceCopyOperator(RemoteLogOperator):
             ]
             copied = [outcome for path in batches for outcome in work.read_if_there(path, CopyOutcome)]
             failed = {str(each.task.metadata.topic_id_partition) for each in copied if each.finished is None}
+            failed |= {each.partition for batch in self.results or [] for each in _not_begun_in(batch, work)}
             summarize(
                 remote_log,
                 context,
@@ -236,6 +242,17 @@ class ListSegmentsOperator(RemoteLogOperator):
 def committed_path(results_path: str) -> str:
     """Return where the commit of the batch at `results_path` is written down."""
     return results_path.removesuffix(".jsonl") + ".committed.jsonl"
+
+
+def not_begun(failed: Sequence[Finding]) -> str:
+    """Return the message for partitions of which a run could begin nothing."""
+    return _sentence(failed, f"nothing could be copied of {len(failed)} partitions")
+
+
+def _not_begun_in(batch: dict[str, str], work: WorkArea) -> list[Finding]:
+    from tiered_storage.remote_log.copy_plan import Finding
+
+    return work.read(batch["not_begun"], Finding) if "not_begun" in batch else []
 
 
 def _has_undecided(remote_log: RemoteLogManager, outcomes: Sequence[CopyOutcome]) -> bool:

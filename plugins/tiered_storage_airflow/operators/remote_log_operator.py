@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class RemoteLogOperator(BaseOperator):
     """Base of operators on a remote log.
 
-    :param settings: properties by name that go over the file and the environment: a mapping, or its JSON
+    :param settings: properties by name that go over the file and the environment: a mapping; or text, its JSON, which
+        sets only what a form may, for it may come from one
     :param remote_storage_conn_id: the connection with the store's endpoint and secrets
     """
 
@@ -36,11 +37,13 @@ class RemoteLogOperator(BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.settings = settings
+        # A template of text may be rendered to a mapping, and is a form's all the same.
+        self._is_form = isinstance(settings, str)
         self.remote_storage_conn_id = remote_storage_conn_id
 
     def opened(self) -> AbstractContextManager[RemoteLogManager]:
         """Open the remote log for a `with`; see opened_remote_log."""
-        return opened_remote_log(self.settings, self.remote_storage_conn_id)
+        return opened_remote_log(self.settings, self.remote_storage_conn_id, is_form=self._is_form)
 
 
 class SelectingOperator(RemoteLogOperator):

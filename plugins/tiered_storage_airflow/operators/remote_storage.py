@@ -7,13 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
+from airflow.sdk.exceptions import AirflowException
 
+from tiered_storage_airflow.operators.remote_log_metadata import not_begun
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
 from tiered_storage_airflow.operators.spark_groups import SPARK_JOBS, SparkGroupsOperator
 from tiered_storage_airflow.run_time import lease_owner, run_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from tiered_storage.remote_log.copy_plan import Finding
+    from tiered_storage.remote_log.job_groups import JobFolder
 
 COPY_JOB = SPARK_JOBS / "copy_segments.py"
 
@@ -24,7 +29,8 @@ class CopySegmentsOperator(SparkGroupsOperator):
     Every try takes the leases anew, allocates new segment ids, writes COPY_SEGMENT_STARTED and its own folder of the
     work area, and prolongs the leases while Spark works. Workers never touch the metadata store. Returns the batches
     to commit, each with a name and the path of its results. Where Spark fails or hangs on the way, what has results
-    goes on and the commit names the rest; without any, the try fails.
+    goes on and the commit names the rest; without any, the try fails. Partitions that could not be begun are a batch of
+    their own, whose commit fails for them.
 
     :param plan: what PlanCopyOperator returned
     :param conn_id: the Spark connection
@@ -46,7 +52,11 @@ class CopySegmentsOperator(SparkGroupsOperator):
             begun = remote_log.begin_copy(plan, lease_owner(context))
             for finding in begun.left:
                 self.log.warning("%s is left to its holder: %s", finding.partition, finding.message)
+            for finding in begun.failed:
+                self.log.error("%s cannot be begun: %s", finding.partition, finding.message)
             if not begun.tasks:
+                if begun.failed:
+                    raise AirflowException(not_begun(begun.failed))
                 if plan.segments:
                     self.log.info("nothing is left to copy: other runs have, or hold, all of it")
                 else:
@@ -63,7 +73,22 @@ class CopySegmentsOperator(SparkGroupsOperator):
             ):
                 ended = self.submit(context, remote_log, job.files, COPY_JOB, watch, has_results)
             self.log.info("in the end: %s", watch.progress)
-            return job.write_batches(remote_log.settings.commit_batch_partitions, ended)
+            batches = job.write_batches(remote_log.settings.commit_batch_partitions, ended)
+            return [*batches, *_batch_of(begun.failed, job.files)]
+
+
+def _batch_of(failed: Sequence[Finding], files: JobFolder) -> list[dict[str, str]]:
+    """Return the batch whose commit fails for the partitions that were not begun, where there are any."""
+    from tiered_storage.remote_log.copy_messages import CopyOutcome
+    from tiered_storage.remote_log.copy_plan import Finding
+
+    if not failed:
+        return []
+    path, told = (f"{files.folder}/{name}.jsonl" for name in ("commit-not-begun", "not-begun"))
+    files.work.write(path, [], CopyOutcome)
+    files.work.write(told, failed, Finding)
+    others = f" and {len(failed) - 1} others" if len(failed) > 1 else ""
+    return [{"name": f"not begun: {failed[0].partition}{others}", "path": path, "not_begun": told}]
 
 
 class FetchSegmentOperator(RemoteLogOperator):

@@ -34,7 +34,8 @@ class SparkGroupsOperator(SparkSubmitOperator):
     no byte for copy.stuck.after.ms is ended.
 
     :param conn_id: the Spark connection
-    :param settings: properties by name that go over the file and the environment: a mapping, or its JSON
+    :param settings: properties by name that go over the file and the environment: a mapping; or text, its JSON, which
+        sets only what a form may, for it may come from one
     :param remote_storage_conn_id: the connection with the store's endpoint and secrets
     """
 
@@ -51,11 +52,13 @@ class SparkGroupsOperator(SparkSubmitOperator):
     ) -> None:
         super().__init__(conn_id=conn_id, durable=False, **kwargs)
         self.settings = settings
+        # A template of text may be rendered to a mapping, and is a form's all the same.
+        self._is_form = isinstance(settings, str)
         self.remote_storage_conn_id = remote_storage_conn_id
 
     def opened(self) -> AbstractContextManager[RemoteLogManager]:
         """Open the remote log for a `with`; see opened_remote_log."""
-        return opened_remote_log(self.settings, self.remote_storage_conn_id)
+        return opened_remote_log(self.settings, self.remote_storage_conn_id, is_form=self._is_form)
 
     def watch(self, remote_log: RemoteLogManager, job: JobFolder, size: JobSize) -> JobWatch:
         """Return what watches the job while it runs, for a `with`."""

@@ -21,7 +21,13 @@ from tiered_storage.remote_log.metadata.segment_rows import epochs_of, epochs_te
 from tiered_storage.remote_log.metadata.sql_engine import insert_missing, insert_or_replace
 from tiered_storage.remote_log.metadata.sql_leases import newest_leases, why_lost
 from tiered_storage.remote_log.metadata.sql_partition_key import bound_key, has_bound_key, key_values, partition_of
-from tiered_storage.remote_log.metadata.sql_schema import lineages, log_starts, partition_deletions, partitions
+from tiered_storage.remote_log.metadata.sql_schema import (
+    lineages,
+    log_starts,
+    partition_deletions,
+    partitions,
+    topics,
+)
 from tiered_storage.remote_log.model import (
     Lease,
     PartitionDeleteState,
@@ -66,8 +72,10 @@ def all_states(connection: Connection, where: str) -> dict[TopicIdPartition, Par
         for table in (partition_deletions, lineages, partitions)
         for row in connection.execute(select(table))
     }
-    # A log start alone has no topic's name beside it; it is no part of the key.
-    unnamed = {key: TopicIdPartition(*key, topic=key[1]) for key in starts.keys() - named.keys()}
+    # Earlier versions kept a log start alone with no name beside it; it is no part of the key.
+    names = {(row.cluster_id, row.topic_id): row.name for row in connection.execute(select(topics))}
+    names |= {(each.cluster_id, each.topic_id): each.topic for each in named.values() if each.is_named}
+    unnamed = {key: TopicIdPartition(*key, topic=names.get(key[:2], key[1])) for key in starts.keys() - named.keys()}
     return {
         partition: _state(starts.get(key), epochs.get(key), deletions.get(key), where)
         for key, partition in (named | unnamed).items()
@@ -75,13 +83,20 @@ def all_states(connection: Connection, where: str) -> dict[TopicIdPartition, Par
 
 
 def raise_log_starts(connection: Connection, items: Sequence[LogStart]) -> list[LeaseLostError | None]:
-    """Move log starts up; return, in order, what refused it."""
+    """Move log starts up; return, in order, what refused it. A lineage without leaders keeps the topic's name."""
     newest = newest_leases(connection, [partition for partition, _, _ in items])
     outcomes = [why_lost(lease, newest) for _, _, lease in items]
     moved = [(partition, offset) for (partition, offset, _), lost in zip(items, outcomes, strict=True) if lost is None]
     if moved:
         rows = [{**key_values(partition), "log_start_offset": offset} for partition, offset in moved]
         insert_missing(connection, log_starts, rows)
+        names = [
+            {**key_values(partition), "topic": partition.topic, "leader_epochs": epochs_text(())}
+            for partition, _ in moved
+            if partition.is_named
+        ]
+        if names:
+            insert_missing(connection, lineages, names)
         connection.execute(
             _RAISE_LOG_START, [{**bound_key(partition), "offset": offset} for partition, offset in moved]
         )

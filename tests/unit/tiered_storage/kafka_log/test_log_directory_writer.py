@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -445,3 +446,18 @@ def test_a_log_that_was_abandoned_leaves_no_mark(tmp_path: Path) -> None:
 
 def no_space(*_: object) -> None:
     raise OSError("no space left on the disk")
+
+
+@pytest.mark.parametrize("ends", ["closed", "after an error"])
+def test_a_closed_directory_takes_no_new_log(tmp_path: Path, ends: str) -> None:
+    writer = LogDirectoryWriter.create(tmp_path, "cluster", clock=lambda: NOW)
+    with suppress(ZeroDivisionError), writer:
+        if ends != "closed":
+            raise ZeroDivisionError
+    before = sorted(path.name for path in tmp_path.iterdir())
+
+    with pytest.raises(InvalidLogDirectoryError, match=r"is closed: open it again to create orders-0"):
+        writer.create_log("orders", 0, TOPIC_ID)
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    LogDirectoryWriter.open(tmp_path, clock=lambda: NOW).close()

@@ -361,6 +361,21 @@ def test_the_same_offsets_of_different_leaders_are_no_anomaly(files: RemoteLogFi
         assert remote_log.checks.audit().anomalies == ()
 
 
+def test_two_copies_of_what_a_later_leader_cut_off_are_no_anomaly(files: RemoteLogFiles) -> None:
+    """No reader is given any of them, and both wait for their offsets to end."""
+    with files.open() as remote_log:
+        lease = held_by(remote_log, "test")
+        remote_log.segments.put_lineage(ORDERS_0, [EpochEntry(0, 0), EpochEntry(1, 15)], lease)
+        remote_log.leases.release(lease)
+        for cut in segments_of(remote_log)[1:]:
+            add_finished(remote_log, cut)
+
+        assert remote_log.checks.audit().anomalies == ()
+
+        add_finished(remote_log, segments_of(remote_log)[0])
+        assert the_anomaly(remote_log.checks.audit()).offsets == (0, 9)
+
+
 def test_an_overlap_that_a_later_segment_makes_with_an_earlier_one_is_found(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         [first, *_] = segments_of(remote_log)

@@ -2,9 +2,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.remote_logs import CLUSTER_ID, RemoteLogFiles, a_copied_remote_log, flip_bit, topic_id
+from support.remote_logs import (
+    CLUSTER_ID,
+    ENABLED,
+    ORDERS_0,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    carry_out,
+    flip_bit,
+    segments_of,
+    topic_id,
+)
+from tiered_storage.remote_log.audit_report import AnomalyKind
+from tiered_storage.remote_log.copy_plan import CopyPlan, PlannedSegment
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.selection import Selection
+from tiered_storage.remote_log.selection import EVERYTHING, Selection
 
 TWO_TOPICS = {("clicks", 0): 1, ("orders", 0): 1, ("orders", 1): 1}
 
@@ -91,3 +103,39 @@ def test_too_large_a_share_of_unknown_objects_is_held_against_the_store_by_whole
         remote_log.checks.audit(deep=True)
         [verdict] = remote_log.safety.verdicts("", "")
         assert (verdict.deep, verdict.anomalies) == (False, 0)
+
+
+def test_an_overlap_is_named_and_finds_no_topic_wanting_so_that_trimming_goes_on(tmp_path: Path) -> None:
+    """Nothing is missing of it, and before anything local goes every remote byte that holds it is read back."""
+    topics = {"orders": {**ENABLED, "remote.deletion.allowed": False, "local.retention.bytes": 1}}
+    files = a_copied_remote_log(tmp_path, topics=topics)
+    with files.open() as remote_log:
+        second = segments_of(remote_log)[1]
+        local = files.local_segments()[1]
+        again = PlannedSegment(ORDERS_0, local.log_path, 10, 19, local.size(), second.leader_epochs)
+        plan = CopyPlan((again,), replacing=frozenset({second.segment_id.id}))
+        assert remote_log.commit_copy(carry_out(remote_log, remote_log.begin_copy(plan, "another"))).is_whole
+
+        found = remote_log.checks.audit(deep=True)
+
+        assert [anomaly.kind for anomaly in found.anomalies] == [AnomalyKind.OVERLAP]
+        assert verdicts(remote_log) == [(False, 0), (True, 0)]
+        plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, files.clock.now)
+        assert remote_log.deletions.enforce_local_retention(plans).failures == ()
+    assert files.local_starts() == [30]
+
+
+def test_an_overlap_beside_something_else_hides_nothing(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        second = segments_of(remote_log)[1]
+        local = files.local_segments()[1]
+        again = PlannedSegment(ORDERS_0, local.log_path, 10, 19, local.size(), second.leader_epochs)
+        plan = CopyPlan((again,), replacing=frozenset({second.segment_id.id}))
+        remote_log.commit_copy(carry_out(remote_log, remote_log.begin_copy(plan, "another")))
+        next(path for path in files.objects(".log") if second.segment_id.id in path.name).unlink()
+
+        assert remote_log.checks.audit().anomaly_count == 2
+        assert verdicts(remote_log) == [(False, 1)]
+        [verdict] = remote_log.safety.verdicts(CLUSTER_ID, topic_id("orders"))
+        assert verdict.message.startswith("missing object ")

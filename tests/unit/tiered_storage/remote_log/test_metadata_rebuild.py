@@ -34,8 +34,14 @@ from tiered_storage.errors import (
 )
 from tiered_storage.remote_log.copy_plan import CopyPlan, PlannedSegment
 from tiered_storage.remote_log.coverage import finished
-from tiered_storage.remote_log.metadata_rebuild import FENCING_JUMP, RebuildReport
-from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
+from tiered_storage.remote_log.metadata_rebuild import FENCING_JUMP, MetadataRebuild, RebuildReport
+from tiered_storage.remote_log.model import (
+    PartitionDeleteState,
+    PartitionState,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
 from tiered_storage.remote_log.read_instead import held_twice
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.remote_log_parts import store_options
@@ -153,6 +159,31 @@ def test_what_was_never_finished_is_marked_and_goes_in_the_ordinary_way(files: R
         assert_clean(remote_log)
 
 
+@pytest.mark.parametrize("reached", list(PartitionDeleteState))
+def test_the_deletion_of_a_topic_goes_on_where_it_was(files: RemoteLogFiles, reached: PartitionDeleteState) -> None:
+    with files.open() as remote_log:
+        remote_log.topics.put(replace(remote_log.decided_topic(ORDERS_0), remote_storage_enable=False))
+        plan = remote_log.deletions.plan_topic_deletion("orders")
+        remote_log.deletions.mark_topic_deleted(plan, "delete-topic")
+        lease = held_by(remote_log, "expire")
+        state = replace(remote_log.segments.partition_state(ORDERS_0), delete_state=reached)
+        _documents(remote_log).write(PartitionDocument(ORDERS_0, lease.fencing_number, state, files.clock.now))
+    files.properties["topics"]["orders"]["remote.storage.enable"] = False
+    lose_metadata(files)
+
+    report = rebuilt(files)
+    assert (report.segments, report.marked) == ((4, 0) if reached is PartitionDeleteState.MARKED else (1, 3))
+    with files.open() as remote_log:
+        # What had ended begins again where something is left.
+        goes_on = min(reached, PartitionDeleteState.STARTED)
+        assert remote_log.segments.partition_state(ORDERS_0).delete_state is goes_on
+        remote_log.topics.put(replace(remote_log.decided_topic(ORDERS_0), remote_deletion_allowed=True))
+        assert len(remote_log.deletions.delete_marked("expire").deleted) == 3
+        assert remote_log.segments.partition_state(ORDERS_0).delete_state is PartitionDeleteState.FINISHED
+        assert [path.parent.name for path in files.store.rglob("orders-*/**/*.*")] == ["state"]
+        assert_clean(remote_log)
+
+
 def test_a_run_of_before_is_refused_whatever_it_still_does(files: RemoteLogFiles) -> None:
     files.append(2)
     with files.open() as remote_log:
@@ -213,6 +244,50 @@ def test_a_rebuild_that_fails_leaves_the_store_to_the_old_metadata(
     with files.open() as remote_log:
         remote_log.bind_store()
         assert_clean(remote_log)
+
+
+@pytest.mark.parametrize("step", ["read", "take_over"])
+def test_nobody_finds_metadata_that_are_not_whole_and_who_ends_early_may_begin_anew(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    lose_metadata(files)
+    do = getattr(MetadataRebuild, step)
+    found: list[Path] = []
+
+    def then_end(self: MetadataRebuild, *arguments: Any) -> None:
+        do(self, *arguments)
+        found.extend(files.root.glob("state/remote_log_metadata.db*"))
+        raise RemoteStorageError("the answer never came")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MetadataRebuild, step, then_end)
+        with pytest.raises(RemoteStorageError):
+            rebuilt(files)
+    assert found == []
+    assert [path.name for path in (files.root / "state").iterdir() if "remote_log_metadata" in path.name] == []
+
+    assert rebuilt(files).segments == 4
+    assert [path.name for path in files.root.glob("state/remote_log_metadata.db*")] == ["remote_log_metadata.db"]
+    with files.open() as remote_log:
+        remote_log.bind_store()
+        assert_clean(remote_log)
+
+
+def test_a_file_that_comes_while_the_store_is_read_is_not_replaced(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose_metadata(files)
+    store = (files.store / "store.json").read_bytes()
+    do = MetadataRebuild.read
+
+    def meanwhile(self: MetadataRebuild) -> RebuildReport:
+        files.open().close()
+        return do(self)
+
+    monkeypatch.setattr(MetadataRebuild, "read", meanwhile)
+    with pytest.raises(ConfigurationError, match="never changes one"):
+        rebuilt(files)
+    assert (files.store / "store.json").read_bytes() == store
 
 
 def test_everything_that_deletes_is_off_afterwards_and_settings_are_those_of_the_file(files: RemoteLogFiles) -> None:
@@ -314,6 +389,17 @@ def test_a_file_that_is_there_is_never_changed(files: RemoteLogFiles, tmp_path: 
     files.properties["rlmm.config.url"] = f"sqlite:///{other}"
     with files.open() as remote_log:
         assert_clean(remote_log)
+
+
+@pytest.mark.parametrize("suffix", ["-wal", "-journal"])
+def test_a_log_that_the_lost_file_left_behind_is_never_put_into_the_new_one(files: RemoteLogFiles, suffix: str) -> None:
+    lose_metadata(files)
+    left = files.root / "state" / f"remote_log_metadata.db{suffix}"
+    left.write_bytes(b"commits")
+
+    with pytest.raises(ConfigurationError, match=f"{suffix} is there"):
+        rebuilt(files)
+    assert left.read_bytes() == b"commits"
 
 
 def test_an_empty_store_is_refused(files: RemoteLogFiles) -> None:

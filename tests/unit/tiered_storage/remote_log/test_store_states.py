@@ -6,9 +6,11 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from support.command_line import run_on
 from support.remote_logs import (
     ENABLED,
     ORDERS_0,
@@ -19,11 +21,13 @@ from support.remote_logs import (
     carry_out,
     copy,
     held_by,
+    partition_of,
     segments_of,
     states_of,
 )
 from tiered_storage.errors import LeaseLostError, OutdatedMetadataError, RemoteStorageError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, read_leader_epochs, write_leader_epochs
+from tiered_storage.remote_log.metadata import GrantedLeases
 from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
 from tiered_storage.remote_log.model import Lease, PartitionState, TopicIdPartition
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
@@ -290,3 +294,126 @@ def test_a_storage_manager_of_ones_own_has_nothing_to_hold_metadata_against(tmp_
         known = document(remote_log)
         assert known is not None
         assert known.state.log_start_offset == 0
+
+
+CLICKS_0 = partition_of("clicks")
+TWO_LEADERS = (EpochEntry(0, 0), EpochEntry(1, 22))
+
+
+@pytest.fixture
+def two_due(tmp_path: Path) -> RemoteLogFiles:
+    """clicks-0 and orders-0 have a copied segment each, one more that is due, and a new leader to tell the store of."""
+    files = a_copied_remote_log(tmp_path, {("clicks", 0): 1, ("orders", 0): 1})
+    for topic in ("clicks", "orders"):
+        files.append(2, topic)
+        write_leader_epochs(files.partition_directory(topic) / "leader-epoch-checkpoint", TWO_LEADERS)
+    return files
+
+
+def write_state(remote_log: RemoteLogManager, number: int, partition: TopicIdPartition = ORDERS_0) -> None:
+    documents = documents_of(remote_log.storage)
+    assert documents is not None
+    documents.write(PartitionDocument(partition, number, PartitionState(0), 7))
+
+
+def test_a_partition_of_which_the_store_knows_more_is_left_out_alone_and_named(two_due: RemoteLogFiles) -> None:
+    with two_due.open() as remote_log:
+        write_state(remote_log, 7)
+
+        begun = begin(remote_log)
+
+        assert [task.metadata.topic_id_partition for task in begun.tasks] == [CLICKS_0]
+        assert begun.left == ()
+        [failed] = begun.failed
+        assert failed.partition == "orders-0"
+        assert "OutdatedMetadataError: orders-0: lease 7 has written to the store" in failed.message
+        assert [segment.state.name for segment in segments_of(remote_log)] == ["COPY_SEGMENT_FINISHED"]
+        assert remote_log.leases.fencing_number(ORDERS_0) == 1
+        assert remote_log.commit_copy(carry_out(remote_log, begun)).is_whole
+
+
+def test_a_run_of_nothing_but_such_partitions_ends_at_once(two_due: RemoteLogFiles) -> None:
+    with two_due.open() as remote_log:
+        write_state(remote_log, 7)
+        write_state(remote_log, 7, CLICKS_0)
+        with pytest.raises(OutdatedMetadataError, match="lease 7 has written"):
+            begin(remote_log)
+
+
+def test_a_lease_that_is_lost_before_the_store_is_told_leaves_that_partition_alone(
+    two_due: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with two_due.open() as remote_log:
+        acquire_many = SqlLeases.acquire_many
+
+        def acquired_and_stood_still(self: SqlLeases, *asked: Any) -> GrantedLeases:
+            granted = acquire_many(self, *asked)
+            two_due.clock.now += remote_log.settings.lease_duration_ms + 1
+            monkeypatch.undo()
+            write_state(remote_log, held_by(remote_log, "another run").fencing_number)
+            return granted
+
+        monkeypatch.setattr(SqlLeases, "acquire_many", acquired_and_stood_still)
+        begun = begin(remote_log)
+
+        assert [task.metadata.topic_id_partition for task in begun.tasks] == [CLICKS_0]
+        assert begun.failed == ()
+        [left] = begun.left
+        assert left.partition == "orders-0"
+        assert "taken over by another run" in left.message
+        assert [segment.state.name for segment in segments_of(remote_log)] == ["COPY_SEGMENT_FINISHED"]
+        assert remote_log.commit_copy(carry_out(remote_log, begun)).is_whole
+        known = document(remote_log)
+        assert known is not None
+        assert known.fencing_number == 3
+
+
+@pytest.mark.parametrize("when", ["looked at", "told"])
+def test_a_store_that_fails_for_one_partition_fails_that_one_and_for_all_the_run(
+    two_due: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    away: list[TopicIdPartition] = [ORDERS_0]
+    looked_at, told = PartitionDocuments.newest_number, PartitionDocuments.write
+
+    def newest_number(self: PartitionDocuments, partition: TopicIdPartition) -> int | None:
+        if when == "looked at" and partition in away:
+            raise RemoteStorageError("the store is away")
+        return looked_at(self, partition)
+
+    def write(self: PartitionDocuments, changed: PartitionDocument) -> None:
+        if when == "told" and changed.topic_id_partition in away:
+            raise RemoteStorageError("the store is away")
+        told(self, changed)
+
+    with two_due.open() as remote_log:
+        monkeypatch.setattr(PartitionDocuments, "newest_number", newest_number)
+        monkeypatch.setattr(PartitionDocuments, "write", write)
+        begun = begin(remote_log)
+        assert [task.metadata.topic_id_partition for task in begun.tasks] == [CLICKS_0]
+        assert [(each.partition, each.message) for each in begun.failed] == [
+            ("orders-0", "RemoteStorageError: the store is away")
+        ]
+        held_by(remote_log, "anybody")  # it was given back, or never taken
+
+        away.append(CLICKS_0)
+        for topic in ("clicks", "orders"):
+            checkpoint = two_due.partition_directory(topic) / "leader-epoch-checkpoint"
+            write_leader_epochs(checkpoint, [*TWO_LEADERS, EpochEntry(2, 24)])
+        remote_log.leases.release_many(begun.leases)
+        two_due.clock.now += remote_log.settings.lease_duration_ms + 1
+        with pytest.raises(RemoteStorageError, match="away"):
+            begin(remote_log, "next")
+        held_by(remote_log, "somebody", CLICKS_0)
+
+
+def test_the_command_line_copies_all_others_and_ends_with_1(two_due: RemoteLogFiles) -> None:
+    with two_due.open() as remote_log:
+        write_state(remote_log, 7)
+
+    done = run_on(two_due, "copy")
+
+    assert done.exit_code == 1
+    assert "error: orders-0 OutdatedMetadataError: orders-0: lease 7 has written to the store" in done.err
+    with two_due.open() as remote_log:
+        assert states_of(remote_log, CLICKS_0) == [(0, "COPY_SEGMENT_FINISHED"), (10, "COPY_SEGMENT_FINISHED")]
+        assert states_of(remote_log) == [(0, "COPY_SEGMENT_FINISHED")]

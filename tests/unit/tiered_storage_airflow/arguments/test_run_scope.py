@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from tiered_storage.settings import Settings
-from tiered_storage_airflow.run_scope import NOT_BY_A_FORM, _properties, is_switched_on, whole_number
+from tiered_storage.settings import Settings, load_settings
+from tiered_storage_airflow.form_settings import BY_A_FORM
+from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
+from tiered_storage_airflow.operators.spark_groups import SparkGroupsOperator
+from tiered_storage_airflow.run_scope import _properties, is_switched_on, whole_number
 
 
 @pytest.mark.parametrize(
@@ -38,9 +43,106 @@ def test_settings_may_come_as_json() -> None:
             _properties(value)
 
 
-@pytest.mark.parametrize("name", NOT_BY_A_FORM)
-def test_a_form_switches_off_nothing_that_is_safe_and_loads_no_code_but_a_dag_file_may(name: str) -> None:
-    assert name in Settings.known_names()
-    with pytest.raises(AirflowFailException, match=rf"settings: {name} cannot be set for one run"):
-        _properties(json.dumps({"copy.window.bytes": 65536, name: None}))
-    assert _properties({name: "a value"}) == {name: "a value"}
+# A new setting fails the first test until somebody has decided on which side it is.
+HELD = {
+    "where data lives, and who is asked for it": {
+        "log.dirs",
+        "cluster.id",
+        "state.directory",
+        "work.url",
+        "remote.log.storage.manager.class.name",
+        "rsm.config.url",
+        "rsm.config.allow.http",
+        "rsm.config.endpoint",
+        "rsm.config.region",
+        "rlmm.config.url",
+    },
+    "what is copied, and what goes": {
+        "log.end.is.stable",
+        "remote.log.storage.system.enable",
+        "log.retention.ms",
+        "log.retention.bytes",
+        "log.local.retention.ms",
+        "log.local.retention.bytes",
+        "topics",
+    },
+    "how safe that is": {
+        "lease.duration.ms",
+        "remote.log.orphan.grace.ms",
+        "remote.log.unreferenced.max.percent",
+        "remote.log.verify.before.trim",
+        "deletion.batch.segments",
+    },
+}
+HELD_NAMES = sorted(set().union(*HELD.values()))
+
+
+def test_every_setting_is_either_a_forms_or_held() -> None:
+    assert BY_A_FORM | set(HELD_NAMES) == set(Settings.declarations())
+    assert not BY_A_FORM & set(HELD_NAMES)
+
+
+@pytest.mark.parametrize("name", [*HELD_NAMES, *(older.name for older in Settings.older_names)])
+@pytest.mark.parametrize("value", [None, "a value"])
+def test_a_form_sets_nothing_that_says_where_data_lives_or_what_goes_but_a_dag_file_may(
+    name: str, value: object
+) -> None:
+    with pytest.raises(AirflowFailException) as refused:
+        _properties(json.dumps({"copy.window.bytes": 65536, name: value}))
+
+    message = str(refused.value)
+    assert f"settings: {name} cannot be set by a form" in message
+    where = "tiered-storage topics" if name == "topics" else f"TIERED_STORAGE_{name.upper().replace('.', '_')}"
+    assert where in message
+    assert "the settings file" in message
+    assert "copy.window.bytes" in message.partition("a form may set")[2]
+    assert _properties({name: value}) == {name: value}
+
+
+def test_a_form_is_told_of_all_that_it_may_not_set_and_nothing_of_the_values() -> None:
+    with pytest.raises(AirflowFailException) as refused:
+        _properties(json.dumps({"topics": {"x": {"deletion.allowed": True}}, "rlmm.config.url": "pg://me:secret@db"}))
+
+    assert "settings: rlmm.config.url and topics cannot be set by a form" in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_form_sets_what_it_may(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("")
+    given = dict.fromkeys(BY_A_FORM, 1 << 20)
+
+    settings = load_settings(file, environ={}, overrides=_properties(json.dumps(given)))
+
+    assert {name: getattr(settings, name.replace(".", "_")) for name in BY_A_FORM} == given
+
+
+def test_people_are_told_what_a_form_may_set() -> None:
+    told = Path(__file__).parents[4].joinpath("docs", "airflow.md").read_text("utf-8")
+    paragraph = next(each for each in told.split("\n\n") if each.startswith("*Settings* are"))
+    assert set(re.findall(r"`([a-z.]+\.[a-z]+)`", paragraph)) == BY_A_FORM
+
+
+def test_a_name_that_does_not_exist_is_left_to_whoever_knows_the_nearest() -> None:
+    assert _properties('{"rsm.config.ulr": "s3://x/y"}') == {"rsm.config.ulr": "s3://x/y"}
+
+
+@pytest.mark.parametrize("operator", [RemoteLogOperator, SparkGroupsOperator])
+def test_a_form_stays_one_where_a_dag_renders_templates_as_values(
+    operator: type[RemoteLogOperator | SparkGroupsOperator], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("")
+    monkeypatch.setenv("TIERED_STORAGE_CONFIG", str(file))
+    form = operator(task_id="form", settings="{{ params.settings }}")
+    code = operator(task_id="code", settings={"rsm.config.url": "{{ params.bucket }}"})
+    # What render_template_as_native_obj makes of both before they are executed.
+    form.settings = code.settings = {"rsm.config.url": ""}
+
+    with (
+        pytest.raises(AirflowFailException, match=r"settings: rsm\.config\.url cannot be set by a form"),
+        form.opened(),
+    ):
+        pass
+    with pytest.raises(AirflowFailException, match=r"rsm\.config\.url is '': it names no place"), code.opened():
+        pass

@@ -1,0 +1,58 @@
+"""Which settings a form may set for one run, and which only those who run the machine.
+
+Whoever may trigger a DAG may be nobody who may delete: a form sets limits, sizes and waiting times. What says where
+data lives, what is copied or goes, and how safe that is holds for all runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from airflow.sdk.exceptions import AirflowFailException
+
+BY_A_FORM = frozenset(
+    {
+        "audit.worker.bytes.per.second",
+        "commit.batch.partitions",
+        "copy.max.segments.per.run",
+        "copy.stuck.after.ms",
+        "copy.window.bytes",
+        "index.interval.bytes",
+        "metadata.busy.timeout.ms",
+        "remote.log.index.chunk.bytes",
+    }
+)
+"""All that a form may set; a setting that is new is none of it until somebody puts it here."""
+
+_TOPICS = "topics"
+
+
+def refuse_what_no_form_sets(properties: Mapping[str, object]) -> None:
+    """Raise AirflowFailException, which names each of `properties` that a form may not set and where to set it.
+
+    Names that do not exist are left to whoever reads the settings: they know the nearest one. Values are not shown.
+    """
+    from tiered_storage.settings import Settings  # noqa: PLC0415 - a DAG file is parsed every few seconds
+
+    held = [name for name in Settings.known_names() if name in properties and name not in BY_A_FORM]
+    if not held:
+        return
+    raise AirflowFailException(
+        f"settings: {_listed(held)} cannot be set by a form: {_where(held)}. For one run a form may set "
+        f"{_listed(sorted(BY_A_FORM))}"
+    )
+
+
+def _where(names: Iterable[str]) -> str:
+    """Return where to set `names` instead."""
+    from tiered_storage.configuration.sources import environment_variable  # noqa: PLC0415 - as above
+
+    variables = [environment_variable(name) for name in names if name != _TOPICS]
+    environment = f", or as {_listed(variables)} in Airflow's environment" if variables else ""
+    topics = "" if _TOPICS not in names else "; of a topic by 'tiered-storage topics'"
+    return f"set it for all runs in the settings file (TIERED_STORAGE_CONFIG){environment}{topics}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
