@@ -9,7 +9,7 @@ objection.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -63,16 +63,33 @@ class DeletionGate:
 
     def ensure(self, partition: TopicIdPartition, kind: DeletionKind) -> None:
         """Raise DeletionRefusedError where nothing of `kind` may be deleted now, and StoreMismatchError."""
+        for refused in self.refusals([partition], kind).values():
+            raise refused
+
+    def refusals(
+        self, partitions: Iterable[TopicIdPartition], kind: DeletionKind
+    ) -> dict[TopicIdPartition, DeletionRefusedError]:
+        """Return those of `partitions` where nothing of `kind` may be deleted now, and why.
+
+        Raises what holds for all: DeletionRefusedError where a person stopped all deletions, and StoreMismatchError.
+        """
         self.ensure_running()
         self.bind_store()
-        self.ensure_allowed(partition, kind)
+        return {each: DeletionRefusedError(why) for each, why in self._refused(partitions, kind)}
 
     def ensure_allowed(self, partition: TopicIdPartition, kind: DeletionKind) -> None:
         """Raise DeletionRefusedError where nothing of `kind` may be deleted now, for planning: it changes nothing."""
         self.ensure_running()
-        why = self._why_no_right(partition, kind) or self.why_doubtful(partition, kind)
-        if why is not None:
+        for _, why in self._refused([partition], kind):
             raise DeletionRefusedError(why)
+
+    def _refused(
+        self, partitions: Iterable[TopicIdPartition], kind: DeletionKind
+    ) -> Iterator[tuple[TopicIdPartition, str]]:
+        for partition in partitions:
+            why = self._why_no_right(partition, kind) or self.why_doubtful(partition, kind)
+            if why is not None:
+                yield partition, why
 
     def is_allowed(self, partition: TopicIdPartition, kind: DeletionKind) -> bool:
         """Whether a person gave the right; where none did, there is nothing to tell anybody."""
