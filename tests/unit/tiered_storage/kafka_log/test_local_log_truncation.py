@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.examples import USUAL_EXAMPLES
 from support.local_logs import NOW, create, read_all, records
 from support.transactions import ABORT, COMMIT, data
 from tiered_storage.errors import (
@@ -250,7 +251,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * USUAL_EXAMPLES, deadline=None)
 @given(steps, st.data())
 def test_a_cut_log_knows_what_one_knows_that_was_never_longer(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]], draw: st.DataObject
