@@ -308,7 +308,9 @@ def append(log: LocalLog, kind: str, producer: int, timestamp: int, leader_epoch
 
 def known(log: LocalLog) -> tuple[object, ...]:
     limits = log.log_start_offset, log.log_end_offset, log.high_watermark, log.last_stable_offset
-    aborted = log.fetch(log.log_start_offset, 1 << 20, Isolation.READ_COMMITTED).aborted
+    # A fetch ends where its segment does.
+    fetches = [log.fetch(each.base_offset, 1 << 20, Isolation.READ_COMMITTED) for each in log.segments]
+    aborted = {each for fetched in fetches for each in fetched.aborted}
     return limits, log.leader_epochs, log.producers, aborted
 
 
