@@ -35,7 +35,7 @@ from tiered_storage.kafka_log.offset_checkpoint import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from tiered_storage.remote_log.object_deletion import DeletionReport
+from tiered_storage.remote_log.marked_objects import DeletionReport
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.selection import EVERYTHING
 
@@ -167,6 +167,7 @@ def test_what_was_never_copied_needs_both_rights_to_go(tmp_path: Path, right: st
     with files.open() as remote_log:
         expire(remote_log, NOW * 2)
         retain(remote_log, NOW * 2)
+        assert_clean(remote_log)
     assert files.local_starts() == [0, 10, 20, 30]
 
 
