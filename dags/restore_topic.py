@@ -12,7 +12,7 @@ from airflow.sdk import Param, dag
 
 from tiered_storage_airflow import forms
 from tiered_storage_airflow.operators.restore import PlanRestoreOperator, RestoreOperator
-from tiered_storage_airflow.task_defaults import RETRIED
+from tiered_storage_airflow.task_defaults import BY_HAND, METADATA, READER, RETRIED
 
 WORDS = {
     "from_time": "Records from this time on: ISO 8601, or ms since 1970.",
@@ -44,16 +44,16 @@ CHOSEN = {name: f"{{{{ params.{name} }}}}" for name in ("validation", "append", 
 
 @dag(
     schedule=None,
-    catchup=False,
+    **BY_HAND,
     max_active_runs=1,
     tags=["tiered-storage", "restore"],
-    default_args={**RETRIED, **TAKEN, **CHOSEN, "settings": forms.SETTINGS},
+    default_args={**RETRIED, "pool": METADATA, **TAKEN, **CHOSEN, "settings": forms.SETTINGS},
     params=FORM,
     doc_md=__doc__,
 )
 def restore_topic() -> None:
     plan = PlanRestoreOperator(task_id="plan", dry_run=forms.DRY_RUN)
-    plan >> RestoreOperator(task_id="restore", execution_timeout=timedelta(hours=6))
+    plan >> RestoreOperator(task_id="restore", pool=READER, execution_timeout=timedelta(hours=6))
 
 
 restore_topic()

@@ -36,6 +36,7 @@ from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage.remote_log.storage import RemoteStorageManager, delete_singly
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 from tiered_storage.remote_log.store_states import ensure_may_be_leased, ensure_not_outdated
+from tiered_storage.remote_log.task_progress import OnMoved, untold
 from tiered_storage.remote_log.topic_deletion import PartitionDeletion
 
 _UNSETTLED = {SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_STARTED}
@@ -78,6 +79,8 @@ class ObjectDeletion:
     """The partitions that are to go as a whole."""
     local: Callable[[TopicIdPartition], PartitionLog | None] = lambda _: None
     """Returns the local log of a partition; None where it is not in sight."""
+    on_moved: OnMoved = untold
+    """Is told of each segment whose objects are gone."""
 
     def delete_marked(self, partitions: Iterable[TopicIdPartition]) -> DeletionReport:
         """Delete what is marked in `partitions`, also what earlier runs could not.
@@ -201,6 +204,7 @@ class ObjectDeletion:
         for outcome in self.metadata.update_remote_log_segments(steps):
             if isinstance(outcome, RemoteLogSegmentMetadata):
                 found.deleted.append(outcome)
+                self.on_moved(outcome.size, 1)
             else:
                 lost = outcome
         stuck = [segment for segment in batch if segment.segment_id.id in failed]

@@ -21,16 +21,24 @@ from tiered_storage.remote_log.local_retention import (
     plan_local_retention,
 )
 from tiered_storage.remote_log.log_directory_trim import LogDirectoryTrim
-from tiered_storage.remote_log.model import Lease, PartitionDeleteState, RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.model import (
+    Lease,
+    PartitionDeleteState,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
 from tiered_storage.remote_log.object_deletion import DeletionReport, ObjectDeletion
 from tiered_storage.remote_log.record_deletion import plan_record_deletion
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.segment_source import UnreadablePartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.store_states import ensure_may_be_leased, ensure_not_outdated, write_partition_state
+from tiered_storage.remote_log.task_progress import Amount, OnMoved, untold
 from tiered_storage.remote_log.topic_decision import decide, is_wanted
 from tiered_storage.remote_log.topic_deletion import TopicDeletionPlan, mark_topic_deleted, plan_topic_deletion
 
+_FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 _TO_GO_AS_A_WHOLE = {PartitionDeleteState.MARKED, PartitionDeleteState.STARTED}
 
 
@@ -87,8 +95,10 @@ class RemoteLogDeletions:
                 unreadable.append(Finding(name, str(error)))
         return plans, unreadable
 
-    def enforce_local_retention(self, plans: Sequence[LocalRetentionPlan]) -> LocalRetentionReport:
-        """Remove what `plans` name; see LocalRetentionEnforcement.
+    def enforce_local_retention(
+        self, plans: Sequence[LocalRetentionPlan], on_moved: OnMoved = untold
+    ) -> LocalRetentionReport:
+        """Remove what `plans` name; see LocalRetentionEnforcement, also for what `on_moved` is told.
 
         A plan may be old: nothing goes of a topic that is not enabled any more, or where the right was taken away.
         Raises DeletionRefusedError where a person stopped all deletions.
@@ -103,6 +113,7 @@ class RemoteLogDeletions:
             self._keep_lineage,
             self._replan_local_retention,
             self.parts.settings.remote_log_verify_before_trim,
+            on_moved,
         )
         return enforcement.enforce(plans)
 
@@ -203,8 +214,25 @@ class RemoteLogDeletions:
             moved = replace(state, log_start_offset=plan.new_log_start)
             write_partition_state(self.parts.storage, self.parts.leases, lease, moved, self.parts.clock())
 
-    def delete_marked(self, owner: str, selection: Selection = EVERYTHING) -> DeletionReport:
-        """Delete the objects of every marked segment; see delete_marked.
+    def marked(self, selection: Selection = EVERYTHING) -> Amount:
+        """Return how much is marked for deletion, by itself or with its whole partition."""
+        states = self.parts.segments.partition_states()
+        amount = Amount()
+        for partition, state in states.items():
+            if not selection.matches(partition.topic, partition.partition):
+                continue
+            whole = state.delete_state in _TO_GO_AS_A_WHOLE
+            amount += Amount.of(
+                segment
+                for segment in self.parts.segments.list_remote_log_segments(partition)
+                if segment.state is SegmentState.DELETE_SEGMENT_STARTED or (whole and segment.state is _FINISHED)
+            )
+        return amount
+
+    def delete_marked(
+        self, owner: str, selection: Selection = EVERYTHING, on_moved: OnMoved = untold
+    ) -> DeletionReport:
+        """Delete the objects of every marked segment; see delete_marked. `on_moved` is told of each that is gone.
 
         Raises DeletionRefusedError where a person stopped all deletions.
         """
@@ -223,6 +251,7 @@ class RemoteLogDeletions:
             self.parts.settings.deletion_batch_segments,
             going,
             lambda partition: self.parts.source.partition(partition) if self.parts.settings.log_dirs else None,
+            on_moved,
         )
         self.parts.bind_store()
         return deletion.delete_marked(each for each in sorted(states) if selection.matches(each.topic, each.partition))

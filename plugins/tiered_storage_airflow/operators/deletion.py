@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import SkipMixin, XComArg
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException
 
+from tiered_storage_airflow.operators.findings import fail_for_left
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
 from tiered_storage_airflow.run_scope import is_switched_on
 from tiered_storage_airflow.run_summary import summarize
@@ -80,7 +81,7 @@ class MarkTopicDeletedOperator(RemoteLogOperator):
         self.confirmation = confirmation
 
     def execute(self, context: Context) -> None:
-        """Mark; fail, to be tried again, for partitions that somebody else works on."""
+        """Mark; fail for partitions that could not be, to be tried again where that may help."""
         from tiered_storage.remote_log.topic_deletion import TopicDeletionPlan
 
         if self.confirmation != self.topic:
@@ -92,8 +93,7 @@ class MarkTopicDeletedOperator(RemoteLogOperator):
             [plan] = remote_log.work.read(self.plan, TopicDeletionPlan)
             marked, left = remote_log.deletions.mark_topic_deleted(plan, lease_owner(context))
         self.log.info("marked %d partitions; the next runs of expire_remote_segments delete them", len(marked))
-        if left:
-            raise AirflowException("not marked: " + "; ".join(f"{one.partition}: {one.message}" for one in left))
+        fail_for_left(left, "not marked")
 
 
 class PlanRecordDeletionOperator(RemoteLogOperator, SkipMixin):

@@ -99,12 +99,15 @@ class TrimLocalLogsOperator(RemoteLogOperator):
     def execute(self, context: Context) -> None:
         """Trim partition by partition; one that cannot be trimmed holds up no other."""
         from tiered_storage.remote_log.copy_plan import Finding
-        from tiered_storage.remote_log.local_retention import LocalRetentionPlan
+        from tiered_storage.remote_log.local_retention import LocalRetentionPlan, amount_to_look_at
+        from tiered_storage.remote_log.task_progress import TaskProgress
 
         with self.opened() as remote_log:
             plans = remote_log.work.read(self.plan, LocalRetentionPlan)
             left_alone = remote_log.work.read_if_there(left_alone_path(self.plan), Finding)
-            report = remote_log.deletions.enforce_local_retention(plans)
+            progress = TaskProgress("looked at, in both tiers,", amount_to_look_at(plans), self.log.info)
+            report = remote_log.deletions.enforce_local_retention(plans, progress)
+            progress.conclude()
             failures = [*left_alone, *report.failures]
             summarize(
                 remote_log,

@@ -41,12 +41,15 @@ class PlanRepairOperator(SelectingOperator, SkipMixin):
         """Audit and plan; what a person has to decide is told as a warning."""
         from tiered_storage.remote_log.copy_plan import CopyPlan
         from tiered_storage.remote_log.repair_plan import RepairPlan
+        from tiered_storage.remote_log.task_progress import Amount, TaskProgress
 
         only_show = is_switched_on(self.is_dry_run, "dry_run")
         deep = is_switched_on(self.deep, "deep")
         with self.opened() as remote_log:
             selection = self.selection(remote_log)
-            found = remote_log.checks.audit(selection, deep=deep)
+            progress = TaskProgress("read", remote_log.checks.to_read(selection) if deep else Amount(), self.log.info)
+            found = remote_log.checks.audit(selection, deep=deep, on_moved=progress)
+            progress.conclude()
             plan = remote_log.repairs.plan(found, selection)
             folder = f"runs/{run_folder(context)}"
             remote_log.work.write(repair_path(context), [plan], RepairPlan)

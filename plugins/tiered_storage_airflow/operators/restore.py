@@ -186,14 +186,16 @@ class RestoreOperator(_RestoringOperator):
         from tiered_storage.remote_log.restore.validation import Validation
 
         target = DirectoryTarget(Path(self.to_directory), self.as_topic or None, self.as_topic_id or None)
+        progress = self._progress(plan)
         done = remote_log.restores.to_directory(
             plan,
             target,
             validation=Validation(self.validation),
             allow_gaps=is_switched_on(self.allow_gaps, "allow_gaps"),
             workers=self.workers,
-            on_bytes=self._progress(plan),
+            on_moved=progress,
         )
+        progress.conclude()
         for each in done:
             self.log.info(
                 "restored %s/%s: offsets %d to %d",
@@ -218,13 +220,15 @@ class RestoreOperator(_RestoringOperator):
             Path(self.client_properties) if self.client_properties else None,
             append=is_switched_on(self.append, "append"),
         )
+        progress = self._progress(plan)
         report = remote_log.restores.to_cluster(
             plan,
             target,
             validation=Validation(self.validation),
             allow_gaps=is_switched_on(self.allow_gaps, "allow_gaps"),
-            on_bytes=self._progress(plan),
+            on_moved=progress,
         )
+        progress.conclude()
         for notice in report.notices:
             self.log.warning("%s", notice)
         for each in report.partitions:
@@ -246,9 +250,9 @@ class RestoreOperator(_RestoringOperator):
         return remote_log.settings.state_directory / "restores" / f"{self.as_topic or self.topic}-offset-map.jsonl"
 
     def _progress(self, plan: RestorePlan) -> Any:
-        from tiered_storage.remote_log.restore.progress import RestoreProgress
+        from tiered_storage.remote_log.task_progress import TaskProgress
 
-        return RestoreProgress(plan.size, self.log.info)
+        return TaskProgress("restored", plan.amount, self.log.info)
 
 
 def _offset(value: int | str | None, name: str) -> int | None:
