@@ -20,6 +20,7 @@ from tiered_storage.cli_session import (
     TopicsOption,
     lease_owner,
     opened,
+    say_stop,
     selected,
 )
 from tiered_storage.clock import wall_clock
@@ -111,7 +112,9 @@ def retain(
             plan_file,
             save_plan_to,
         )
-        if not dry_run:
+        if dry_run:
+            say_stop(remote_log, output)
+        else:
             report = remote_log.deletions.enforce_local_retention(
                 plans, said("looked at, in both tiers,", amount_to_look_at(plans), output)
             )
@@ -155,7 +158,9 @@ def expire(
             lambda: remote_log.deletions.plan_expiry(selection, wall_clock()), ExpiryPlan, plan_file, save_plan_to
         )
         deleted = 0
-        if not dry_run:
+        if dry_run:
+            say_stop(remote_log, output)
+        else:
             done, left = remote_log.deletions.mark_expired(plans, owner)
             report = remote_log.deletions.delete_marked(
                 owner, selection, said("deleted", remote_log.deletions.marked(selection), output)

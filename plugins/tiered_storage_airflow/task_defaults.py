@@ -9,14 +9,20 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from tiered_storage_airflow.forms import refuse_unknown_fields
+
 RETRIED: dict[str, Any] = {
     "retries": 3,
     "retry_delay": timedelta(seconds=30),
     "retry_exponential_backoff": 2.0,
     "max_retry_delay": timedelta(minutes=10),
     "execution_timeout": timedelta(minutes=30),
+    "pre_execute": refuse_unknown_fields,
 }
-"""For default_args: three more tries, each after a longer pause, of half an hour at most."""
+"""For default_args: three more tries, each after a longer pause, of half an hour at most.
+
+No task begins in a run that was given a field which the form has not.
+"""
 
 COPIER = "remote_log_copier"
 """The pool of what copies: Spark jobs that write to the store."""

@@ -14,6 +14,7 @@ import pytest
 
 from support.airflow_home import CONFIGURATION, PROJECT, AirflowHome
 from tiered_storage_airflow.embedded.settings_file import VariableSettings, read_airflow_settings
+from tiered_storage_airflow.forms import refuse_unknown_fields
 from tiered_storage_airflow.links import ReportLink
 from tiered_storage_airflow.topic_choice import TOPICS, TOPICS_VARIABLE
 
@@ -119,13 +120,18 @@ def test_every_task_ends_at_some_time_and_is_tried_again_after_longer_and_longer
 
 
 @pytest.mark.parametrize("dag_id", [path.stem for path in FILES])
-def test_instances_of_mapped_tasks_have_names_and_every_task_leads_to_the_runs_report(
+def test_instances_have_names_and_every_task_checks_the_form_and_leads_to_the_runs_report(
     airflow: AirflowHome, dag_id: str
 ) -> None:
     for task in airflow.dag(dag_id).tasks:
         if task.is_mapped:
             assert task.map_index_template, task.task_id
+        assert unmapped(task)._pre_execute_hook is refuse_unknown_fields, task.task_id
         assert any(isinstance(link, ReportLink) for link in task.operator_extra_links), task.task_id
+
+
+def unmapped(task: Any) -> Any:
+    return task.unmap({"results": {}}) if task.is_mapped else task
 
 
 def test_every_task_but_the_switch_takes_a_slot_of_a_pool_of_ours(airflow: AirflowHome) -> None:

@@ -35,8 +35,8 @@ print(json.dumps({
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder into which an installer unpacks the wheel."""
     folder = tmp_path_factory.mktemp("wheel")
-    command = [Path(sys.executable).with_name("uv"), "build", "--wheel", "--quiet", "--out-dir", folder, PROJECT]
-    command += ["--build-constraints", PROJECT / ".ci" / "build.txt"]
+    command: list[str | Path] = [Path(sys.executable).with_name("uv"), "build", "--wheel", "--quiet", PROJECT]
+    command += ["--out-dir", folder, "--build-constraints", PROJECT / ".ci" / "build.txt"]
     # What builds it is in the cache where .venv was made here; elsewhere it comes from the index.
     if subprocess.run([*command, "--offline"], capture_output=True, check=False).returncode != 0:
         subprocess.run(command, check=True)

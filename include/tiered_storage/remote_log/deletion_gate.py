@@ -68,8 +68,10 @@ class DeletionGate:
         self.ensure_allowed(partition, kind)
 
     def ensure_allowed(self, partition: TopicIdPartition, kind: DeletionKind) -> None:
-        """Raise DeletionRefusedError where nothing of `kind` may be deleted now, for planning: it changes nothing."""
-        self.ensure_running()
+        """Raise DeletionRefusedError where nothing of `kind` may be deleted, whether or not all deletions are stopped.
+
+        For planning, which changes nothing.
+        """
         why = self._why_no_right(partition, kind) or self.why_doubtful(partition, kind)
         if why is not None:
             raise DeletionRefusedError(why)

@@ -21,7 +21,7 @@ from tiered_storage.errors import (
 )
 from tiered_storage.kafka_log.checksum import crc32c
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.copy_plan import Finding
+from tiered_storage.remote_log.copy_plan import Finding, finding_of
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.lineage import trusted_lineage
@@ -209,7 +209,7 @@ class LocalRetentionEnforcement:
             try:
                 done = self._trim(plan)
             except (TieredStorageError, OSError) as error:
-                failures.append(Finding(str(plan.topic_id_partition), str(error)))
+                failures.append(finding_of(plan.topic_id_partition, error))
                 continue
             if done.segments:
                 trimmed.append(done)

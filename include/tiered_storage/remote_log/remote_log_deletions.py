@@ -59,11 +59,8 @@ class RemoteLogDeletions:
         """Return what local retention would remove at `now` (ms), and the partitions that must be left alone, and why.
 
         Only topics that are enabled, and where local deletion is allowed. `names` (such as orders-0) narrow it
-        further.
+        further. It is planned as ever while deletions are stopped: then nothing of it is done.
         """
-        stopped = self.gate.why_stopped()
-        if stopped is not None:
-            return [], [Finding("", stopped)]
         plans: list[LocalRetentionPlan] = []
         unreadable: list[Finding] = []
         for log in self.parts.source.partitions():

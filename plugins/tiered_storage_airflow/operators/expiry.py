@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import SkipMixin, XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from tiered_storage_airflow.operators.findings import fail_for_left, told
+from tiered_storage_airflow.operators.findings import fail_for, fail_for_left, tell_stop, told
 from tiered_storage_airflow.operators.local_retention import left_alone_path
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, SelectingOperator
 from tiered_storage_airflow.run_scope import is_switched_on
-from tiered_storage_airflow.run_summary import summarize
+from tiered_storage_airflow.run_summary import keep_done, summarize
 from tiered_storage_airflow.run_time import lease_owner, run_folder, run_now
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ class PlanExpiryOperator(SelectingOperator, SkipMixin):
                 never_copied_segments=sum(plan.never_copied_segments for plan in plans),
                 left_alone=len(unreadable),
             )
+            tell_stop(remote_log, self.log)
         if only_show:
-            if unreadable:
-                raise AirflowException(f"cannot expire: {told(unreadable)}")
+            fail_for(unreadable, "cannot expire")
             self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
         return path
 
@@ -95,6 +95,7 @@ class MarkDeletedOperator(RemoteLogOperator):
         """Mark all that can be. Fails, to be tried again where that may help, for partitions that nobody else tells."""
         from tiered_storage.remote_log.copy_plan import Finding, HeldFinding
         from tiered_storage.remote_log.expiry import ExpiryPlan
+        from tiered_storage.remote_log.model import TopicIdPartition
 
         with self.opened() as remote_log:
             plans = remote_log.work.read(self.plan, ExpiryPlan)
@@ -102,6 +103,8 @@ class MarkDeletedOperator(RemoteLogOperator):
             done, left = remote_log.deletions.mark_expired(plans, lease_owner(context))
             refused = [finding for finding in left if not isinstance(finding, HeldFinding)]
             remote_log.work.write(_not_marked_path(self.plan), refused, Finding)
+            keep_done(remote_log, context, "marked", done, TopicIdPartition)
+            summarize(remote_log, context, self.log, marked_partitions=len(done), not_marked=len(left))
         for finding in left:
             self.log.warning("%s is not marked: %s", finding.partition, finding.message)
         self.log.info("marked in %d partitions", len(done))
@@ -127,7 +130,8 @@ class DeleteSegmentsOperator(SelectingOperator):
 
         After that for what the plan and the marking left: that is planned anew by the next run alone.
         """
-        from tiered_storage.remote_log.copy_plan import HeldFinding
+        from tiered_storage.remote_log.copy_plan import Finding, HeldFinding
+        from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
         from tiered_storage.remote_log.task_progress import TaskProgress
 
         with self.opened() as remote_log:
@@ -136,6 +140,8 @@ class DeleteSegmentsOperator(SelectingOperator):
             report = remote_log.deletions.delete_marked(lease_owner(context), selection, progress)
             progress.conclude()
             not_expired = self._not_expired(remote_log)
+            keep_done(remote_log, context, "deleted", report.deleted, RemoteLogSegmentMetadata)
+            keep_done(remote_log, context, "not-deleted", (*report.failures, *report.left), Finding)
             failures = [*report.failures, *(each for each in report.left if not isinstance(each, HeldFinding))]
             for finding in report.left:
                 self.log.warning("%s is left to the next run: %s", finding.partition, finding.message)

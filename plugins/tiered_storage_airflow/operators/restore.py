@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
 from tiered_storage_airflow.run_scope import is_switched_on
-from tiered_storage_airflow.run_summary import summarize
+from tiered_storage_airflow.run_summary import keep_done, summarize
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -182,7 +182,7 @@ class RestoreOperator(_RestoringOperator):
     def _to_directory(self, remote_log: RemoteLogManager, plan: RestorePlan, context: Context) -> None:
         from pathlib import Path
 
-        from tiered_storage.remote_log.restore.directory import DirectoryTarget
+        from tiered_storage.remote_log.restore.directory import DirectoryTarget, RestoredDirectory
         from tiered_storage.remote_log.restore.validation import Validation
 
         target = DirectoryTarget(Path(self.to_directory), self.as_topic or None, self.as_topic_id or None)
@@ -196,6 +196,7 @@ class RestoreOperator(_RestoringOperator):
             on_moved=progress,
         )
         progress.conclude()
+        keep_done(remote_log, context, "restored", done, RestoredDirectory)
         for each in done:
             self.log.info(
                 "restored %s/%s: offsets %d to %d",
@@ -209,7 +210,7 @@ class RestoreOperator(_RestoringOperator):
     def _to_cluster(self, remote_log: RemoteLogManager, plan: RestorePlan, context: Context) -> None:
         from pathlib import Path
 
-        from tiered_storage.remote_log.restore.cluster import ClusterTarget
+        from tiered_storage.remote_log.restore.cluster import ClusterTarget, RestoredRecords
         from tiered_storage.remote_log.restore.validation import Validation
 
         offset_map = self._offset_map(remote_log)
@@ -229,6 +230,7 @@ class RestoreOperator(_RestoringOperator):
             on_moved=progress,
         )
         progress.conclude()
+        keep_done(remote_log, context, "restored", report.partitions, RestoredRecords)
         for notice in report.notices:
             self.log.warning("%s", notice)
         for each in report.partitions:
