@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tiered_storage.errors import DeletionRefusedError, LineageContradictedError, TieredStorageError
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.due_deletions import DueDeletion, due_deletions
 from tiered_storage.remote_log.expiry import ExpiryPlan
 from tiered_storage.remote_log.expiry_marking import ExpiryMarking
 from tiered_storage.remote_log.expiry_planning import ExpiryPlanner
@@ -21,24 +22,23 @@ from tiered_storage.remote_log.local_retention import (
     plan_local_retention,
 )
 from tiered_storage.remote_log.log_directory_trim import LogDirectoryTrim
+from tiered_storage.remote_log.marked_objects import DeletionReport
 from tiered_storage.remote_log.model import (
-    Lease,
     PartitionDeleteState,
+    PartitionState,
     RemoteLogSegmentMetadata,
-    SegmentState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.object_deletion import DeletionReport, ObjectDeletion
+from tiered_storage.remote_log.object_deletion import ObjectDeletion
 from tiered_storage.remote_log.record_deletion import plan_record_deletion
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.segment_source import UnreadablePartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
-from tiered_storage.remote_log.store_states import ensure_may_be_leased, ensure_not_outdated, write_partition_state
+from tiered_storage.remote_log.store_states import StoredState, write_partition_state
 from tiered_storage.remote_log.task_progress import Amount, OnMoved, untold
 from tiered_storage.remote_log.topic_decision import decide, is_wanted
 from tiered_storage.remote_log.topic_deletion import TopicDeletionPlan, mark_topic_deleted, plan_topic_deletion
 
-_FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 _TO_GO_AS_A_WHOLE = {PartitionDeleteState.MARKED, PartitionDeleteState.STARTED}
 
 
@@ -143,9 +143,9 @@ class RemoteLogDeletions:
             # Not before: a holder before us may have moved any of it.
             state = self.parts.segments.partition_state(partition)
             lineage = merged(state.lineage, plan.lineage)
-            write_partition_state(
-                self.parts.storage, self.parts.leases, lease, replace(state, lineage=lineage), self.parts.clock()
-            )
+            segments = self.parts.segments.list_remote_log_segments(partition)
+            stored = StoredState.of(replace(state, lineage=lineage), segments)
+            write_partition_state(self.parts.storage, self.parts.leases, lease, stored, self.parts.clock())
             self.parts.segments.put_lineage(partition, lineage, lease)
         finally:
             leases.release(lease)
@@ -185,14 +185,13 @@ class RemoteLogDeletions:
         marking = ExpiryMarking(
             self.parts.segments,
             self.parts.leases,
+            self.parts.storage,
             self.gate,
             self.parts.clock,
             owner,
             self.parts.settings.lease_duration_ms,
             replan=self._planner.replan,
             ensure_whole=self._ensure_whole,
-            before_leasing=self._before_leasing,
-            before_moving=self._before_moving,
         )
         return marking.mark(plans)
 
@@ -203,42 +202,39 @@ class RemoteLogDeletions:
     def _ensure_whole(self, segment: RemoteLogSegmentMetadata) -> None:
         ensure_whole(segment, self.parts.storage)
 
-    def _before_leasing(self, partition: TopicIdPartition) -> None:
-        ensure_may_be_leased(partition, self.parts.storage, self.parts.leases)
+    def due_deletions(self, selection: Selection = EVERYTHING) -> list[DueDeletion]:
+        """Return what delete_marked would find marked already; see due_deletions, while deletions are stopped too.
 
-    def _before_moving(self, plan: ExpiryPlan, lease: Lease) -> None:
-        """Let the store know where our log start moves to: it leads. Raises OutdatedMetadataError."""
-        partition = plan.topic_id_partition
-        ensure_not_outdated(partition, self.parts.storage, self.parts.segments, self.parts.leases)
-        state = self.parts.segments.partition_state(partition)
-        if plan.new_log_start > (state.log_start_offset or 0):
-            moved = replace(state, log_start_offset=plan.new_log_start)
-            write_partition_state(self.parts.storage, self.parts.leases, lease, moved, self.parts.clock())
-
-    def marked(self, selection: Selection = EVERYTHING) -> Amount:
-        """Return how much is marked for deletion, by itself or with its whole partition."""
+        Changes nothing, and asks the store nothing.
+        """
         states = self.parts.segments.partition_states()
-        amount = Amount()
-        for partition, state in states.items():
-            if not selection.matches(partition.topic, partition.partition):
-                continue
-            whole = state.delete_state in _TO_GO_AS_A_WHOLE
-            amount += Amount.of(
-                segment
-                for segment in self.parts.segments.list_remote_log_segments(partition)
-                if segment.state is SegmentState.DELETE_SEGMENT_STARTED or (whole and segment.state is _FINISHED)
-            )
-        return amount
+        return due_deletions(
+            [each for each in sorted(states) if selection.matches(each.topic, each.partition)],
+            self.parts.segments,
+            self.gate,
+            _going(states),
+            self.parts.clock() - self.parts.settings.remote_log_orphan_grace_ms,
+        )
+
+    def marked(self, selection: Selection = EVERYTHING, only: Collection[TopicIdPartition] | None = None) -> Amount:
+        """Return how much delete_marked finds to do, with the same arguments."""
+        due = [each for each in self.due_deletions(selection) if only is None or each.topic_id_partition in only]
+        return Amount(sum(each.segments + each.leftovers for each in due), sum(each.size for each in due))
 
     def delete_marked(
-        self, owner: str, selection: Selection = EVERYTHING, on_moved: OnMoved = untold
+        self,
+        owner: str,
+        selection: Selection = EVERYTHING,
+        only: Collection[TopicIdPartition] | None = None,
+        on_moved: OnMoved = untold,
     ) -> DeletionReport:
-        """Delete the objects of every marked segment; see delete_marked. `on_moved` is told of each that is gone.
+        """Delete the objects of every marked segment, in `only` those partitions where it is given; see delete_marked.
+
+        `on_moved` is told of each segment that is gone.
 
         Raises DeletionRefusedError where a person stopped all deletions.
         """
         states = self.parts.segments.partition_states()
-        going = {partition for partition, state in states.items() if state.delete_state in _TO_GO_AS_A_WHOLE}
         deletion = ObjectDeletion(
             self.parts.segments,
             self.parts.leases,
@@ -250,12 +246,16 @@ class RemoteLogDeletions:
             self.parts.settings.lease_duration_ms,
             self.parts.settings.remote_log_orphan_grace_ms,
             self.parts.settings.deletion_batch_segments,
-            going,
+            _going(states),
             self.parts.local_log,
             on_moved=on_moved,
         )
         self.parts.bind_store()
-        return deletion.delete_marked(each for each in sorted(states) if selection.matches(each.topic, each.partition))
+        return deletion.delete_marked(
+            each
+            for each in sorted(states)
+            if selection.matches(each.topic, each.partition) and (only is None or each in only)
+        )
 
     def plan_topic_deletion(self, topic: str, topic_id: str | None = None) -> TopicDeletionPlan:
         """Return what the deletion of everything remote of a topic takes; see plan_topic_deletion."""
@@ -276,3 +276,8 @@ class RemoteLogDeletions:
             lease_duration_ms=self.parts.settings.lease_duration_ms,
             clock=self.parts.clock,
         )
+
+
+def _going(states: Mapping[TopicIdPartition, PartitionState]) -> set[TopicIdPartition]:
+    """Return the partitions that are to go as a whole."""
+    return {partition for partition, state in states.items() if state.delete_state in _TO_GO_AS_A_WHOLE}

@@ -57,6 +57,12 @@ class PlanExpiryOperator(SelectingOperator, SkipMixin):
                     plan.topic_id_partition, plan.new_log_start, len(plan.segments), plan.size,
                     plan.never_copied_segments, plan.never_copied_bytes,
                 )  # fmt: skip
+            for due in remote_log.deletions.due_deletions(selection):
+                self.log.info(
+                    "marked before, and due: %s: %d segments, %d left by copies, %d bytes%s",
+                    due.topic_id_partition, due.segments, due.leftovers, due.size,
+                    "; the partition goes as a whole" if due.as_a_whole else "",
+                )  # fmt: skip
             for finding in unreadable:
                 self.log.warning("nothing of %s expires for now: %s", finding.partition, finding.message)
             summarize(
@@ -137,7 +143,7 @@ class DeleteSegmentsOperator(SelectingOperator):
         with self.opened() as remote_log:
             selection = self.selection(remote_log)
             progress = TaskProgress("deleted", remote_log.deletions.marked(selection), self.log.info)
-            report = remote_log.deletions.delete_marked(lease_owner(context), selection, progress)
+            report = remote_log.deletions.delete_marked(lease_owner(context), selection, on_moved=progress)
             progress.conclude()
             not_expired = self._not_expired(remote_log)
             keep_done(remote_log, context, "deleted", report.deleted, RemoteLogSegmentMetadata)
