@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
 from tiered_storage_airflow.run_scope import is_switched_on
+from tiered_storage_airflow.run_summary import summarize
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -40,6 +41,14 @@ class StopDeletionsOperator(RemoteLogOperator):
                 remote_log.safety.lift(by)
             else:
                 remote_log.safety.stop(self.reason, by)
+            summarize(
+                remote_log,
+                context,
+                self.log,
+                deletions="allowed again, where their topics allow them" if lift else "stopped",
+                by=by,
+                reason=self.reason or "none given",
+            )
         if lift:
             self.log.info("deletions are allowed again, where their topics allow them")
         else:
