@@ -9,7 +9,7 @@ objection.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -63,9 +63,20 @@ class DeletionGate:
 
     def ensure(self, partition: TopicIdPartition, kind: DeletionKind) -> None:
         """Raise DeletionRefusedError where nothing of `kind` may be deleted now, and StoreMismatchError."""
+        for refused in self.refusals([partition], kind).values():
+            raise refused
+
+    def refusals(
+        self, partitions: Iterable[TopicIdPartition], kind: DeletionKind
+    ) -> dict[TopicIdPartition, DeletionRefusedError]:
+        """Return those of `partitions` where nothing of `kind` may be deleted now, and why.
+
+        Raises what holds for all: DeletionRefusedError where a person stopped all deletions, and StoreMismatchError.
+        """
         self.ensure_running()
         self.bind_store()
-        self.ensure_allowed(partition, kind)
+        asked = ((each, self._why_no_right(each, kind) or self.why_doubtful(each, kind)) for each in partitions)
+        return {each: DeletionRefusedError(why) for each, why in asked if why is not None}
 
     def ensure_allowed(self, partition: TopicIdPartition, kind: DeletionKind) -> None:
         """Raise DeletionRefusedError where nothing of `kind` may be deleted now, for planning: it changes nothing."""

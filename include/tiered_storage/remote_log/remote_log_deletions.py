@@ -21,13 +21,14 @@ from tiered_storage.remote_log.local_retention import (
     plan_local_retention,
 )
 from tiered_storage.remote_log.log_directory_trim import LogDirectoryTrim
-from tiered_storage.remote_log.model import Lease, PartitionDeleteState, RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.object_deletion import DeletionReport, ObjectDeletion
+from tiered_storage.remote_log.marked_objects import DeletionReport
+from tiered_storage.remote_log.model import PartitionDeleteState, RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.object_deletion import ObjectDeletion
 from tiered_storage.remote_log.record_deletion import plan_record_deletion
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.segment_source import UnreadablePartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
-from tiered_storage.remote_log.store_states import ensure_may_be_leased, ensure_not_outdated, write_partition_state
+from tiered_storage.remote_log.store_states import StoredState, write_partition_state
 from tiered_storage.remote_log.topic_decision import decide, is_wanted
 from tiered_storage.remote_log.topic_deletion import TopicDeletionPlan, mark_topic_deleted, plan_topic_deletion
 
@@ -135,9 +136,9 @@ class RemoteLogDeletions:
             # Not before: a holder before us may have moved any of it.
             state = self.parts.segments.partition_state(partition)
             lineage = merged(state.lineage, plan.lineage)
-            write_partition_state(
-                self.parts.storage, self.parts.leases, lease, replace(state, lineage=lineage), self.parts.clock()
-            )
+            segments = self.parts.segments.list_remote_log_segments(partition)
+            stored = StoredState.of(replace(state, lineage=lineage), segments)
+            write_partition_state(self.parts.storage, self.parts.leases, lease, stored, self.parts.clock())
             self.parts.segments.put_lineage(partition, lineage, lease)
         finally:
             leases.release(lease)
@@ -177,14 +178,13 @@ class RemoteLogDeletions:
         marking = ExpiryMarking(
             self.parts.segments,
             self.parts.leases,
+            self.parts.storage,
             self.gate,
             self.parts.clock,
             owner,
             self.parts.settings.lease_duration_ms,
             replan=self._planner.replan,
             ensure_whole=self._ensure_whole,
-            before_leasing=self._before_leasing,
-            before_moving=self._before_moving,
         )
         return marking.mark(plans)
 
@@ -194,18 +194,6 @@ class RemoteLogDeletions:
 
     def _ensure_whole(self, segment: RemoteLogSegmentMetadata) -> None:
         ensure_whole(segment, self.parts.storage)
-
-    def _before_leasing(self, partition: TopicIdPartition) -> None:
-        ensure_may_be_leased(partition, self.parts.storage, self.parts.leases)
-
-    def _before_moving(self, plan: ExpiryPlan, lease: Lease) -> None:
-        """Let the store know where our log start moves to: it leads. Raises OutdatedMetadataError."""
-        partition = plan.topic_id_partition
-        ensure_not_outdated(partition, self.parts.storage, self.parts.segments, self.parts.leases)
-        state = self.parts.segments.partition_state(partition)
-        if plan.new_log_start > (state.log_start_offset or 0):
-            moved = replace(state, log_start_offset=plan.new_log_start)
-            write_partition_state(self.parts.storage, self.parts.leases, lease, moved, self.parts.clock())
 
     def delete_marked(self, owner: str, selection: Selection = EVERYTHING) -> DeletionReport:
         """Delete the objects of every marked segment; see delete_marked.
