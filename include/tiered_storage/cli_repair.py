@@ -87,8 +87,10 @@ def rebuild_metadata(
     output.rows(
         title, ("partitions", "segments", "bytes", "marked", "unfinished", "unreadable"), [row],
         file=str(path), troubles=[asdict(trouble) for trouble in report.unreadable],
+        notices=[asdict(notice) for notice in report.notices],
     )  # fmt: skip
     output.findings("error", report.unreadable)
+    output.findings("note", report.notices)
     if not dry_run:
         output.say("note: what deletes was forbidden for every topic; 'tiered-storage topics' shows and changes it")
     if report.unreadable:
@@ -105,6 +107,8 @@ def _copy(
 
 
 def _planned(plan: RepairPlan) -> Iterator[tuple[str, str, str]]:
+    for partition in plan.documents:
+        yield "write again", str(partition), "the store's document of it"
     for planned in plan.copies.segments:
         what = f"offsets {planned.base_offset} to {planned.end_offset} from {planned.log_path}"
         yield "copy anew", str(planned.topic_id_partition), what
@@ -119,6 +123,8 @@ def _planned(plan: RepairPlan) -> Iterator[tuple[str, str, str]]:
 
 
 def _done(done: RepairReport) -> Iterator[tuple[str, str, str]]:
+    for partition in done.documents:
+        yield "written again", str(partition), "the store's document of it"
     for segment in done.copied:
         what = f"offsets {segment.start_offset} to {segment.end_offset} as {segment.segment_id.id}"
         yield "copied anew", str(segment.topic_id_partition), what
@@ -146,6 +152,7 @@ def _show(
     )  # fmt: skip
     output.findings("left to you", plan.advice)
     output.findings("error", done.failures if done else ())
+    output.findings("note", done.notices if done else ())
     if done and audited.anomalies:
         output.say(f"{audited.anomaly_count} anomalies are left; 'tiered-storage audit' names them")
     if troubles or (done and audited.anomalies):

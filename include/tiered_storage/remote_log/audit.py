@@ -1,8 +1,9 @@
 """The audit: holds the store against the metadata and changes nothing of either.
 
-Quick: every object that the metadata refer to is there with its size, nothing else is, and no offset is missing or held
-twice. Deep: every byte is read back and checked besides; see deep_audit.py. Copies and deletions under way are no
-anomalies: whatever looks wrong is looked at once more. Of the store no more than one partition is held in memory.
+Quick: every object that the metadata refer to is there with its size, nothing else is, no offset is missing or held
+twice, and each partition's document says what the metadata say. Deep: every byte is read back and checked besides; see
+deep_audit.py. Copies and deletions under way are no anomalies: whatever looks wrong is looked at once more. Of the
+store no more than one partition is held in memory.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFound
 from tiered_storage.remote_log.audit_offsets import LocalLogs, offset_anomalies, partial_overlaps, reaches_too_far
 from tiered_storage.remote_log.audit_report import Anomaly, AnomalyKind, AuditReport, AuditTally, kind_of
 from tiered_storage.remote_log.coverage import finished
-from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
+from tiered_storage.remote_log.document_audit import DocumentAudit
+from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.storage.object_names import (
@@ -35,6 +37,7 @@ DeepCheck = Callable[[RemoteLogSegmentMetadata], Sequence[Anomaly]]
 
 def audit_remote_log(
     metadata: RemoteLogMetadataManager,
+    leases: Leases,
     storage: ObjectRemoteStorageManager,
     selection: Selection,
     clock: Clock,
@@ -49,7 +52,8 @@ def audit_remote_log(
     to meet. Raises what store and metadata raise as a whole.
     """
     now = clock()
-    audit = _Audit(metadata, storage, now - grace_ms, local_logs, deep, AuditTally.begun_at(now))
+    documents = DocumentAudit(metadata, leases, storage.partition_documents, now - grace_ms)
+    audit = _Audit(metadata, storage, documents, now - grace_ms, local_logs, deep, AuditTally.begun_at(now))
     audit.tally.notices.extend(local_logs.notices if local_logs else ())
     # The store first: whatever is seen there had its metadata written before it.
     for partition, listed in groupby(storage.list_objects(), lambda found: parse_partition_folder(found.name)):
@@ -69,6 +73,7 @@ class _Audit:
 
     metadata: RemoteLogMetadataManager
     storage: ObjectRemoteStorageManager
+    documents: DocumentAudit
     young_from: int
     local_logs: LocalLogs | None
     deep: DeepCheck | None
@@ -85,6 +90,7 @@ class _Audit:
             self.seen.add(partition)
             self.tally.looked_at(partition)
             self._notice_unfinished(partition, segments, listed)
+            self._look_at_document(partition, listed)
             known = finished(segments)
             self.tally.segments += len(known)
             self.tally.size += sum(segment.size for segment in known)
@@ -105,6 +111,11 @@ class _Audit:
                 f"{partition}: {waiting} copies that nobody finished are whole in the store: 'tiered-storage repair "
                 "--dry-run' says which of them nothing else holds, and without --dry-run it finishes those"
             )
+
+    def _look_at_document(self, partition: TopicIdPartition, listed: Mapping[str, ListedObject]) -> None:
+        names = [found.document for found in listed.values() if found.document is not None]
+        wrong = self.documents.look_at(partition, names)
+        self.tally.add(() if wrong is None else (wrong,))
 
     def look_at_foreign(self, listed: Iterable[ListedObject]) -> None:
         """Name objects that are in no partition's folder."""

@@ -26,6 +26,10 @@ class AnomalyKind(StrEnum):
     WRONG_CHECKSUM = "wrong checksum"
 
 
+DAMAGES = frozenset({AnomalyKind.MISSING_OBJECT, AnomalyKind.WRONG_SIZE, AnomalyKind.WRONG_CHECKSUM})
+"""Objects that are not all that was sent."""
+
+
 @dataclass(frozen=True, slots=True)
 class Anomaly:
     """One thing that is wrong: with which object, segment or partition, and how.
@@ -42,6 +46,11 @@ class Anomaly:
     segment_id: str | None = None
     is_leftover: bool = False
     offsets: tuple[int, int] | None = None
+
+    @property
+    def is_of_a_document(self) -> bool:
+        """Whether it is the document of `partition` that is missing, broken, or says other things than the metadata."""
+        return self.kind in DAMAGES and self.partition is not None and self.segment_id is None
 
     @property
     def is_a_doubt(self) -> bool:

@@ -254,14 +254,21 @@ def ensure_present(segment: RemoteLogSegmentMetadata, storage: RemoteStorageMana
         raise RemoteObjectCorruptError(f"{segment.segment_id}: the store shows fewer than its {segment.size} bytes")
 
 
-def ensure_whole(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> None:
-    """Raise RemoteObjectNotFoundError or RemoteObjectCorruptError unless every byte of `segment` comes back right."""
+def ensure_whole(
+    segment: RemoteLogSegmentMetadata,
+    storage: RemoteStorageManager,
+    on_bytes: Callable[[int], object] = lambda _: None,
+) -> None:
+    """Raise RemoteObjectNotFoundError or RemoteObjectCorruptError unless every byte of `segment` comes back right.
+
+    `on_bytes` is called with the size of each piece of data.
+    """
     if isinstance(storage, ObjectRemoteStorageManager):
-        storage.verify(segment)
+        storage.verify(segment, on_bytes)
         return
     storage.fetch_index(segment, IndexKind.MANIFEST)
-    for _ in storage.fetch_log_segment(segment):
-        pass
+    for piece in storage.fetch_log_segment(segment):
+        on_bytes(len(piece))
 
 
 def ensure_same_bytes(

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Self, TypeAlias, TypeVar
 
-from tiered_storage.errors import LeaseLostError, OutdatedMetadataError, RemoteStorageError
+from tiered_storage.errors import LeaseLostError, OutdatedMetadataError, RemoteObjectCorruptError, RemoteStorageError
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
     Lease,
@@ -91,19 +91,28 @@ def write_partition_state(
 ) -> None:
     """Let the store know `stored` of the lease's partition, at `now` (ms), unless it does already.
 
-    To be called before the metadata's log start, marks or deletion move to what it says. Raises what the store raises,
-    and where a later lease wrote there, LeaseLostError, or OutdatedMetadataError where `leases` never gave that one.
+    To be called before the metadata's log start, marks or deletion move to what it says. A broken document is written
+    anew: the metadata have all of it. Raises what the store raises, and where a later lease wrote there, LeaseLostError,
+    or OutdatedMetadataError where `leases` never gave that one.
     """
     documents = documents_of(storage)
     if documents is None:
         return
     partition = lease.topic_id_partition
-    known = documents.read(partition)
-    if known is not None and known.fencing_number > lease.fencing_number:
+    number = documents.newest_number(partition)
+    if number is not None and number > lease.fencing_number:
         leases.check(lease)
-        raise outdated(partition, known.fencing_number, lease.fencing_number)
+        raise outdated(partition, number, lease.fencing_number)
+    known = None if number is None else _understood(partition, number, documents)
     if known is None or (known.state, known.marked) != (stored.state, stored.marked):
         documents.write(PartitionDocument(partition, lease.fencing_number, stored.state, now, stored.marked))
+
+
+def _understood(partition: TopicIdPartition, number: int, documents: PartitionDocuments) -> PartitionDocument | None:
+    try:
+        return documents.read_numbered(partition, number)
+    except RemoteObjectCorruptError:
+        return None
 
 
 def write_partition_states(

@@ -108,10 +108,16 @@ class UnfinishedCopies:
         return sorted(ours, key=lambda one: _place(one.finished))
 
     def _state(self, partition: TopicIdPartition) -> PartitionState:
-        """Return what metadata and store together keep of the partition: the store leads where a writer was killed."""
+        """Return what metadata and store together keep of the partition: the store leads where a writer was killed.
+
+        A broken document leads nowhere; a repair has written it anew before anything is finished.
+        """
         known = self.metadata.partition_state(partition)
         documents = documents_of(self.storage)
-        document = None if documents is None else documents.read(partition)
+        try:
+            document = None if documents is None else documents.read(partition)
+        except RemoteObjectCorruptError:
+            document = None
         if document is None:
             return known
         starts = [each for each in (known.log_start_offset, document.state.log_start_offset) if each is not None]

@@ -106,13 +106,19 @@ class PartitionDocuments:
 
     def newest_number(self, partition: TopicIdPartition) -> int | None:
         """Return the highest fencing number that a document of `partition` has; None where there is none."""
-        return max((name.fencing_number for name in self._names(partition) if not name.temporary), default=None)
+        return next(iter(self.numbers(partition)), None)
+
+    def numbers(self, partition: TopicIdPartition) -> list[int]:
+        """Return the fencing numbers of all documents of `partition`, the highest first: most often there is one."""
+        return sorted((name.fencing_number for name in self._names(partition) if not name.temporary), reverse=True)
 
     def read(self, partition: TopicIdPartition) -> PartitionDocument | None:
         """Return the document of the highest number; None where there is none. Raises RemoteObjectCorruptError."""
         number = self.newest_number(partition)
-        if number is None:
-            return None
+        return None if number is None else self.read_numbered(partition, number)
+
+    def read_numbered(self, partition: TopicIdPartition, number: int) -> PartitionDocument:
+        """Return the document of lease `number`. Raises RemoteObjectNotFoundError, and as `read`."""
         name = PartitionDocumentName(partition, number).name
         source = f"{self.client.root}/{name}"
         size = min(self.client.size(name), MAX_DOCUMENT_BYTES + 1)

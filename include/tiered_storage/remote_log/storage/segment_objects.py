@@ -186,9 +186,10 @@ class ObjectRemoteStorageManager:
         manifest.check_against(metadata, self._source(names.indexes))
         return contents
 
-    def verify(self, metadata: RemoteLogSegmentMetadata) -> None:
+    def verify(self, metadata: RemoteLogSegmentMetadata, on_bytes: Callable[[int], object] = lambda _: None) -> None:
         """Read all that belongs to the segment and check every byte: marker, bundle, each index, manifest and data.
 
+        `on_bytes` is called with the size of each piece of data.
         Raises RemoteObjectNotFoundError or RemoteObjectCorruptError for the first thing that is wrong.
         """
         self.fetch_bundle(metadata)
@@ -196,8 +197,8 @@ class ObjectRemoteStorageManager:
         size = self._client.size(name)
         if size != metadata.size:
             raise RemoteObjectCorruptError(f"{self._source(name)}: has {size} bytes, {metadata.size} were sent")
-        for _ in self.fetch_log_segment(metadata):
-            pass
+        for piece in self.fetch_log_segment(metadata):
+            on_bytes(len(piece))
 
     def read_metadata(self, name: SegmentObjectName) -> RemoteLogSegmentMetadata:
         """Return the metadata of a finished segment from the store alone, to which the object `name` belongs.
