@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tiered_storage.errors import DeletionRefusedError, LineageContradictedError, TieredStorageError
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.due_deletions import DueDeletion, due_deletions
 from tiered_storage.remote_log.expiry import ExpiryPlan
 from tiered_storage.remote_log.expiry_marking import ExpiryMarking
 from tiered_storage.remote_log.expiry_planning import ExpiryPlanner
@@ -22,7 +23,12 @@ from tiered_storage.remote_log.local_retention import (
 )
 from tiered_storage.remote_log.log_directory_trim import LogDirectoryTrim
 from tiered_storage.remote_log.marked_objects import DeletionReport
-from tiered_storage.remote_log.model import PartitionDeleteState, RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.model import (
+    PartitionDeleteState,
+    PartitionState,
+    RemoteLogSegmentMetadata,
+    TopicIdPartition,
+)
 from tiered_storage.remote_log.object_deletion import ObjectDeletion
 from tiered_storage.remote_log.record_deletion import plan_record_deletion
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
@@ -195,13 +201,30 @@ class RemoteLogDeletions:
     def _ensure_whole(self, segment: RemoteLogSegmentMetadata) -> None:
         ensure_whole(segment, self.parts.storage)
 
-    def delete_marked(self, owner: str, selection: Selection = EVERYTHING) -> DeletionReport:
-        """Delete the objects of every marked segment; see delete_marked.
+    def due_deletions(self, selection: Selection = EVERYTHING) -> list[DueDeletion]:
+        """Return what delete_marked would find marked already; see due_deletions. Nothing while deletions are stopped.
+
+        Changes nothing, and asks the store nothing.
+        """
+        if self.gate.why_stopped() is not None:
+            return []
+        states = self.parts.segments.partition_states()
+        return due_deletions(
+            [each for each in sorted(states) if selection.matches(each.topic, each.partition)],
+            self.parts.segments,
+            self.gate,
+            _going(states),
+            self.parts.clock() - self.parts.settings.remote_log_orphan_grace_ms,
+        )
+
+    def delete_marked(
+        self, owner: str, selection: Selection = EVERYTHING, only: Collection[TopicIdPartition] | None = None
+    ) -> DeletionReport:
+        """Delete the objects of every marked segment, in `only` those partitions where it is given; see delete_marked.
 
         Raises DeletionRefusedError where a person stopped all deletions.
         """
         states = self.parts.segments.partition_states()
-        going = {partition for partition, state in states.items() if state.delete_state in _TO_GO_AS_A_WHOLE}
         deletion = ObjectDeletion(
             self.parts.segments,
             self.parts.leases,
@@ -213,11 +236,15 @@ class RemoteLogDeletions:
             self.parts.settings.lease_duration_ms,
             self.parts.settings.remote_log_orphan_grace_ms,
             self.parts.settings.deletion_batch_segments,
-            going,
+            _going(states),
             self.parts.local_log,
         )
         self.parts.bind_store()
-        return deletion.delete_marked(each for each in sorted(states) if selection.matches(each.topic, each.partition))
+        return deletion.delete_marked(
+            each
+            for each in sorted(states)
+            if selection.matches(each.topic, each.partition) and (only is None or each in only)
+        )
 
     def plan_topic_deletion(self, topic: str, topic_id: str | None = None) -> TopicDeletionPlan:
         """Return what the deletion of everything remote of a topic takes; see plan_topic_deletion."""
@@ -238,3 +265,8 @@ class RemoteLogDeletions:
             lease_duration_ms=self.parts.settings.lease_duration_ms,
             clock=self.parts.clock,
         )
+
+
+def _going(states: Mapping[TopicIdPartition, PartitionState]) -> set[TopicIdPartition]:
+    """Return the partitions that are to go as a whole."""
+    return {partition for partition, state in states.items() if state.delete_state in _TO_GO_AS_A_WHOLE}

@@ -92,7 +92,7 @@ def write_partition_state(
     """Let the store know `stored` of the lease's partition, at `now` (ms), unless it does already.
 
     To be called before the metadata's log start, marks or deletion move to what it says. A broken document is written
-    anew: the metadata have all of it. Raises what the store raises, and where a later lease wrote there, LeaseLostError,
+    anew: the metadata have all of it. Raises what the store raises, and where a later lease wrote, LeaseLostError,
     or OutdatedMetadataError where `leases` never gave that one.
     """
     documents = documents_of(storage)
