@@ -111,7 +111,7 @@ def move_leader(files: RemoteLogFiles) -> None:
     rewritten(files, moved)
 
 
-BREAKAGES = {
+BREAKAGES: dict[Callable[[RemoteLogFiles], None], AnomalyKind] = {
     remove: AnomalyKind.MISSING_OBJECT,
     flip: AnomalyKind.WRONG_CHECKSUM,
     empty: AnomalyKind.WRONG_CHECKSUM,

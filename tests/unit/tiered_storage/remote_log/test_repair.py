@@ -225,7 +225,7 @@ def test_while_deletions_are_stopped_damaged_segments_are_copied_anew_and_none_e
         states = {segment.segment_id: segment.state for segment in segments_of(remote_log)}
         assert states[damaged.segment_id] is SegmentState.COPY_SEGMENT_FINISHED
 
-        remote_log.safety.lift()
+        remote_log.safety.lift("somebody")
         assert [segment.segment_id for segment in repaired(remote_log).retired] == [damaged.segment_id]
         assert kinds(remote_log) == []
 
