@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError
+from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError, RemoteObjectNotFoundError
 from tiered_storage.remote_log.audit_offsets import LocalLogs, offset_anomalies, partial_overlaps, reaches_too_far
 from tiered_storage.remote_log.audit_report import Anomaly, AnomalyKind, AuditReport, AuditTally, kind_of
 from tiered_storage.remote_log.coverage import finished
@@ -21,6 +21,7 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPar
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.storage.object_names import STORE_IDENTITY, parse_partition_folder, partition_folder
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
+from tiered_storage.remote_log.store_states import ensure_understood
 
 DeepCheck = Callable[[RemoteLogSegmentMetadata], Sequence[Anomaly]]
 """Reads a finished segment back, whose objects have their sizes, and returns what is wrong with it."""
@@ -72,6 +73,7 @@ class _Audit:
         """Audit one partition, of whose objects `listed` are all that were there."""
         segments = list(self.metadata.list_remote_log_segments(partition))
         suspicious = self._unreferenced(listed, segments)
+        self._look_at_document(partition, listed)
         self.tally.objects += sum(found.document is None for found in listed.values())
         # A folder can be listed in two parts where a topic's name changed: then its segments were looked at already.
         if partition not in self.seen:
@@ -83,6 +85,13 @@ class _Audit:
             self.tally.add(self._segment_anomalies(partition, known, listed))
             self.tally.add(self._offset_anomalies(partition, segments))
         self.tally.add(self._unreferenced_anomalies(partition, suspicious))
+
+    def _look_at_document(self, partition: TopicIdPartition, listed: Mapping[str, ListedObject]) -> None:
+        documents = [found.document for found in listed.values() if found.document is not None]
+        try:
+            ensure_understood(partition, documents, self.storage.partition_documents)
+        except (LaterVersionError, RemoteObjectCorruptError) as error:
+            self.tally.could_not_read_document(partition, str(error))
 
     def look_at_foreign(self, listed: Iterable[ListedObject]) -> None:
         """Name objects that are in no partition's folder."""
@@ -102,21 +111,43 @@ class _Audit:
         segments: Sequence[RemoteLogSegmentMetadata],
         listed: Mapping[str, ListedObject],
     ) -> Iterator[Anomaly]:
-        wrong = [segment for segment in segments if any(self._object_anomalies(segment, listed))]
+        wrong = [segment for segment in segments if self._seems_wrong(segment, listed)]
         # Once more: a copy may have ended after the listing was made, or a deletion.
         now = {found.name: found for found in self._list(partition)} if wrong else {}
-        found = [(segment, tuple(self._object_anomalies(segment, now))) for segment in wrong]
+        found = [(segment, self._judged(segment, lambda one: self._object_anomalies(one, now))) for segment in wrong]
         if self.deep is not None:
             seen_wrong = {segment.segment_id for segment in wrong}
             sound = [segment for segment in segments if segment.segment_id not in seen_wrong]
             sound += [segment for segment, anomalies in found if not anomalies]
-            found += [(segment, tuple(self.deep(segment))) for segment in sound]
+            found += [(segment, self._judged(segment, self.deep)) for segment in sound]
         if not any(anomalies for _, anomalies in found):
             return
         still_there = {segment.segment_id for segment in finished(self.metadata.list_remote_log_segments(partition))}
         for segment, anomalies in sorted(found, key=lambda each: each[0].start_offset):
             if segment.segment_id in still_there:
                 yield from anomalies
+
+    def _seems_wrong(self, segment: RemoteLogSegmentMetadata, listed: Mapping[str, ListedObject]) -> bool:
+        try:
+            return any(self._object_anomalies(segment, listed))
+        except LaterVersionError:
+            return True
+
+    def _judged(
+        self, segment: RemoteLogSegmentMetadata, look: Callable[[RemoteLogSegmentMetadata], Iterable[Anomaly]]
+    ) -> tuple[Anomaly, ...]:
+        """Return what `look` finds wrong; of what a later release wrote nobody can say, so that is told instead."""
+        try:
+            anomalies = tuple(look(segment))
+            if not anomalies:
+                return ()
+            later = self.storage.later_version(segment)
+        except LaterVersionError as error:
+            later, anomalies = error, ()
+        if later is None:
+            return anomalies
+        self.tally.could_not_read(segment, str(later), is_lasting=True)
+        return ()
 
     def _object_anomalies(
         self, segment: RemoteLogSegmentMetadata, listed: Mapping[str, ListedObject]

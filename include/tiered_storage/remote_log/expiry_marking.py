@@ -30,7 +30,8 @@ class ExpiryMarking:
 
     `replan` plans a partition anew for the same reason and time: None where nothing is due any more. `ensure_whole`
     raises unless the store still has every byte of a segment. `before_leasing` is called before the lease is taken,
-    `before_moving` under it, before anything changes. What one of them raises leaves the partition as it is.
+    with all that may be marked under it; `before_moving` under it, before anything changes. What one of them raises
+    leaves the partition as it is.
     """
 
     metadata: RemoteLogMetadataManager
@@ -41,7 +42,7 @@ class ExpiryMarking:
     lease_duration_ms: int
     replan: Callable[[ExpiryPlan], ExpiryPlan | None]
     ensure_whole: Callable[[RemoteLogSegmentMetadata], None]
-    before_leasing: Callable[[TopicIdPartition], None]
+    before_leasing: Callable[[ExpiryPlan], None]
     before_moving: Callable[[ExpiryPlan, Lease], None]
 
     def mark(self, plans: Iterable[ExpiryPlan]) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
@@ -63,7 +64,7 @@ class ExpiryMarking:
 
     def _mark(self, plan: ExpiryPlan) -> bool:
         partition = plan.topic_id_partition
-        self.before_leasing(partition)
+        self.before_leasing(plan)
         lease = self.leases.acquire(partition, self.owner, self.lease_duration_ms)
         try:
             self.gate.ensure(partition, DeletionKind.REMOTE)

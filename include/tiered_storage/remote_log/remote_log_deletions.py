@@ -12,6 +12,7 @@ from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.expiry import ExpiryPlan
 from tiered_storage.remote_log.expiry_marking import ExpiryMarking
 from tiered_storage.remote_log.expiry_planning import ExpiryPlanner
+from tiered_storage.remote_log.later_versions import ensure_known_versions
 from tiered_storage.remote_log.lineage import merged
 from tiered_storage.remote_log.local_retention import (
     LocalRetentionEnforcement,
@@ -191,8 +192,10 @@ class RemoteLogDeletions:
     def _ensure_whole(self, segment: RemoteLogSegmentMetadata) -> None:
         ensure_whole(segment, self.parts.storage)
 
-    def _before_leasing(self, partition: TopicIdPartition) -> None:
-        ensure_may_be_leased(partition, self.parts.storage, self.parts.leases)
+    def _before_leasing(self, plan: ExpiryPlan) -> None:
+        ensure_may_be_leased(plan.topic_id_partition, self.parts.storage, self.parts.leases)
+        # Not under the lease: of many segments it takes a while.
+        ensure_known_versions((*plan.segments, *plan.superseded), self.parts.storage)
 
     def _before_moving(self, plan: ExpiryPlan, lease: Lease) -> None:
         """Let the store know where our log start moves to: it leads. Raises OutdatedMetadataError."""

@@ -12,11 +12,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias, TypeVar
 
-from tiered_storage.errors import LeaseLostError, OutdatedMetadataError, RemoteStorageError
+from tiered_storage.errors import (
+    LaterVersionError,
+    LeaseLostError,
+    OutdatedMetadataError,
+    RemoteObjectNotFoundError,
+    RemoteStorageError,
+)
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import Lease, PartitionState, TopicIdPartition
 from tiered_storage.remote_log.storage import RemoteStorageManager
-from tiered_storage.remote_log.storage.object_names import partition_folder
+from tiered_storage.remote_log.storage.object_names import PartitionDocumentName, partition_folder
 from tiered_storage.remote_log.storage.partition_document import PartitionDocument, PartitionDocuments
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 
@@ -58,11 +64,16 @@ def write_partition_state(
 def write_partition_states(
     storage: RemoteStorageManager, leases: Leases, states: Sequence[tuple[Lease, PartitionState]], now: int
 ) -> Refusals:
-    """Do the same for many, some at once; return what went wrong, by partition."""
+    """Do the same for many that are copied, some at once; return what went wrong, by partition.
+
+    A document of a later release stays as it is, and copying goes on: what it tells, nothing of ours takes away.
+    """
 
     def write(item: tuple[Lease, PartitionState]) -> Refusal | None:
         try:
             write_partition_state(storage, leases, *item, now)
+        except LaterVersionError:
+            return None
         except (RemoteStorageError, OutdatedMetadataError, LeaseLostError) as error:
             return error
         return None
@@ -116,7 +127,8 @@ def ensure_not_outdated(
     """List the partition's folder once, and return what is there; nothing for a user's own RemoteStorageManager.
 
     Raises OutdatedMetadataError where an object is of a segment that the metadata never knew, or a document of a lease
-    that they never gave, and what the store raises. For whatever removes something.
+    that they never gave; LaterVersionError or RemoteObjectCorruptError for a document that cannot be understood; and
+    what the store raises. For whatever removes something.
     """
     if not isinstance(storage, ObjectRemoteStorageManager):
         return []
@@ -129,11 +141,27 @@ def ensure_not_outdated(
             f"{partition}: the store has objects of {len(unknown)} segments that the metadata never knew, such as "
             f"{min(unknown)}: {_WHAT_TO_DO}"
         )
-    number = max((found.document.fencing_number for found in listed if found.document is not None), default=0)
+    documents = [found.document for found in listed if found.document is not None]
+    number = max((document.fencing_number for document in documents), default=0)
     given = leases.fencing_number(partition)
     if number > given:
         raise outdated(partition, number, given)
+    ensure_understood(partition, documents, storage.partition_documents)
     return listed
+
+
+def ensure_understood(
+    partition: TopicIdPartition, listed: Sequence[PartitionDocumentName], documents: PartitionDocuments
+) -> None:
+    """Raise LaterVersionError or RemoteObjectCorruptError where the newest document cannot be understood."""
+    number = max((name.fencing_number for name in listed if not name.temporary), default=None)
+    if number is None:
+        return
+    try:
+        documents.read_numbered(partition, number)
+    except RemoteObjectNotFoundError:
+        # A holder after that one has written its own since.
+        documents.read(partition)
 
 
 def outdated(partition: TopicIdPartition, number: int, given: int) -> OutdatedMetadataError:

@@ -50,7 +50,7 @@ class PartitionDocument:
 
     @classmethod
     def parse(cls, raw: bytes, source: str) -> Self:
-        """Read a document. Raises RemoteObjectCorruptError for one that is broken, or of a later version."""
+        """Read a document. Raises RemoteObjectCorruptError for one that is broken, and LaterVersionError."""
         document = JsonDocument(raw, source, FORMAT_VERSION)
         number = document.integer("partition", maximum=_MAX_INT32)
         key = TopicIdPartition(document.text("cluster_id"), document.text("topic_id"), number, document.text("topic"))
@@ -94,10 +94,17 @@ class PartitionDocuments:
         return max((name.fencing_number for name in self._names(partition) if not name.temporary), default=None)
 
     def read(self, partition: TopicIdPartition) -> PartitionDocument | None:
-        """Return the document of the highest number; None where there is none. Raises RemoteObjectCorruptError."""
+        """Return the document of the highest number; None where there is none.
+
+        Raises RemoteObjectCorruptError and LaterVersionError.
+        """
         number = self.newest_number(partition)
         if number is None:
             return None
+        return self.read_numbered(partition, number)
+
+    def read_numbered(self, partition: TopicIdPartition, number: int) -> PartitionDocument:
+        """Return the document of lease `number`. Raises RemoteObjectNotFoundError, and as `read`."""
         name = PartitionDocumentName(partition, number).name
         source = f"{self.client.root}/{name}"
         size = min(self.client.size(name), MAX_DOCUMENT_BYTES + 1)
