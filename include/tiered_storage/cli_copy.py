@@ -38,7 +38,7 @@ from tiered_storage.remote_log.selection import Selection
 LimitOption = Annotated[int | None, typer.Option("--max-segments", min=1, help="At most so many segments.")]
 WorkersOption = Annotated[int, typer.Option("--workers", min=1, help="Groups of partitions that are copied at once.")]
 
-_EXPIRY_COLUMNS = ("partition", "new log start", "segments", "bytes")
+_EXPIRY_COLUMNS = ("partition", "new log start", "segments", "bytes", "never copied segments", "never copied bytes")
 
 
 def plan(
@@ -181,7 +181,13 @@ def _stopped(why: str | None) -> list[Finding]:
 
 
 def _expiry_rows(plans: Iterable[ExpiryPlan]) -> list[tuple[object, ...]]:
-    return [(str(each.topic_id_partition), each.new_log_start, len(each.segments), each.size) for each in plans]
+    return [
+        (
+            str(each.topic_id_partition), each.new_log_start, len(each.segments) + len(each.superseded), each.size,
+            each.never_copied_segments, each.never_copied_bytes,
+        )
+        for each in plans
+    ]  # fmt: skip
 
 
 def copy_here(

@@ -17,11 +17,18 @@ from tiered_storage.remote_log.audit_offsets import LocalLogs, offset_anomalies,
 from tiered_storage.remote_log.audit_report import Anomaly, AnomalyKind, AuditReport, AuditTally, kind_of
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
-from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
-from tiered_storage.remote_log.storage.object_names import STORE_IDENTITY, parse_partition_folder, partition_folder
+from tiered_storage.remote_log.storage.object_names import (
+    STORE_IDENTITY,
+    parse_partition_folder,
+    partition_folder,
+    segment_object_names,
+)
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 from tiered_storage.remote_log.store_states import ensure_understood
+
+_UNSETTLED = {SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_STARTED}
 
 DeepCheck = Callable[[RemoteLogSegmentMetadata], Sequence[Anomaly]]
 """Reads a finished segment back, whose objects have their sizes, and returns what is wrong with it."""
@@ -79,6 +86,7 @@ class _Audit:
         if partition not in self.seen:
             self.seen.add(partition)
             self.tally.looked_at(partition)
+            self._notice_unfinished(partition, segments, listed)
             known = finished(segments)
             self.tally.segments += len(known)
             self.tally.size += sum(segment.size for segment in known)
@@ -92,6 +100,20 @@ class _Audit:
             ensure_understood(partition, documents, self.storage.partition_documents)
         except (LaterVersionError, RemoteObjectCorruptError) as error:
             self.tally.could_not_read_document(partition, str(error))
+
+    def _notice_unfinished(
+        self,
+        partition: TopicIdPartition,
+        segments: Sequence[RemoteLogSegmentMetadata],
+        listed: Mapping[str, ListedObject],
+    ) -> None:
+        """Tell of whole copies that nobody finished: the local log may have gone before anybody took them up."""
+        waiting = sum(_is_unfinished(segment, self.young_from) and _is_there(segment, listed) for segment in segments)
+        if waiting:
+            self.tally.notices.append(
+                f"{partition}: {waiting} copies that nobody finished are whole in the store: 'tiered-storage repair "
+                "--dry-run' says which of them nothing else holds, and without --dry-run it finishes those"
+            )
 
     def look_at_foreign(self, listed: Iterable[ListedObject]) -> None:
         """Name objects that are in no partition's folder."""
@@ -118,14 +140,14 @@ class _Audit:
         if self.deep is not None:
             seen_wrong = {segment.segment_id for segment in wrong}
             sound = [segment for segment in segments if segment.segment_id not in seen_wrong]
-            sound += [segment for segment, anomalies in found if not anomalies]
+            sound += [segment for segment, anomalies in found if anomalies == ()]
             found += [(segment, self._judged(segment, self.deep)) for segment in sound]
         if not any(anomalies for _, anomalies in found):
             return
         still_there = {segment.segment_id for segment in finished(self.metadata.list_remote_log_segments(partition))}
         for segment, anomalies in sorted(found, key=lambda each: each[0].start_offset):
             if segment.segment_id in still_there:
-                yield from anomalies
+                yield from anomalies or ()
 
     def _seems_wrong(self, segment: RemoteLogSegmentMetadata, listed: Mapping[str, ListedObject]) -> bool:
         try:
@@ -135,19 +157,20 @@ class _Audit:
 
     def _judged(
         self, segment: RemoteLogSegmentMetadata, look: Callable[[RemoteLogSegmentMetadata], Iterable[Anomaly]]
-    ) -> tuple[Anomaly, ...]:
-        """Return what `look` finds wrong; of what a later release wrote nobody can say, so that is told instead."""
+    ) -> tuple[Anomaly, ...] | None:
+        """Return what `look` finds wrong; None of what a later release wrote, which is told of instead."""
+        later: LaterVersionError | None = None
+        anomalies: tuple[Anomaly, ...] = ()
         try:
             anomalies = tuple(look(segment))
-            if not anomalies:
-                return ()
-            later = self.storage.later_version(segment)
         except LaterVersionError as error:
-            later, anomalies = error, ()
+            later = error
+        if anomalies:
+            later = self.storage.later_version(segment)
         if later is None:
             return anomalies
         self.tally.could_not_read(segment, str(later), is_lasting=True)
-        return ()
+        return None
 
     def _object_anomalies(
         self, segment: RemoteLogSegmentMetadata, listed: Mapping[str, ListedObject]
@@ -212,6 +235,16 @@ class _Audit:
 
     def _list(self, partition: TopicIdPartition) -> Iterator[ListedObject]:
         return self.storage.list_objects(partition_folder(partition))
+
+
+def _is_unfinished(segment: RemoteLogSegmentMetadata, young_from: int) -> bool:
+    was_never_seen = segment.state in _UNSETTLED and segment.custom_metadata is None
+    return was_never_seen and segment.event_timestamp < young_from
+
+
+def _is_there(segment: RemoteLogSegmentMetadata, listed: Mapping[str, ListedObject]) -> bool:
+    names = segment_object_names(segment.segment_id, segment.start_offset)
+    return {names.data, names.indexes} <= listed.keys()
 
 
 def _is_referenced(found: ListedObject, known: set[str]) -> bool:

@@ -65,6 +65,11 @@ class DeletionGate:
         """Raise DeletionRefusedError where nothing of `kind` may be deleted now, and StoreMismatchError."""
         self.ensure_running()
         self.bind_store()
+        self.ensure_allowed(partition, kind)
+
+    def ensure_allowed(self, partition: TopicIdPartition, kind: DeletionKind) -> None:
+        """Raise DeletionRefusedError where nothing of `kind` may be deleted now, for planning: it changes nothing."""
+        self.ensure_running()
         why = self._why_no_right(partition, kind) or self.why_doubtful(partition, kind)
         if why is not None:
             raise DeletionRefusedError(why)

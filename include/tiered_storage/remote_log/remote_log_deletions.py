@@ -159,7 +159,11 @@ class RemoteLogDeletions:
         return self._planner.plan(selection, now)
 
     def plan_record_deletion(self, partition: TopicIdPartition, before: int) -> ExpiryPlan | None:
-        """Return the end of the partition's records before an offset; see plan_record_deletion."""
+        """Return the end of the partition's records before an offset; see plan_record_deletion.
+
+        Raises DeletionRefusedError where nothing remote of it may be deleted now.
+        """
+        self.gate.ensure_allowed(partition, DeletionKind.REMOTE)
         return plan_record_deletion(partition, before, self.parts, self.parts.clock())
 
     def mark_expired(
@@ -225,7 +229,7 @@ class RemoteLogDeletions:
             self.parts.settings.remote_log_orphan_grace_ms,
             self.parts.settings.deletion_batch_segments,
             going,
-            lambda partition: self.parts.source.partition(partition) if self.parts.settings.log_dirs else None,
+            self.parts.local_log,
         )
         self.parts.bind_store()
         return deletion.delete_marked(each for each in sorted(states) if selection.matches(each.topic, each.partition))

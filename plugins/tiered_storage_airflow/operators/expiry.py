@@ -52,8 +52,9 @@ class PlanExpiryOperator(SelectingOperator, SkipMixin):
             remote_log.work.write(left_alone_path(path), unreadable, Finding)
             for plan in plans:
                 self.log.info(
-                    "past retention: %s before offset %d: %d segments, %d bytes",
+                    "past retention: %s before offset %d: %d segments, %d bytes, and %d never copied, %d bytes",
                     plan.topic_id_partition, plan.new_log_start, len(plan.segments), plan.size,
+                    plan.never_copied_segments, plan.never_copied_bytes,
                 )  # fmt: skip
             for finding in unreadable:
                 self.log.warning("nothing of %s expires for now: %s", finding.partition, finding.message)
@@ -64,6 +65,7 @@ class PlanExpiryOperator(SelectingOperator, SkipMixin):
                 partitions=len(plans),
                 segments=sum(len(plan.segments) for plan in plans),
                 bytes=sum(plan.size for plan in plans),
+                never_copied_segments=sum(plan.never_copied_segments for plan in plans),
                 left_alone=len(unreadable),
             )
         if only_show:

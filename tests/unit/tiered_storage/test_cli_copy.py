@@ -254,6 +254,7 @@ def test_expiry_shows_what_ended(tmp_path: Path) -> None:
     again = run_on(files, "expire", "--json")
 
     row = {"partition": "orders-0", "new_log_start": 20, "segments": 2, "bytes": 2 * SEGMENT_BYTES}
+    row |= {"never_copied_segments": 0, "never_copied_bytes": 0}
     assert dry.document == {"rows": [row], "deleted": 0, "troubles": []}
     assert done.document == {"rows": [row], "deleted": 2, "troubles": []}
     assert again.document == {"rows": [], "deleted": 0, "troubles": []}
