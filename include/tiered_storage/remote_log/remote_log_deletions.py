@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tiered_storage.errors import DeletionRefusedError, LineageContradictedError, TieredStorageError
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.due_deletions import DueDeletion, due_deletions
 from tiered_storage.remote_log.expiry import ExpiryPlan
 from tiered_storage.remote_log.expiry_marking import ExpiryMarking
 from tiered_storage.remote_log.expiry_planning import ExpiryPlanner
-from tiered_storage.remote_log.later_versions import ensure_known_versions
 from tiered_storage.remote_log.lineage import merged
 from tiered_storage.remote_log.local_retention import (
     LocalRetentionEnforcement,
@@ -22,13 +22,19 @@ from tiered_storage.remote_log.local_retention import (
     plan_local_retention,
 )
 from tiered_storage.remote_log.log_directory_trim import LogDirectoryTrim
-from tiered_storage.remote_log.model import Lease, PartitionDeleteState, RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.object_deletion import DeletionReport, ObjectDeletion
+from tiered_storage.remote_log.marked_objects import DeletionReport
+from tiered_storage.remote_log.model import (
+    PartitionDeleteState,
+    PartitionState,
+    RemoteLogSegmentMetadata,
+    TopicIdPartition,
+)
+from tiered_storage.remote_log.object_deletion import ObjectDeletion
 from tiered_storage.remote_log.record_deletion import plan_record_deletion
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.segment_source import UnreadablePartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
-from tiered_storage.remote_log.store_states import ensure_may_be_leased, ensure_not_outdated, write_partition_state
+from tiered_storage.remote_log.store_states import StoredState, write_partition_state
 from tiered_storage.remote_log.topic_decision import decide, is_wanted
 from tiered_storage.remote_log.topic_deletion import TopicDeletionPlan, mark_topic_deleted, plan_topic_deletion
 
@@ -136,9 +142,9 @@ class RemoteLogDeletions:
             # Not before: a holder before us may have moved any of it.
             state = self.parts.segments.partition_state(partition)
             lineage = merged(state.lineage, plan.lineage)
-            write_partition_state(
-                self.parts.storage, self.parts.leases, lease, replace(state, lineage=lineage), self.parts.clock()
-            )
+            segments = self.parts.segments.list_remote_log_segments(partition)
+            stored = StoredState.of(replace(state, lineage=lineage), segments)
+            write_partition_state(self.parts.storage, self.parts.leases, lease, stored, self.parts.clock())
             self.parts.segments.put_lineage(partition, lineage, lease)
         finally:
             leases.release(lease)
@@ -178,14 +184,13 @@ class RemoteLogDeletions:
         marking = ExpiryMarking(
             self.parts.segments,
             self.parts.leases,
+            self.parts.storage,
             self.gate,
             self.parts.clock,
             owner,
             self.parts.settings.lease_duration_ms,
             replan=self._planner.replan,
             ensure_whole=self._ensure_whole,
-            before_leasing=self._before_leasing,
-            before_moving=self._before_moving,
         )
         return marking.mark(plans)
 
@@ -196,27 +201,30 @@ class RemoteLogDeletions:
     def _ensure_whole(self, segment: RemoteLogSegmentMetadata) -> None:
         ensure_whole(segment, self.parts.storage)
 
-    def _before_leasing(self, plan: ExpiryPlan) -> None:
-        ensure_may_be_leased(plan.topic_id_partition, self.parts.storage, self.parts.leases)
-        # Not under the lease: of many segments it takes a while.
-        ensure_known_versions((*plan.segments, *plan.superseded), self.parts.storage)
+    def due_deletions(self, selection: Selection = EVERYTHING) -> list[DueDeletion]:
+        """Return what delete_marked would find marked already; see due_deletions. Nothing while deletions are stopped.
 
-    def _before_moving(self, plan: ExpiryPlan, lease: Lease) -> None:
-        """Let the store know where our log start moves to: it leads. Raises OutdatedMetadataError."""
-        partition = plan.topic_id_partition
-        ensure_not_outdated(partition, self.parts.storage, self.parts.segments, self.parts.leases)
-        state = self.parts.segments.partition_state(partition)
-        if plan.new_log_start > (state.log_start_offset or 0):
-            moved = replace(state, log_start_offset=plan.new_log_start)
-            write_partition_state(self.parts.storage, self.parts.leases, lease, moved, self.parts.clock())
+        Changes nothing, and asks the store nothing.
+        """
+        if self.gate.why_stopped() is not None:
+            return []
+        states = self.parts.segments.partition_states()
+        return due_deletions(
+            [each for each in sorted(states) if selection.matches(each.topic, each.partition)],
+            self.parts.segments,
+            self.gate,
+            _going(states),
+            self.parts.clock() - self.parts.settings.remote_log_orphan_grace_ms,
+        )
 
-    def delete_marked(self, owner: str, selection: Selection = EVERYTHING) -> DeletionReport:
-        """Delete the objects of every marked segment; see delete_marked.
+    def delete_marked(
+        self, owner: str, selection: Selection = EVERYTHING, only: Collection[TopicIdPartition] | None = None
+    ) -> DeletionReport:
+        """Delete the objects of every marked segment, in `only` those partitions where it is given; see delete_marked.
 
         Raises DeletionRefusedError where a person stopped all deletions.
         """
         states = self.parts.segments.partition_states()
-        going = {partition for partition, state in states.items() if state.delete_state in _TO_GO_AS_A_WHOLE}
         deletion = ObjectDeletion(
             self.parts.segments,
             self.parts.leases,
@@ -228,11 +236,15 @@ class RemoteLogDeletions:
             self.parts.settings.lease_duration_ms,
             self.parts.settings.remote_log_orphan_grace_ms,
             self.parts.settings.deletion_batch_segments,
-            going,
+            _going(states),
             self.parts.local_log,
         )
         self.parts.bind_store()
-        return deletion.delete_marked(each for each in sorted(states) if selection.matches(each.topic, each.partition))
+        return deletion.delete_marked(
+            each
+            for each in sorted(states)
+            if selection.matches(each.topic, each.partition) and (only is None or each in only)
+        )
 
     def plan_topic_deletion(self, topic: str, topic_id: str | None = None) -> TopicDeletionPlan:
         """Return what the deletion of everything remote of a topic takes; see plan_topic_deletion."""
@@ -253,3 +265,8 @@ class RemoteLogDeletions:
             lease_duration_ms=self.parts.settings.lease_duration_ms,
             clock=self.parts.clock,
         )
+
+
+def _going(states: Mapping[TopicIdPartition, PartitionState]) -> set[TopicIdPartition]:
+    """Return the partitions that are to go as a whole."""
+    return {partition for partition, state in states.items() if state.delete_state in _TO_GO_AS_A_WHOLE}

@@ -104,8 +104,10 @@ class RemoteLogParts:
         if not isinstance(self.storage, ObjectRemoteStorageManager):
             return
         identity = self.store.identity
-        uuid = self.storage.ensure_identity(identity.metadata_uuid, identity.bound_store_uuid())
-        identity.bind_store(uuid)
+        known = identity.bound_store_uuid()
+        uuid = self.storage.ensure_identity(identity.metadata_uuid, known)
+        if uuid != known:
+            identity.bind_store(uuid)
 
     def decided_topic(self, partition: TopicIdPartition) -> Topic:
         """Return what was decided for the partition's topic, or the seed that the settings file has for its name."""

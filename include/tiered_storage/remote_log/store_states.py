@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Self, TypeAlias, TypeVar
 
 from tiered_storage.errors import (
     LaterVersionError,
@@ -20,10 +21,17 @@ from tiered_storage.errors import (
     RemoteStorageError,
 )
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
-from tiered_storage.remote_log.model import Lease, PartitionState, TopicIdPartition
+from tiered_storage.remote_log.model import (
+    Lease,
+    PartitionDeleteState,
+    PartitionState,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
 from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.object_names import PartitionDocumentName, partition_folder
-from tiered_storage.remote_log.storage.partition_document import PartitionDocument, PartitionDocuments
+from tiered_storage.remote_log.storage.partition_document import MAX_MARKED, PartitionDocument, PartitionDocuments
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 
 REQUESTS_AT_ONCE = 8
@@ -41,12 +49,55 @@ def documents_of(storage: RemoteStorageManager) -> PartitionDocuments | None:
     return storage.partition_documents if isinstance(storage, ObjectRemoteStorageManager) else None
 
 
-def write_partition_state(
-    storage: RemoteStorageManager, leases: Leases, lease: Lease, state: PartitionState, now: int
-) -> None:
-    """Let the store know `state` of the lease's partition, at `now` (ms), unless it does already.
+@dataclass(frozen=True, slots=True)
+class StoredState:
+    """What the store is to know of a partition: its state, and the ids of segments that are marked, one by one."""
 
-    To be called before the metadata's log start or deletion move to what `state` says. Raises what the store raises,
+    state: PartitionState
+    marked: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        state: PartitionState,
+        segments: Iterable[RemoteLogSegmentMetadata],
+        going: Iterable[RemoteLogSegmentMetadata] = (),
+    ) -> Self:
+        """Return that of a partition in `state` with `segments`, of which those `going` are about to be marked.
+
+        What our log start or the deletion of the whole partition tells is not named. Nor is what never was finished:
+        that it has no reader the store tells by itself, or else it may be the last copy of its offsets (LeftoverCheck).
+        """
+        if goes_as_a_whole(state):
+            return cls(state)
+        log_start = state.log_start_offset or 0
+        marked = [one for one in segments if _was_marked(one)]
+        named = sorted({one.segment_id.id for one in (*marked, *going) if one.end_offset >= log_start})
+        return cls(state, tuple(named[:MAX_MARKED]))
+
+    def room_for(self, going: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
+        """Return those of `going` that may be marked now: a document names MAX_MARKED segments and no more."""
+        room = MAX_MARKED - len(self.marked)
+        below = [one for one in going if one.end_offset < (self.state.log_start_offset or 0)]
+        named = [one for one in going if one.end_offset >= (self.state.log_start_offset or 0)]
+        return [*below, *named[:room]]
+
+
+def goes_as_a_whole(state: PartitionState) -> bool:
+    """Whether the deletion of the whole partition has begun, so that every segment of it is marked."""
+    return state.delete_state is not None and state.delete_state >= PartitionDeleteState.STARTED
+
+
+def _was_marked(segment: RemoteLogSegmentMetadata) -> bool:
+    return segment.state is SegmentState.DELETE_SEGMENT_STARTED and segment.custom_metadata is not None
+
+
+def write_partition_state(
+    storage: RemoteStorageManager, leases: Leases, lease: Lease, stored: StoredState, now: int
+) -> None:
+    """Let the store know `stored` of the lease's partition, at `now` (ms), unless it does already.
+
+    To be called before the metadata's log start, marks or deletion move to what it says. Raises what the store raises,
     and where a later lease wrote there, LeaseLostError, or OutdatedMetadataError where `leases` never gave that one.
     """
     documents = documents_of(storage)
@@ -57,23 +108,29 @@ def write_partition_state(
     if known is not None and known.fencing_number > lease.fencing_number:
         leases.check(lease)
         raise outdated(partition, known.fencing_number, lease.fencing_number)
-    if known is None or known.state != state:
-        documents.write(PartitionDocument(partition, lease.fencing_number, state, now))
+    if known is None or (known.state, known.marked) != (stored.state, stored.marked):
+        documents.write(PartitionDocument(partition, lease.fencing_number, stored.state, now, stored.marked))
 
 
 def write_partition_states(
-    storage: RemoteStorageManager, leases: Leases, states: Sequence[tuple[Lease, PartitionState]], now: int
+    storage: RemoteStorageManager,
+    leases: Leases,
+    states: Sequence[tuple[Lease, StoredState]],
+    now: int,
+    *,
+    is_copied: bool = False,
 ) -> Refusals:
-    """Do the same for many that are copied, some at once; return what went wrong, by partition.
+    """Do the same for many, some at once; return what went wrong, by partition.
 
-    A document of a later release stays as it is, and copying goes on: what it tells, nothing of ours takes away.
+    Where no more happens than that something `is_copied`, a document of a later release stays as it is, and copying
+    goes on: a copy takes away nothing of what it tells.
     """
 
-    def write(item: tuple[Lease, PartitionState]) -> Refusal | None:
+    def write(item: tuple[Lease, StoredState]) -> Refusal | None:
         try:
             write_partition_state(storage, leases, *item, now)
-        except LaterVersionError:
-            return None
+        except LaterVersionError as error:
+            return None if is_copied else error
         except (RemoteStorageError, OutdatedMetadataError, LeaseLostError) as error:
             return error
         return None
@@ -162,6 +219,25 @@ def ensure_understood(
     except RemoteObjectNotFoundError:
         # A holder after that one has written its own since.
         documents.read(partition)
+
+
+def outdated_partitions(
+    storage: RemoteStorageManager,
+    metadata: RemoteLogMetadataManager,
+    leases: Leases,
+    partitions: Sequence[TopicIdPartition],
+) -> Refusals:
+    """Do `ensure_not_outdated` for many, some at once; return what went wrong, by partition."""
+
+    def look(partition: TopicIdPartition) -> Refusal | None:
+        try:
+            ensure_not_outdated(partition, storage, metadata, leases)
+        except (RemoteStorageError, OutdatedMetadataError) as error:
+            return error
+        return None
+
+    errors = _at_once(look, partitions)
+    return {partition: error for partition, error in zip(partitions, errors, strict=True) if error is not None}
 
 
 def outdated(partition: TopicIdPartition, number: int, given: int) -> OutdatedMetadataError:

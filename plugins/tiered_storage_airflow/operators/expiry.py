@@ -56,6 +56,12 @@ class PlanExpiryOperator(SelectingOperator, SkipMixin):
                     plan.topic_id_partition, plan.new_log_start, len(plan.segments), plan.size,
                     plan.never_copied_segments, plan.never_copied_bytes,
                 )  # fmt: skip
+            for due in remote_log.deletions.due_deletions(selection):
+                self.log.info(
+                    "marked before, and due: %s: %d segments, %d left by copies, %d bytes%s",
+                    due.topic_id_partition, due.segments, due.leftovers, due.size,
+                    "; the partition goes as a whole" if due.as_a_whole else "",
+                )  # fmt: skip
             for finding in unreadable:
                 self.log.warning("nothing of %s expires for now: %s", finding.partition, finding.message)
             summarize(

@@ -22,7 +22,7 @@ from support.remote_logs import (
 from support.yesterdays_state import taken_up
 from tiered_storage.remote_log.metadata.safety import AuditVerdict
 from tiered_storage.remote_log.metadata.sql_schema import SCHEMA_VERSION, VERSION_TABLE
-from tiered_storage.remote_log.store_states import write_partition_state
+from tiered_storage.remote_log.store_states import StoredState, write_partition_state
 
 
 def database_of(files: RemoteLogFiles) -> Path:
@@ -92,7 +92,7 @@ def test_metadata_that_are_older_than_the_store_are_wrong(tmp_path: Path) -> Non
             remote_log.storage,
             remote_log.leases,
             held_by(remote_log, "later"),
-            replace(remote_log.segments.partition_state(ORDERS_0), log_start_offset=10),
+            StoredState(replace(remote_log.segments.partition_state(ORDERS_0), log_start_offset=10)),
             NOW,
         )
     for left in database_of(files).parent.glob("*.db*"):

@@ -35,6 +35,8 @@ from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_plan import CopyPlan
 from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState, RemotePartitionDeleteMetadata
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.remote_log_parts import store_options
+from tiered_storage.remote_log.remote_log_rebuild import rebuild_metadata
 from tiered_storage.remote_log.remote_log_repairs import RepairReport
 from tiered_storage.remote_log.repair_plan import RepairPlan
 from tiered_storage.remote_log.selection import EVERYTHING
@@ -123,6 +125,23 @@ def test_an_audit_tells_of_them_until_they_are_finished(files: RemoteLogFiles) -
     with files.open() as remote_log:
         remote_log.deletions.delete_marked("expire")
         assert remote_log.checks.audit().notices == ()
+
+
+def test_what_was_finished_below_stays_where_no_log_start_is_known(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=TOPICS)
+    files.objects(".commit")[1].unlink()
+    for path in (*files.store.rglob("state/*.json"), *files.root.glob("state/remote_log_metadata.db*")):
+        path.unlink()
+    shutil.rmtree(files.partition_directory())
+    settings = files.settings()
+    rebuild_metadata(settings, store_options(settings, {}), files.clock)
+    files.clock.now += LATER
+
+    with files.open() as remote_log:
+        assert remote_log.segments.log_start_offset(ORDERS_0) is None
+        assert ranges(repaired(remote_log).finished) == [(10, 19)]
+        assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+        assert offsets_read(remote_log, 0) == list(range(30))
 
 
 def test_what_lost_its_marker_before_the_metadata_were_made_anew_is_finished_too(tmp_path: Path) -> None:
