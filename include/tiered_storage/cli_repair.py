@@ -93,6 +93,7 @@ def rebuild_metadata(
     output.findings("note", report.notices)
     if not dry_run:
         output.say("note: what deletes was forbidden for every topic; 'tiered-storage topics' shows and changes it")
+        output.say("note: that all deletions were stopped is not known any more: 'stop-deletions' stops them anew")
     if report.unreadable:
         raise typer.Exit(1)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError
+from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError, RemoteObjectNotFoundError
 from tiered_storage.remote_log.audit_offsets import LocalLogs, offset_anomalies, partial_overlaps, reaches_too_far
 from tiered_storage.remote_log.audit_report import Anomaly, AnomalyKind, AuditReport, AuditTally, kind_of
 from tiered_storage.remote_log.coverage import finished
@@ -98,6 +98,15 @@ class _Audit:
             self.tally.add(self._offset_anomalies(partition, segments))
         self.tally.add(self._unreferenced_anomalies(partition, suspicious))
 
+    def _look_at_document(self, partition: TopicIdPartition, listed: Mapping[str, ListedObject]) -> None:
+        names = [found.document for found in listed.values() if found.document is not None]
+        try:
+            wrong = self.documents.look_at(partition, names)
+        except LaterVersionError as error:
+            self.tally.could_not_read_document(partition, str(error))
+            return
+        self.tally.add(() if wrong is None else (wrong,))
+
     def _notice_unfinished(
         self,
         partition: TopicIdPartition,
@@ -111,11 +120,6 @@ class _Audit:
                 f"{partition}: {waiting} copies that nobody finished are whole in the store: 'tiered-storage repair "
                 "--dry-run' says which of them nothing else holds, and without --dry-run it finishes those"
             )
-
-    def _look_at_document(self, partition: TopicIdPartition, listed: Mapping[str, ListedObject]) -> None:
-        names = [found.document for found in listed.values() if found.document is not None]
-        wrong = self.documents.look_at(partition, names)
-        self.tally.add(() if wrong is None else (wrong,))
 
     def look_at_foreign(self, listed: Iterable[ListedObject]) -> None:
         """Name objects that are in no partition's folder."""
@@ -135,21 +139,44 @@ class _Audit:
         segments: Sequence[RemoteLogSegmentMetadata],
         listed: Mapping[str, ListedObject],
     ) -> Iterator[Anomaly]:
-        wrong = [segment for segment in segments if any(self._object_anomalies(segment, listed))]
+        wrong = [segment for segment in segments if self._seems_wrong(segment, listed)]
         # Once more: a copy may have ended after the listing was made, or a deletion.
         now = {found.name: found for found in self._list(partition)} if wrong else {}
-        found = [(segment, tuple(self._object_anomalies(segment, now))) for segment in wrong]
+        found = [(segment, self._judged(segment, lambda one: self._object_anomalies(one, now))) for segment in wrong]
         if self.deep is not None:
             seen_wrong = {segment.segment_id for segment in wrong}
             sound = [segment for segment in segments if segment.segment_id not in seen_wrong]
-            sound += [segment for segment, anomalies in found if not anomalies]
-            found += [(segment, tuple(self.deep(segment))) for segment in sound]
+            sound += [segment for segment, anomalies in found if anomalies == ()]
+            found += [(segment, self._judged(segment, self.deep)) for segment in sound]
         if not any(anomalies for _, anomalies in found):
             return
         still_there = {segment.segment_id for segment in finished(self.metadata.list_remote_log_segments(partition))}
         for segment, anomalies in sorted(found, key=lambda each: each[0].start_offset):
             if segment.segment_id in still_there:
-                yield from anomalies
+                yield from anomalies or ()
+
+    def _seems_wrong(self, segment: RemoteLogSegmentMetadata, listed: Mapping[str, ListedObject]) -> bool:
+        try:
+            return any(self._object_anomalies(segment, listed))
+        except LaterVersionError:
+            return True
+
+    def _judged(
+        self, segment: RemoteLogSegmentMetadata, look: Callable[[RemoteLogSegmentMetadata], Iterable[Anomaly]]
+    ) -> tuple[Anomaly, ...] | None:
+        """Return what `look` finds wrong; None of what a later release wrote, which is told of instead."""
+        later: LaterVersionError | None = None
+        anomalies: tuple[Anomaly, ...] = ()
+        try:
+            anomalies = tuple(look(segment))
+        except LaterVersionError as error:
+            later = error
+        if anomalies:
+            later = self.storage.later_version(segment)
+        if later is None:
+            return anomalies
+        self.tally.could_not_read(segment, str(later), is_lasting=True)
+        return None
 
     def _object_anomalies(
         self, segment: RemoteLogSegmentMetadata, listed: Mapping[str, ListedObject]

@@ -68,7 +68,7 @@ class Anomaly:
 class TopicFindings:
     """How many anomalies an audited topic has, known leftovers and overlaps apart, and the first of them in words.
 
-    `unread` counts segments that a deep audit could not read: of them nothing is known.
+    `unread` counts the segments, and the documents of partitions, that could not be read: of them nothing is known.
     """
 
     cluster_id: str
@@ -84,8 +84,8 @@ class AuditReport:
     """What was looked at (finished segments, objects, bytes of segments) and what was found.
 
     `anomalies` are the first MOST_ANOMALIES; `omitted` counts those behind them. `unreferenced` counts the objects that
-    nothing refers to, known leftovers apart. `unread` counts the segments that a
-    deep audit could not read. `topics` tells of every topic that was looked at. It began at `audited_at` (ms).
+    nothing refers to, known leftovers apart. `unread` counts the segments, and the documents of partitions, that could
+    not be read. `topics` tells of every topic that was looked at. It began at `audited_at` (ms).
     """
 
     segments: int
@@ -142,12 +142,23 @@ class AuditTally:
             if anomaly.partition is not None and anomaly.is_a_doubt:
                 self._count(anomaly, anomaly.partition)
 
-    def could_not_read(self, segment: RemoteLogSegmentMetadata, why: str) -> None:
-        """Count a segment that a deep audit knows nothing of; the first of them is told of."""
+    def could_not_read(self, segment: RemoteLogSegmentMetadata, why: str, *, is_lasting: bool = False) -> None:
+        """Count a segment that an audit knows nothing of; the first of them is told of.
+
+        Where that `is_lasting`, as another try finds the same, the first of each topic.
+        """
         self._unread += 1
-        if self._unread == 1:
-            self.notices.append(f"{segment.segment_id} could not be read: {why}")
         known = self._topic_of(segment.topic_id_partition)
+        if self._unread == 1 or (is_lasting and not known.unread):
+            self.notices.append(f"{segment.segment_id} could not be read: {why}")
+        self._topics[known.cluster_id, known.topic_id] = replace(known, unread=known.unread + 1)
+
+    def could_not_read_document(self, partition: TopicIdPartition, why: str) -> None:
+        """Count what the store keeps of a partition beside its segments, where nobody here understands it."""
+        self._unread += 1
+        known = self._topic_of(partition)
+        if not known.unread:
+            self.notices.append(f"the document of {partition} could not be read: {why}")
         self._topics[known.cluster_id, known.topic_id] = replace(known, unread=known.unread + 1)
 
     def report(self) -> AuditReport:

@@ -24,6 +24,7 @@ from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.later_versions import ensure_known_versions
 from tiered_storage.remote_log.lineage import trusted_lineage
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
@@ -246,8 +247,10 @@ def _ensure_listed(
 def ensure_present(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> None:
     """Raise RemoteObjectNotFoundError or RemoteObjectCorruptError unless the store shows data and indexes of `segment`.
 
-    Asks for the manifest (its checksum is checked) and for the very last byte; `verify` reads everything.
+    Asks for the manifest (its checksum is checked) and for the very last byte; `verify` reads everything. Raises
+    LaterVersionError for what a later release wrote.
     """
+    ensure_known_versions([segment], storage)
     storage.fetch_index(segment, IndexKind.MANIFEST)
     last = segment.size - 1
     if sum(len(chunk) for chunk in storage.fetch_log_segment(segment, last, last)) != 1:
@@ -261,7 +264,7 @@ def ensure_whole(
 ) -> None:
     """Raise RemoteObjectNotFoundError or RemoteObjectCorruptError unless every byte of `segment` comes back right.
 
-    `on_bytes` is called with the size of each piece of data.
+    Raises LaterVersionError for what a later release wrote. `on_bytes` is called with the size of each piece of data.
     """
     if isinstance(storage, ObjectRemoteStorageManager):
         storage.verify(segment, on_bytes)

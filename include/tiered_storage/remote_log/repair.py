@@ -14,6 +14,7 @@ from tiered_storage.clock import Clock
 from tiered_storage.errors import RemoteStorageError, TieredStorageError
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.later_versions import ensure_known_versions
 from tiered_storage.remote_log.lease_keeper import kept_alive
 from tiered_storage.remote_log.lineage import whole_lineage
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
@@ -129,9 +130,10 @@ class Repair:
             if segment.segment_id.id not in ids or segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
                 continue
             try:
+                ensure_known_versions([segment], self.storage)
                 why_not = self.why_stopped() or why_needed(segment, coverage, state.log_start_offset or 0, checks)
             except RemoteStorageError as error:
-                why_not = f"what is to be read instead cannot be read: {error}"
+                why_not = f"the store cannot be asked, or not understood: {error}"
             if why_not is not None:
                 held_back.append(Finding(str(partition), f"{segment.segment_id.id} stays as it is: {why_not}"))
                 continue

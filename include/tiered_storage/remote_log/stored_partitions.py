@@ -13,7 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 
-from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, RemoteObjectNotFoundError
+from tiered_storage.errors import (
+    ConfigurationError,
+    LaterVersionError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+)
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.lineage import whole_lineage
@@ -97,7 +102,11 @@ def _read(
     storage: ObjectRemoteStorageManager,
     readers: ThreadPoolExecutor,
 ) -> StoredPartition:
-    document, newest, broken = _newest_readable(partition, storage.partition_documents)
+    try:
+        document, newest, broken = _newest_readable(partition, storage.partition_documents)
+    except LaterVersionError as error:
+        message = f"nothing of it can be known, as its document is of a later release: {error}"
+        return StoredPartition(partition, None, (), (), (Finding(str(partition), message),))
     by_id: dict[str, dict[ObjectKind, SegmentObjectName]] = {}
     for found in listed:
         if found.segment is not None:
@@ -231,6 +240,9 @@ def _damaged_twins(
 def _metadata_of(name: SegmentObjectName, storage: ObjectRemoteStorageManager) -> RemoteLogSegmentMetadata | Finding:
     try:
         return storage.read_metadata(name)
+    except LaterVersionError as error:
+        message = f"segment {name.segment_id.id}, from offset {name.base_offset} on, cannot be known: {error}"
+        return Finding(str(name.segment_id.topic_id_partition), message)
     except (RemoteObjectCorruptError, RemoteObjectNotFoundError) as error:
         message = (
             f"segment {name.segment_id.id}, from offset {name.base_offset} on, cannot be known: {error}; put its "

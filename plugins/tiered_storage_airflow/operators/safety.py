@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.exceptions import AirflowException
+
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
 from tiered_storage_airflow.run_scope import is_switched_on
 
@@ -35,15 +37,26 @@ class StopDeletionsOperator(RemoteLogOperator):
         dag_run = context["dag_run"]
         by = self.by or getattr(dag_run, "triggering_user_name", None) or f"{dag_run.dag_id}/{dag_run.run_id}"
         lift = is_switched_on(self.lift, "lift")
-        with self.opened() as remote_log:
-            if lift:
-                remote_log.safety.lift(by)
-            else:
-                remote_log.safety.stop(self.reason, by)
         if lift:
+            with self.opened() as remote_log:
+                remote_log.safety.lift(by)
             self.log.info("deletions are allowed again, where their topics allow them")
         else:
+            self._stop(by)
             self.log.warning(
                 "all deletions are stopped (%s) until this DAG is run with Lift", self.reason or "no reason"
             )
         return not lift
+
+    def _stop(self, by: str) -> None:
+        """Stop deletions, whatever is wrong with store and settings, as long as the metadata are in reach."""
+        from tiered_storage.clock import wall_clock
+        from tiered_storage.errors import TieredStorageError
+        from tiered_storage.remote_log.remote_log_parts import stop_by_metadata_alone
+
+        try:
+            with self.opened() as remote_log:
+                remote_log.safety.stop(self.reason, by)
+        except (TieredStorageError, AirflowException, OSError) as error:
+            stop_by_metadata_alone(self.reason, by, wall_clock)
+            self.log.warning("%s: that is to be mended; of the stop the metadata alone were told", error)

@@ -63,7 +63,7 @@ class PartitionDocument:
 
     @classmethod
     def parse(cls, raw: bytes, source: str) -> Self:
-        """Read a document. Raises RemoteObjectCorruptError for one that is broken, or of a later version."""
+        """Read a document. Raises RemoteObjectCorruptError for one that is broken, and LaterVersionError."""
         document = JsonDocument(raw, source, FORMAT_VERSION)
         number = document.integer("partition", maximum=_MAX_INT32)
         key = TopicIdPartition(document.text("cluster_id"), document.text("topic_id"), number, document.text("topic"))
@@ -113,7 +113,10 @@ class PartitionDocuments:
         return sorted((name.fencing_number for name in self._names(partition) if not name.temporary), reverse=True)
 
     def read(self, partition: TopicIdPartition) -> PartitionDocument | None:
-        """Return the document of the highest number; None where there is none. Raises RemoteObjectCorruptError."""
+        """Return the document of the highest number; None where there is none.
+
+        Raises RemoteObjectCorruptError and LaterVersionError.
+        """
         number = self.newest_number(partition)
         return None if number is None else self.read_numbered(partition, number)
 
