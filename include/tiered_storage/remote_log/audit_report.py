@@ -54,8 +54,11 @@ class Anomaly:
 
     @property
     def is_a_doubt(self) -> bool:
-        """Whether it is a reason to keep what is local: not what was left behind, nor that offsets are there twice."""
-        return not self.is_leftover and self.kind is not AnomalyKind.OVERLAP
+        """Whether it is a reason to keep what is local.
+
+        Not what was left behind, nor that offsets are there twice, nor a document: the metadata have all of that.
+        """
+        return not self.is_leftover and self.kind is not AnomalyKind.OVERLAP and not self.is_of_a_document
 
     @classmethod
     def of_segment(cls, kind: AnomalyKind, segment: RemoteLogSegmentMetadata, message: str, what: str = "") -> Anomaly:
@@ -66,7 +69,7 @@ class Anomaly:
 
 @dataclass(frozen=True, slots=True)
 class TopicFindings:
-    """How many anomalies an audited topic has, known leftovers and overlaps apart, and the first of them in words.
+    """How many anomalies an audited topic has that are a doubt (`Anomaly.is_a_doubt`), and the first of them in words.
 
     `unread` counts the segments, and the documents of partitions, that could not be read: of them nothing is known.
     """

@@ -8,7 +8,7 @@ local deletion was allowed for the topic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +33,7 @@ from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
 from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.store_states import ensure_not_outdated
+from tiered_storage.remote_log.trim_steps import STEP_BYTES, trim_steps
 from tiered_storage.topic_settings import TopicSettings
 
 READ_BYTES = 1 << 20
@@ -81,6 +82,13 @@ class LocalRetentionPlan:
                 break
             start = end + 1
         return start
+
+    def steps(self, step_bytes: int) -> Iterator[LocalRetentionPlan]:
+        """Yield the plan in parts, each of which may be carried out once the one before it was; see trim_steps."""
+        for going, held_by in trim_steps(self.segments, self.held_by, step_bytes):
+            end = going[-1].end_offset
+            start = self.new_local_start if going[-1] is self.segments[-1] or end is None else end + 1
+            yield replace(self, segments=going, held_by=held_by, new_local_start=start)
 
     def up_to(self, new_local_start: int) -> LocalRetentionPlan:
         """Return the part of the plan that lets the log begin at `new_local_start`."""
@@ -166,7 +174,8 @@ class LocalRetentionEnforcement:
     what goes, with its size, and gives every byte of it back where `verifies`; `keep_lineage` keeps what the local log
     is about to forget. Under the lock: `replan` plans the
     partition once more, as the metadata and the directory are by then, and the gate is asked; what both plans have in
-    common goes. No lease is taken: a copy may hold one for hours, just when disks fill up, and what counts here are
+    common goes. A large partition is trimmed in steps, of which each is looked at right before it goes (trim_steps.py):
+    what one step did stays done, whatever becomes of the next. No lease is taken: a copy may hold one for hours, just when disks fill up, and what counts here are
     copies that ended.
     """
 
@@ -194,16 +203,21 @@ class LocalRetentionEnforcement:
             stopped = self.gate.why_stopped()
             if stopped is not None:
                 return LocalRetentionReport(tuple(trimmed), tuple(failures), stopped)
+            reached = plan.segments[0].base_offset
             try:
-                done = self._trim(plan)
+                for part in plan.steps(STEP_BYTES):
+                    reached = self._trim(part)
+                    if reached < part.new_local_start:
+                        break
             except (TieredStorageError, OSError) as error:
                 failures.append(Finding(str(plan.topic_id_partition), str(error)))
-                continue
+            done = plan.up_to(reached)
             if done.segments:
                 trimmed.append(done)
         return LocalRetentionReport(tuple(trimmed), tuple(failures))
 
-    def _trim(self, plan: LocalRetentionPlan) -> LocalRetentionPlan:
+    def _trim(self, plan: LocalRetentionPlan) -> int:
+        """Remove what `plan`, one step, names; return where the log begins then."""
         partition = plan.topic_id_partition
         self.gate.ensure(partition, DeletionKind.LOCAL)
         self._ensure_held(plan)
@@ -218,7 +232,7 @@ class LocalRetentionEnforcement:
             self.gate.ensure(partition, DeletionKind.LOCAL)
             return plan.segments[0].base_offset if current is None else plan.start_in(current)
 
-        return plan.up_to(self.trim.trim(partition, plan.segments, plan.new_local_start, still_due))
+        return self.trim.trim(partition, plan.segments, plan.new_local_start, still_due)
 
     def _ensure_held(self, plan: LocalRetentionPlan) -> None:
         listed = ensure_not_outdated(plan.topic_id_partition, self.storage, self.metadata, self.leases)

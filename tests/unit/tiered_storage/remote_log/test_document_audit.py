@@ -21,6 +21,7 @@ from support.remote_logs import (
     copy,
     flip_bit,
     held_by,
+    move_log_start,
     offsets_read,
     ranges,
 )
@@ -36,7 +37,6 @@ from tiered_storage.remote_log.remote_log_repairs import RepairReport
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.partition_document import PartitionDocument
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage.remote_log.store_states import StoredState, write_partition_state
 
 DAYS = 10**10
 DEPTHS = pytest.mark.parametrize("deep", [False, True])
@@ -48,9 +48,7 @@ def files(tmp_path: Path) -> RemoteLogFiles:
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
         lease = held_by(remote_log, "test")
-        state = replace(remote_log.segments.partition_state(ORDERS_0), log_start_offset=10)
-        write_partition_state(remote_log.storage, remote_log.leases, lease, StoredState(state), files.clock.now)
-        remote_log.segments.advance_log_start_offset(ORDERS_0, 10, lease)
+        move_log_start(remote_log, 10, lease)
         remote_log.leases.release(lease)
     files.clock = ManualClock(time.time_ns() // 1_000_000 + DAYS)
     return files
@@ -155,6 +153,16 @@ def test_what_is_wrong_with_a_document_is_named_and_mended(
         assert anomalies(remote_log, deep=deep) == ()
         assert stored(remote_log).state == before.state
         assert repaired(remote_log).documents == ()
+
+
+@BREAKS
+def test_what_is_wrong_with_a_document_keeps_nobody_from_trimming(
+    files: RemoteLogFiles, breaks: Callable[[RemoteLogFiles], None]
+) -> None:
+    breaks(files)
+    with files.open() as remote_log:
+        [topic] = remote_log.checks.audit().topics
+        assert topic.anomalies == 0
 
 
 @BREAKS

@@ -248,7 +248,8 @@ def test_a_stop_that_comes_while_what_is_to_be_read_instead_is_read_ends_nothing
     assert "looks wrong" in report.failures[0].message
 
 
-def test_what_ended_waits_for_the_right_and_is_told_of(files: RemoteLogFiles) -> None:
+def test_what_ended_waits_for_the_right_and_is_told_of(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "remote.deletion.allowed": False}})
     flip_object(files)
     with files.open() as remote_log:
         [notice] = repaired(remote_log).notices
