@@ -172,11 +172,10 @@ class LocalRetentionEnforcement:
 
     Before a directory is locked, for a broker may want to start there: the store shows every object that must hold
     what goes, with its size, and gives every byte of it back where `verifies`; `keep_lineage` keeps what the local log
-    is about to forget. Under the lock: `replan` plans the
-    partition once more, as the metadata and the directory are by then, and the gate is asked; what both plans have in
-    common goes. A large partition is trimmed in steps, of which each is looked at right before it goes (trim_steps.py):
-    what one step did stays done, whatever becomes of the next. No lease is taken: a copy may hold one for hours, just when disks fill up, and what counts here are
-    copies that ended.
+    is about to forget. Under the lock: `replan` plans the partition once more, as the metadata and the directory are by
+    then, and the gate is asked; what both plans have in common goes. A large partition is trimmed in steps, each looked
+    at right before it goes (trim_steps.py): what one did stays done, whatever becomes of the next. No lease is taken: a
+    copy may hold one for hours, just when disks fill up, and what counts here are copies that ended.
     """
 
     metadata: RemoteLogMetadataManager
