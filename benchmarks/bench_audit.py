@@ -38,6 +38,7 @@ from tiered_storage.remote_log.rate_limit import RateLimit
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.partition_document import PartitionDocument
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 QUICK_GOAL = 60.0
@@ -94,12 +95,14 @@ def quick(directory: Path, partitions: int, segments: int) -> tuple[float, int]:
     with tempfile.TemporaryDirectory(dir=directory, prefix="audit-") as folder:
         root = Path(folder)
         with open_metadata_store(f"sqlite:///{root / 'metadata.db'}", wall_clock) as store:
+            storage = ObjectRemoteStorageManager(LocalDirectory(root / "store"))
             for number in range(partitions):
                 partition = TopicIdPartition("bench", random_uuid(), number % 10, f"topic-{number // 10}")
                 fill(root / "store", store, partition, segments // partitions)
-            storage = ObjectRemoteStorageManager(LocalDirectory(root / "store"))
+                state, lease = store.segments.partition_state(partition), store.leases.fencing_number(partition)
+                storage.partition_documents.write(PartitionDocument(partition, lease, state, wall_clock()))
             begun = time.perf_counter()
-            report = audit_remote_log(store.segments, storage, EVERYTHING, wall_clock, grace_ms=0)
+            report = audit_remote_log(store.segments, store.leases, storage, EVERYTHING, wall_clock, grace_ms=0)
             seconds = time.perf_counter() - begun
     if report.anomalies or report.segments != segments:
         raise SystemExit(f"nothing was measured: {report.segments} segments, {report.anomalies[:3]}")

@@ -93,7 +93,7 @@ def audit(
         report = remote_log.checks.audit(selection, deep=deep, on_moved=told)
     title = (
         f"{report.segments:,} segments, {report.objects:,} objects, {report.size:,} bytes: "
-        f"{report.anomaly_count} anomalies"
+        f"{report.anomaly_count} anomalies{f', {report.unread} segments or documents unread' if report.unread else ''}"
     )
     rows = [(anomaly.kind.value, anomaly.what, anomaly.message) for anomaly in report.anomalies]
     output.rows(
@@ -102,7 +102,7 @@ def audit(
     )  # fmt: skip
     for notice in report.notices:
         output.say(f"note: {notice}")
-    if report.anomalies:
+    if report.anomalies or report.unread:
         raise typer.Exit(1)
 
 

@@ -89,10 +89,13 @@ def rebuild_metadata(
     output.rows(
         title, ("partitions", "segments", "bytes", "marked", "unfinished", "unreadable"), [row],
         file=str(path), troubles=[asdict(trouble) for trouble in report.unreadable],
+        notices=[asdict(notice) for notice in report.notices],
     )  # fmt: skip
     output.findings("error", report.unreadable)
+    output.findings("note", report.notices)
     if not dry_run:
         output.say("note: what deletes was forbidden for every topic; 'tiered-storage topics' shows and changes it")
+        output.say("note: that all deletions were stopped is not known any more: 'stop-deletions' stops them anew")
     if report.unreadable:
         raise typer.Exit(1)
 
@@ -112,6 +115,8 @@ def _copy(
 
 
 def _planned(plan: RepairPlan) -> Iterator[tuple[str, str, str]]:
+    for partition in plan.documents:
+        yield "write again", str(partition), "the store's document of it"
     for planned in plan.copies.segments:
         what = f"offsets {planned.base_offset} to {planned.end_offset} from {planned.log_path}"
         yield "copy anew", str(planned.topic_id_partition), what
@@ -126,6 +131,8 @@ def _planned(plan: RepairPlan) -> Iterator[tuple[str, str, str]]:
 
 
 def _done(done: RepairReport) -> Iterator[tuple[str, str, str]]:
+    for partition in done.documents:
+        yield "written again", str(partition), "the store's document of it"
     for segment in done.copied:
         what = f"offsets {segment.start_offset} to {segment.end_offset} as {segment.segment_id.id}"
         yield "copied anew", str(segment.topic_id_partition), what
@@ -153,6 +160,7 @@ def _show(
     )  # fmt: skip
     output.findings("left to you", plan.advice)
     output.findings("error", done.failures if done else ())
+    output.findings("note", done.notices if done else ())
     if done and audited.anomalies:
         output.say(f"{audited.anomaly_count} anomalies are left; 'tiered-storage audit' names them")
     if troubles or (done and audited.anomalies):

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import getpass
 import socket
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tiered_storage.cli_output import Output
 from tiered_storage.cli_session import ConfigOption, JsonOption, PartitionsOption, TopicsOption, opened, selected
-from tiered_storage.errors import ConfigurationError
+from tiered_storage.clock import wall_clock
+from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.remote_log.deletion_gate import as_date
+from tiered_storage.remote_log.metadata.safety import Stop
+from tiered_storage.remote_log.remote_log_parts import stop_by_metadata_alone
 
 _COLUMNS = ("stopped", "said by", "said at", "reason")
 _FAILURE_COLUMNS = ("partition", "segment id", "attempts", "first failed at", "last failed at", "error")
@@ -23,16 +27,19 @@ def stop_deletions(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let nothing of any topic be deleted, in either tier, until that is lifted; runs under way stop too."""
+    """Let nothing of any topic be deleted, in either tier, until that is lifted; runs under way stop too.
+
+    Deletions are stopped whatever is wrong with store and settings, as long as the metadata are in reach.
+    """
     if lift and reason:
         raise ConfigurationError("--reason says why deletions are stopped; leave it out where --lift lets them go on")
     output = Output(as_json)
-    with opened(config, output) as remote_log:
-        if lift:
+    if lift:
+        with opened(config, output) as remote_log:
             remote_log.safety.lift(_person())
-        else:
-            remote_log.safety.stop(reason, _person())
-        stop = remote_log.safety.stopped()
+            stop = remote_log.safety.stopped()
+    else:
+        stop = _stopped(reason, config, output)
     row = (False, None, None, None) if stop is None else (True, stop.said_by, stop.said_at, stop.reason)
     output.rows("Deletions", _COLUMNS, [row])
 
@@ -57,6 +64,18 @@ def failed_deletions(
     output.rows("Failed deletions", _FAILURE_COLUMNS, rows)
     if failures:
         raise typer.Exit(1)
+
+
+def _stopped(reason: str, config: Path | None, output: Output) -> Stop | None:
+    try:
+        with opened(config, output) as remote_log:
+            remote_log.safety.stop(reason, _person())
+            return remote_log.safety.stopped()
+    except (TieredStorageError, OSError) as error:
+        stop = stop_by_metadata_alone(reason, _person(), wall_clock, config)
+        output.say(f"note: {error}")
+        output.say("note: that is to be mended; deletions are stopped: the metadata alone were told")
+        return stop
 
 
 def _person() -> str:

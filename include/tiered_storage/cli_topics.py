@@ -20,8 +20,8 @@ from tiered_storage.remote_log.metadata import Topic
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.segment_source import PartitionLog, UnreadablePartition
-from tiered_storage.remote_log.topic_decision import decided_topic
-from tiered_storage.topic_settings import TopicSettings, effective, refuse_compacted, seed
+from tiered_storage.remote_log.topic_decision import decided_topic, withholds_rights
+from tiered_storage.topic_settings import TopicSettings, effective, refuse_compacted
 
 
 class Tier(StrEnum):
@@ -60,7 +60,14 @@ def list_topics(config: ConfigOption = None, as_json: JsonOption = False) -> Non
         found = _partitions(remote_log)
         lives = {(one.cluster_id, one.topic_id): one for one in found}
         rows = [_row(remote_log, one, found) for one in sorted(lives.values(), key=lambda one: one.topic)]
+        withheld = [one for one in lives.values() if _is_withheld(remote_log, one)]
     output.rows("Topics", _COLUMNS, rows)
+    for one in withheld:
+        output.say(
+            f"note: {one.topic} ({one.topic_id}): the settings file lets it be deleted from, but another life of that "
+            f"name was decided on since, or the metadata were made anew: 'tiered-storage topics allow-deletion "
+            f"{one.topic}' allows it"
+        )
 
 
 @app.command()
@@ -175,9 +182,10 @@ def _change(
         lives = {(found.cluster_id, found.topic_id): found for found in _partitions(remote_log) if found.topic == name}
         if not lives:
             raise ConfigurationError(_why_unknown(remote_log, name))
-        for life in lives.values():
+        # All of them first: the word on one life takes the file's rights from the others.
+        starts = [_decided(remote_log, life) for life in lives.values()]
+        for life, start in zip(lives.values(), starts, strict=True):
             check(remote_log, life)
-            start = seed(life.cluster_id, life.topic_id, name, remote_log.settings)
 
             def changed(known: Topic | None, start: Topic = start) -> Topic:
                 return change(remote_log, known or start)
@@ -207,7 +215,7 @@ def _why_unknown(remote_log: RemoteLogManager, topic: str) -> str:
 
 
 def _row(remote_log: RemoteLogManager, one: TopicIdPartition, found: list[TopicIdPartition]) -> tuple[object, ...]:
-    topic = decided_topic(one.cluster_id, one.topic_id, one.topic, remote_log.topics, remote_log.settings)
+    topic = _decided(remote_log, one)
     count = sum((other.cluster_id, other.topic_id) == (one.cluster_id, one.topic_id) for other in found)
     paused = topic.properties.get(_COPY_DISABLE) == "true"
     rights = (topic.local_deletion_allowed, topic.remote_deletion_allowed)
@@ -222,6 +230,14 @@ def _row(remote_log: RemoteLogManager, one: TopicIdPartition, found: list[TopicI
         resolved.retention_ms, resolved.retention_bytes, resolved.local_retention_ms, resolved.local_retention_bytes
     )  # fmt: skip
     return (*state, *limits, None)
+
+
+def _decided(remote_log: RemoteLogManager, life: TopicIdPartition) -> Topic:
+    return decided_topic(life.cluster_id, life.topic_id, life.topic, remote_log.topics, remote_log.settings)
+
+
+def _is_withheld(remote_log: RemoteLogManager, life: TopicIdPartition) -> bool:
+    return withholds_rights(life.cluster_id, life.topic_id, life.topic, remote_log.topics, remote_log.settings)
 
 
 def _with_property(topic: Topic, name: str, value: str) -> Topic:

@@ -24,6 +24,7 @@
     │   ├── RemoteStorageFullError     no room at the target
     │   ├── RemoteObjectNotFoundError  an object that should be there is not
     │   ├── RemoteObjectCorruptError   an object whose bytes are not those that were sent
+    │   ├── LaterVersionError          an object that a later release wrote: it is sound, and not for us to judge
     │   └── CopyStuckError             no byte of a copy moved any more, so it was ended
     ├── TargetClusterError             the cluster that a topic is restored into
     └── RemoteMetadataError            the metadata store
@@ -169,6 +170,27 @@ class RemoteObjectCorruptError(RemoteStorageError):
     """An object whose bytes, size or checksum are not those that were sent."""
 
     retriable = False
+
+
+class LaterVersionError(RemoteStorageError):
+    """A later release wrote `source`, in version `found` of its format; we read up to `known`.
+
+    Never taken for damage: what such an object says could mean something else, so it is neither deleted nor mended.
+    """
+
+    retriable = False
+
+    def __init__(self, source: str, found: int, known: int) -> None:
+        super().__init__(source, found, known)
+        self.source = source
+        self.found = found
+        self.known = known
+
+    def __str__(self) -> str:
+        return (
+            f"{self.source}: written by a later release, in version {self.found} of its format; this one reads up to "
+            f"version {self.known}: upgrade it; until then nothing of it is deleted or mended"
+        )
 
 
 class CopyStuckError(RemoteStorageError):

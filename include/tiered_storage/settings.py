@@ -8,7 +8,7 @@ the file; where that folder is called include, to the one above it: the project'
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,7 +23,7 @@ from tiered_storage.configuration.property_model import (
     contradiction,
     setting,
 )
-from tiered_storage.configuration.property_reading import read_properties
+from tiered_storage.configuration.property_reading import Properties, read_properties
 from tiered_storage.configuration.topic_properties import (
     LOCAL_MEANINGS,
     WITHOUT_LIMIT,
@@ -356,13 +356,20 @@ class Settings(PropertyModel):
         return {**plain, "rlmm.config.url": self.rlmm_config_url.without_secrets(), "topics": topics}
 
 
+WHERE_METADATA_ARE = frozenset({"state.directory", "rlmm.config.url"})
+"""The settings that say where the metadata store is, for what has to reach it whatever is wrong with all others."""
+
+
 def load_settings(
     path: Path | None = None,
     *,
     environ: Mapping[str, str] | None = None,
     overrides: Mapping[str, object] | None = None,
+    only: Collection[str] | None = None,
 ) -> Settings:
     """Return the settings of `path`, overridden by `environ` (default: this process's), then by `overrides`.
+
+    Of what they give `only` these properties are read, whatever is wrong with others, which have their defaults then.
 
     Without `path` the file is TIERED_STORAGE_CONFIG, or else include/tiered_storage.yaml of the project, which may be
     absent. `overrides` are properties by name, as a DAG run's parameters give them; None means not set.
@@ -378,6 +385,8 @@ def load_settings(
         sources.read_environment(environ, Settings.known_names()),
         sources.read_overrides(overrides),
     ]
+    if only is not None:
+        gathered = [Properties([one for one in each.properties if one.path[0] in only]) for each in gathered]
     base = file.parent.parent if file.parent.name == "include" else file.parent
     settings = read_properties(Settings, gathered, place=str(file), base=base, models={("topics",): TopicSettings})
     settings._config_path = file if is_read else None

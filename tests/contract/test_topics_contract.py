@@ -69,6 +69,15 @@ def test_a_topic_that_was_created_anew_is_another_one(topics: Topics) -> None:
     assert len(topics.list()) == 2
 
 
+def test_all_lives_of_a_name_are_found_in_every_cluster(topics: Topics) -> None:
+    lives = [ORDERS, replace(ORDERS, topic_id="id-of-orders-created-anew"), replace(ORDERS, cluster_id="cluster-2")]
+    for life in (*lives, replace(ORDERS, topic_id="another id", name="orders-of-others")):
+        topics.put(life)
+
+    assert topics.named("orders") == lives
+    assert topics.named("order") == []
+
+
 def test_a_change_is_made_of_what_was_decided_before(topics: Topics) -> None:
     known: list[Topic | None] = []
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fuzz.target import MemoryFile, Target, value_or_error
 from support.batch_tables import Batch, batch_table
-from tiered_storage.errors import CorruptLogError, RemoteObjectCorruptError
+from tiered_storage.errors import CorruptLogError, LaterVersionError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.checksum import crc32c
 from tiered_storage.kafka_log.index_builder import IndexBuilder
 from tiered_storage.kafka_log.index_check import OffsetIndexCheck, TimeIndexCheck
@@ -126,7 +126,7 @@ def _read_topic_id(content: bytes) -> None:
 def _read_meta_properties(content: bytes) -> None:
     path = _file.filled(content)
     found = value_or_error(lambda: MetaProperties.read(path), path, len(content))
-    assert not isinstance(found, RemoteObjectCorruptError)
+    assert not isinstance(found, RemoteObjectCorruptError | LaterVersionError)
     if isinstance(found, CorruptLogError):
         return
     assert found.version in (0, 1)

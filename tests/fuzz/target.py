@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from tiered_storage.errors import CorruptLogError, RemoteObjectCorruptError
+from tiered_storage.errors import CorruptLogError, LaterVersionError, RemoteObjectCorruptError
 
 _Value = TypeVar("_Value")
 
@@ -32,7 +32,7 @@ class Target:
 
 def value_or_error(
     read: Callable[[], _Value], source: str | Path = SOURCE, size: int | None = None
-) -> _Value | CorruptLogError | RemoteObjectCorruptError:
+) -> _Value | CorruptLogError | RemoteObjectCorruptError | LaterVersionError:
     """Return what `read` returns, or the error that it raises, which names `source` and a position up to `size`."""
     try:
         return read()
@@ -41,7 +41,7 @@ def value_or_error(
         assert error.position >= 0 and (size is None or error.position <= size), f"an error past the end: {error}"
         assert error.reason
         return error
-    except RemoteObjectCorruptError as error:
+    except (RemoteObjectCorruptError, LaterVersionError) as error:
         assert str(source) in str(error), f"an error of another object: {error}"
         return error
 

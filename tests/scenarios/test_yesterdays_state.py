@@ -23,12 +23,15 @@ from support.remote_logs import (
 from support.yesterdays_state import FOLDER, RUN, YESTERDAY, generation, open_at, taken_up
 from tiered_storage.errors import LeaseHeldError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_job import CopyJob
 from tiered_storage.remote_log.copy_messages import CopyOutcome
 from tiered_storage.remote_log.copy_plan import CopyPlan
 from tiered_storage.remote_log.expiry import ExpiryPlan
 from tiered_storage.remote_log.metadata.sql_schema import SCHEMA_VERSION, VERSION_TABLE
 from tiered_storage.remote_log.model import PartitionState, SegmentState
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 ORDERS_0, ORDERS_1 = (partition_of("orders", number) for number in range(2))
@@ -37,6 +40,7 @@ GENERATIONS = {1: "0001", 2: "0002"}
 """Each with the schema of its metadata."""
 
 LATER = YESTERDAY + 1_000
+NOTHING = CommitReport((), (), (), (), retriable=True)
 
 
 @pytest.fixture(params=GENERATIONS)
@@ -90,6 +94,14 @@ def test_the_copy_from_before_the_migration_is_a_way_back(number: int, tmp_path:
     kept_copy(root).rename(database_of(root))
     with open_at(root) as remote_log:
         assert segments_of(remote_log, PAYMENTS_0) == migrated
+
+
+def let_documents_be_written(remote_log: RemoteLogManager) -> None:
+    """Let a repair write what stores of then did not keep: a document of each partition."""
+    report = remote_log.checks.audit()
+    assert {anomaly.is_of_a_document for anomaly in report.anomalies} == {True}
+    repaired = remote_log.repairs.carry_out(remote_log.repairs.plan(report, EVERYTHING), "today", lambda _: NOTHING)
+    assert (set(repaired.documents), repaired.failures) == ({ORDERS_0, PAYMENTS_0}, ())
 
 
 def test_every_segment_is_what_it_was(root: Path) -> None:
@@ -157,6 +169,7 @@ def test_the_copy_that_was_under_way_is_committed_and_read(root: Path) -> None:
         assert offsets_read(remote_log, 0, ORDERS_1) == list(range(35))
         assert offsets_read(remote_log, 10, ORDERS_0) == list(range(10, 35))
         assert offsets_read(remote_log, 10, PAYMENTS_0) == list(range(10, 35))
+        let_documents_be_written(remote_log)
         assert_clean(remote_log)
 
 
@@ -182,6 +195,7 @@ def test_the_deletion_that_was_under_way_is_done_and_the_audit_is_clean(root: Pa
             replace(going, state=SegmentState.DELETE_SEGMENT_FINISHED, event_timestamp=LATER),
         )
         assert remote_log.checks.audit(deep=True).segments == 7
+        let_documents_be_written(remote_log)
         assert_clean(remote_log)
 
 

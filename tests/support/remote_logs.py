@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, Top
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.remote_log_parts import store_options
 from tiered_storage.remote_log.segment_source import PartitionLog
+from tiered_storage.remote_log.store_states import StoredState, write_partition_state
 from tiered_storage.settings import Settings, load_settings
 
 CLUSTER_ID = "test-cluster"
@@ -295,6 +296,15 @@ def cut(path: Path, size: int) -> None:
 def held_by(remote_log: RemoteLogManager, owner: str, partition: TopicIdPartition = ORDERS_0) -> Lease:
     """Let somebody hold the partition's lease."""
     return remote_log.leases.acquire(partition, owner, remote_log.settings.lease_duration_ms)
+
+
+def move_log_start(remote_log: RemoteLogManager, offset: int, lease: Lease) -> None:
+    """Let our log start be `offset`, in the store's document first, as whoever moves it does."""
+    partition = lease.topic_id_partition
+    state = replace(remote_log.segments.partition_state(partition), log_start_offset=offset)
+    stored = StoredState.of(state, remote_log.segments.list_remote_log_segments(partition))
+    write_partition_state(remote_log.storage, remote_log.leases, lease, stored, remote_log.clock())
+    remote_log.segments.advance_log_start_offset(partition, offset, lease)
 
 
 def rewrite_segment(path: Path, batches: Sequence[bytes]) -> None:

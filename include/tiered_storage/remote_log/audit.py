@@ -1,8 +1,9 @@
 """The audit: holds the store against the metadata and changes nothing of either.
 
-Quick: every object that the metadata refer to is there with its size, nothing else is, and no offset is missing or held
-twice. Deep: every byte is read back and checked besides; see deep_audit.py. Copies and deletions under way are no
-anomalies: whatever looks wrong is looked at once more. Of the store no more than one partition is held in memory.
+Quick: every object that the metadata refer to is there with its size, nothing else is, no offset is missing or held
+twice, and each partition's document says what the metadata say. Deep: every byte is read back and checked besides; see
+deep_audit.py. Copies and deletions under way are no anomalies: whatever looks wrong is looked at once more. Of the
+store no more than one partition is held in memory.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError
+from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError, RemoteObjectNotFoundError
 from tiered_storage.remote_log.audit_offsets import LocalLogs, offset_anomalies, partial_overlaps, reaches_too_far
 from tiered_storage.remote_log.audit_report import Anomaly, AnomalyKind, AuditReport, AuditTally, kind_of
 from tiered_storage.remote_log.coverage import finished
-from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
+from tiered_storage.remote_log.document_audit import DocumentAudit
+from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.storage.object_names import (
@@ -35,6 +37,7 @@ DeepCheck = Callable[[RemoteLogSegmentMetadata], Sequence[Anomaly]]
 
 def audit_remote_log(
     metadata: RemoteLogMetadataManager,
+    leases: Leases,
     storage: ObjectRemoteStorageManager,
     selection: Selection,
     clock: Clock,
@@ -49,7 +52,8 @@ def audit_remote_log(
     to meet. Raises what store and metadata raise as a whole.
     """
     now = clock()
-    audit = _Audit(metadata, storage, now - grace_ms, local_logs, deep, AuditTally.begun_at(now))
+    documents = DocumentAudit(metadata, leases, storage.partition_documents, now - grace_ms)
+    audit = _Audit(metadata, storage, documents, now - grace_ms, local_logs, deep, AuditTally.begun_at(now))
     audit.tally.notices.extend(local_logs.notices if local_logs else ())
     # The store first: whatever is seen there had its metadata written before it.
     for partition, listed in groupby(storage.list_objects(), lambda found: parse_partition_folder(found.name)):
@@ -69,6 +73,7 @@ class _Audit:
 
     metadata: RemoteLogMetadataManager
     storage: ObjectRemoteStorageManager
+    documents: DocumentAudit
     young_from: int
     local_logs: LocalLogs | None
     deep: DeepCheck | None
@@ -85,12 +90,22 @@ class _Audit:
             self.seen.add(partition)
             self.tally.looked_at(partition)
             self._notice_unfinished(partition, segments, listed)
+            self._look_at_document(partition, listed)
             known = finished(segments)
             self.tally.segments += len(known)
             self.tally.size += sum(segment.size for segment in known)
             self.tally.add(self._segment_anomalies(partition, known, listed))
             self.tally.add(self._offset_anomalies(partition, segments))
         self.tally.add(self._unreferenced_anomalies(partition, suspicious))
+
+    def _look_at_document(self, partition: TopicIdPartition, listed: Mapping[str, ListedObject]) -> None:
+        names = [found.document for found in listed.values() if found.document is not None]
+        try:
+            wrong = self.documents.look_at(partition, names)
+        except LaterVersionError as error:
+            self.tally.could_not_read_document(partition, str(error))
+            return
+        self.tally.add(() if wrong is None else (wrong,))
 
     def _notice_unfinished(
         self,
@@ -124,21 +139,44 @@ class _Audit:
         segments: Sequence[RemoteLogSegmentMetadata],
         listed: Mapping[str, ListedObject],
     ) -> Iterator[Anomaly]:
-        wrong = [segment for segment in segments if any(self._object_anomalies(segment, listed))]
+        wrong = [segment for segment in segments if self._seems_wrong(segment, listed)]
         # Once more: a copy may have ended after the listing was made, or a deletion.
         now = {found.name: found for found in self._list(partition)} if wrong else {}
-        found = [(segment, tuple(self._object_anomalies(segment, now))) for segment in wrong]
+        found = [(segment, self._judged(segment, lambda one: self._object_anomalies(one, now))) for segment in wrong]
         if self.deep is not None:
             seen_wrong = {segment.segment_id for segment in wrong}
             sound = [segment for segment in segments if segment.segment_id not in seen_wrong]
-            sound += [segment for segment, anomalies in found if not anomalies]
-            found += [(segment, tuple(self.deep(segment))) for segment in sound]
+            sound += [segment for segment, anomalies in found if anomalies == ()]
+            found += [(segment, self._judged(segment, self.deep)) for segment in sound]
         if not any(anomalies for _, anomalies in found):
             return
         still_there = {segment.segment_id for segment in finished(self.metadata.list_remote_log_segments(partition))}
         for segment, anomalies in sorted(found, key=lambda each: each[0].start_offset):
             if segment.segment_id in still_there:
-                yield from anomalies
+                yield from anomalies or ()
+
+    def _seems_wrong(self, segment: RemoteLogSegmentMetadata, listed: Mapping[str, ListedObject]) -> bool:
+        try:
+            return any(self._object_anomalies(segment, listed))
+        except LaterVersionError:
+            return True
+
+    def _judged(
+        self, segment: RemoteLogSegmentMetadata, look: Callable[[RemoteLogSegmentMetadata], Iterable[Anomaly]]
+    ) -> tuple[Anomaly, ...] | None:
+        """Return what `look` finds wrong; None of what a later release wrote, which is told of instead."""
+        later: LaterVersionError | None = None
+        anomalies: tuple[Anomaly, ...] = ()
+        try:
+            anomalies = tuple(look(segment))
+        except LaterVersionError as error:
+            later = error
+        if anomalies:
+            later = self.storage.later_version(segment)
+        if later is None:
+            return anomalies
+        self.tally.could_not_read(segment, str(later), is_lasting=True)
+        return None
 
     def _object_anomalies(
         self, segment: RemoteLogSegmentMetadata, listed: Mapping[str, ListedObject]

@@ -132,7 +132,8 @@ def with_outcomes(
             if outcome.segment.segment_id not in there:
                 continue
             if outcome.failure is not None:
-                tally.could_not_read(outcome.segment, outcome.failure.message)
+                failure = outcome.failure
+                tally.could_not_read(outcome.segment, failure.message, is_lasting=not failure.retriable)
             tally.add(each for each in outcome.anomalies if (each.segment_id, each.kind) not in told)
     return tally.report()
 

@@ -26,6 +26,10 @@ class AnomalyKind(StrEnum):
     WRONG_CHECKSUM = "wrong checksum"
 
 
+DAMAGES = frozenset({AnomalyKind.MISSING_OBJECT, AnomalyKind.WRONG_SIZE, AnomalyKind.WRONG_CHECKSUM})
+"""Objects that are not all that was sent."""
+
+
 @dataclass(frozen=True, slots=True)
 class Anomaly:
     """One thing that is wrong: with which object, segment or partition, and how.
@@ -44,9 +48,17 @@ class Anomaly:
     offsets: tuple[int, int] | None = None
 
     @property
+    def is_of_a_document(self) -> bool:
+        """Whether it is the document of `partition` that is missing, broken, or says other things than the metadata."""
+        return self.kind in DAMAGES and self.partition is not None and self.segment_id is None
+
+    @property
     def is_a_doubt(self) -> bool:
-        """Whether it is a reason to keep what is local: not what was left behind, nor that offsets are there twice."""
-        return not self.is_leftover and self.kind is not AnomalyKind.OVERLAP
+        """Whether it is a reason to keep what is local.
+
+        Not what was left behind, nor that offsets are there twice, nor a document: the metadata have all of that.
+        """
+        return not self.is_leftover and self.kind is not AnomalyKind.OVERLAP and not self.is_of_a_document
 
     @classmethod
     def of_segment(cls, kind: AnomalyKind, segment: RemoteLogSegmentMetadata, message: str, what: str = "") -> Anomaly:
@@ -57,9 +69,9 @@ class Anomaly:
 
 @dataclass(frozen=True, slots=True)
 class TopicFindings:
-    """How many anomalies an audited topic has, known leftovers and overlaps apart, and the first of them in words.
+    """How many anomalies an audited topic has that are a doubt (`Anomaly.is_a_doubt`), and the first of them in words.
 
-    `unread` counts segments that a deep audit could not read: of them nothing is known.
+    `unread` counts the segments, and the documents of partitions, that could not be read: of them nothing is known.
     """
 
     cluster_id: str
@@ -75,8 +87,8 @@ class AuditReport:
     """What was looked at (finished segments, objects, bytes of segments) and what was found.
 
     `anomalies` are the first MOST_ANOMALIES; `omitted` counts those behind them. `unreferenced` counts the objects that
-    nothing refers to, known leftovers apart. `unread` counts the segments that a
-    deep audit could not read. `topics` tells of every topic that was looked at. It began at `audited_at` (ms).
+    nothing refers to, known leftovers apart. `unread` counts the segments, and the documents of partitions, that could
+    not be read. `topics` tells of every topic that was looked at. It began at `audited_at` (ms).
     """
 
     segments: int
@@ -133,12 +145,23 @@ class AuditTally:
             if anomaly.partition is not None and anomaly.is_a_doubt:
                 self._count(anomaly, anomaly.partition)
 
-    def could_not_read(self, segment: RemoteLogSegmentMetadata, why: str) -> None:
-        """Count a segment that a deep audit knows nothing of; the first of them is told of."""
+    def could_not_read(self, segment: RemoteLogSegmentMetadata, why: str, *, is_lasting: bool = False) -> None:
+        """Count a segment that an audit knows nothing of; the first of them is told of.
+
+        Where that `is_lasting`, as another try finds the same, the first of each topic.
+        """
         self._unread += 1
-        if self._unread == 1:
-            self.notices.append(f"{segment.segment_id} could not be read: {why}")
         known = self._topic_of(segment.topic_id_partition)
+        if self._unread == 1 or (is_lasting and not known.unread):
+            self.notices.append(f"{segment.segment_id} could not be read: {why}")
+        self._topics[known.cluster_id, known.topic_id] = replace(known, unread=known.unread + 1)
+
+    def could_not_read_document(self, partition: TopicIdPartition, why: str) -> None:
+        """Count what the store keeps of a partition beside its segments, where nobody here understands it."""
+        self._unread += 1
+        known = self._topic_of(partition)
+        if not known.unread:
+            self.notices.append(f"the document of {partition} could not be read: {why}")
         self._topics[known.cluster_id, known.topic_id] = replace(known, unread=known.unread + 1)
 
     def report(self) -> AuditReport:

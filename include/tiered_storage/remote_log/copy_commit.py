@@ -183,7 +183,7 @@ def _keep_in_store(commits: Sequence[_Commit], storage: RemoteStorageManager, le
         except LeaseLostError as error:
             each.lost = str(error)
     changed = [(each.lease, each.stored) for each in commits if each.stored is not None and each.lost is None]
-    errors = write_partition_states(storage, leases, changed, now)
+    errors = write_partition_states(storage, leases, changed, now, is_copied=True)
     for each in commits:
         refused = errors.get(each.partition)
         if isinstance(refused, OutdatedMetadataError | LeaseLostError):

@@ -242,7 +242,7 @@ def _keep_in_store(
     begun: Sequence[_BegunPartition], storage: RemoteStorageManager, leases: Leases, now: int
 ) -> Refusals:
     changed = [(each.lease, each.stored) for each in begun if each.stored is not None]
-    return write_partition_states(storage, leases, changed, now)
+    return write_partition_states(storage, leases, changed, now, is_copied=True)
 
 
 def _write(begun: Sequence[_BegunPartition], metadata: RemoteLogMetadataManager) -> dict[TopicIdPartition, str]:

@@ -36,17 +36,31 @@ class LeftoverCheck:
         Raises what the store raises.
         """
         sizes = {found.name: found.size for found in listed}
-        whole = [found for one in leftovers if (found := self._look_for(one, sizes)) is not None]
+        kept = self._of_later_versions(leftovers, sizes)
+        known = [one for one in leftovers if one.segment_id.id not in kept]
+        whole = [found for one in known if (found := self._look_for(one, sizes)) is not None]
         if not whole:
-            return {}
+            return kept
         coverage = self._coverage(partition, sizes)
         log_start = self.metadata.log_start_offset(partition) or 0
         local = self._look(partition)
-        kept: dict[str, str] = {}
         for found in whole:
             start_offset = max(found.leftover.start_offset, log_start)
             if not _is_held(start_offset, found.end_offset, coverage, local):
                 kept[found.leftover.segment_id.id] = _message(found, start_offset)
+        return kept
+
+    def _of_later_versions(
+        self, leftovers: Sequence[RemoteLogSegmentMetadata], sizes: dict[str, int]
+    ) -> dict[str, str]:
+        """Return, by segment id, what a later release wrote: whether that is whole is not for us to say."""
+        kept: dict[str, str] = {}
+        for leftover in leftovers:
+            names = segment_object_names(leftover.segment_id, leftover.start_offset)
+            if not {names.commit_marker, names.indexes} & sizes.keys():
+                continue
+            if (later := self.storage.later_version(leftover)) is not None:
+                kept[leftover.segment_id.id] = str(later)
         return kept
 
     def _look_for(self, leftover: RemoteLogSegmentMetadata, sizes: dict[str, int]) -> _Whole | None:

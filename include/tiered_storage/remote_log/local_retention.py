@@ -8,7 +8,7 @@ local deletion was allowed for the topic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy_plan import Finding, finding_of
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.later_versions import ensure_known_versions
 from tiered_storage.remote_log.lineage import trusted_lineage
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
@@ -33,6 +34,7 @@ from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.store_states import ensure_not_outdated
 from tiered_storage.remote_log.task_progress import Amount, OnMoved, untold
+from tiered_storage.remote_log.trim_steps import STEP_BYTES, trim_steps
 from tiered_storage.topic_settings import TopicSettings
 
 READ_BYTES = 1 << 20
@@ -86,6 +88,13 @@ class LocalRetentionPlan:
                 break
             start = end + 1
         return start
+
+    def steps(self, step_bytes: int) -> Iterator[LocalRetentionPlan]:
+        """Yield the plan in parts, each of which may be carried out once the one before it was; see trim_steps."""
+        for going, held_by in trim_steps(self.segments, self.held_by, step_bytes):
+            end = going[-1].end_offset
+            start = self.new_local_start if going[-1] is self.segments[-1] or end is None else end + 1
+            yield replace(self, segments=going, held_by=held_by, new_local_start=start)
 
     def up_to(self, new_local_start: int) -> LocalRetentionPlan:
         """Return the part of the plan that lets the log begin at `new_local_start`."""
@@ -174,10 +183,10 @@ class LocalRetentionEnforcement:
 
     Before a directory is locked, for a broker may want to start there: the store shows every object that must hold
     what goes, with its size, and gives every byte of it back where `verifies`; `keep_lineage` keeps what the local log
-    is about to forget. Under the lock: `replan` plans the
-    partition once more, as the metadata and the directory are by then, and the gate is asked; what both plans have in
-    common goes. No lease is taken: a copy may hold one for hours, just when disks fill up, and what counts here are
-    copies that ended.
+    is about to forget. Under the lock: `replan` plans the partition once more, as the metadata and the directory are by
+    then, and the gate is asked; what both plans have in common goes. A large partition is trimmed in steps, each looked
+    at right before it goes (trim_steps.py): what one did stays done, whatever becomes of the next. No lease is taken: a
+    copy may hold one for hours, just when disks fill up, and what counts here are copies that ended.
     """
 
     metadata: RemoteLogMetadataManager
@@ -206,16 +215,21 @@ class LocalRetentionEnforcement:
             stopped = self.gate.why_stopped()
             if stopped is not None:
                 return LocalRetentionReport(tuple(trimmed), tuple(failures), stopped)
+            reached = plan.segments[0].base_offset
             try:
-                done = self._trim(plan)
+                for part in plan.steps(STEP_BYTES):
+                    reached = self._trim(part)
+                    if reached < part.new_local_start:
+                        break
             except (TieredStorageError, OSError) as error:
                 failures.append(finding_of(plan.topic_id_partition, error))
-                continue
+            done = plan.up_to(reached)
             if done.segments:
                 trimmed.append(done)
         return LocalRetentionReport(tuple(trimmed), tuple(failures))
 
-    def _trim(self, plan: LocalRetentionPlan) -> LocalRetentionPlan:
+    def _trim(self, plan: LocalRetentionPlan) -> int:
+        """Remove what `plan`, one step, names; return where the log begins then."""
         partition = plan.topic_id_partition
         self.gate.ensure(partition, DeletionKind.LOCAL)
         self._ensure_held(plan)
@@ -231,7 +245,7 @@ class LocalRetentionEnforcement:
             self.gate.ensure(partition, DeletionKind.LOCAL)
             return plan.segments[0].base_offset if current is None else plan.start_in(current)
 
-        return plan.up_to(self.trim.trim(partition, plan.segments, plan.new_local_start, still_due))
+        return self.trim.trim(partition, plan.segments, plan.new_local_start, still_due)
 
     def _ensure_held(self, plan: LocalRetentionPlan) -> None:
         listed = ensure_not_outdated(plan.topic_id_partition, self.storage, self.metadata, self.leases)
@@ -261,22 +275,31 @@ def _ensure_listed(
 def ensure_present(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> None:
     """Raise RemoteObjectNotFoundError or RemoteObjectCorruptError unless the store shows data and indexes of `segment`.
 
-    Asks for the manifest (its checksum is checked) and for the very last byte; `verify` reads everything.
+    Asks for the manifest (its checksum is checked) and for the very last byte; `verify` reads everything. Raises
+    LaterVersionError for what a later release wrote.
     """
+    ensure_known_versions([segment], storage)
     storage.fetch_index(segment, IndexKind.MANIFEST)
     last = segment.size - 1
     if sum(len(chunk) for chunk in storage.fetch_log_segment(segment, last, last)) != 1:
         raise RemoteObjectCorruptError(f"{segment.segment_id}: the store shows fewer than its {segment.size} bytes")
 
 
-def ensure_whole(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> None:
-    """Raise RemoteObjectNotFoundError or RemoteObjectCorruptError unless every byte of `segment` comes back right."""
+def ensure_whole(
+    segment: RemoteLogSegmentMetadata,
+    storage: RemoteStorageManager,
+    on_bytes: Callable[[int], object] = lambda _: None,
+) -> None:
+    """Raise RemoteObjectNotFoundError or RemoteObjectCorruptError unless every byte of `segment` comes back right.
+
+    Raises LaterVersionError for what a later release wrote. `on_bytes` is called with the size of each piece of data.
+    """
     if isinstance(storage, ObjectRemoteStorageManager):
-        storage.verify(segment)
+        storage.verify(segment, on_bytes)
         return
     storage.fetch_index(segment, IndexKind.MANIFEST)
-    for _ in storage.fetch_log_segment(segment):
-        pass
+    for piece in storage.fetch_log_segment(segment):
+        on_bytes(len(piece))
 
 
 def ensure_same_bytes(

@@ -51,7 +51,7 @@ class RebuildReport:
     """What is known again: partitions, finished segments and their bytes; what was never finished; and what is not.
 
     `marked` were to go before, and still are. Partitions of which nothing is left do not count. `unreadable` also names
-    damaged segments of which there is another copy.
+    damaged segments of which there is another copy. `notices` tell what is known no longer, and maybe never was.
     """
 
     partitions: int
@@ -60,6 +60,7 @@ class RebuildReport:
     unfinished: int
     unreadable: tuple[Finding, ...]
     marked: int = 0
+    notices: tuple[Finding, ...] = ()
 
 
 class MetadataRebuild:
@@ -86,6 +87,7 @@ class MetadataRebuild:
         """
         partitions = segments = size = unfinished = marked = 0
         unreadable: list[Finding] = []
+        notices: list[Finding] = []
         for stored in stored_partitions(self._storage):
             partitions += not stored.is_gone
             marked += len(stored.marked)
@@ -93,9 +95,10 @@ class MetadataRebuild:
             size += sum(segment.size for segment in stored.finished)
             unfinished += len(stored.unfinished)
             unreadable.extend(stored.unreadable)
-            if self._store is not None and (stored.document is not None or stored.is_known):
+            notices.extend(stored.notices)
+            if self._store is not None and (stored.newest_number or stored.is_known):
                 self._documents.append(self._know_again(stored, self._store))
-        return RebuildReport(partitions, segments, size, unfinished, tuple(unreadable), marked)
+        return RebuildReport(partitions, segments, size, unfinished, tuple(unreadable), marked, tuple(notices))
 
     def take_over(self, store: SqlMetadataStore) -> None:
         """Let the store belong to the new metadata, which know all of it by now. Raises what the store raises.
@@ -110,11 +113,9 @@ class MetadataRebuild:
     def _know_again(self, stored: StoredPartition, store: SqlMetadataStore) -> PartitionDocument:
         """Write down all of one partition, and return the document that the store is to have of it."""
         partition = stored.topic_id_partition
-        document = stored.document
         seeded = self._seed_topic(partition)
         store.topics.put(replace(seeded, local_deletion_allowed=False, remote_deletion_allowed=False))
-        number = 0 if document is None else document.fencing_number
-        store.leases.begin_above({partition: number + FENCING_JUMP})
+        store.leases.begin_above({partition: stored.newest_number + FENCING_JUMP})
         lease = store.leases.acquire(partition, _OWNER, _LEASE_MS)
         state = _state_of(stored)
         if state.lineage:

@@ -21,6 +21,7 @@ from tiered_storage.errors import (
 from tiered_storage.remote_log.copy_plan import Finding, finding_of
 from tiered_storage.remote_log.copy_run import abandon_unfinished
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.later_versions import ensure_known_partition
 from tiered_storage.remote_log.leftover_check import LeftoverCheck
 from tiered_storage.remote_log.marked_objects import DeletionReport, Found, MarkedObjects
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
@@ -187,6 +188,8 @@ class ObjectDeletion:
         partition = waiting.partition
         try:
             ensure_may_be_leased(partition, self.storage, self.leases)
+            if waiting.goes:
+                ensure_known_partition(partition, self.metadata, self.storage)
             lease = self.leases.acquire(partition, self.owner, self.lease_duration_ms)
         except (OutdatedMetadataError, RemoteStorageError) as error:
             found.fail(partition, error)

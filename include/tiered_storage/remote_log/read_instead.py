@@ -18,10 +18,14 @@ from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorag
 
 @dataclass(frozen=True, slots=True)
 class WholeChecks:
-    """Reads segments back whole from `storage`, each once; calls `before_each`, as to keep a lease meanwhile."""
+    """Reads segments back whole from `storage`, each once.
+
+    Calls `before_each`, as to ask whether a lease still holds, and `on_bytes` with the size of each piece of data.
+    """
 
     storage: ObjectRemoteStorageManager
     before_each: Callable[[], object] = lambda: None
+    on_bytes: Callable[[int], object] = lambda _: None
     _known: dict[str, str | None] = field(default_factory=dict)
 
     def why_not_whole(self, segment: RemoteLogSegmentMetadata) -> str | None:
@@ -37,7 +41,7 @@ class WholeChecks:
 
     def _read(self, segment: RemoteLogSegmentMetadata) -> str | None:
         try:
-            ensure_whole(segment, self.storage)
+            ensure_whole(segment, self.storage, self.on_bytes)
         except (RemoteObjectNotFoundError, RemoteObjectCorruptError) as error:
             return str(error)
         return None

@@ -43,6 +43,7 @@ class RemoteLogChecks:
             raise ConfigurationError(nothing)
         report = audit_remote_log(
             self.parts.segments,
+            self.parts.leases,
             listing_storage(self.parts.storage),
             selection,
             self.parts.clock,

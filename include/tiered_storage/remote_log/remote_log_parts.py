@@ -6,13 +6,14 @@ import os
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Self
 
 from tiered_storage.clock import Clock
 from tiered_storage.remote_log.job_worker import options_of
 from tiered_storage.remote_log.log_directory_source import LogDirectorySource
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager, Topic, Topics
-from tiered_storage.remote_log.metadata.safety import Safety
+from tiered_storage.remote_log.metadata.safety import Safety, Stop
 from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, open_metadata_store
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.segment_source import PartitionLog
@@ -22,7 +23,7 @@ from tiered_storage.remote_log.storage.opening import load_remote_storage_manage
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.topic_decision import decided_topic
 from tiered_storage.remote_log.work_area import WorkArea
-from tiered_storage.settings import Settings
+from tiered_storage.settings import WHERE_METADATA_ARE, Settings, load_settings
 
 
 def store_options(settings: Settings, environ: Mapping[str, str] = os.environ) -> ObjectStoreOptions:
@@ -51,6 +52,17 @@ def open_metadata(settings: Settings, clock: Clock) -> SqlMetadataStore:
     return open_metadata_store(
         settings.rlmm_config_url.get_secret_value(), clock, busy_timeout_ms=settings.metadata_busy_timeout_ms
     )
+
+
+def stop_by_metadata_alone(reason: str, said_by: str, clock: Clock, config: Path | None = None) -> Stop | None:
+    """Stop all deletions though nothing but the metadata store can be opened; return what it knows of the stop by now.
+
+    Of the settings (the file `config`, or the usual one) only what says where the metadata are has to be right. Raises
+    ConfigurationError where that cannot be read, and what the metadata store raises.
+    """
+    with open_metadata(load_settings(config, only=WHERE_METADATA_ARE), clock) as store:
+        store.safety.stop(reason, said_by)
+        return store.safety.stopped()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from tiered_storage.remote_log.remote_log_parts import open_storage
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 from tiered_storage.remote_log.storage.object_names import parse_partition_folder
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.topic_decision import withhold_seeded_rights
 from tiered_storage.settings import Settings
 from tiered_storage.topic_settings import seed
 
@@ -52,6 +53,7 @@ def rebuild_metadata(
             with open_metadata_store(url, clock, busy_timeout_ms=settings.metadata_busy_timeout_ms) as store:
                 rebuild = MetadataRebuild(storage, store, clock, seeded)
                 report = rebuild.read()
+                withhold_seeded_rights(store.topics, settings)
                 new_metadata_path(settings, into)
                 rebuild.take_over(store)
         return report

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
@@ -11,7 +12,8 @@ from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_plan import CopyPlan, CopySelection, Finding, plan_copy
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.leftover_check import LeftoverCheck
-from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.rate_limit import RateLimit
 from tiered_storage.remote_log.remote_log_checks import listing_storage
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.repair import Repair
@@ -24,7 +26,9 @@ from tiered_storage.remote_log.unfinished_copies import UnfinishedCopies
 class RepairReport:
     """What was copied anew, which damaged segments ended, which objects went, and what could not be done.
 
-    `finished` are copies that nobody had finished, under the ids by which readers see them now.
+    `finished` are copies that nobody had finished, under the ids by which readers see them now. `documents` are the
+    partitions of which the store knows anew what the metadata know beside the segments. `notices` tell what waits for a
+    right: what was ended keeps its objects without it.
     """
 
     copied: tuple[RemoteLogSegmentMetadata, ...]
@@ -32,6 +36,8 @@ class RepairReport:
     removed: tuple[str, ...]
     failures: tuple[Finding, ...]
     finished: tuple[RemoteLogSegmentMetadata, ...] = ()
+    documents: tuple[TopicIdPartition, ...] = ()
+    notices: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +71,8 @@ class RemoteLogRepairs:
         return plan_repair(report, partitions, copyable, self._unfinished("plan").find(selected))
 
     def carry_out(self, plan: RepairPlan, owner: str, copy: Callable[[CopyPlan], CommitReport]) -> RepairReport:
-        """Let `copy` begin, make and commit the copies; then finish what nobody finished, end what copies replace,
-        and remove leftovers.
+        """Write documents anew; let `copy` begin, make and commit the copies; then finish what nobody finished, end
+        what copies replace, and remove leftovers.
 
         Raises StoreMismatchError, and what store and metadata raise as a whole.
         """
@@ -81,7 +87,10 @@ class RemoteLogRepairs:
             settings.lease_duration_ms,
             self.parts.clock() - settings.remote_log_orphan_grace_ms,
             lambda partition: self.gate.ensure(partition, DeletionKind.LEFTOVER),
+            self.gate.why_stopped,
+            RateLimit(settings.audit_worker_bytes_per_second),
         )
+        written, not_written = repair.write_documents(plan.documents)
         copied = copy(plan.copies) if plan.copies.segments else None
         finished, not_finished = self._unfinished(owner).finish(plan.unfinished)
         retired, held_back = repair.retire(plan.replaced, plan.damaged)
@@ -91,9 +100,22 @@ class RemoteLogRepairs:
             copied.committed if copied else (),
             tuple(retired),
             tuple(removed),
-            (*failures, *not_finished, *held_back, *refused),
+            (*not_written, *failures, *not_finished, *held_back, *refused),
             tuple(finished),
+            tuple(written),
+            tuple(self._waiting(retired)),
         )
+
+    def _waiting(self, retired: Iterable[RemoteLogSegmentMetadata]) -> Iterator[Finding]:
+        """Yield a notice for each partition whose ended segments nobody may delete yet."""
+        for partition, count in Counter(segment.topic_id_partition for segment in retired).items():
+            if self.gate.is_allowed(partition, DeletionKind.REMOTE):
+                continue
+            message = (
+                f"{count} damaged segments have ended, and their objects stay in the store until deleting remotely is "
+                f"allowed for the topic: 'tiered-storage topics allow-deletion {partition.topic}', and then 'expire'"
+            )
+            yield Finding(str(partition), message)
 
     def _unfinished(self, owner: str) -> UnfinishedCopies:
         parts, settings = self.parts, self.parts.settings

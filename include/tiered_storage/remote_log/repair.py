@@ -14,6 +14,8 @@ from tiered_storage.clock import Clock
 from tiered_storage.errors import RemoteStorageError, TieredStorageError
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.later_versions import ensure_known_versions
+from tiered_storage.remote_log.lease_keeper import kept_alive
 from tiered_storage.remote_log.lineage import whole_lineage
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
@@ -24,6 +26,7 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
+from tiered_storage.remote_log.rate_limit import RateLimit
 from tiered_storage.remote_log.read_instead import WholeChecks, why_needed
 from tiered_storage.remote_log.repair_plan import Leftovers
 from tiered_storage.remote_log.storage.object_names import ObjectKind, partition_folder
@@ -42,7 +45,8 @@ _MARKER = f".{ObjectKind.COMMIT_MARKER}"
 class Repair:
     """Ends damaged segments and removes leftovers as `owner`; what was changed after `young_from` (ms) stays.
 
-    `ensure_removable` raises DeletionRefusedError where no leftover of a partition may be removed.
+    `ensure_removable` raises DeletionRefusedError where no leftover of a partition may be removed; `why_stopped` says
+    why nothing at all may end now. Whole reads spend their bytes of `limit`.
     """
 
     metadata: RemoteLogMetadataManager
@@ -53,6 +57,8 @@ class Repair:
     lease_duration_ms: int
     young_from: int
     ensure_removable: Callable[[TopicIdPartition], None]
+    why_stopped: Callable[[], str | None]
+    limit: RateLimit
 
     def retire(
         self, damaged: Sequence[RemoteLogSegmentMetadata], all_damaged: frozenset[str] = frozenset()
@@ -66,7 +72,7 @@ class Repair:
         ordered = sorted(damaged, key=lambda each: (each.topic_id_partition, each.start_offset))
         for partition, of_partition in groupby(ordered, lambda each: each.topic_id_partition):
             try:
-                with self._lease(partition) as lease:
+                with self._lease(partition) as lease, kept_alive(self.leases, [lease], self.lease_duration_ms):
                     done, held_back = self._retire_in(list(of_partition), all_damaged, lease)
             except TieredStorageError as error:
                 failures.append(Finding(str(partition), str(error)))
@@ -74,6 +80,22 @@ class Repair:
             retired.extend(done)
             failures.extend(held_back)
         return retired, failures
+
+    def write_documents(self, partitions: Iterable[TopicIdPartition]) -> tuple[list[TopicIdPartition], list[Finding]]:
+        """Let the store know anew what the metadata know of `partitions`; return of which it does, and what failed."""
+        written: list[TopicIdPartition] = []
+        failures: list[Finding] = []
+        for partition in partitions:
+            try:
+                with self._lease(partition) as lease:
+                    state = self.metadata.partition_state(partition)
+                    stored = StoredState.of(state, self.metadata.list_remote_log_segments(partition))
+                    write_partition_state(self.storage, self.leases, lease, stored, self.clock())
+            except TieredStorageError as error:
+                failures.append(Finding(str(partition), str(error)))
+                continue
+            written.append(partition)
+        return written, failures
 
     def remove(self, leftovers: Iterable[Leftovers]) -> tuple[list[str], list[Finding]]:
         """Remove what is still left over, markers first; return the names that went, and what could not be done."""
@@ -101,20 +123,24 @@ class Repair:
         state = self.metadata.partition_state(partition)
         sound = [segment for segment in segments if segment.segment_id.id not in ids | all_damaged]
         coverage = Coverage.of(sound, whole_lineage(sound, state.lineage))
-        checks = WholeChecks(self.storage, lambda: self.leases.heartbeat(lease, self.lease_duration_ms))
+        checks = WholeChecks(self.storage, lambda: self.leases.check(lease), self.limit.spend)
         going: list[RemoteLogSegmentMetadata] = []
         held_back: list[Finding] = []
         for segment in segments:
             if segment.segment_id.id not in ids or segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
                 continue
             try:
-                why_not = why_needed(segment, coverage, state.log_start_offset or 0, checks)
+                ensure_known_versions([segment], self.storage)
+                why_not = self.why_stopped() or why_needed(segment, coverage, state.log_start_offset or 0, checks)
             except RemoteStorageError as error:
-                why_not = f"what is to be read instead cannot be read: {error}"
+                why_not = f"the store cannot be asked, or not understood: {error}"
             if why_not is not None:
                 held_back.append(Finding(str(partition), f"{segment.segment_id.id} stays as it is: {why_not}"))
                 continue
             going.append(segment)
+        if going and (stopped := self.why_stopped()):
+            held_back += [Finding(str(partition), f"{one.segment_id.id} stays as it is: {stopped}") for one in going]
+            going = []
         return self._mark(going, segments, state, lease), held_back
 
     def _mark(

@@ -11,12 +11,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tiered_storage.remote_log.audit_report import Anomaly, AnomalyKind, AuditReport
+from tiered_storage.remote_log.audit_report import DAMAGES, Anomaly, AnomalyKind, AuditReport
 from tiered_storage.remote_log.copy_plan import CopyPlan, Finding, PlannedSegment
 from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
-
-DAMAGES = frozenset({AnomalyKind.MISSING_OBJECT, AnomalyKind.WRONG_SIZE, AnomalyKind.WRONG_CHECKSUM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,8 @@ class RepairPlan:
 
     `unfinished` are copies that the store has whole and nothing else holds, each as it is once a repair finished it.
     `replaced` also has damaged segments of which other sound ones hold all: they only have to go. `damaged` are the ids
-    of all that the audit named, also of those that stay: none of them can stand in for another.
+    of all that the audit named, also of those that stay: none of them can stand in for another. `documents` are the
+    partitions of which the store is to know anew what the metadata know beside the segments.
     """
 
     copies: CopyPlan
@@ -50,11 +49,13 @@ class RepairPlan:
     advice: tuple[Finding, ...]
     damaged: frozenset[str] = frozenset()
     unfinished: tuple[RemoteLogSegmentMetadata, ...] = ()
+    documents: tuple[TopicIdPartition, ...] = ()
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing that can be done."""
-        return not self.copies.segments and not self.replaced and not self.leftovers and not self.unfinished
+        copies = self.copies.segments or self.unfinished
+        return not copies and not self.replaced and not self.leftovers and not self.documents
 
 
 def damaged_ids(report: AuditReport) -> frozenset[str]:
@@ -97,7 +98,9 @@ def plan_repair(
         advice.append(_why_none_ends(report, len(replaced)))
         replaced = []
     leftovers = tuple(_leftovers(report.anomalies))
-    return RepairPlan(plan, tuple(replaced), leftovers, tuple(advice), damaged_ids(report), tuple(unfinished))
+    documents = tuple(sorted({each.partition for each in report.anomalies if each.partition and each.is_of_a_document}))
+    damaged = damaged_ids(report)
+    return RepairPlan(plan, tuple(replaced), leftovers, tuple(advice), damaged, tuple(unfinished), documents)
 
 
 class _Mending:

@@ -13,7 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Self, TypeAlias, TypeVar
 
-from tiered_storage.errors import LeaseLostError, OutdatedMetadataError, RemoteStorageError
+from tiered_storage.errors import (
+    LaterVersionError,
+    LeaseLostError,
+    OutdatedMetadataError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+    RemoteStorageError,
+)
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
     Lease,
@@ -24,7 +31,7 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.storage import RemoteStorageManager
-from tiered_storage.remote_log.storage.object_names import partition_folder
+from tiered_storage.remote_log.storage.object_names import PartitionDocumentName, partition_folder
 from tiered_storage.remote_log.storage.partition_document import MAX_MARKED, PartitionDocument, PartitionDocuments
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 
@@ -91,29 +98,49 @@ def write_partition_state(
 ) -> None:
     """Let the store know `stored` of the lease's partition, at `now` (ms), unless it does already.
 
-    To be called before the metadata's log start, marks or deletion move to what it says. Raises what the store raises,
-    and where a later lease wrote there, LeaseLostError, or OutdatedMetadataError where `leases` never gave that one.
+    To be called before the metadata's log start, marks or deletion move to what it says. A broken document is written
+    anew: the metadata have all of it. Raises what the store raises, and where a later lease wrote, LeaseLostError,
+    or OutdatedMetadataError where `leases` never gave that one.
     """
     documents = documents_of(storage)
     if documents is None:
         return
     partition = lease.topic_id_partition
-    known = documents.read(partition)
-    if known is not None and known.fencing_number > lease.fencing_number:
+    number = documents.newest_number(partition)
+    if number is not None and number > lease.fencing_number:
         leases.check(lease)
-        raise outdated(partition, known.fencing_number, lease.fencing_number)
+        raise outdated(partition, number, lease.fencing_number)
+    known = None if number is None else _understood(partition, number, documents)
     if known is None or (known.state, known.marked) != (stored.state, stored.marked):
         documents.write(PartitionDocument(partition, lease.fencing_number, stored.state, now, stored.marked))
 
 
+def _understood(partition: TopicIdPartition, number: int, documents: PartitionDocuments) -> PartitionDocument | None:
+    try:
+        return documents.read_numbered(partition, number)
+    except RemoteObjectCorruptError:
+        return None
+
+
 def write_partition_states(
-    storage: RemoteStorageManager, leases: Leases, states: Sequence[tuple[Lease, StoredState]], now: int
+    storage: RemoteStorageManager,
+    leases: Leases,
+    states: Sequence[tuple[Lease, StoredState]],
+    now: int,
+    *,
+    is_copied: bool = False,
 ) -> Refusals:
-    """Do the same for many, some at once; return what went wrong, by partition."""
+    """Do the same for many, some at once; return what went wrong, by partition.
+
+    Where no more happens than that something `is_copied`, a document of a later release stays as it is, and copying
+    goes on: a copy takes away nothing of what it tells.
+    """
 
     def write(item: tuple[Lease, StoredState]) -> Refusal | None:
         try:
             write_partition_state(storage, leases, *item, now)
+        except LaterVersionError as error:
+            return None if is_copied else error
         except (RemoteStorageError, OutdatedMetadataError, LeaseLostError) as error:
             return error
         return None
@@ -167,7 +194,8 @@ def ensure_not_outdated(
     """List the partition's folder once, and return what is there; nothing for a user's own RemoteStorageManager.
 
     Raises OutdatedMetadataError where an object is of a segment that the metadata never knew, or a document of a lease
-    that they never gave, and what the store raises. For whatever removes something.
+    that they never gave; LaterVersionError or RemoteObjectCorruptError for a document that cannot be understood; and
+    what the store raises. For whatever removes something.
     """
     if not isinstance(storage, ObjectRemoteStorageManager):
         return []
@@ -180,11 +208,29 @@ def ensure_not_outdated(
             f"{partition}: the store has objects of {len(unknown)} segments that the metadata never knew, such as "
             f"{min(unknown)}: {_WHAT_TO_DO}"
         )
-    number = max((found.document.fencing_number for found in listed if found.document is not None), default=0)
+    documents = [found.document for found in listed if found.document is not None]
+    number = max((document.fencing_number for document in documents), default=0)
     given = leases.fencing_number(partition)
     if number > given:
         raise outdated(partition, number, given)
+    ensure_understood(partition, documents, storage.partition_documents)
     return listed
+
+
+def ensure_understood(
+    partition: TopicIdPartition, listed: Sequence[PartitionDocumentName], documents: PartitionDocuments
+) -> None:
+    """Raise LaterVersionError or RemoteObjectCorruptError where the newest document cannot be understood."""
+    number = max((name.fencing_number for name in listed if not name.temporary), default=None)
+    if number is None:
+        return
+    try:
+        documents.read_numbered(partition, number)
+    except RemoteObjectNotFoundError:
+        # A holder after that one has written its own since.
+        documents.read(partition)
+    except RemoteObjectCorruptError as error:
+        raise RemoteObjectCorruptError(f"{error}; 'tiered-storage repair' writes it anew from the metadata") from error
 
 
 def outdated_partitions(

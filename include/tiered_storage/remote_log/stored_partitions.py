@@ -13,7 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 
-from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, RemoteObjectNotFoundError
+from tiered_storage.errors import (
+    ConfigurationError,
+    LaterVersionError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+)
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.lineage import whole_lineage
@@ -25,7 +30,7 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.read_instead import WholeChecks, held_twice, why_needed
 from tiered_storage.remote_log.storage.object_names import ObjectKind, SegmentObjectName, parse_partition_folder
-from tiered_storage.remote_log.storage.partition_document import PartitionDocument
+from tiered_storage.remote_log.storage.partition_document import PartitionDocument, PartitionDocuments
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 from tiered_storage.remote_log.store_states import goes_as_a_whole
 
@@ -40,8 +45,8 @@ class StoredPartition:
     `marked` are whole too, and were to go before. `hidden_start` is the first offset of what is whole, or may be, and
     yet is known as neither: its commit marker is missing, or it is unreadable; None where there is no such thing.
     `damaged` are those of which other, whole ones hold every offset; `unreadable` names them too.
-    `document` is what the store keeps beside the segments, None where it never did. Where that cannot be read, nothing
-    else is told: nobody could say which segments readers may be given.
+    `document` is what the store keeps beside the segments: the newest that can be read, None where there is none.
+    `newest_number` is the highest lease that wrote one, readable or not. `notices` tell what nobody knows any more.
     """
 
     topic_id_partition: TopicIdPartition
@@ -52,6 +57,8 @@ class StoredPartition:
     damaged: tuple[RemoteLogSegmentMetadata, ...] = ()
     marked: tuple[RemoteLogSegmentMetadata, ...] = ()
     hidden_start: int | None = None
+    newest_number: int = 0
+    notices: tuple[Finding, ...] = ()
 
     @property
     def is_gone(self) -> bool:
@@ -96,12 +103,9 @@ def _read(
     readers: ThreadPoolExecutor,
 ) -> StoredPartition:
     try:
-        document = storage.partition_documents.read(partition)
-    except RemoteObjectCorruptError as error:
-        message = (
-            f"nothing of it can be known, as its document is broken: {error}; remove that one where an earlier one is "
-            "still in the same folder, or put it back from a backup, and begin again"
-        )
+        document, newest, broken = _newest_readable(partition, storage.partition_documents)
+    except LaterVersionError as error:
+        message = f"nothing of it can be known, as its document is of a later release: {error}"
         return StoredPartition(partition, None, (), (), (Finding(str(partition), message),))
     by_id: dict[str, dict[ObjectKind, SegmentObjectName]] = {}
     for found in listed:
@@ -136,11 +140,46 @@ def _read(
         document,
         tuple(_without(alive, damaged)),
         tuple(unfinished),
-        (*unreadable, *told),
+        (*broken, *unreadable, *told),
         tuple(damaged),
         tuple(marked),
         min(hidden, default=None),
+        newest,
+        () if document or broken or not finished else (Finding(str(partition), _NO_DOCUMENT),),
     )
+
+
+_LOST = (
+    "our log start is not known, nor which leaders there were, nor what was marked for deletion: whatever is there is "
+    "readable again"
+)
+_NO_DOCUMENT = (
+    f"the store has no document of it: {_LOST}; where records of it had ended, 'tiered-storage delete-records' ends "
+    "them again"
+)
+
+
+def _newest_readable(
+    partition: TopicIdPartition, documents: PartitionDocuments
+) -> tuple[PartitionDocument | None, int, list[Finding]]:
+    """Return the newest document that can be read, the highest number that one has (0: none), and what is broken."""
+    numbers = documents.numbers(partition)
+    broken: list[str] = []
+    found = None
+    for number in numbers:
+        try:
+            found = documents.read_numbered(partition, number)
+            break
+        except RemoteObjectCorruptError as error:
+            broken.append(str(error))
+    if not broken:
+        return found, max(numbers, default=0), []
+    instead = _LOST if found is None else f"the one before it, of lease {found.fencing_number}, is taken in its place"
+    message = (
+        f"its document is broken: {'; '.join(broken)}; {instead}. Put it back from a backup and begin again, or end "
+        "by 'tiered-storage delete-records' what had ended"
+    )
+    return found, max(numbers), [Finding(str(partition), message)]
 
 
 def _whole_without_marker(of_segment: Mapping[ObjectKind, SegmentObjectName]) -> SegmentObjectName | None:
@@ -201,6 +240,9 @@ def _damaged_twins(
 def _metadata_of(name: SegmentObjectName, storage: ObjectRemoteStorageManager) -> RemoteLogSegmentMetadata | Finding:
     try:
         return storage.read_metadata(name)
+    except LaterVersionError as error:
+        message = f"segment {name.segment_id.id}, from offset {name.base_offset} on, cannot be known: {error}"
+        return Finding(str(name.segment_id.topic_id_partition), message)
     except (RemoteObjectCorruptError, RemoteObjectNotFoundError) as error:
         message = (
             f"segment {name.segment_id.id}, from offset {name.base_offset} on, cannot be known: {error}; put its "

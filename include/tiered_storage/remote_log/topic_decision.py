@@ -1,8 +1,13 @@
-"""What may be done with a topic: the decision that a person made, or the seed in the settings file."""
+"""What may be done with a topic: the decision that a person made, or the seed in the settings file.
+
+A right to delete that only the file gives holds while nobody decided anything for the topic's name. Once somebody did,
+another life of that name (a topic id of its own) begins without: what was forbidden does not come back by a topic that
+a broker makes anew, nor by metadata that were made anew.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tiered_storage.errors import UnsupportedTopicError
 from tiered_storage.remote_log.metadata import Topic, Topics
@@ -60,6 +65,7 @@ class Decisions:
         """Read the decisions of now."""
         self._settings = settings
         self._decided = {(topic.cluster_id, topic.topic_id): topic for topic in topics.list()}
+        self._names = {topic.name for topic in self._decided.values()}
         self._resolved: dict[tuple[str, str], TopicDecision] = {}
 
     def of(self, log: PartitionLog) -> TopicDecision:
@@ -67,7 +73,10 @@ class Decisions:
         partition = log.topic_id_partition
         key = partition.cluster_id, partition.topic_id
         if key not in self._resolved:
-            topic = self._decided.get(key) or seed(*key, partition.topic, self._settings)
+            topic = self._decided.get(key)
+            if topic is None:
+                start = seed(*key, partition.topic, self._settings)
+                topic = _without_rights(start) if partition.topic in self._names else start
             self._resolved[key] = TopicDecision(topic, effective(topic, self._settings))
         return _checked(self._resolved[key], log)
 
@@ -84,5 +93,34 @@ def is_wanted(topic_name: str, topics: Topics, settings: Settings) -> bool:
 
 
 def decided_topic(cluster_id: str, topic_id: str, name: str, topics: Topics, settings: Settings) -> Topic:
-    """Return the topic's row, or the seed that the settings file has for its name."""
-    return topics.get(cluster_id, topic_id) or seed(cluster_id, topic_id, name, settings)
+    """Return the topic's row, or the seed for its name; without rights to delete where another life was decided on."""
+    decided = topics.get(cluster_id, topic_id)
+    if decided is not None:
+        return decided
+    start = seed(cluster_id, topic_id, name, settings)
+    return _without_rights(start) if _gives_rights(start) and topics.named(name) else start
+
+
+def withholds_rights(cluster_id: str, topic_id: str, name: str, topics: Topics, settings: Settings) -> bool:
+    """Whether the settings file gives the topic a right that does not hold, as another life of it was decided on."""
+    start = seed(cluster_id, topic_id, name, settings)
+    return topics.get(cluster_id, topic_id) is None and _gives_rights(start) and bool(topics.named(name))
+
+
+def withhold_seeded_rights(topics: Topics, settings: Settings) -> None:
+    """Let no topic that the settings file names begin with a right to delete, also one that nobody has seen yet.
+
+    Written down is a life of each such name that is none: its ids are no ids.
+    """
+    for name in settings.topics:
+        start = seed("", name, name, settings)
+        if _gives_rights(start) and not topics.named(name):
+            topics.put(_without_rights(start))
+
+
+def _gives_rights(topic: Topic) -> bool:
+    return topic.local_deletion_allowed or topic.remote_deletion_allowed
+
+
+def _without_rights(topic: Topic) -> Topic:
+    return replace(topic, local_deletion_allowed=False, remote_deletion_allowed=False)

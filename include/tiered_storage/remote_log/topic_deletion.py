@@ -20,6 +20,7 @@ from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.remote_log.copy_plan import Finding, finding_of
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.later_versions import ensure_known_partition
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
     Lease,
@@ -115,6 +116,7 @@ def mark_topic_deleted(
         try:
             if metadata.partition_state(partition).delete_state is None:
                 ensure_may_be_leased(partition, storage, leases)
+                ensure_known_partition(partition, metadata, storage)
                 _mark(leases.acquire(partition, owner, lease_duration_ms), metadata, leases, storage, gate, clock)
             marked.append(partition)
         except TieredStorageError as error:

@@ -13,11 +13,17 @@ prove to be whole none is finished, for readers must find no gap.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import InvalidLogDirectoryError, RemoteObjectCorruptError, TieredStorageError
+from tiered_storage.errors import (
+    InvalidLogDirectoryError,
+    LaterVersionError,
+    RemoteObjectCorruptError,
+    TieredStorageError,
+)
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.batch_stream import BatchStream
 from tiered_storage.remote_log.bundle_check import BundleChecks
@@ -73,9 +79,14 @@ class UnfinishedCopies:
     def find(self, partitions: Iterable[TopicIdPartition]) -> list[RemoteLogSegmentMetadata]:
         """Return what can be finished in `partitions`, each as its manifest tells it, as a finished copy.
 
-        Raises what store and metadata raise. No byte of the data is read.
+        Nothing is found where a later release wrote what the store keeps of the partition. Raises what store and
+        metadata raise. No byte of the data is read.
         """
-        return [stored.finished for partition in partitions for stored in self._found_in(partition)]
+        found: list[RemoteLogSegmentMetadata] = []
+        for partition in partitions:
+            with suppress(LaterVersionError):
+                found.extend(stored.finished for stored in self._found_in(partition))
+        return found
 
     def finish(self, found: Iterable[RemoteLogSegmentMetadata]) -> tuple[list[RemoteLogSegmentMetadata], list[Finding]]:
         """Finish those of `found` that are still to be found; return what readers see of them now, and what stays."""
@@ -108,10 +119,16 @@ class UnfinishedCopies:
         return sorted(ours, key=lambda one: _place(one.finished))
 
     def _state(self, partition: TopicIdPartition) -> PartitionState:
-        """Return what metadata and store together keep of the partition: the store leads where a writer was killed."""
+        """Return what metadata and store together keep of the partition: the store leads where a writer was killed.
+
+        A broken document leads nowhere; a repair has written it anew before anything is finished.
+        """
         known = self.metadata.partition_state(partition)
         documents = documents_of(self.storage)
-        document = None if documents is None else documents.read(partition)
+        try:
+            document = None if documents is None else documents.read(partition)
+        except RemoteObjectCorruptError:
+            document = None
         if document is None:
             return known
         starts = [each for each in (known.log_start_offset, document.state.log_start_offset) if each is not None]

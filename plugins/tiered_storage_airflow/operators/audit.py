@@ -138,7 +138,7 @@ def fail_for(report: AuditReport, path: str) -> None:
             "the next try audits anew; where all fail, see whether the store answers. " + "; ".join(report.notices)
         )
     shown = report.anomalies[:MOST_ANOMALIES_SHOWN]
-    unread = f", {report.unread} segments could not be read" if report.unread else ""
+    unread = f", {report.unread} segments or documents could not be read" if report.unread else ""
     raise AirflowFailException(
         f"{report.anomaly_count} anomalies{unread} (report: {path}): "
         + "; ".join(f"{anomaly.kind.value} {anomaly.what}: {anomaly.message}" for anomaly in shown)

@@ -59,6 +59,7 @@ class PlanRepairOperator(SelectingOperator, SkipMixin):
                 context,
                 self.log,
                 anomalies=found.anomaly_count,
+                documents=len(plan.documents),
                 copies=len(plan.copies.segments),
                 copies_to_finish=len(plan.unfinished),
                 segments_to_end=len(plan.replaced),
@@ -73,6 +74,8 @@ class PlanRepairOperator(SelectingOperator, SkipMixin):
         return f"{folder}/plan.jsonl"
 
     def _show(self, plan: RepairPlan) -> None:
+        for partition in plan.documents:
+            self.log.info("write again: the store's document of %s", partition)
         for segment in plan.copies.segments:
             self.log.info(
                 "copy anew: %s offsets %d to %d",
@@ -127,12 +130,15 @@ class FinishRepairOperator(RemoteLogOperator):
                 remote_log,
                 context,
                 self.log,
+                written_documents=len(report.documents),
                 finished_copies=len(report.finished),
                 ended_segments=len(report.retired),
                 removed_objects=len(report.removed),
                 failed=len(report.failures),
                 left_to_a_person=len(plan.advice),
             )
+        for notice in report.notices:
+            self.log.warning("%s: %s", notice.partition, notice.message)
         if troubles := [*report.failures, *plan.advice]:
             raise AirflowFailException(_for_a_person(troubles))
 

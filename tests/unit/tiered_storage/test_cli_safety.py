@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import getpass
 import socket
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from support.command_line import run_on
 from support.remote_logs import ENABLED, a_copied_remote_log, a_remote_log
+from tiered_storage.errors import RemoteStorageError
+from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 
 WANTED = {"orders": {**ENABLED, "local.retention.bytes": 0}}
 
@@ -38,6 +42,38 @@ def test_deletions_are_stopped_until_that_is_lifted(tmp_path: Path) -> None:
     assert files.local_starts() == [30]
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"topics": {"typo": {"retention.ms": 0}}},
+        {"no.such.setting": 1},
+        {"remote.log.storage.manager.class.name": "no_such_package.Manager"},
+        {"rsm.config.url": "ftp://nowhere"},
+    ],
+)
+def test_deletions_are_stopped_whatever_else_is_wrong(tmp_path: Path, wrong: dict[str, object]) -> None:
+    files = a_copied_remote_log(tmp_path, topics=WANTED)
+    sound = files.properties
+    files.properties = {**sound, **wrong}
+
+    stopped = run_on(files, "stop-deletions", "--reason", "look first", "--json")
+
+    assert (stopped.exit_code, stopped.rows[0]["stopped"]) == (0, True)
+    assert "the metadata alone were told" in stopped.err
+    files.properties = sound
+    assert "look first" in run_on(files, "retain").err
+    files.properties = {**sound, **wrong}
+    assert run_on(files, "stop-deletions", "--lift").exit_code == 1
+
+
+def test_a_stop_that_finds_no_metadata_fails(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=WANTED, no_such_setting=1)
+    (files.root / "state").rename(files.root / "moved")
+    (files.root / "state").write_text("no directory")
+
+    assert run_on(files, "stop-deletions").exit_code == 1
+
+
 def test_a_reason_to_lift_is_refused(tmp_path: Path) -> None:
     result = run_on(a_remote_log(tmp_path), "stop-deletions", "--lift", "--reason", "all is well")
 
@@ -59,10 +95,14 @@ def test_failed_deletions_are_shown_until_they_are_made_good(tmp_path: Path) -> 
     files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "retention.bytes": 1}})
     assert run_on(files, "failed-deletions", "--json").rows == []
     [marker, *_] = files.objects(".commit")
-    marker.unlink()
-    marker.mkdir()
+    delete_many = LocalDirectory.delete_many
 
-    expired = run_on(files, "expire", "--json")
+    def refused(client: LocalDirectory, names: Sequence[str]) -> Mapping[str, RemoteStorageError]:
+        held = {name: RemoteStorageError(f"{name}: is held") for name in names if name.endswith(marker.name)}
+        return {**delete_many(client, [name for name in names if name not in held]), **held}
+
+    with mock.patch.object(LocalDirectory, "delete_many", refused):
+        expired = run_on(files, "expire", "--json")
     assert (expired.exit_code, expired.document["deleted"]) == (1, 2)
     shown = run_on(files, "failed-deletions", "--json")
     [row] = shown.rows
@@ -71,6 +111,5 @@ def test_failed_deletions_are_shown_until_they_are_made_good(tmp_path: Path) -> 
     assert marker.name in row["error"]
     assert run_on(files, "failed-deletions", "--topics", "clicks", "--json").rows == []
 
-    marker.rmdir()
     assert run_on(files, "expire").exit_code == 0
     assert run_on(files, "failed-deletions").exit_code == 0

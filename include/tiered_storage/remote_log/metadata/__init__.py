@@ -240,6 +240,10 @@ class Topics(Protocol):
         """
         ...
 
+    def named(self, name: str) -> Sequence[Topic]:
+        """Return the decisions for every life of a topic's name, by cluster."""
+        ...
+
     def list(self) -> Sequence[Topic]:
         """Return all, by cluster and name."""
         ...

@@ -37,6 +37,12 @@ class SqlTopics:
             _write(connection, wanted)
         return wanted
 
+    def named(self, name: str) -> Sequence[Topic]:
+        """As Topics.named."""
+        statement = select(topics).where(topics.c.name == name).order_by(topics.c.cluster_id, topics.c.topic_id)
+        with self._database.reading() as connection:
+            return [self._topic(row) for row in connection.execute(statement)]
+
     def list(self) -> Sequence[Topic]:
         """As Topics.list."""
         statement = select(topics).order_by(topics.c.cluster_id, topics.c.name, topics.c.topic_id)

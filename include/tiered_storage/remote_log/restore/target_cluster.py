@@ -9,7 +9,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,16 +51,17 @@ class TargetTopic:
 class TargetCluster:
     """The cluster behind `bootstrap_servers`; `properties` are librdkafka's, as for rights and encryption.
 
-    Methods raise TargetClusterError.
+    Methods raise TargetClusterError. Of what the client says by itself, ten lines a second where nobody answers, the
+    last reason is kept for that error; `log_level` among the properties lets it write all to standard error again.
     """
 
     bootstrap_servers: str
     properties: Mapping[str, str]
+    _said: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def topic(self, name: str) -> TargetTopic:
         """Look a topic up; it is not created. Raises ConfigurationError where it does not exist."""
-        with _asked(f"{self.bootstrap_servers}: topic {name}"):
-            admin = AdminClient(self._with({}))
+        with self._asked(f"topic {name}"), self._admin() as admin:
             cluster_id = admin.describe_cluster(request_timeout=ANSWER_SECONDS).result(2 * ANSWER_SECONDS).cluster_id
             try:
                 found = admin.describe_topics(TopicCollection([name]), request_timeout=ANSWER_SECONDS)[name].result(
@@ -85,7 +86,7 @@ class TargetCluster:
 
     def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, tuple[int, int]]:
         """Return the first offset of each partition, and the one behind its last record."""
-        with _asked(f"{self.bootstrap_servers}: the ends of {topic}"), self._consumer() as consumer:
+        with self._asked(f"the ends of {topic}"), self._consumer() as consumer:
             return {
                 number: consumer.get_watermark_offsets(TopicPartition(topic, number), ANSWER_SECONDS, cached=False)
                 for number in partitions
@@ -102,14 +103,14 @@ class TargetCluster:
             "message.max.bytes": LARGEST_MESSAGE,
             "queue.buffering.max.kbytes": QUEUED_KIB,
         }
-        with _asked(f"{self.bootstrap_servers}: a producer"):
+        with self._asked("a producer"):
             return Producer(self._with(settings))
 
     def records(self, topic: str, partition: int, first: int, end: int) -> Iterator[Record]:
         """Yield the records from offset `first` to `end` (exclusive), whoever wrote them."""
         if first >= end:
             return
-        with _asked(f"{self.bootstrap_servers}: {topic}-{partition}"), self._consumer() as consumer:
+        with self._asked(f"{topic}-{partition}"), self._consumer() as consumer:
             consumer.assign([TopicPartition(topic, partition, first)])
             silent_from = time.monotonic()
             while time.monotonic() < silent_from + ANSWER_SECONDS:
@@ -125,6 +126,16 @@ class TargetCluster:
                 if messages:
                     silent_from = time.monotonic()
         raise TargetClusterError(f"{self.bootstrap_servers}: {topic}-{partition} gave nothing for {ANSWER_SECONDS} s")
+
+    @contextmanager
+    def _admin(self) -> Iterator[AdminClient]:
+        admin = AdminClient(self._with({}))
+        try:
+            yield admin
+        except KafkaException:
+            # Only now the client hands over why it could not connect.
+            admin.poll(0)
+            raise
 
     @contextmanager
     def _consumer(self) -> Iterator[Any]:
@@ -145,8 +156,31 @@ class TargetCluster:
         finally:
             consumer.close()
 
-    def _with(self, settings: Mapping[str, str | int | bool]) -> dict[str, str | int | float | bool]:
-        return {**self.properties, "bootstrap.servers": self.bootstrap_servers, **settings}
+    def _with(self, settings: Mapping[str, str | int | bool]) -> dict[str, Any]:
+        quiet: dict[str, Any] = {"log_level": 0, "error_cb": self._keep}
+        return {**quiet, **self.properties, "bootstrap.servers": self.bootstrap_servers, **settings}
+
+    def _keep(self, error: KafkaError) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._said["last"] = error.str()
+
+    @contextmanager
+    def _asked(self, what: str) -> Iterator[None]:
+        """Make what the client raises one of our errors, with the reason that it told by the way."""
+        what = f"{self.bootstrap_servers}: {what}"
+        try:
+            yield
+        except KafkaException as error:
+            told = error.args[0].str() if error.args and isinstance(error.args[0], KafkaError) else str(error)
+            if error.args and isinstance(error.args[0], KafkaError) and error.args[0].code() == KafkaError._INVALID_ARG:
+                raise ConfigurationError(f"{what}: the client refuses its properties: {told}") from error
+            reason = f" ({self._said['last']})" if "last" in self._said else ""
+            raise TargetClusterError(
+                f"{what}: {told}{reason}; is the address right, does a broker run there, and do the client's "
+                "properties (--client-properties, or the form's) suit its listener?"
+            ) from error
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"{what}: the client refuses its properties: {error}") from error
 
 
 def read_client_properties(path: Path) -> dict[str, str]:
@@ -167,17 +201,3 @@ def read_client_properties(path: Path) -> dict[str, str]:
             raise ConfigurationError(f"{path}: line {number} is not name=value")
         properties[name.strip()] = value.strip()
     return properties
-
-
-@contextmanager
-def _asked(what: str) -> Iterator[None]:
-    """Make what the client raises one of our errors."""
-    try:
-        yield
-    except KafkaException as error:
-        told = error.args[0].str() if error.args and isinstance(error.args[0], KafkaError) else str(error)
-        if error.args and isinstance(error.args[0], KafkaError) and error.args[0].code() == KafkaError._INVALID_ARG:
-            raise ConfigurationError(f"{what}: the client refuses its properties: {told}") from error
-        raise TargetClusterError(f"{what}: {told}") from error
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"{what}: the client refuses its properties: {error}") from error

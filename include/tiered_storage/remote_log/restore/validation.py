@@ -43,8 +43,8 @@ class Validation(StrEnum):
 def check_store(segments: Iterable[RestoredSegment], storage: RemoteStorageManager, validation: Validation) -> None:
     """Look at what the store has of `segments` before any byte of them is fetched.
 
-    Raises RemoteObjectNotFoundError and RemoteObjectCorruptError, also for a manifest of a later version. The sizes of
-    objects in a user's own RemoteStorageManager are only known once they are fetched.
+    Raises RemoteObjectNotFoundError, RemoteObjectCorruptError, and LaterVersionError for what a later release wrote.
+    The sizes of objects in a user's own RemoteStorageManager are only known once they are fetched.
     """
     for segment in segments:
         manifest_of(segment, storage)

@@ -15,11 +15,13 @@ import struct
 from dataclasses import dataclass
 from typing import Self
 
-from tiered_storage.errors import RemoteObjectCorruptError
+from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage.json_document import JsonDocument, encode_document
 
 FORMAT_VERSION = 1
+_HIGHEST_VERSION = 255
+"""What begins with a higher number than we shall ever reach is another RemoteStorageManager's."""
 _CUSTOM_METADATA = struct.Struct(">hIqI")
 
 
@@ -35,7 +37,7 @@ class CommitMarker:
 
     @classmethod
     def parse(cls, raw: bytes, source: str) -> Self:
-        """Read a marker. Raises RemoteObjectCorruptError for one that is broken, or of a later version."""
+        """Read a marker. Raises RemoteObjectCorruptError for one that is broken, and LaterVersionError."""
         document = JsonDocument(raw, source, FORMAT_VERSION)
         return cls(
             segment_id=document.text("segment_id"),
@@ -62,16 +64,17 @@ class CommitMarker:
     def from_custom_metadata(cls, metadata: RemoteLogSegmentMetadata, raw: bytes) -> Self:
         """Return the marker of the segment of `metadata`, whose custom metadata are `raw`.
 
-        Raises RemoteObjectCorruptError where they are not ours, or of a later version.
+        Raises RemoteObjectCorruptError where they are not ours, and LaterVersionError.
         """
         if len(raw) < 2:
             raise RemoteObjectCorruptError(f"{metadata.segment_id}: {len(raw)} bytes are no custom metadata")
         version = int.from_bytes(raw[:2], "big")
+        if FORMAT_VERSION < version <= _HIGHEST_VERSION:
+            raise LaterVersionError(f"{metadata.segment_id}: its custom metadata", version, FORMAT_VERSION)
         if version != FORMAT_VERSION or len(raw) != _CUSTOM_METADATA.size:
             raise RemoteObjectCorruptError(
                 f"{metadata.segment_id}: custom metadata of {len(raw)} bytes in version {version} are not known: they "
-                f"come from another RemoteStorageManager, or from a later release; this one writes version "
-                f"{FORMAT_VERSION}"
+                "come from another RemoteStorageManager"
             )
         _, data_crc32c, indexes_size, indexes_crc32c = _CUSTOM_METADATA.unpack(raw)
         return cls(metadata.segment_id.id, metadata.size, data_crc32c, indexes_size, indexes_crc32c)

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError
+from tiered_storage.errors import ConfigurationError, LaterVersionError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.checksum import crc32c
 from tiered_storage.remote_log.storage import IndexKind
 
@@ -69,15 +69,17 @@ class BundleHead:
     def parse(cls, raw: bytes | memoryview, source: str, bundle_size: int) -> Self:
         """Read the head from `raw`, the first bytes of a bundle of `bundle_size` bytes.
 
-        Raises RemoteObjectCorruptError where it is broken, of a later version, or does not cover the bundle exactly.
+        Raises RemoteObjectCorruptError where it is broken or does not cover the bundle exactly, and LaterVersionError.
         """
         if len(raw) < _START.size:
             raise _broken(source, len(raw), "it ends inside its head")
         magic, version, count = _START.unpack_from(raw)
         if magic != MAGIC:
             raise _broken(source, 0, f"it begins with {bytes(magic)!r}, not with {MAGIC!r}")
+        if version > VERSION:
+            raise LaterVersionError(source, version, VERSION)
         if version != VERSION:
-            raise _broken(source, 4, f"version {version} of the format is not known here, only {VERSION}: upgrade")
+            raise _broken(source, 4, f"there never was a version {version} of the format")
         if not 1 <= count <= MAX_SECTIONS:
             raise _broken(source, 6, f"{count} sections, not 1 to {MAX_SECTIONS}")
         table_end = _START.size + count * _ROW.size
@@ -116,7 +118,7 @@ def build_bundle(contents: Mapping[IndexKind, bytes]) -> bytes:
 def parse_bundle(raw: bytes, source: str) -> dict[IndexKind, bytes]:
     """Return all sections of the whole bundle `raw`, checked, without those of kinds not known here.
 
-    Raises RemoteObjectCorruptError where anything in it is broken.
+    Raises RemoteObjectCorruptError where anything in it is broken, and LaterVersionError.
     """
     head = BundleHead.parse(raw, source, len(raw))
     contents = {}

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tiered_storage.errors import RemoteObjectCorruptError
+from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError
 
 MAX_DOCUMENT_BYTES = 8 << 20
 _VERSION = "format_version"
@@ -28,7 +28,7 @@ def encode_document(version: int, fields: Mapping[str, object]) -> bytes:
 class JsonDocument:
     """A document that was read, whose fields are fetched by the type that they must have.
 
-    All methods raise RemoteObjectCorruptError, naming `source` and the field.
+    All methods raise RemoteObjectCorruptError, naming `source` and the field; the first LaterVersionError, too.
     """
 
     def __init__(self, raw: bytes, source: str, version: int) -> None:
@@ -45,10 +45,7 @@ class JsonDocument:
         self._fields: dict[str, Any] = content
         found = self.integer(_VERSION, minimum=1)
         if found > version:
-            raise RemoteObjectCorruptError(
-                f"{source}: written by a later release, in version {found} of its format; this one reads up to "
-                f"version {version}: upgrade it"
-            )
+            raise LaterVersionError(source, found, version)
 
     def integer(self, name: str, minimum: int = 0, maximum: int = _MAX_INTEGER) -> int:
         """Return the field `name`, an integer from `minimum` to `maximum`."""

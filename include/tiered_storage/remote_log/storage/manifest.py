@@ -74,7 +74,7 @@ class Manifest:
 
     @classmethod
     def parse(cls, raw: bytes, source: str) -> Self:
-        """Read a manifest. Raises RemoteObjectCorruptError for one that is broken, or of a later version."""
+        """Read a manifest. Raises RemoteObjectCorruptError for one that is broken, and LaterVersionError."""
         document = JsonDocument(raw, source, FORMAT_VERSION)
         partition = TopicIdPartition(
             cluster_id=document.text("cluster_id"),

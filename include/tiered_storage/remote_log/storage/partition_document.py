@@ -63,7 +63,7 @@ class PartitionDocument:
 
     @classmethod
     def parse(cls, raw: bytes, source: str) -> Self:
-        """Read a document. Raises RemoteObjectCorruptError for one that is broken, or of a later version."""
+        """Read a document. Raises RemoteObjectCorruptError for one that is broken, and LaterVersionError."""
         document = JsonDocument(raw, source, FORMAT_VERSION)
         number = document.integer("partition", maximum=_MAX_INT32)
         key = TopicIdPartition(document.text("cluster_id"), document.text("topic_id"), number, document.text("topic"))
@@ -106,13 +106,22 @@ class PartitionDocuments:
 
     def newest_number(self, partition: TopicIdPartition) -> int | None:
         """Return the highest fencing number that a document of `partition` has; None where there is none."""
-        return max((name.fencing_number for name in self._names(partition) if not name.temporary), default=None)
+        return next(iter(self.numbers(partition)), None)
+
+    def numbers(self, partition: TopicIdPartition) -> list[int]:
+        """Return the fencing numbers of all documents of `partition`, the highest first: most often there is one."""
+        return sorted((name.fencing_number for name in self._names(partition) if not name.temporary), reverse=True)
 
     def read(self, partition: TopicIdPartition) -> PartitionDocument | None:
-        """Return the document of the highest number; None where there is none. Raises RemoteObjectCorruptError."""
+        """Return the document of the highest number; None where there is none.
+
+        Raises RemoteObjectCorruptError and LaterVersionError.
+        """
         number = self.newest_number(partition)
-        if number is None:
-            return None
+        return None if number is None else self.read_numbered(partition, number)
+
+    def read_numbered(self, partition: TopicIdPartition, number: int) -> PartitionDocument:
+        """Return the document of lease `number`. Raises RemoteObjectNotFoundError, and as `read`."""
         name = PartitionDocumentName(partition, number).name
         source = f"{self.client.root}/{name}"
         size = min(self.client.size(name), MAX_DOCUMENT_BYTES + 1)

@@ -12,6 +12,7 @@ from typing import Self
 
 from tiered_storage.errors import (
     ConfigurationError,
+    LaterVersionError,
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
     RemoteStorageError,
@@ -127,8 +128,16 @@ class ObjectRemoteStorageManager:
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
         """Return one index: most often in one request, never in more than two when custom metadata are known."""
+        return self._section(metadata, kind, self._marker(metadata).indexes_size)
+
+    def _head_manifest(self, metadata: RemoteLogSegmentMetadata) -> Manifest:
+        """Return the manifest by what the bundle has, whether or not there is a commit marker."""
         name = self._names(metadata).indexes
-        size = self._marker(metadata).indexes_size
+        return Manifest.parse(self._section(metadata, IndexKind.MANIFEST, self._client.size(name)), self._source(name))
+
+    def _section(self, metadata: RemoteLogSegmentMetadata, kind: IndexKind, size: int) -> bytes:
+        """Return one section of a bundle of `size` bytes, checked."""
+        name = self._names(metadata).indexes
         source = self._source(name)
         start = self._client.get_range(name, 0, min(size, HEAD_READ_BYTES))
         section = BundleHead.parse(start, source, size).sections.get(kind)
@@ -174,7 +183,8 @@ class ObjectRemoteStorageManager:
     def fetch_bundle(self, metadata: RemoteLogSegmentMetadata) -> dict[IndexKind, bytes]:
         """Return all indexes and the manifest, once marker and bundle are those that the metadata know of.
 
-        Raises RemoteObjectNotFoundError or RemoteObjectCorruptError for the first thing that is wrong.
+        Raises RemoteObjectNotFoundError or RemoteObjectCorruptError for the first thing that is wrong, and
+        LaterVersionError for what a later release wrote.
         """
         names = self._names(metadata)
         marker = self._read_marker(names)
@@ -186,23 +196,23 @@ class ObjectRemoteStorageManager:
         manifest.check_against(metadata, self._source(names.indexes))
         return contents
 
-    def verify(self, metadata: RemoteLogSegmentMetadata) -> None:
+    def verify(self, metadata: RemoteLogSegmentMetadata, on_bytes: Callable[[int], object] = lambda _: None) -> None:
         """Read all that belongs to the segment and check every byte: marker, bundle, each index, manifest and data.
 
-        Raises RemoteObjectNotFoundError or RemoteObjectCorruptError for the first thing that is wrong.
+        Raises as `fetch_bundle`. `on_bytes` is called with the size of each piece of data.
         """
         self.fetch_bundle(metadata)
         name = self._names(metadata).data
         size = self._client.size(name)
         if size != metadata.size:
             raise RemoteObjectCorruptError(f"{self._source(name)}: has {size} bytes, {metadata.size} were sent")
-        for _ in self.fetch_log_segment(metadata):
-            pass
+        for piece in self.fetch_log_segment(metadata):
+            on_bytes(len(piece))
 
     def read_metadata(self, name: SegmentObjectName) -> RemoteLogSegmentMetadata:
         """Return the metadata of a finished segment from the store alone, to which the object `name` belongs.
 
-        Raises RemoteObjectNotFoundError where it has no commit marker, and RemoteObjectCorruptError.
+        Raises RemoteObjectNotFoundError where it has no commit marker, RemoteObjectCorruptError and LaterVersionError.
         """
         names = name.names
         marker = self._read_marker(names)
@@ -214,7 +224,7 @@ class ObjectRemoteStorageManager:
     def find_copy(self, metadata: RemoteLogSegmentMetadata) -> StoredCopy | None:
         """Return a copy whose data and indexes are there in full, with a commit marker or without; see StoredCopy.
 
-        None where one of them is missing, broken or another segment's. Of the data no byte is read.
+        None where one of them is missing, broken, a later release's or another segment's. Of the data no byte is read.
         """
         names = self._names(metadata)
         try:
@@ -225,9 +235,36 @@ class ObjectRemoteStorageManager:
             found = parse_copy(raw, self._source(names.indexes), metadata, self._find_marker(names))
             if found is None or self._client.size(names.data) != found.finished.size:
                 return None
-        except (RemoteObjectCorruptError, RemoteObjectNotFoundError):
+        except (RemoteObjectCorruptError, RemoteObjectNotFoundError, LaterVersionError):
             return None
         return found
+
+    def later_version(self, metadata: RemoteLogSegmentMetadata) -> LaterVersionError | None:
+        """Return what says that a later release wrote the segment's marker, bundle or manifest; None: nothing does.
+
+        What is missing or broken says nothing, also where its version is what broke. Raises what the store raises where
+        it cannot be asked.
+        """
+        names = self._names(metadata)
+        for look in (self._marker, lambda _: self._read_marker(names), self._head_manifest):
+            try:
+                look(metadata)
+            except LaterVersionError as error:
+                return None if self._is_bundle_damaged(metadata) else error
+            except (RemoteObjectCorruptError, RemoteObjectNotFoundError):
+                continue
+        return None
+
+    def _is_bundle_damaged(self, metadata: RemoteLogSegmentMetadata) -> bool:
+        """Whether the bundle's bytes are others than were sent: a bit of the version may have turned."""
+        name = self._names(metadata).indexes
+        try:
+            marker = self._marker(metadata)
+            return crc32c(self._client.get_range(name, 0, marker.indexes_size)) != marker.indexes_crc32c
+        except (LaterVersionError, RemoteObjectNotFoundError):
+            return False
+        except RemoteObjectCorruptError:
+            return True
 
     def list_objects(self, folder: str = "") -> Iterator[ListedObject]:
         """Stream every object in `folder` and below, ours or not; "" means the whole store."""

@@ -30,7 +30,7 @@ class StoreIdentity:
 def read_store_identity(client: ObjectClient) -> StoreIdentity | None:
     """Return the store's identity, or None where it has none yet.
 
-    Raises RemoteObjectCorruptError for one that is broken, or of a later version.
+    Raises RemoteObjectCorruptError for one that is broken, and LaterVersionError.
     """
     try:
         size = min(client.size(STORE_IDENTITY), MAX_DOCUMENT_BYTES + 1)

@@ -25,6 +25,7 @@ from support.remote_logs import (
     flip_bit,
     held_by,
     local_log,
+    move_log_start,
     segments_of,
 )
 from tiered_storage.errors import ConfigurationError
@@ -194,7 +195,7 @@ def test_a_flipped_bit_is_found_by_a_deep_audit(files: RemoteLogFiles, suffix: s
 def test_objects_that_nothing_refers_to_are_named(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         [first, _, last] = segments_of(remote_log)
-        remote_log.segments.advance_log_start_offset(ORDERS_0, 10, held_by(remote_log, "test"))
+        move_log_start(remote_log, 10, held_by(remote_log, "test"))
         for segment in (first, last):
             step(remote_log, segment, SegmentState.DELETE_SEGMENT_STARTED)
             step(remote_log, segment, SegmentState.DELETE_SEGMENT_FINISHED)
@@ -270,9 +271,9 @@ def test_a_gap_is_named_by_its_offsets(files: RemoteLogFiles) -> None:
         assert anomaly == a_gap(10, 19)
 
         lease = held_by(remote_log, "test")
-        remote_log.segments.advance_log_start_offset(ORDERS_0, 15, lease)
+        move_log_start(remote_log, 15, lease)
         assert the_anomaly(remote_log.checks.audit()).message == "offsets 15 to 19 are in no segment"
-        remote_log.segments.advance_log_start_offset(ORDERS_0, 20, lease)
+        move_log_start(remote_log, 20, lease)
         assert remote_log.checks.audit().anomalies == ()
 
 
@@ -280,7 +281,7 @@ def test_a_gap_right_behind_our_log_start_is_named(files: RemoteLogFiles) -> Non
     with files.open() as remote_log:
         [first, second, _] = segments_of(remote_log)
         lease = held_by(remote_log, "test")
-        remote_log.segments.advance_log_start_offset(ORDERS_0, 15, lease)
+        move_log_start(remote_log, 15, lease)
         for segment in (first, second):
             step(remote_log, segment, SegmentState.DELETE_SEGMENT_STARTED)
 
@@ -392,7 +393,7 @@ def test_copies_and_deletions_under_way_are_no_anomaly(files: RemoteLogFiles) ->
     files.append(4)
     with files.open() as remote_log:
         lease = held_by(remote_log, "test")
-        remote_log.segments.advance_log_start_offset(ORDERS_0, 10, lease)
+        move_log_start(remote_log, 10, lease)
         remote_log.leases.release(lease)
         step(remote_log, segments_of(remote_log)[0], SegmentState.DELETE_SEGMENT_STARTED)
         files.objects(".commit")[0].unlink()

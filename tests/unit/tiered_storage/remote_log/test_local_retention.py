@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -40,11 +41,18 @@ from tiered_storage.kafka_log.offset_checkpoint import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from tiered_storage.remote_log.local_retention import LocalRetentionPlan, ensure_present, plan_local_retention
+from tiered_storage.remote_log import local_retention
+from tiered_storage.remote_log.local_retention import (
+    LocalRetentionPlan,
+    LocalRetentionReport,
+    ensure_present,
+    plan_local_retention,
+)
 from tiered_storage.remote_log.log_directory_trim import LogDirectoryTrim
-from tiered_storage.remote_log.model import SegmentState
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.topic_settings import TopicSettings
 
 TOTAL = 3 * SEGMENT_BYTES + BATCH_BYTES
@@ -759,3 +767,76 @@ def test_a_plan_from_the_future_trims_only_what_is_due_by_our_clock(tmp_path: Pa
 
         assert remote_log.deletions.enforce_local_retention(plans).trimmed == ()
     assert files.local_starts() == [0, 10, 20, 30]
+
+
+# -------------------------------------------------------------------------------------------------------- step by step
+
+
+def in_steps(remote_log: RemoteLogManager, step_bytes: int) -> LocalRetentionReport:
+    """Enforce local retention in steps of so many bytes that are read back."""
+    plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
+    with mock.patch.object(local_retention, "STEP_BYTES", step_bytes):
+        return remote_log.deletions.enforce_local_retention(plans)
+
+
+def test_what_was_looked_at_goes_before_the_next_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, int]] = []
+    verify, trim = ObjectRemoteStorageManager.verify, LogDirectoryTrim.trim
+
+    def verified(self: ObjectRemoteStorageManager, segment: RemoteLogSegmentMetadata, *others: Any) -> None:
+        seen.append(("looked at", segment.start_offset))
+        verify(self, segment, *others)
+
+    def trimmed(self: LogDirectoryTrim, *given: Any) -> int:
+        reached = trim(self, *given)
+        seen.append(("begins at", reached))
+        return reached
+
+    monkeypatch.setattr(ObjectRemoteStorageManager, "verify", verified)
+    monkeypatch.setattr(LogDirectoryTrim, "trim", trimmed)
+    with a_copied_remote_log(tmp_path, topics=keeping(0)).open() as remote_log:
+        report = in_steps(remote_log, SEGMENT_BYTES)
+
+        assert seen == [
+            (what, at) for base in (0, 10, 20) for what, at in (("looked at", base), ("begins at", base + 10))
+        ]
+        [plan] = report.trimmed
+        assert (bases(plan), plan.new_local_start, report.failures) == ([0, 10, 20], 30, ())
+        assert offsets_read(remote_log, 0) == list(range(35))
+
+
+def test_where_a_later_step_fails_the_ones_before_it_are_done_and_told_of(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(0))
+    flip_bit(files.objects(".log")[2], 100)
+    with files.open() as remote_log:
+        report = in_steps(remote_log, 2 * SEGMENT_BYTES)
+
+        [plan] = report.trimmed
+        assert (bases(plan), plan.new_local_start) == ([0, 10], 20)
+        assert "CRC-32C" in report.failures[0].message
+        assert local_log(remote_log).log_start_offset == 20
+
+
+@pytest.mark.parametrize(
+    ("step_bytes", "steps"), [(1, [[0], [10], [20]]), (2 * SEGMENT_BYTES, [[0, 10], [20]]), (1 << 40, [[0, 10, 20]])]
+)
+def test_steps_are_as_large_as_may_be_and_name_what_holds_them(
+    tmp_path: Path, step_bytes: int, steps: list[list[int]]
+) -> None:
+    with a_copied_remote_log(tmp_path).open() as remote_log:
+        plan = plan_with(remote_log, local_retention_bytes=0)
+        parts = list(plan.steps(step_bytes))
+
+        assert [bases(part) for part in parts] == steps
+        assert [[one.start_offset for one in part.held_by] for part in parts] == steps
+        assert [part.new_local_start for part in parts] == [part[-1] + 10 for part in steps]
+
+
+def test_a_remote_segment_that_holds_several_local_ones_is_named_in_each_step(tmp_path: Path) -> None:
+    with a_copied_remote_log(tmp_path).open() as remote_log:
+        plan = plan_with(remote_log, local_retention_bytes=0)
+        long = replace(plan.held_by[0], end_offset=24)
+
+        parts = list(replace(plan, held_by=(long, plan.held_by[2])).steps(SEGMENT_BYTES))
+        assert [bases(part) for part in parts] == [[0, 10], [20]]
+        assert [[one.start_offset for one in part.held_by] for part in parts] == [[0], [0, 20]]

@@ -365,19 +365,44 @@ def test_a_damaged_copy_is_found_between_others_that_meet_in_it(files: RemoteLog
         assert held_twice([first, second, third], (), 10) == []
 
 
-def test_a_partition_whose_document_is_broken_is_left_alone(files: RemoteLogFiles) -> None:
+@pytest.mark.parametrize("earlier", [True, False])
+def test_a_broken_document_loses_no_segment_and_it_is_said_what_is_lost(files: RemoteLogFiles, earlier: bool) -> None:
+    for path in files.store.rglob("orders-*/0/state/*.json"):
+        path.unlink()
     with files.open() as remote_log:
-        for path in files.store.rglob("orders-*/0/state/*.json"):
-            path.unlink()
-        _documents(remote_log).write(PartitionDocument(ORDERS_0, 7, PartitionState(10), files.clock.now))
+        _documents(remote_log).write(PartitionDocument(ORDERS_0, 6, PartitionState(10), files.clock.now))
     [document] = files.store.rglob("orders-*/0/state/*.json")
-    document.write_bytes(b"{")
+    newer = document.with_name(document.name.replace("6.", "7."))
+    newer.write_bytes(b"{")
+    if not earlier:
+        document.unlink()
     lose_metadata(files)
     report = rebuilt(files)
 
-    assert "its document is broken" in report.unreadable[0].message
+    [told] = report.unreadable
+    assert (told.partition, "its document is broken" in told.message) == ("orders-0", True)
+    assert ("the one before it, of lease 6, is taken in its place" in told.message) is earlier
+    assert ("our log start is not known" in told.message) is not earlier
     with files.open() as remote_log:
-        assert [str(partition) for partition in remote_log.segments.list_partitions()] == ["clicks-0"]
+        assert remote_log.segments.log_start_offset(ORDERS_0) == (10 if earlier else None)
+        assert (
+            ranges(finished(segments_of(remote_log))) == [(10, 19), (20, 29)]
+            if earlier
+            else [(0, 9), (10, 19), (20, 29)]
+        )
+        assert remote_log.leases.fencing_number(ORDERS_0) > 2**32 + 6
+        assert not newer.exists()
+        assert_clean(remote_log)
+
+
+def test_a_document_that_is_gone_is_told_of(files: RemoteLogFiles) -> None:
+    shutil.rmtree(next(files.store.glob("*/orders-*/0/state")))
+    lose_metadata(files)
+    report = rebuilt(files)
+
+    assert report.unreadable == ()
+    [told] = report.notices
+    assert (told.partition, told.message.partition(":")[0]) == ("orders-0", "the store has no document of it")
 
 
 def test_a_file_that_is_there_is_never_changed(files: RemoteLogFiles, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from support.metadata_stores import ManualClock, a_step
 from support.remote_logs import (
     ENABLED,
     ORDERS_0,
+    SEGMENT_BYTES,
     RemoteLogFiles,
     a_copied_remote_log,
     carry_out,
@@ -207,6 +209,64 @@ def test_leftovers_stay_while_a_person_stopped_all_deletions(files: RemoteLogFil
 
     assert temporary.exists()
     assert "looks wrong" in report.failures[0].message
+
+
+def test_while_deletions_are_stopped_damaged_segments_are_copied_anew_and_none_ends(files: RemoteLogFiles) -> None:
+    flip_object(files)
+    with files.open() as remote_log:
+        damaged = segments_of(remote_log)[1]
+        remote_log.safety.stop("looks wrong", "somebody")
+        report = repaired(remote_log)
+
+        assert (ranges(report.copied), report.retired, report.notices) == ([(10, 19)], (), ())
+        [told] = report.failures
+        assert told.message.startswith(f"{damaged.segment_id.id} stays as it is: somebody stopped all deletions")
+        assert "looks wrong" in told.message
+        states = {segment.segment_id: segment.state for segment in segments_of(remote_log)}
+        assert states[damaged.segment_id] is SegmentState.COPY_SEGMENT_FINISHED
+
+        remote_log.safety.lift("somebody")
+        assert [segment.segment_id for segment in repaired(remote_log).retired] == [damaged.segment_id]
+        assert kinds(remote_log) == []
+
+
+def test_a_stop_that_comes_while_what_is_to_be_read_instead_is_read_ends_nothing(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flip_object(files)
+    with files.open() as remote_log:
+        read = ObjectRemoteStorageManager.verify
+
+        def stop_meanwhile(*asked: Any) -> None:
+            remote_log.safety.stop("looks wrong", "somebody")
+            read(*asked)
+
+        monkeypatch.setattr(ObjectRemoteStorageManager, "verify", stop_meanwhile)
+        report = repaired(remote_log)
+
+    assert (ranges(report.copied), report.retired) == ([(10, 19)], ())
+    assert "looks wrong" in report.failures[0].message
+
+
+def test_what_ended_waits_for_the_right_and_is_told_of(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "remote.deletion.allowed": False}})
+    flip_object(files)
+    with files.open() as remote_log:
+        [notice] = repaired(remote_log).notices
+
+    assert notice.partition == "orders-0"
+    assert "1 damaged segments have ended, and their objects stay" in notice.message
+
+
+def test_whole_reads_of_a_repair_keep_within_the_rate_of_an_audit(files: RemoteLogFiles) -> None:
+    flip_object(files)
+    files.properties["audit.worker.bytes.per.second"] = SEGMENT_BYTES * 4
+    with files.open() as remote_log:
+        begun = time.monotonic()
+        plan = remote_log.repairs.plan(remote_log.checks.audit(deep=True), EVERYTHING)
+        audited = time.monotonic() - begun
+        repaired(remote_log, plan)
+        assert time.monotonic() - begun - audited >= 0.2
 
 
 def test_an_old_plan_removes_nothing_that_came_to_life(files: RemoteLogFiles) -> None:

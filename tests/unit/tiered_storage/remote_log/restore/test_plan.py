@@ -21,7 +21,7 @@ from support.remote_logs import (
     topic_id,
     unsynced,
 )
-from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, RemoteObjectNotFoundError
+from tiered_storage.errors import ConfigurationError, LaterVersionError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.control_record import ControlRecordType
 from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.record import Record
@@ -192,5 +192,5 @@ def test_a_manifest_of_a_later_version_is_refused(files: RemoteLogFiles) -> None
     assert contents[IndexKind.MANIFEST] != manifest
     path.write_bytes(build_bundle(contents))
     plan = plan_of(files)
-    with files.open() as remote_log, pytest.raises(RemoteObjectCorruptError, match="version 9"):
+    with files.open() as remote_log, pytest.raises(LaterVersionError, match="version 9"):
         check_store(plan.segments(), remote_log.storage, Validation.MANIFEST)

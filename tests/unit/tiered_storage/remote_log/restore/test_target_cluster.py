@@ -11,11 +11,16 @@ from tiered_storage.remote_log.restore.target_cluster import TargetCluster, read
 NOBODY = "127.0.0.1:1"
 
 
-def test_a_cluster_that_does_not_answer_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_does_not_answer_is_told_of_in_one_message_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(target_cluster, "ANSWER_SECONDS", 1)
     with pytest.raises(TargetClusterError, match=r"127\.0\.0\.1:1: topic orders: ") as error:
-        TargetCluster(NOBODY, {"log_level": "0"}).topic("orders")
+        TargetCluster(NOBODY, {}).topic("orders")
     assert error.value.retriable
+    assert "Connection refused" in str(error.value)
+    assert "is the address right" in str(error.value)
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("properties", [{"no.such.property": "1"}, {"security.protocol": "none"}])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.remote_segments import segment_metadata
-from tiered_storage.errors import RemoteObjectCorruptError
+from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
 
 CRCS = st.integers(0, 2**32 - 1)
@@ -41,15 +41,20 @@ def test_custom_metadata_say_the_same_in_18_bytes() -> None:
     assert CommitMarker.from_custom_metadata(METADATA, raw) == MARKER
 
 
-@pytest.mark.parametrize("raw", [b"", b"\0", b"\0\1", b"\0\2" + bytes(16), bytes(18), b"\0\1" + bytes(17)])
+@pytest.mark.parametrize("raw", [b"", b"\0", b"\0\1", bytes(18), b"\0\1" + bytes(17)])
 def test_custom_metadata_of_others_are_refused(raw: bytes) -> None:
     with pytest.raises(RemoteObjectCorruptError, match="custom metadata"):
         CommitMarker.from_custom_metadata(METADATA, raw)
 
 
+def test_custom_metadata_of_a_later_version_are_no_damage() -> None:
+    with pytest.raises(LaterVersionError, match=r"custom metadata.*in version 2"):
+        CommitMarker.from_custom_metadata(METADATA, b"\0\2" + bytes(16))
+
+
 def test_a_later_version_is_refused() -> None:
     later = json.dumps({**json.loads(MARKER.to_bytes()), "format_version": 2}).encode()
-    with pytest.raises(RemoteObjectCorruptError, match="later release"):
+    with pytest.raises(LaterVersionError, match="later release"):
         CommitMarker.parse(later, "marker")
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError
+from tiered_storage.errors import ConfigurationError, LaterVersionError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.checksum import crc32c
 from tiered_storage.remote_log.storage import IndexKind
 from tiered_storage.remote_log.storage.index_bundle import (
@@ -101,7 +101,7 @@ def test_kinds_of_later_releases_are_passed_over() -> None:
 
 
 def test_a_later_version_is_refused() -> None:
-    with pytest.raises(RemoteObjectCorruptError, match="version 2 of the format is not known here"):
+    with pytest.raises(LaterVersionError, match="in version 2 of its format"):
         parse_bundle(with_head(1, [(4, 0, 36, 0)], b"", version=2), "bundle")
 
 

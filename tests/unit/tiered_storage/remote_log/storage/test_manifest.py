@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.remote_segments import segment_metadata
-from tiered_storage.errors import RemoteObjectCorruptError
+from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import RemoteLogSegmentId, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.storage.manifest import Manifest
@@ -83,7 +83,7 @@ def test_metadata_are_made_again() -> None:
 
 
 def test_a_later_version_is_refused() -> None:
-    with pytest.raises(RemoteObjectCorruptError, match="later release, in version 2 of its format"):
+    with pytest.raises(LaterVersionError, match="later release, in version 2 of its format"):
         Manifest.parse(changed(format_version=2, size="something else"), "manifest")
 
 

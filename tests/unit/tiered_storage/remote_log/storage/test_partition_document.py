@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.remote_segments import partition
-from tiered_storage.errors import RemoteObjectCorruptError
+from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
@@ -52,7 +52,7 @@ def test_a_document_is_read_as_it_was_written(
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("format_version", 2),
+        ("format_version", 0),
         ("topic", ""),
         ("partition", 2**31),
         ("fencing_number", -1),
@@ -66,10 +66,17 @@ def test_a_document_is_read_as_it_was_written(
         ("written_at", None),
     ],
 )
-def test_a_document_that_is_broken_or_of_a_later_version_is_refused(field: str, value: object) -> None:
+def test_a_document_that_is_broken_is_refused(field: str, value: object) -> None:
     content = json.loads(DOCUMENT.to_bytes()) | {field: value}
 
     with pytest.raises(RemoteObjectCorruptError, match=r"s3://here: .*(version|" + field + ")"):
+        PartitionDocument.parse(json.dumps(content).encode(), "s3://here")
+
+
+def test_a_document_of_a_later_version_is_told_from_a_broken_one() -> None:
+    content = json.loads(DOCUMENT.to_bytes()) | {"format_version": 2, "topic": None}
+
+    with pytest.raises(LaterVersionError, match="s3://here: written by a later release"):
         PartitionDocument.parse(json.dumps(content).encode(), "s3://here")
 
 

@@ -1,0 +1,41 @@
+"""Nothing ends its life of which a later release wrote the commit marker, the bundle of indexes or the manifest.
+
+Such a segment is sound, and what its objects say may mean something else than we know: so they are looked at before it
+is marked, for what readers no longer see does not come back. Two small reads a segment, some at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.storage import RemoteStorageManager
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+
+READS_AT_ONCE = 8
+
+
+def ensure_known_versions(segments: Iterable[RemoteLogSegmentMetadata], storage: RemoteStorageManager) -> None:
+    """Raise LaterVersionError where a later release wrote one of `segments`, and what the store raises.
+
+    What is missing or broken is passed over. A user's own RemoteStorageManager answers for its formats itself.
+    """
+    if not isinstance(storage, ObjectRemoteStorageManager):
+        return
+    asked: Sequence[RemoteLogSegmentMetadata] = tuple(segments)
+    if not asked:
+        return
+    with ThreadPoolExecutor(min(READS_AT_ONCE, len(asked))) as readers:
+        for error in readers.map(storage.later_version, asked):
+            if error is not None:
+                readers.shutdown(wait=False, cancel_futures=True)
+                raise error
+
+
+def ensure_known_partition(
+    partition: TopicIdPartition, metadata: RemoteLogMetadataManager, storage: RemoteStorageManager
+) -> None:
+    """Raise LaterVersionError where a later release wrote a segment of `partition`, in whichever state it is."""
+    ensure_known_versions(metadata.list_remote_log_segments(partition), storage)

@@ -1,0 +1,85 @@
+"""Deletion is off until it was switched on by topic: no right comes back because something was lost or made anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.command_line import run_on
+from support.remote_logs import ENABLED, ORDERS_0, RemoteLogFiles, a_copied_remote_log, a_remote_log, topic_id
+from tiered_storage.kafka_log.kafka_uuid import encode_uuid
+
+DELETABLE = {**ENABLED, "retention.ms": 1, "local.retention.ms": 0}
+
+
+def made_anew(files: RemoteLogFiles, topic: str) -> str:
+    """Let the topic of the log directory be another life of its name; return its id."""
+    other = encode_uuid(bytes(range(16)))
+    path = files.partition_directory(topic) / "partition.metadata"
+    path.write_text(path.read_text().replace(topic_id(topic), other))
+    assert other in path.read_text()
+    return other
+
+
+def expire_and_retain(files: RemoteLogFiles) -> None:
+    for command in ("expire", "retain"):
+        assert run_on(files, command).exit_code == 0
+
+
+def test_a_rebuild_leaves_no_right_to_a_topic_that_was_never_copied(tmp_path: Path) -> None:
+    files = a_remote_log(
+        tmp_path, {("orders", 0): 2, ("payments", 0): 3}, topics={"orders": DELETABLE, "payments": DELETABLE}
+    )
+    assert run_on(files, "copy", "--topics", "orders").exit_code == 0
+    for path in (files.root / "state").glob("remote_log_metadata.db*"):
+        path.unlink()
+    assert run_on(files, "rebuild-metadata").exit_code == 0
+
+    expire_and_retain(files)
+
+    assert files.local_starts("payments") == [0, 10, 20, 30]
+    rows = {row["topic"]: row for row in run_on(files, "topics", "list", "--json").rows}
+    for topic in ("orders", "payments"):
+        assert not rows[topic]["local_deletion_allowed"]
+        assert not rows[topic]["remote_deletion_allowed"]
+        assert rows[topic]["remote.storage.enable"]
+
+    assert run_on(files, "topics", "allow-deletion", "payments").exit_code == 0
+    expire_and_retain(files)
+    assert files.local_starts("payments") == [30]
+
+
+def test_what_was_forbidden_does_not_come_back_with_another_life_of_the_name(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics={"orders": DELETABLE})
+    assert run_on(files, "topics", "forbid-deletion", "orders").exit_code == 0
+    other = made_anew(files, "orders")
+
+    expire_and_retain(files)
+
+    assert files.local_starts() == [0, 10, 20, 30]
+    listed = run_on(files, "topics", "list", "--json")
+    assert [row["local_deletion_allowed"] for row in listed.rows] == [False, False]
+    assert f"orders ({other})" in listed.err
+    assert "topics allow-deletion orders" in listed.err
+
+
+def test_any_word_on_another_life_withholds_the_files_rights_and_none_is_written_by_the_way(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics={"orders": DELETABLE})
+    assert run_on(files, "topics", "pause", "orders").exit_code == 0
+    made_anew(files, "orders")
+    assert run_on(files, "topics", "resume", "orders").exit_code == 0
+
+    with files.open() as remote_log:
+        rights = {one.topic_id: one.remote_deletion_allowed for one in remote_log.topics.list()}
+
+    assert rights.pop(ORDERS_0.topic_id)
+    assert list(rights.values()) == [False]
+
+
+def test_two_lives_that_nobody_decided_on_start_alike(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics={"orders": DELETABLE})
+    made_anew(files, "orders")
+
+    assert run_on(files, "topics", "pause", "orders").exit_code == 0
+
+    with files.open() as remote_log:
+        assert [one.remote_deletion_allowed for one in remote_log.topics.list()] == [True, True]
