@@ -198,8 +198,9 @@ def test_without_the_right_nothing_is_deleted(tmp_path: Path, command: str) -> N
     result = run_on(files, *COMMANDS[command])
 
     assert Kept.of(files) == before
-    asked_for_by_name = command in {"delete-records", "delete-topic"}
-    assert result.exit_code == int(asked_for_by_name)
+    somebody_asked_for_it = command in {"delete-records", "delete-topic", "delete what is marked"}
+    assert result.exit_code == int(somebody_asked_for_it)
+    assert not somebody_asked_for_it or "allow-deletion" in said(result)
     with files.open() as remote_log:
         assert_clean(remote_log)
 

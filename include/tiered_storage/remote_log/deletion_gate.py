@@ -118,7 +118,7 @@ def store_verdict(unreferenced: int, objects: int, max_percent: int, audited_at:
     """
     is_too_much = unreferenced > FEW_OBJECTS and unreferenced * 100 > objects * max_percent
     message = (
-        f"nothing refers to {unreferenced} of the store's {objects} objects, more than "
+        f"nothing refers to {unreferenced} of {objects} objects of the store that were looked at, more than "
         f"remote.log.unreferenced.max.percent ({max_percent}): the metadata may not be this store's, or older than it"
     )
     anomalies = unreferenced if is_too_much else 0
