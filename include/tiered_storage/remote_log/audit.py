@@ -19,7 +19,12 @@ from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
-from tiered_storage.remote_log.storage.object_names import STORE_IDENTITY, parse_partition_folder, partition_folder
+from tiered_storage.remote_log.storage.object_names import (
+    STORE_DECISIONS,
+    STORE_IDENTITY,
+    parse_partition_folder,
+    partition_folder,
+)
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 
 DeepCheck = Callable[[RemoteLogSegmentMetadata], Sequence[Anomaly]]
@@ -87,7 +92,7 @@ class _Audit:
     def look_at_foreign(self, listed: Iterable[ListedObject]) -> None:
         """Name objects that are in no partition's folder."""
         for found in listed:
-            if found.name == STORE_IDENTITY:
+            if found.name == STORE_IDENTITY or found.name.startswith(f"{STORE_DECISIONS}/"):
                 continue
             self.tally.objects += 1
             if found.last_modified >= self.young_from:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import TieredStorageError
+from tiered_storage.errors import OutdatedMetadataError, TieredStorageError
 from tiered_storage.remote_log.copy_plan import Finding, finding_of
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.expiry import ExpiryPlan, Reason, ending_below
@@ -47,7 +47,8 @@ class ExpiryMarking:
     def mark(self, plans: Iterable[ExpiryPlan]) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
         """Move our log starts and mark; return the partitions done, and those left with the reason.
 
-        Raises DeletionRefusedError where a person stopped all deletions before the first of them.
+        It ends with the first of which the metadata turn out older than the store. Raises DeletionRefusedError where a
+        person stopped all deletions before the first of them.
         """
         self.gate.ensure_running()
         done: list[TopicIdPartition] = []
@@ -57,6 +58,10 @@ class ExpiryMarking:
             try:
                 if self._mark(plan):
                     done.append(partition)
+            except OutdatedMetadataError as error:
+                # They are an old backup: nobody knows what else was copied or decided since.
+                left.append(finding_of(partition, error))
+                break
             except (TieredStorageError, OSError) as error:
                 left.append(finding_of(partition, error))
         return tuple(done), tuple(left)

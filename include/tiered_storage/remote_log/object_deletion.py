@@ -45,7 +45,8 @@ _UNSETTLED = {SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_STA
 class DeletionReport:
     """The remote segments whose objects are gone, what failed, and the partitions that somebody else works on.
 
-    `stopped` says why the run ended before its end: a person stopped all deletions meanwhile.
+    `stopped` says why the run ended before its end: a person stopped all deletions meanwhile, or the metadata turned
+    out older than the store.
     """
 
     deleted: tuple[RemoteLogSegmentMetadata, ...]
@@ -58,7 +59,7 @@ class DeletionReport:
 class ObjectDeletion:
     """Deletes the objects of marked segments, `batch_segments` at a time.
 
-    Nothing goes of a partition of which the metadata are older than the store. A copy that never finished waits
+    Where the metadata turn out older than the store, nothing more goes. A copy that never finished waits
     `grace_ms` from when it was marked: its worker may still be writing; and one that may be the last copy of its
     offsets stays (LeftoverCheck). What readers could see once stays for as long as `gate` refuses it: deletion may have
     been forbidden since it was marked.
@@ -96,17 +97,30 @@ class ObjectDeletion:
                 if stopped is not None:
                     return found.report(stopped)
                 found.failures.append(Finding(str(partition), str(error)))
+            except OutdatedMetadataError as error:
+                # They are an old backup: nobody knows what else was copied or decided since.
+                return found.report(str(error))
         return found.report()
 
+    def has_work(self, partition: TopicIdPartition) -> bool:
+        """Whether anything of `partition` is marked, or was begun and may have to be."""
+        return self._goes(partition) or bool(self._states_in(partition) & _UNSETTLED)
+
+    def _goes(self, partition: TopicIdPartition) -> bool:
+        return partition in self.going and self.gate.is_allowed(partition, DeletionKind.REMOTE)
+
+    def _states_in(self, partition: TopicIdPartition) -> set[SegmentState]:
+        return {segment.state for segment in self.metadata.list_remote_log_segments(partition)}
+
     def _delete_in(self, partition: TopicIdPartition, found: _Found) -> None:
-        states = {segment.state for segment in self.metadata.list_remote_log_segments(partition)}
-        goes = partition in self.going and self.gate.is_allowed(partition, DeletionKind.REMOTE)
+        states = self._states_in(partition)
+        goes = self._goes(partition)
         if not goes and not states & _UNSETTLED:
             return
         try:
             ensure_may_be_leased(partition, self.storage, self.leases)
             lease = self.leases.acquire(partition, self.owner, self.lease_duration_ms)
-        except (OutdatedMetadataError, RemoteStorageError) as error:
+        except RemoteStorageError as error:
             found.failures.append(Finding(str(partition), str(error)))
             return
         except LeaseHeldError as error:
@@ -125,7 +139,7 @@ class ObjectDeletion:
                 self._finish(lease, found)
         except LeaseLostError as error:
             found.left.append(Finding(str(partition), str(error)))
-        except (OutdatedMetadataError, RemoteStorageError) as error:
+        except RemoteStorageError as error:
             found.failures.append(Finding(str(partition), str(error)))
         finally:
             self.leases.release(lease)

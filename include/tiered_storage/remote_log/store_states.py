@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import TypeAlias, TypeVar
 
 from tiered_storage.errors import LeaseLostError, OutdatedMetadataError, RemoteStorageError
@@ -21,6 +22,8 @@ from tiered_storage.remote_log.storage.partition_document import PartitionDocume
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 
 REQUESTS_AT_ONCE = 8
+OBJECTS_AT_ONCE = 3_000
+"""So many objects of a listing are held against the metadata together."""
 
 Refusal: TypeAlias = RemoteStorageError | OutdatedMetadataError | LeaseLostError
 Refusals: TypeAlias = Mapping[TopicIdPartition, Refusal]
@@ -120,20 +123,61 @@ def ensure_not_outdated(
     """
     if not isinstance(storage, ObjectRemoteStorageManager):
         return []
-    # The store first: whatever is seen there had its metadata written before it.
     listed = list(storage.list_objects(partition_folder(partition)))
-    ids = {found.segment.segment_id.id for found in listed if found.segment is not None}
-    unknown = ids - metadata.known_segment_ids(partition, ids)
-    if unknown:
-        raise OutdatedMetadataError(
-            f"{partition}: the store has objects of {len(unknown)} segments that the metadata never knew, such as "
-            f"{min(unknown)}: {_WHAT_TO_DO}"
-        )
-    number = max((found.document.fencing_number for found in listed if found.document is not None), default=0)
-    given = leases.fencing_number(partition)
+    _ensure_known(partition, listed, metadata, leases)
+    return listed
+
+
+def ensure_none_outdated(
+    partitions: Iterable[TopicIdPartition],
+    storage: RemoteStorageManager,
+    metadata: RemoteLogMetadataManager,
+    leases: Leases,
+) -> None:
+    """Raise OutdatedMetadataError where the store knows more than the metadata of any of `partitions`.
+
+    For a run that removes something, before it removes anything: what is older in one partition is an old backup, and
+    nobody knows what else was decided or copied since. One listing a partition. Where the store cannot be asked of
+    one, that one fails at its turn.
+    """
+    if not isinstance(storage, ObjectRemoteStorageManager):
+        return
+
+    def look(partition: TopicIdPartition) -> OutdatedMetadataError | None:
+        try:
+            _ensure_known(partition, storage.list_objects(partition_folder(partition)), metadata, leases)
+        except OutdatedMetadataError as error:
+            return error
+        except RemoteStorageError:
+            pass
+        return None
+
+    for error in _at_once(look, sorted(set(partitions))):
+        if error is not None:
+            raise error
+
+
+def _ensure_known(
+    partition: TopicIdPartition, listed: Iterable[ListedObject], metadata: RemoteLogMetadataManager, leases: Leases
+) -> None:
+    """Raise OutdatedMetadataError for what is `listed` in the partition's folder, if the metadata never knew it.
+
+    The store is asked first: whatever is seen there had its metadata written before it.
+    """
+    objects = iter(listed)
+    number = 0
+    while some := list(islice(objects, OBJECTS_AT_ONCE)):
+        ids = {found.segment.segment_id.id for found in some if found.segment is not None}
+        unknown = ids - metadata.known_segment_ids(partition, ids)
+        if unknown:
+            raise OutdatedMetadataError(
+                f"{partition}: the store has objects of segments that the metadata never knew, such as {min(unknown)}: "
+                f"{_WHAT_TO_DO}"
+            )
+        number = max([number, *(found.document.fencing_number for found in some if found.document is not None)])
+    given = leases.fencing_number(partition) if number else 0
     if number > given:
         raise outdated(partition, number, given)
-    return listed
 
 
 def outdated(partition: TopicIdPartition, number: int, given: int) -> OutdatedMetadataError:
@@ -144,8 +188,8 @@ def outdated(partition: TopicIdPartition, number: int, given: int) -> OutdatedMe
 
 
 _WHAT_TO_DO = (
-    "they are older than the store, so nothing of it is copied, trimmed or deleted; restore a newer backup of the "
-    "metadata, or make them again with 'tiered-storage rebuild-metadata'"
+    "they are older than the store, so nothing of it is copied, and nothing of anything is trimmed or deleted; restore "
+    "a newer backup of the metadata, or make them again with 'tiered-storage rebuild-metadata'"
 )
 
 

@@ -42,6 +42,7 @@ from tiered_storage.remote_log.storage.object_names import (
 )
 from tiered_storage.remote_log.storage.opening import open_object_client
 from tiered_storage.remote_log.storage.partition_document import PartitionDocuments
+from tiered_storage.remote_log.storage.store_decisions import StoreDecisions
 from tiered_storage.remote_log.storage.store_identity import bind_store_anew, ensure_store_identity
 
 FETCH_BYTES = 4 << 20
@@ -257,6 +258,11 @@ class ObjectRemoteStorageManager:
     def partition_documents(self) -> PartitionDocuments:
         """What the store knows of partitions beside their segments."""
         return PartitionDocuments(self._client)
+
+    @property
+    def decisions(self) -> StoreDecisions:
+        """What the store knows of decisions about deleting."""
+        return StoreDecisions(self._client)
 
     def ensure_identity(self, metadata_uuid: str, known_store_uuid: str | None) -> str:
         """Return the store's UUID, once it is sure that it belongs to those metadata; see ensure_store_identity."""
