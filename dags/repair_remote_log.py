@@ -1,7 +1,8 @@
 """Mend what an audit finds, as far as nothing has to be guessed. Only by hand, and only shown unless asked for more.
 
-What is damaged in the store is copied anew where the local log still has it; what unfinished copies and deletions left
-there goes. Whatever else is wrong is named, and left to a person.
+What is damaged in the store is copied anew where the local log still has it; whole copies that nobody finished, and
+nothing else holds, are finished; what other copies and deletions left there goes. Whatever else is wrong is named, and
+left to a person.
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ def repair(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Audit, copy anew what is damaged where the local log still has it, remove leftovers, and audit again."""
+    """Audit, copy anew what is damaged where the local log still has it, finish whole copies that nobody finished and
+    nothing else holds, remove leftovers, and audit again."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
         selection = selected(topics, partitions)
@@ -106,6 +107,9 @@ def _planned(plan: RepairPlan) -> Iterator[tuple[str, str, str]]:
     for planned in plan.copies.segments:
         what = f"offsets {planned.base_offset} to {planned.end_offset} from {planned.log_path}"
         yield "copy anew", str(planned.topic_id_partition), what
+    for segment in plan.unfinished:
+        what = f"offsets {segment.start_offset} to {segment.end_offset} of {segment.segment_id.id}"
+        yield "finish", str(segment.topic_id_partition), what
     for segment in plan.replaced:
         yield "end", str(segment.topic_id_partition), segment.segment_id.id
     for leftovers in plan.leftovers:
@@ -117,6 +121,9 @@ def _done(done: RepairReport) -> Iterator[tuple[str, str, str]]:
     for segment in done.copied:
         what = f"offsets {segment.start_offset} to {segment.end_offset} as {segment.segment_id.id}"
         yield "copied anew", str(segment.topic_id_partition), what
+    for segment in done.finished:
+        what = f"offsets {segment.start_offset} to {segment.end_offset} as {segment.segment_id.id}"
+        yield "finished", str(segment.topic_id_partition), what
     for segment in done.retired:
         yield "ended", str(segment.topic_id_partition), segment.segment_id.id
     for name in done.removed:

@@ -24,7 +24,7 @@ WINDOW = timedelta(minutes=5)
 _BATCH_EVERY = timedelta(minutes=1)
 _WRITTEN_FOR = timedelta(minutes=45)
 _RECORDS = 40
-_VALUE_BYTES = 400
+_VALUE_BYTES = 20_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from tiered_storage_airflow.embedded.processes import MARK_VARIABLE, is_running,
 from tiered_storage_airflow.embedded.record import SCHEDULER, RunningAirflow, write_record
 from tiered_storage_airflow.embedded.waiting import wait_until
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900), pytest.mark.xdist_group("airflow")]
 
 PROJECT = Path(__file__).parents[2]
 STORAGE = "support.halting_storage.HaltingStorage"

@@ -9,19 +9,21 @@ from support.aftermath import (
     assert_expiry_completes,
     assert_readable,
     assert_settled,
+    assert_topic_is_gone,
     assert_trim_completes,
     finished_ranges,
     run,
 )
 from support.crash_points import Crash, CrashPoint
 from support.crash_site import CrashSite, cells
-from support.remote_logs import BATCH_BYTES, ENABLED
+from support.losses import lose_metadata
+from support.remote_logs import BATCH_BYTES, ENABLED, ORDERS_0, assert_clean
 from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.remote_log.model import PartitionDeleteState
 
 PARTITIONS = {("orders", 0): 3, ("orders", 1): 3}
 KEEPS_ONE_SEGMENT = {"orders": {**ENABLED, "retention.bytes": 3 * BATCH_BYTES}}
 KEEPS_NOTHING_LOCAL = {"orders": {**ENABLED, "local.retention.bytes": 1}}
+NOT_TIERED = {"orders": {**ENABLED, "remote.storage.enable": False}}
 LOCAL_FILES = 11
 """Log, offset index and time index of the three closed segments of a partition, and snapshots of all but the first."""
 
@@ -38,11 +40,44 @@ EXPIRY_CRASHES = [
     *(Crash(CrashPoint.AFTER_DELETED, nth) for nth in (1, 2)),
 ]
 TOPIC_CRASHES = [
+    *(Crash(CrashPoint.AFTER_ACQUIRE, nth) for nth in (1, 2)),
     *(Crash(CrashPoint.AFTER_DOCUMENT, nth) for nth in (1, 2)),
+    *(Crash(CrashPoint.AFTER_TOPIC_STARTED, nth) for nth in (1, 2)),
+    Crash(CrashPoint.BEFORE_MARKED),
     *(Crash(CrashPoint.AFTER_MARKED, nth) for nth in (1, 2)),
     *(Crash(CrashPoint.AFTER_OBJECT_GONE, nth) for nth in (1, 4)),
-    *(Crash(CrashPoint.AFTER_DELETED, nth) for nth in (1, 2)),
+    Crash(CrashPoint.BEFORE_DELETED),
+    # A batch is one segment here: the first two, the last of the first partition, one of the second.
+    *(Crash(CrashPoint.AFTER_DELETED, nth) for nth in (1, 2, 3, 4)),
+    # What an earlier holder wrote went before.
+    *(Crash(CrashPoint.BEFORE_DOCUMENT_GOES, nth) for nth in (1, 2, 4)),
+    *(Crash(CrashPoint.AFTER_DOCUMENT_GONE, nth) for nth in (1, 2, 4)),
+    *(Crash(CrashPoint.BEFORE_TOPIC_FINISHED, nth) for nth in (1, 2)),
+    *(Crash(CrashPoint.AFTER_TOPIC_FINISHED, nth) for nth in (1, 2)),
     *(Crash(CrashPoint.BEFORE_RELEASE, nth) for nth in (1, 2)),
+    Crash(CrashPoint.AFTER_RELEASE),
+]
+MARK_CRASHES = [
+    Crash(point, nth)
+    for point in (
+        CrashPoint.AFTER_ACQUIRE,
+        CrashPoint.AFTER_DOCUMENT,
+        CrashPoint.AFTER_DOCUMENT_GONE,
+        CrashPoint.AFTER_TOPIC_MARKED,
+        CrashPoint.BEFORE_RELEASE,
+        CrashPoint.AFTER_RELEASE,
+    )
+    for nth in (1, 2)
+]
+RECORDS_CRASHES = [
+    Crash(CrashPoint.AFTER_ACQUIRE),
+    Crash(CrashPoint.AFTER_DOCUMENT),
+    Crash(CrashPoint.AFTER_DOCUMENT_GONE),
+    Crash(CrashPoint.AFTER_LOG_START),
+    Crash(CrashPoint.BEFORE_MARKED),
+    Crash(CrashPoint.AFTER_MARKED),
+    Crash(CrashPoint.BEFORE_RELEASE),
+    Crash(CrashPoint.AFTER_RELEASE),
 ]
 TRIM_CRASHES = [
     Crash(CrashPoint.BEFORE_LOCAL_FILE_GOES),
@@ -57,34 +92,76 @@ def test_what_a_killed_expiry_began_the_next_one_ends(site: CrashSite, crash: Cr
     assert_expiry_completes(files, site.clock, [("orders-0", 20, 29), ("orders-1", 20, 29)])
 
 
-@pytest.mark.parametrize("crash", TOPIC_CRASHES, ids=str)
+@pytest.mark.parametrize("crash", cells(TOPIC_CRASHES, daily=1))
 def test_what_a_killed_deletion_of_a_topic_began_the_next_one_ends(site: CrashSite, crash: Crash) -> None:
-    files = site.copied(PARTITIONS, topics={"orders": {**ENABLED, "remote.storage.enable": False}})
+    files = site.copied(PARTITIONS, topics=NOT_TIERED, deletion_batch_segments=1)
     run(files, "delete-topic", "orders")
     site.programs.kill("expire", "--config", files.config, at=crash)
 
     site.clock.move_by(LEASE_MS + 1)
     run(files, "expire")
-    with files.open() as remote_log:
-        states = remote_log.segments.partition_states()
-        assert {state.delete_state for state in states.values()} == {PartitionDeleteState.FINISHED}
-        assert files.objects() == []
-    assert_settled(files)
+    assert_topic_is_gone(files)
 
 
-@pytest.mark.parametrize("point", [CrashPoint.AFTER_ACQUIRE, CrashPoint.AFTER_DOCUMENT, CrashPoint.BEFORE_RELEASE])
-@pytest.mark.parametrize("nth", [1, 2])
-def test_a_topic_that_was_marked_by_half_is_marked_by_the_next_try(
-    site: CrashSite, point: CrashPoint, nth: int
-) -> None:
-    files = site.copied(PARTITIONS, topics={"orders": {**ENABLED, "remote.storage.enable": False}})
-    site.programs.kill("delete-topic", "orders", "--config", files.config, at=Crash(point, nth))
+@pytest.mark.parametrize("crash", cells(MARK_CRASHES, daily=1))
+def test_a_topic_that_was_marked_by_half_is_marked_by_the_next_try(site: CrashSite, crash: Crash) -> None:
+    files = site.copied(PARTITIONS, topics=NOT_TIERED)
+    site.programs.kill("delete-topic", "orders", "--config", files.config, at=crash)
 
+    # What is marked goes, what is not is as it was: no state in between.
     site.clock.move_by(LEASE_MS + 1)
+    run(files, "expire")
+    with files.open() as remote_log:
+        assert_readable(remote_log)
+        assert_clean(remote_log)
+
     run(files, "delete-topic", "orders")
     run(files, "expire")
-    assert files.objects() == []
+    assert_topic_is_gone(files)
+
+
+@pytest.mark.parametrize("crash", RECORDS_CRASHES, ids=str)
+def test_records_that_were_deleted_by_half_are_deleted_by_the_next_try(site: CrashSite, crash: Crash) -> None:
+    files = site.copied(PARTITIONS)
+    command = ("delete-records", "orders", 0, "--before", 25)
+    site.programs.kill(*command, "--config", files.config, at=crash)
+    with files.open() as remote_log:
+        start = remote_log.reader.log_start_offset(ORDERS_0)
+        assert start in {0, 25}
+        assert_readable(remote_log)
+
+    # Whoever does not ask again has them all, or none of them.
+    site.clock.move_by(LEASE_MS + 1)
+    run(files, "expire")
+    with files.open() as remote_log:
+        assert remote_log.reader.log_start_offset(ORDERS_0) == start
+        assert_clean(remote_log)
+
+    run(files, *command)
+    run(files, "expire")
+    with files.open() as remote_log:
+        assert remote_log.reader.log_start_offset(ORDERS_0) == 25
+        kept = [("orders-0", 20, 29), *(("orders-1", first, first + 9) for first in (0, 10, 20))]
+        assert finished_ranges(remote_log) == kept
     assert_settled(files)
+
+
+@pytest.mark.parametrize(
+    "point", [CrashPoint.AFTER_DOCUMENT, CrashPoint.AFTER_LOG_START, CrashPoint.AFTER_MARKED], ids=str
+)
+def test_metadata_that_are_lost_together_with_a_killed_deletion_of_records_never_show_them_again(
+    site: CrashSite, point: CrashPoint
+) -> None:
+    """The store knows of it first: that is what metadata are made of anew."""
+    files = site.copied(PARTITIONS)
+    site.programs.kill("delete-records", "orders", 0, "--before", 25, "--config", files.config, at=Crash(point))
+    lose_metadata(files)
+    run(files, "rebuild-metadata")
+    run(files, "topics", "allow-deletion", "orders")
+    run(files, "expire")
+    with files.open() as remote_log:
+        assert remote_log.reader.log_start_offset(ORDERS_0) == 25
+        assert_clean(remote_log)
 
 
 @pytest.mark.parametrize("crash", cells(TRIM_CRASHES))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -17,50 +19,137 @@ from support.aftermath import (
     assert_expiry_completes,
     assert_readable,
     assert_settled,
+    assert_topic_is_gone,
     assert_trim_completes,
+    finished_ranges,
     run,
 )
 from support.crash_points import Crash, CrashPoint
 from support.crash_site import CrashSite
+from support.losses import assert_rebuild_completes, assert_repair_completes, damage, without_metadata
 from support.remote_logs import BATCH_BYTES, ENABLED, RemoteLogFiles
+from support.restored_directory import assert_nothing_half_has_a_name, assert_restore_completes, contents, restore
 from support.two_at_once import BACKFILL
 
 PARTITIONS = {("orders", 0): 2, ("orders", 1): 2}
 ALL = [(f"orders-{number}", start, start + 9) for number in (0, 1) for start in (0, 10)]
 KEEPS_ONE_SEGMENT = {"orders": {**ENABLED, "retention.bytes": 3 * BATCH_BYTES}}
 KEEPS_NOTHING_LOCAL = {"orders": {**ENABLED, "local.retention.bytes": 1}}
+NOT_TIERED = {"orders": {**ENABLED, "remote.storage.enable": False}}
+ENDS = {"orders-0": 20, "orders-1": 20}
 KEEPS_LITTLE = {"orders": {**ENABLED, "retention.bytes": 9 * BATCH_BYTES, "local.retention.bytes": 3 * BATCH_BYTES}}
 
 
-def killed_after_each_step(site: CrashSite, command: str, topics: dict[str, Any] | None) -> Iterator[RemoteLogFiles]:
-    """Yield remote logs on which `command` was killed after its first step, its second, until it gets to its end."""
+def killed_after_each_step(
+    site: CrashSite,
+    made: Callable[[str], RemoteLogFiles],
+    *command: object,
+    point: CrashPoint = CrashPoint.AFTER_ANY_STEP,
+) -> Iterator[RemoteLogFiles]:
+    """Yield remote logs, as `made` by name, on which `command` was killed after its first step, to its last."""
     for nth in count(1):
-        new = site.new if command == "copy" else site.copied
-        files = new(PARTITIONS, f"site-{nth}", topics=topics)
-        program = site.programs.start(command, "--config", files.config, at=Crash(CrashPoint.AFTER_ANY_STEP, nth))
+        files = made(f"site-{nth}")
+        program = site.programs.start(*command, "--config", files.config, at=Crash(point, nth))
         if program.wait() == 0:
-            assert nth > 5
+            assert nth > 3
             return
         assert program.wait() == -signal.SIGKILL, program.said
         yield files
 
 
+def copied(site: CrashSite, topics: dict[str, Any], **settings: Any) -> Callable[[str], RemoteLogFiles]:
+    """Return what makes remote logs with all copied."""
+    return lambda name: site.copied(PARTITIONS, name, topics=topics, **settings)
+
+
 @pytest.mark.nightly
 def test_a_copy(site: CrashSite) -> None:
-    for files in killed_after_each_step(site, "copy", None):
+    for files in killed_after_each_step(site, lambda name: site.new(PARTITIONS, name), "copy"):
         assert_copy_completes(files, site.clock, ALL)
 
 
 @pytest.mark.nightly
 def test_an_expiry(site: CrashSite) -> None:
-    for files in killed_after_each_step(site, "expire", KEEPS_ONE_SEGMENT):
+    for files in killed_after_each_step(site, copied(site, KEEPS_ONE_SEGMENT), "expire"):
         assert_expiry_completes(files, site.clock, [("orders-0", 10, 19), ("orders-1", 10, 19)])
 
 
 @pytest.mark.nightly
 def test_a_trim(site: CrashSite) -> None:
-    for files in killed_after_each_step(site, "retain", KEEPS_NOTHING_LOCAL):
+    for files in killed_after_each_step(site, copied(site, KEEPS_NOTHING_LOCAL), "retain"):
         assert_trim_completes(files, (0, 1), 20)
+
+
+@pytest.mark.nightly
+def test_a_mark_of_a_topic_that_is_to_go(site: CrashSite) -> None:
+    for files in killed_after_each_step(site, copied(site, NOT_TIERED), "delete-topic", "orders"):
+        site.clock.move_by(LEASE_MS + 1)
+        run(files, "delete-topic", "orders")
+        run(files, "expire")
+        assert_topic_is_gone(files)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("batch", [1, 1000])
+def test_the_deletion_of_a_topic(site: CrashSite, batch: int) -> None:
+    def marked(name: str) -> RemoteLogFiles:
+        files = site.copied(PARTITIONS, name, topics=NOT_TIERED, deletion_batch_segments=batch)
+        run(files, "delete-topic", "orders")
+        return files
+
+    for files in killed_after_each_step(site, marked, "expire"):
+        site.clock.move_by(LEASE_MS + 1)
+        run(files, "expire")
+        assert_topic_is_gone(files)
+
+
+@pytest.mark.nightly
+def test_a_deletion_of_records(site: CrashSite) -> None:
+    command = ("delete-records", "orders", 0, "--before", 15)
+    for files in killed_after_each_step(site, lambda name: site.copied(PARTITIONS, name), *command):
+        site.clock.move_by(LEASE_MS + 1)
+        run(files, *command)
+        run(files, "expire")
+        with files.open() as remote_log:
+            assert finished_ranges(remote_log) == ALL[1:]
+        assert_settled(files)
+
+
+@pytest.mark.nightly
+def test_a_repair(site: CrashSite) -> None:
+    def damaged(name: str) -> RemoteLogFiles:
+        files = site.copied(PARTITIONS, name)
+        damage(files)
+        site.clock.move_by(2 * GRACE_MS)
+        return files
+
+    for files in killed_after_each_step(site, damaged, "repair", "--deep"):
+        assert_repair_completes(files, site.clock, ALL)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("point", [CrashPoint.AFTER_ANY_STEP, CrashPoint.AFTER_FILE_SYNCED])
+def test_a_rebuild(site: CrashSite, point: CrashPoint) -> None:
+    made = partial(without_metadata, site)
+    for files in killed_after_each_step(site, made, "rebuild-metadata", point=point):
+        assert_rebuild_completes(files, site.clock)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("point", [CrashPoint.AFTER_ANY_STEP, CrashPoint.AFTER_FILE_SYNCED])
+def test_a_restore(site: CrashSite, point: CrashPoint) -> None:
+    target = site.root / "never killed"
+    restore(site.copied(PARTITIONS, "never killed either"), target)
+    expected = contents(target)
+
+    def made(name: str) -> RemoteLogFiles:
+        shutil.rmtree(site.root / "restored", ignore_errors=True)
+        return site.copied(PARTITIONS, name)
+
+    command = ("restore", "orders", "--workers", 1, "--to-directory", site.root / "restored")
+    for files in killed_after_each_step(site, made, *command, point=point):
+        assert_nothing_half_has_a_name(site.root / "restored", ENDS)
+        assert_restore_completes(files, site.root / "restored", expected, ENDS)
 
 
 @pytest.mark.parametrize(

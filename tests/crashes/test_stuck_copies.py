@@ -11,6 +11,7 @@ from pathlib import Path
 
 from support.airflow_home import PROJECT
 from support.hanging_storage import VICTIM, WHILE_THERE
+from support.remote_logs import assert_clean
 from support.tiered_site import TIERED, TieredSite
 from tiered_storage.remote_log.model import SegmentState
 
@@ -68,3 +69,5 @@ def test_a_copy_in_which_no_byte_moves_is_ended_what_is_finished_is_committed_an
     site.configure({"orders": TIERED, "payments": TIERED})
     site.copy()
     assert site.finished("orders-0") == [0, 10, 20]
+    with site.open() as remote_log:
+        assert_clean(remote_log, expected=None)

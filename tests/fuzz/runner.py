@@ -39,7 +39,7 @@ class Fuzzing:
         Raises FindingError, which names the files with the inputs that targets fell over.
         """
         self.failing.mkdir(parents=True, exist_ok=True)
-        before = set(self.failing.iterdir())
+        before = self._inputs(targets)
         settings = {
             "targets": list(targets), "seconds": self.seconds, "seed": self.seed, "interpreted": interpreted,
             "corpora": str(self.corpora.absolute()), "failing": str(self.failing.absolute()),
@@ -57,9 +57,13 @@ class Fuzzing:
             )
         said = done.stdout + done.stderr
         if done.returncode:
-            inputs = ", ".join(sorted(map(str, set(self.failing.iterdir()) - before)))
+            inputs = ", ".join(sorted(map(str, self._inputs(targets) - before)))
             kept = inputs or "none was written, so it is one of the seeds"
             begin = said.find(_UNCAUGHT) if _UNCAUGHT in said else -_SHOWN
             last = said.strip().rpartition("\n")[2]
             raise FindingError(f"{last}; the input: {kept}\n{said[begin:][:_SHOWN]}")
         return sum(int(count) for count in re.findall(r"number_of_executed_units: (\d+)", said))
+
+    def _inputs(self, targets: Sequence[str]) -> set[Path]:
+        """The failing inputs of `targets` alone: others may be fuzzed into the same folder at the same time."""
+        return {path for name in targets for path in self.failing.glob(f"{name}-*")}

@@ -7,6 +7,7 @@ file, under the name of its target. FUZZ_SECONDS says for how long each target i
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from fuzz.runner import FindingError, Fuzzing
 from fuzz.targets import FAULTY_TARGETS, TARGETS, WITH_KERNELS
 
 NIGHTLY_SECONDS = int(os.environ.get("FUZZ_SECONDS", "120"))
-"""With some thirty runs that makes an hour."""
+"""With some thirty runs that makes an hour, which `make nightly` shares out among all cores."""
 MODES = [
     *((name, False) for name in TARGETS),
     *((name, True) for name in WITH_KERNELS),
@@ -45,6 +46,22 @@ def test_every_fault_is_found_and_its_input_named(tmp_path: Path) -> None:
     inputs = sorted(failing.iterdir())
     assert [path.name.partition("-")[0] for path in inputs] == names
     assert all(b"!" in path.read_bytes() and str(path) in str(found.value) for path in inputs)
+
+
+def test_an_input_of_another_target_that_is_fuzzed_at_the_same_time_is_not_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fall_over(*_: object, **__: object) -> subprocess.CompletedProcess[str]:
+        for name in ("records-crash-1", "built_records-crash-2"):
+            (tmp_path / name).touch()
+        return subprocess.CompletedProcess([], 1, "", "records fell over")
+
+    monkeypatch.setattr(subprocess, "run", fall_over)
+    with pytest.raises(FindingError) as found:
+        Fuzzing(1, tmp_path, tmp_path).run(["records"])
+
+    assert str(tmp_path / "records-crash-1") in str(found.value)
+    assert "built_records" not in str(found.value)
 
 
 @pytest.mark.nightly

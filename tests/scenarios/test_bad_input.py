@@ -230,6 +230,10 @@ def test_a_directory_that_a_broker_holds_is_left_alone(deployment: Deployment, c
             assert f"process {holder.pid}" in refused.said
             assert str(lock) in refused.said
         assert fingerprint(deployment.logs) == before
+        assert holder.stdin is not None
+        holder.stdin.close()
+    assert command("copy").code == 0
+    assert command("audit", "--deep").code == 0
 
 
 def test_a_target_without_room_is_named_and_smaller_neighbours_commit(deployment: Deployment) -> None:
@@ -290,6 +294,8 @@ def test_a_store_that_is_not_there_is_named_and_nothing_is_lost(
     assert "no-such-bucket" in refused.said
     assert fingerprint(deployment.logs) == before
     assert command("segments").document["rows"] == []
+    # There is no store to hold against the metadata: an audit says the same.
+    assert "no-such-bucket" in command("audit").said
 
 
 def test_a_store_that_refuses_one_partition_is_named_and_its_neighbour_commits(
@@ -333,6 +339,7 @@ def test_a_locked_metadata_store_is_named_and_worth_another_try(deployment: Depl
         assert refused.document["retriable"] is True
         assert str(deployment.metadata) in refused.said
     assert command("topics", "disable", "victim").code == 0
+    assert command("audit", "--deep").code == 0
 
 
 def test_a_commit_that_meets_a_locked_metadata_store_is_named_and_the_next_run_commits_all(
@@ -384,8 +391,13 @@ def test_a_corrupt_metadata_store_is_named_and_left_as_it_is(deployment: Deploym
         assert str(deployment.metadata) in refused.said
     assert fingerprint(deployment.root) == before
 
+    # No audit without metadata: they are made anew from the store first.
+    deployment.metadata.unlink()
+    assert command("rebuild-metadata").code == 0
+    assert command("audit", "--deep").code == 0
 
-def test_of_two_runs_at_once_each_segment_is_copied_by_one(deployment: Deployment) -> None:
+
+def test_of_two_runs_at_once_each_segment_is_copied_by_one(deployment: Deployment, command: Command) -> None:
     arguments = [sys.executable, "-m", "tiered_storage.cli", "copy", "--config", str(deployment.config), "--json"]
     runs = [subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     ended = [run.communicate(timeout=120) for run in runs]
@@ -396,3 +408,4 @@ def test_of_two_runs_at_once_each_segment_is_copied_by_one(deployment: Deploymen
     copied = [(row["partition"], row["start_offset"]) for out, _ in ended for row in json.loads(out)["rows"]]
     closed = sum(len(list_segments(deployment.logs / name)) - 1 for name in (VICTIM, NEIGHBOUR))
     assert len(copied) == len(set(copied)) == closed
+    assert command("audit", "--deep").code == 0

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from support.refusing_proxy import refusing_proxy
-from support.remote_logs import RemoteLogFiles, a_remote_log, copy, unsynced
+from support.remote_logs import RemoteLogFiles, a_remote_log, assert_clean, copy, unsynced
 from support.s3_server import S3Endpoint, localbucket_server
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.directory_lock import DirectoryLock
@@ -92,3 +92,5 @@ def test_one_thing_after_the_other_goes_wrong(tmp_path: Path, server: S3Endpoint
 
     assert doctor(files, server) == (0, [])
     assert objects(tmp_path / "buckets") == copied
+    with RemoteLogManager.open(settings, wall_clock, store_options(settings, secrets)) as remote_log:
+        assert_clean(remote_log)

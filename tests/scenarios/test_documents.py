@@ -1,4 +1,7 @@
-"""The pages that lead somebody step by step are followed, word by word."""
+"""The pages that lead somebody step by step are followed, word by word.
+
+What they leave is looked at as their reader would: the audits that end a scenario are among their own commands.
+"""
 
 from __future__ import annotations
 

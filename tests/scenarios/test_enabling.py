@@ -76,6 +76,7 @@ def test_a_paused_topic_is_left_even_by_a_plan_from_before(tmp_path: Path) -> No
     with files.open() as remote_log:
         assert remote_log.plan_copy().is_empty
         assert segments_of(remote_log) == []
+        assert_clean(remote_log)
 
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete", "delete,compact"])

@@ -166,6 +166,13 @@ def test_a_damaged_object_whose_local_segment_is_gone_is_named_and_left_and_read
         with pytest.raises(TieredStorageError, match="00000000000000000010-"):
             offsets_read(remote_log, 10)
 
+    # Only who gives up what is lost has a clean audit again.
+    run_on(files, "topics", "allow-deletion", "orders")
+    assert run_on(files, "delete-records", "orders", 0, "--before", 20).exit_code == 0
+    assert run_on(files, "expire").exit_code == 0
+    with files.open() as remote_log:
+        assert_clean(remote_log)
+
 
 def test_a_gap_is_filled_from_the_local_log_or_left_where_that_is_gone(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:

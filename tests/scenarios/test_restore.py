@@ -1,6 +1,8 @@
 """Restore: a topic comes back from the store alone, whole or not at all (scenario 37).
 
-That a broker starts from it is in tests/integration/test_real_kafka_takes_restored.py.
+That a broker starts from it is in tests/integration/test_real_kafka_takes_restored.py. A restore changes nothing of the
+remote log, so that no test here ends with an audit, which would be clean where it was before: see
+tests/crashes/test_restore_crashes.py.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ from support.remote_logs import (
     unsynced,
 )
 from tiered_storage.errors import InvalidLogDirectoryError, RemoteObjectNotFoundError
+from tiered_storage.kafka_log import meta_properties, small_files
+from tiered_storage.kafka_log.clean_shutdown import CLEAN_SHUTDOWN
 from tiered_storage.kafka_log.control_record import ControlRecordType
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, EpochEntry, read_leader_epochs
@@ -42,6 +46,7 @@ from tiered_storage.kafka_log.local_log import LocalLog
 from tiered_storage.kafka_log.log_directory import read_log_directory
 from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.log_segment import list_segments
+from tiered_storage.kafka_log.meta_properties import META_PROPERTIES
 from tiered_storage.kafka_log.record import Record
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.restore import directory as restoring
@@ -417,6 +422,29 @@ def test_a_second_run_finishes_what_a_crash_left(
     assert partitions_in(target) == ["orders-0", "orders-1"]
     assert records_in(target) == records(0, 30)
     assert [path.name for path in target.iterdir() if path.name.startswith(".remote-log")] == []
+
+
+@pytest.mark.parametrize("file", [META_PROPERTIES, CLEAN_SHUTDOWN])
+def test_a_crash_at_its_very_end_leaves_a_new_directory_that_the_next_run_makes_whole(
+    files: RemoteLogFiles, target: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    """Without the mark a broker would take it for one that was not stopped in order, and read all of it."""
+    replace = small_files.replace_file
+
+    def write_and_die(path: Path, content: bytes) -> None:
+        replace(path, content)
+        if path.name == file:
+            raise Died
+
+    with monkeypatch.context() as patched:
+        for module in (restoring, meta_properties):
+            patched.setattr(module, "replace_file", write_and_die)
+        with pytest.raises(Died):
+            restore(files, target)
+    assert restore(files, target).exit_code == 0
+    assert (target / CLEAN_SHUTDOWN).is_file()
+    assert (target / META_PROPERTIES).is_file()
+    assert records_in(target) == records(0, 30)
 
 
 def test_what_is_in_place_stays_though_more_was_copied_since(

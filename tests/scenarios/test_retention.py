@@ -167,6 +167,7 @@ def test_what_was_never_copied_needs_both_rights_to_go(tmp_path: Path, right: st
     with files.open() as remote_log:
         expire(remote_log, NOW * 2)
         retain(remote_log, NOW * 2)
+        assert_clean(remote_log)
     assert files.local_starts() == [0, 10, 20, 30]
 
 

@@ -2,6 +2,7 @@
 said why.
 
 Every command that deletes, against each of these; then the same command where all is as it should be, which deletes.
+Where the store or its metadata are not what they should be, no audit is clean; that nothing has changed stands for it.
 """
 
 from __future__ import annotations
@@ -207,6 +208,8 @@ def test_without_the_right_nothing_is_deleted(tmp_path: Path, command: str) -> N
     assert Kept.of(files) == before
     asked_for_by_name = command in {"delete-records", "delete-topic"}
     assert result.exit_code == int(asked_for_by_name)
+    with files.open() as remote_log:
+        assert_clean(remote_log)
 
 
 @pytest.mark.parametrize("goes_wrong", [objects_removed_behind_our_back, a_manifest_of_a_later_version])
@@ -255,6 +258,8 @@ def test_what_does_not_exist_is_told_and_nothing_is_deleted(
     assert Kept.of(files) == before
     assert result.exit_code != 0
     assert words in said(result)
+    with files.open() as remote_log:
+        assert_clean(remote_log)
 
 
 @pytest.mark.parametrize("command", ["retain", "expire"])
@@ -268,6 +273,8 @@ def test_a_pattern_of_everything_deletes_only_where_that_was_allowed(tmp_path: P
     assert {name: digest for name, digest in after.store.items() if "former" in name} == stays
     assert files.local_starts("former") == [0, 10, 20]
     assert files.local_starts() == ([30] if command == "retain" else [0, 10, 20, 30])
+    with files.open() as remote_log:
+        assert_clean(remote_log)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -296,3 +303,5 @@ def test_a_new_topic_is_neither_copied_nor_deleted_before_somebody_says_so(tmp_p
 
     assert _fingerprint(files.log_directory) == before
     assert files.objects() == []
+    with files.open() as remote_log:
+        assert_clean(remote_log)

@@ -177,6 +177,8 @@ def test_deleting_it_twice_is_as_good_as_once(files: RemoteLogFiles) -> None:
 
     assert results == [3, 0]
     assert state_of(files) is PartitionDeleteState.FINISHED
+    with files.open() as remote_log:
+        assert_clean(remote_log)
 
 
 def test_a_topic_that_is_gone_everywhere_else_can_be_deleted_without_disabling_it(tmp_path: Path) -> None:

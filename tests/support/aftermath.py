@@ -9,7 +9,12 @@ from support.remote_logs import RemoteLogFiles, assert_clean, local_log, partiti
 from support.shared_clock import SharedClock
 from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_job import CopyJob
-from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
+from tiered_storage.remote_log.model import (
+    PartitionDeleteState,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage.remote_log.storage.object_names import segment_object_names
@@ -104,6 +109,15 @@ def assert_trim_completes(files: RemoteLogFiles, numbers: Sequence[int], expecte
         assert min(int(path.stem) for path in left) == expected
         with files.open() as remote_log:
             assert local_log(remote_log, partition_of(number=number)).log_start_offset == expected
+    assert_settled(files)
+
+
+def assert_topic_is_gone(files: RemoteLogFiles) -> None:
+    """Assert that nothing remote is left of orders, neither in the metadata nor in the store, and all that is local."""
+    with files.open() as remote_log:
+        states = remote_log.segments.partition_states()
+        assert {state.delete_state for state in states.values()} == {PartitionDeleteState.FINISHED}
+    assert [path for path in files.store.rglob("orders-*/**/*") if path.is_file()] == []
     assert_settled(files)
 
 

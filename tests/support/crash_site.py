@@ -15,10 +15,11 @@ from support.remote_logs import Partitions, RemoteLogFiles, a_copied_remote_log,
 from support.shared_clock import SharedClock
 
 
-def cells(crashes: Iterable[Crash]) -> list[Any]:
-    """Return the parameters of a test: what is deeper in a run than the second time at a point is looked at nightly."""
+def cells(crashes: Iterable[Crash], *, daily: int = 2) -> list[Any]:
+    """Return the parameters of a test: nightly is what is deeper in a run than the `daily` time at a point."""
     return [
-        pytest.param(crash, id=str(crash), marks=[pytest.mark.nightly] if crash.nth > 2 else []) for crash in crashes
+        pytest.param(crash, id=str(crash), marks=[pytest.mark.nightly] if crash.nth > daily else [])
+        for crash in crashes
     ]
 
 

@@ -18,6 +18,9 @@ HALT = "TEST_HALTING_STORAGE"
 It goes on when `go-on` is there and somebody sends it SIGCONT. Without `at` nobody stands still.
 """
 
+IGNORE_HANGUP = "ignore-hangup"
+"""The file in that folder with which the worker outlives its Spark: that lets its workers die by SIGHUP at its end."""
+
 
 class HaltingStorage(ObjectRemoteStorageManager):
     """Stores as its base class does."""
@@ -29,6 +32,8 @@ class HaltingStorage(ObjectRemoteStorageManager):
         is_spark_worker = "pyspark.worker" in sys.modules
         if is_spark_worker and (folder / "at").exists() and _is_first(folder / "worker"):
             point = CrashPoint((folder / "at").read_text())
+            if (folder / IGNORE_HANGUP).exists():
+                signal.signal(signal.SIGHUP, signal.SIG_IGN)
             install(Crash(point, signal=signal.SIGSTOP, go_on=str(folder / "go-on")))
         return super().open(url, options)
 

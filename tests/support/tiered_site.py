@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from tiered_storage.clock import wall_clock
+from tiered_storage.clock import Clock, wall_clock
 from tiered_storage.kafka_log.kafka_uuid import encode_uuid
 from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
@@ -82,8 +82,12 @@ class TieredSite:
 
     def open(self) -> RemoteLogManager:
         """Open the remote log; use it in a `with`."""
+        return self.open_at(wall_clock)
+
+    def open_at(self, clock: Clock) -> RemoteLogManager:
+        """Open it with a clock of one's own."""
         settings = load_settings(self.config, environ={})
-        return RemoteLogManager.open(settings, wall_clock, store_options(settings))
+        return RemoteLogManager.open(settings, clock, store_options(settings))
 
     def copy(self, topics: str = ".*") -> None:
         """Copy and commit what is due of `topics`, by the library alone."""

@@ -2,7 +2,8 @@
 
 Metadata from a backup that was made while a copy ran know it as begun, though it was committed since, and what is
 local was trimmed. Metadata made anew know a segment that lost its commit marker as never finished. So what the store
-has whole goes only where its offsets are somewhere else, or ended their life.
+has whole goes only where its offsets are somewhere else, or ended their life; a repair finishes it
+(unfinished_copies.py).
 """
 
 from __future__ import annotations
@@ -35,28 +36,30 @@ class LeftoverCheck:
         Raises what the store raises.
         """
         sizes = {found.name: found.size for found in listed}
-        whole = [(one, end) for one in leftovers if (end := self._whole_until(one, sizes)) is not None]
+        whole = [found for one in leftovers if (found := self._look_for(one, sizes)) is not None]
         if not whole:
             return {}
         coverage = self._coverage(partition, sizes)
         log_start = self.metadata.log_start_offset(partition) or 0
         local = self._look(partition)
         kept: dict[str, str] = {}
-        for leftover, end_offset in whole:
-            start_offset = max(leftover.start_offset, log_start)
-            if not _is_held(start_offset, end_offset, coverage, local):
-                kept[leftover.segment_id.id] = _message(leftover, start_offset, end_offset, sizes)
+        for found in whole:
+            start_offset = max(found.leftover.start_offset, log_start)
+            if not _is_held(start_offset, found.end_offset, coverage, local):
+                kept[found.leftover.segment_id.id] = _message(found, start_offset)
         return kept
 
-    def _whole_until(self, leftover: RemoteLogSegmentMetadata, sizes: dict[str, int]) -> int | None:
-        """Return the last offset (inclusive) of a segment that the store has whole; None of any other."""
+    def _look_for(self, leftover: RemoteLogSegmentMetadata, sizes: dict[str, int]) -> _Whole | None:
+        """Return what the store has of a copy that it has whole, or once had; None of any other."""
         names = segment_object_names(leftover.segment_id, leftover.start_offset)
         if names.commit_marker not in sizes and not {names.data, names.indexes} <= sizes.keys():
             return None
-        manifest = self.storage.find_manifest(leftover)
-        if manifest is not None:
-            return max(manifest.end_offset, leftover.end_offset)
-        return leftover.end_offset if names.commit_marker in sizes else None
+        stored = self.storage.find_copy(leftover)
+        if stored is not None:
+            return _Whole(leftover, max(stored.finished.end_offset, leftover.end_offset), can_be_finished=True)
+        if names.commit_marker in sizes:
+            return _Whole(leftover, leftover.end_offset, can_be_finished=False)
+        return None
 
     def _coverage(self, partition: TopicIdPartition, sizes: dict[str, int]) -> Coverage:
         """Return what finished segments hold whose objects the store lists, each with its size."""
@@ -76,6 +79,15 @@ class LeftoverCheck:
         return None if log is None or log.topic_id_is_derived else log
 
 
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """A copy that the store has whole, to `end_offset` (inclusive), or of which it has the commit marker alone."""
+
+    leftover: RemoteLogSegmentMetadata
+    end_offset: int
+    can_be_finished: bool
+
+
 def _is_held(start_offset: int, end_offset: int, coverage: Coverage, local: PartitionLog | None) -> bool:
     missing_until = end_offset
     if local is not None and local.segments and end_offset < local.stable_offset:
@@ -84,15 +96,14 @@ def _is_held(start_offset: int, end_offset: int, coverage: Coverage, local: Part
     return missing_until < start_offset or coverage.holding(start_offset, missing_until) is not None
 
 
-def _message(leftover: RemoteLogSegmentMetadata, start_offset: int, end_offset: int, sizes: dict[str, int]) -> str:
-    names = segment_object_names(leftover.segment_id, leftover.start_offset)
-    known_again = "'tiered-storage rebuild-metadata' makes it known again"
-    seen = "its commit marker"
-    if names.commit_marker not in sizes:
-        seen = "all of it"
-        known_again = f"put {names.commit_marker} back from a backup, then {known_again}"
+def _message(whole: _Whole, start_offset: int) -> str:
+    seen, mended = "all of it", "'tiered-storage repair' finishes it, if every byte proves to be what was sent"
+    if not whole.can_be_finished:
+        names = segment_object_names(whole.leftover.segment_id, whole.leftover.start_offset)
+        seen = "its commit marker"
+        mended = f"put what is missing or broken of {names.stem}.* back from a backup, then {mended}"
     return (
         f"the metadata know it as a copy that never finished, but the store has {seen} and nothing else holds "
-        f"offsets {start_offset} to {end_offset}: it stays; {known_again}; if it is to go, move its objects out of the "
-        "store"
+        f"offsets {start_offset} to {whole.end_offset}: it stays; {mended}; if it is to go, move its objects out of "
+        "the store"
     )

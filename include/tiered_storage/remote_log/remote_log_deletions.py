@@ -237,7 +237,7 @@ class RemoteLogDeletions:
             self.parts.settings.remote_log_orphan_grace_ms,
             self.parts.settings.deletion_batch_segments,
             going,
-            lambda partition: self.parts.source.partition(partition) if self.parts.settings.log_dirs else None,
+            self.parts.local_log,
         )
         selected = (each for each in sorted(states) if selection.matches(each.topic, each.partition))
         concerned = [partition for partition in selected if deletion.has_work(partition)]

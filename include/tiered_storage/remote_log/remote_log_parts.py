@@ -15,6 +15,7 @@ from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager,
 from tiered_storage.remote_log.metadata.safety import Safety
 from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, open_metadata_store
 from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 from tiered_storage.remote_log.storage.opening import load_remote_storage_manager, open_object_client
@@ -123,6 +124,10 @@ class RemoteLogParts:
     def decided_topic(self, partition: TopicIdPartition) -> Topic:
         """Return what was decided for the partition's topic, or the seed that the settings file has for its name."""
         return decided_topic(partition.cluster_id, partition.topic_id, partition.topic, self.topics, self.settings)
+
+    def local_log(self, partition: TopicIdPartition) -> PartitionLog | None:
+        """Return the partition's local log; None where it is not in sight. Raises what the source raises."""
+        return self.source.partition(partition) if self.settings.log_dirs else None
 
     def close(self) -> None:
         """Close all parts."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.audit_report import AuditReport
 from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_plan import CopyPlan, CopySelection, Finding, plan_copy
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.leftover_check import LeftoverCheck
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.remote_log_checks import listing_storage
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
@@ -16,16 +18,21 @@ from tiered_storage.remote_log.repair import Repair
 from tiered_storage.remote_log.repair_plan import RemotePartition, RepairPlan, damaged_ids, plan_repair
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.store_states import ensure_none_outdated
+from tiered_storage.remote_log.unfinished_copies import UnfinishedCopies
 
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """What was copied anew, which damaged segments ended, which objects went, and what could not be done."""
+    """What was copied anew, which damaged segments ended, which objects went, and what could not be done.
+
+    `finished` are copies that nobody had finished, under the ids by which readers see them now.
+    """
 
     copied: tuple[RemoteLogSegmentMetadata, ...]
     retired: tuple[RemoteLogSegmentMetadata, ...]
     removed: tuple[str, ...]
     failures: tuple[Finding, ...]
+    finished: tuple[RemoteLogSegmentMetadata, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +62,12 @@ class RemoteLogRepairs:
                 CopySelection(selection),
                 replacing=damaged_ids(report),
             )
-        return plan_repair(report, partitions, copyable)
+        selected = [each for each in segments.list_partitions() if selection.matches(each.topic, each.partition)]
+        return plan_repair(report, partitions, copyable, self._unfinished("plan").find(selected))
 
     def carry_out(self, plan: RepairPlan, owner: str, copy: Callable[[CopyPlan], CommitReport]) -> RepairReport:
-        """Let `copy` begin, make and commit the copies; then end what they replace, and remove leftovers.
+        """Let `copy` begin, make and commit the copies; then finish what nobody finished, end what copies replace,
+        and remove leftovers.
 
         Raises StoreMismatchError and OutdatedMetadataError before anything is changed, and what store and metadata
         raise as a whole.
@@ -68,6 +77,7 @@ class RemoteLogRepairs:
             *plan.copies.partitions,
             *(segment.topic_id_partition for segment in plan.replaced),
             *(leftovers.topic_id_partition for leftovers in plan.leftovers),
+            *(unfinished.topic_id_partition for unfinished in plan.unfinished),
         }
         ensure_none_outdated(changed, self.parts.storage, self.parts.segments, self.parts.leases)
         settings = self.parts.settings
@@ -82,9 +92,30 @@ class RemoteLogRepairs:
             lambda partition: self.gate.ensure(partition, DeletionKind.LEFTOVER),
         )
         copied = copy(plan.copies) if plan.copies.segments else None
+        finished, not_finished = self._unfinished(owner).finish(plan.unfinished)
         retired, held_back = repair.retire(plan.replaced, plan.damaged)
         removed, refused = repair.remove(plan.leftovers)
         failures = (*copied.failures, *copied.damages) if copied else ()
         return RepairReport(
-            copied.committed if copied else (), tuple(retired), tuple(removed), (*failures, *held_back, *refused)
+            copied.committed if copied else (),
+            tuple(retired),
+            tuple(removed),
+            (*failures, *not_finished, *held_back, *refused),
+            tuple(finished),
+        )
+
+    def _unfinished(self, owner: str) -> UnfinishedCopies:
+        parts, settings = self.parts, self.parts.settings
+        storage = listing_storage(parts.storage)
+        return UnfinishedCopies(
+            parts.segments,
+            parts.leases,
+            storage,
+            LeftoverCheck(parts.segments, storage, parts.local_log),
+            parts.clock,
+            owner,
+            settings.lease_duration_ms,
+            settings.remote_log_orphan_grace_ms,
+            settings.remote_log_index_chunk_bytes,
+            random_uuid,
         )

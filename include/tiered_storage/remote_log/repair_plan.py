@@ -39,6 +39,7 @@ class Leftovers:
 class RepairPlan:
     """What to copy anew, which damaged segments that replaces, which leftovers go, and what a person has to decide.
 
+    `unfinished` are copies that the store has whole and nothing else holds, each as it is once a repair finished it.
     `replaced` also has damaged segments of which other sound ones hold all: they only have to go. `damaged` are the ids
     of all that the audit named, also of those that stay: none of them can stand in for another.
     """
@@ -48,11 +49,12 @@ class RepairPlan:
     leftovers: tuple[Leftovers, ...]
     advice: tuple[Finding, ...]
     damaged: frozenset[str] = frozenset()
+    unfinished: tuple[RemoteLogSegmentMetadata, ...] = ()
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing that can be done."""
-        return not self.copies.segments and not self.replaced and not self.leftovers
+        return not self.copies.segments and not self.replaced and not self.leftovers and not self.unfinished
 
 
 def damaged_ids(report: AuditReport) -> frozenset[str]:
@@ -61,12 +63,16 @@ def damaged_ids(report: AuditReport) -> frozenset[str]:
 
 
 def plan_repair(
-    report: AuditReport, partitions: Mapping[TopicIdPartition, RemotePartition], copyable: CopyPlan
+    report: AuditReport,
+    partitions: Mapping[TopicIdPartition, RemotePartition],
+    copyable: CopyPlan,
+    unfinished: Sequence[RemoteLogSegmentMetadata] = (),
 ) -> RepairPlan:
     """Return what to do about `report`.
 
     `partitions` are those that its anomalies name. `copyable` is what a copy could do if the damaged segments did not
-    count (see plan_copy, replacing); of it only what mends something is taken.
+    count (see plan_copy, replacing); of it only what mends something is taken. `unfinished` can be finished (see
+    UnfinishedCopies).
     """
     by_partition: dict[TopicIdPartition, list[PlannedSegment]] = defaultdict(list)
     for planned in copyable.segments:
@@ -75,7 +81,8 @@ def plan_repair(
     replaced: list[RemoteLogSegmentMetadata] = []
     advice: list[Finding] = []
     for partition, known in sorted(partitions.items()):
-        mending = _Mending(partition, known, by_partition[partition], damaged_ids(report))
+        waiting = [segment for segment in unfinished if segment.topic_id_partition == partition]
+        mending = _Mending(partition, known, by_partition[partition], damaged_ids(report), waiting)
         for segment in mending.damaged:
             if mending.can_replace(segment):
                 replaced.append(segment)
@@ -84,13 +91,13 @@ def plan_repair(
         gaps = [each for each in report.anomalies if each.kind is AnomalyKind.GAP and each.partition == partition]
         advice.extend(mending.why_not_filled(gap) for gap in gaps if not mending.can_fill(gap))
         copies.extend(mending.copies(gaps))
-    advice.extend(_advice_on_others(report.anomalies))
+    advice.extend(_advice_on_others(report.anomalies, replaced))
     plan = replace(copyable, segments=tuple(copies), replacing=frozenset(each.segment_id.id for each in replaced))
     if report.omitted and replaced:
         advice.append(_why_none_ends(report, len(replaced)))
         replaced = []
     leftovers = tuple(_leftovers(report.anomalies))
-    return RepairPlan(plan, tuple(replaced), leftovers, tuple(advice), damaged_ids(report))
+    return RepairPlan(plan, tuple(replaced), leftovers, tuple(advice), damaged_ids(report), tuple(unfinished))
 
 
 class _Mending:
@@ -102,6 +109,7 @@ class _Mending:
         known: RemotePartition,
         planned: Sequence[PlannedSegment],
         damaged: frozenset[str],
+        unfinished: Sequence[RemoteLogSegmentMetadata],
     ) -> None:
         self._partition = partition
         self._planned = planned
@@ -111,12 +119,14 @@ class _Mending:
         lineage = planned[-1].lineage if planned else known.state.lineage
         held = [(covered.start_offset, covered.end_offset) for covered in Coverage.of(sound, lineage).ranges]
         self._held = [*held, *((each.base_offset, each.end_offset) for each in planned)]
+        # Not what replaces anything: nobody has proven it yet.
+        self._waiting = [(each.start_offset, each.end_offset) for each in unfinished]
 
     def can_replace(self, segment: RemoteLogSegmentMetadata) -> bool:
         return is_held(segment.start_offset, segment.end_offset, self._log_start, self._held)
 
     def can_fill(self, gap: Anomaly) -> bool:
-        return gap.offsets is not None and is_held(*gap.offsets, self._log_start, self._held)
+        return gap.offsets is not None and is_held(*gap.offsets, self._log_start, [*self._held, *self._waiting])
 
     def copies(self, gaps: Iterable[Anomaly]) -> Iterator[PlannedSegment]:
         """Yield the planned segments that replace or fill anything, each once, in order."""
@@ -163,6 +173,13 @@ def _why_none_ends(report: AuditReport, count: int) -> Finding:
     return Finding("", message)
 
 
+def _is_of(segment: RemoteLogSegmentMetadata, overlap: Anomaly) -> bool:
+    """Whether `overlap` is, or may be, of `segment` with what is to be read in its place."""
+    if overlap.offsets is None or overlap.partition != segment.topic_id_partition:
+        return False
+    return segment.start_offset <= overlap.offsets[1] and overlap.offsets[0] <= segment.end_offset
+
+
 def _leftovers(anomalies: Iterable[Anomaly]) -> Iterator[Leftovers]:
     names: dict[TopicIdPartition, list[str]] = defaultdict(list)
     for anomaly in anomalies:
@@ -172,11 +189,13 @@ def _leftovers(anomalies: Iterable[Anomaly]) -> Iterator[Leftovers]:
         yield Leftovers(partition, tuple(sorted(of_partition)))
 
 
-def _advice_on_others(anomalies: Iterable[Anomaly]) -> Iterator[Finding]:
-    """Yield what no repair does: two copies of the same offsets, and objects that are not known to be ours."""
+def _advice_on_others(anomalies: Iterable[Anomaly], replaced: Sequence[RemoteLogSegmentMetadata]) -> Iterator[Finding]:
+    """Yield what no repair does: two sound copies of the same offsets, and objects that are not known to be ours."""
     unknown: dict[str, list[Anomaly]] = defaultdict(list)
     for anomaly in anomalies:
         if anomaly.kind is AnomalyKind.OVERLAP:
+            if any(_is_of(segment, anomaly) for segment in replaced):
+                continue
             message = f"{anomaly.message}: readers are given one of them; 'tiered-storage expire' ends the other"
             yield Finding(anomaly.what, message)
         elif anomaly.kind is AnomalyKind.UNREFERENCED_OBJECT and not anomaly.is_leftover:

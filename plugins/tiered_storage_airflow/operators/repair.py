@@ -57,6 +57,7 @@ class PlanRepairOperator(SelectingOperator, SkipMixin):
                 self.log,
                 anomalies=found.anomaly_count,
                 copies=len(plan.copies.segments),
+                copies_to_finish=len(plan.unfinished),
                 segments_to_end=len(plan.replaced),
                 leftovers=sum(len(leftovers.names) for leftovers in plan.leftovers),
                 left_to_a_person=len(plan.advice),
@@ -74,6 +75,11 @@ class PlanRepairOperator(SelectingOperator, SkipMixin):
                 "copy anew: %s offsets %d to %d",
                 segment.topic_id_partition, segment.base_offset, segment.end_offset,
             )  # fmt: skip
+        for unfinished in plan.unfinished:
+            self.log.info(
+                "finish: %s offsets %d to %d",
+                unfinished.segment_id, unfinished.start_offset, unfinished.end_offset,
+            )  # fmt: skip
         for damaged in plan.replaced:
             self.log.info("end: %s", damaged.segment_id)
         for leftovers in plan.leftovers:
@@ -84,7 +90,9 @@ class PlanRepairOperator(SelectingOperator, SkipMixin):
 
 
 class FinishRepairOperator(RemoteLogOperator):
-    """End the damaged segments that copies replace by now, and remove leftovers; fail for what is left to a person.
+    """Finish whole copies that nobody finished, end the damaged segments that copies replace by now, remove leftovers.
+
+    Fails for what is left to a person.
 
     :param copies: what PlanRepairOperator returned, or anything else that comes behind it
     """
@@ -114,6 +122,7 @@ class FinishRepairOperator(RemoteLogOperator):
                 remote_log,
                 context,
                 self.log,
+                finished_copies=len(report.finished),
                 ended_segments=len(report.retired),
                 removed_objects=len(report.removed),
                 failed=len(report.failures),

@@ -261,10 +261,11 @@ def _check_cluster_id(plan: RestorePlan) -> None:
 
 def _found_directory(target: DirectoryTarget, plan: RestorePlan) -> None:
     """Make a directory that no broker had yet one of the store's cluster, stopped in order."""
-    cluster_id = plan.partitions[0].topic_id_partition.cluster_id
-    MetaProperties(1, cluster_id, target.node_id, random_uuid()).write(target.root / META_PROPERTIES)
     mark = {"version": 0, "brokerEpoch": UNKNOWN_BROKER_EPOCH}
     replace_file(target.root / CLEAN_SHUTDOWN, json.dumps(mark, separators=(",", ":")).encode())
+    # Last: by this a second run knows that the directory is not new any more.
+    cluster_id = plan.partitions[0].topic_id_partition.cluster_id
+    MetaProperties(1, cluster_id, target.node_id, random_uuid()).write(target.root / META_PROPERTIES)
 
 
 def _report(

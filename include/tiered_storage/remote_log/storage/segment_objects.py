@@ -44,6 +44,7 @@ from tiered_storage.remote_log.storage.opening import open_object_client
 from tiered_storage.remote_log.storage.partition_document import PartitionDocuments
 from tiered_storage.remote_log.storage.store_decisions import StoreDecisions
 from tiered_storage.remote_log.storage.store_identity import bind_store_anew, ensure_store_identity
+from tiered_storage.remote_log.storage.stored_copy import StoredCopy, parse_copy
 
 FETCH_BYTES = 4 << 20
 _ANY_ID = "A" * 22
@@ -211,23 +212,23 @@ class ObjectRemoteStorageManager:
             raise RemoteObjectCorruptError(f"{self._source(names.indexes)}: its manifest tells of another segment")
         return metadata
 
-    def find_manifest(self, metadata: RemoteLogSegmentMetadata) -> Manifest | None:
-        """Return the manifest of a segment whose data and indexes are there in full, with a commit marker or without.
+    def find_copy(self, metadata: RemoteLogSegmentMetadata) -> StoredCopy | None:
+        """Return a copy whose data and indexes are there in full, with a commit marker or without; see StoredCopy.
 
-        None where one of the two is missing, broken or another segment's. The data are known by their size alone.
+        None where one of them is missing, broken or another segment's. Of the data no byte is read.
         """
         names = self._names(metadata)
-        source = self._source(names.indexes)
         try:
             size = self._client.size(names.indexes)
             if size > MAX_BUNDLE_BYTES:
                 return None
-            contents = parse_bundle(self._client.get_range(names.indexes, 0, size), source)
-            manifest = Manifest.parse(contents.get(IndexKind.MANIFEST, b""), source)
-            is_whole = self._client.size(names.data) == manifest.size
+            raw = self._client.get_range(names.indexes, 0, size)
+            found = parse_copy(raw, self._source(names.indexes), metadata, self._find_marker(names))
+            if found is None or self._client.size(names.data) != found.finished.size:
+                return None
         except (RemoteObjectCorruptError, RemoteObjectNotFoundError):
             return None
-        return manifest if is_whole and manifest.segment_id == metadata.segment_id else None
+        return found
 
     def list_objects(self, folder: str = "") -> Iterator[ListedObject]:
         """Stream every object in `folder` and below, ours or not; "" means the whole store."""
@@ -309,6 +310,12 @@ class ObjectRemoteStorageManager:
         if metadata.custom_metadata is not None:
             return CommitMarker.from_custom_metadata(metadata, metadata.custom_metadata)
         return self._read_marker(self._names(metadata))
+
+    def _find_marker(self, names: SegmentObjectNames) -> CommitMarker | None:
+        try:
+            return self._read_marker(names)
+        except RemoteObjectNotFoundError:
+            return None
 
     def _read_marker(self, names: SegmentObjectNames) -> CommitMarker:
         name = names.commit_marker

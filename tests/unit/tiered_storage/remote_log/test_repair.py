@@ -160,8 +160,10 @@ def test_of_two_copies_of_the_same_offsets_the_damaged_one_ends_without_a_third(
         assert kinds(remote_log) == [AnomalyKind.OVERLAP]
         assert "ends the other" in planned(remote_log).advice[0].message
         next(path for path in files.objects(".log") if twin.segment_id.id in path.name).unlink()
-        report = repaired(remote_log)
+        plan = planned(remote_log)
+        report = repaired(remote_log, plan)
 
+        assert plan.advice == (), "what it does itself is nobody else's to do"
         assert report.copied == ()
         assert [segment.segment_id for segment in report.retired] == [twin.segment_id]
         assert kinds(remote_log) == []

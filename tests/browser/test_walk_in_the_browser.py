@@ -1,4 +1,4 @@
-"""Backfills as a person asks for them, in Airflow's own pages and on its command line; needs chromium."""
+"""What a person does in Airflow's own pages, and backfills by its command line, too; needs chromium."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from browser import take_pictures
+from browser.backfills import Backfilled
 from browser.past_log import PARTITIONS, WINDOW, closed_by
-from browser.take_pictures import DAMAGED, Backfilled, Committed, Seen
+from browser.runs_by_hand import DAMAGED, DOUBT, RESTORED, STUCK_AFTER_MS
+from browser.stage import Committed, stage
+from browser.take_pictures import Seen, walk
+from tiered_storage_airflow.embedded.credentials import ADMIN
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(2400), pytest.mark.xdist_group("airflow")]
 
 MOST_BYTES_OF_A_PICTURE = 200_000
 PICTURES = (
@@ -26,7 +29,12 @@ PICTURES = (
     "dags",
     "dry-run",
     "red-run",
+    "restore-form",
+    "restored",
     "run-report",
+    "stop-form",
+    "stopped-deletion",
+    "stuck-copy",
     "trigger-form",
 )
 
@@ -41,8 +49,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory, pictures: Path) -> Iterator[S
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    with take_pictures.stage(tmp_path_factory.mktemp("stage"), pictures, port) as stage:
-        yield stage.play()
+    with stage(tmp_path_factory.mktemp("stage"), pictures, port) as open_stage:
+        yield walk(open_stage)
 
 
 def due(start: datetime, window_end: datetime) -> Committed:
@@ -52,6 +60,16 @@ def due(start: datetime, window_end: datetime) -> Committed:
         for partition in PARTITIONS
         for number in range(closed_by(partition, start, window_end - WINDOW), closed_by(partition, start, window_end))
     )
+
+
+def _copied(seen: Seen) -> set[tuple[str, int]]:
+    """The partitions and base offsets of all that was committed."""
+    runs = [run for backfilled in both(seen) for run in backfilled.committed.values()]
+    return {
+        (partition, first)
+        for run in (*runs, seen.stuck.committed, seen.damaged.committed)
+        for partition, first, _ in run
+    }
 
 
 def both(seen: Seen) -> tuple[Backfilled, Backfilled]:
@@ -80,10 +98,34 @@ def test_a_dry_run_by_the_form_commits_nothing(seen: Seen) -> None:
     assert seen.dry_run == frozenset()
 
 
+def test_a_copy_that_stands_still_is_given_up_and_tried_again(seen: Seen) -> None:
+    assert f"no byte moved for {STUCK_AFTER_MS // 1000} s" in seen.stuck.first_try
+    assert seen.stuck.tries == 2
+    assert {partition for partition, _, _ in seen.stuck.committed} == {"orders-0"}
+
+
 def test_a_damaged_segment_makes_its_run_red_and_holds_up_nobody_else(seen: Seen) -> None:
-    assert seen.red_run.state == "failed"
-    assert {partition for partition, _, _ in seen.red_run_committed} == {"orders-0", "payments-0"}
-    assert f"{DAMAGED}: CorruptRecordError" in seen.red_run_failures
+    assert {partition for partition, _, _ in seen.damaged.committed} == {"orders-0", "payments-0"}
+    assert f"{DAMAGED}: CorruptRecordError" in seen.damaged.failures
+
+
+def test_a_deletion_while_all_are_stopped_is_red_and_says_who_did_and_why(seen: Seen) -> None:
+    assert "DeletionRefusedError" in seen.stopped.red.failures
+    assert f"{ADMIN} stopped all deletions at " in seen.stopped.red.failures
+    assert f"({DOUBT})" in seen.stopped.red.failures
+    assert seen.stopped.kept
+
+
+def test_the_same_deletion_is_done_once_the_stop_is_lifted(seen: Seen) -> None:
+    assert seen.stopped.after_lift.state == "success"
+
+
+def test_a_topic_that_is_restored_by_the_form_has_the_bytes_that_were_copied(seen: Seen) -> None:
+    copied = {(partition, first) for partition, first in _copied(seen) if partition.startswith(f"{RESTORED}-")}
+    restored = {path for path in seen.restored.rglob("*.log") if path.stat().st_size}
+    assert {(path.parent.name, int(path.stem)) for path in restored} == copied
+    for path in restored:
+        assert path.read_bytes() == (seen.log_directory / path.relative_to(seen.restored)).read_bytes()
 
 
 def test_the_pictures_are_there_and_small(seen: Seen, pictures: Path) -> None:

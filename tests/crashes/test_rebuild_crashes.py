@@ -1,0 +1,35 @@
+"""Scenario 33 with a killed process: metadata that are being made anew are nobody's until all of them are there."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.crash_points import Crash, CrashPoint
+from support.crash_site import CrashSite, cells
+from support.losses import assert_rebuild_completes, metadata_files, without_metadata
+
+REBUILD_CRASHES = [
+    *(Crash(CrashPoint.AFTER_TOPIC_DECIDED, nth) for nth in (1, 2)),
+    *(Crash(CrashPoint.AFTER_LEASES_BEGUN, nth) for nth in (1, 2)),
+    *(Crash(CrashPoint.AFTER_ACQUIRE, nth) for nth in (1, 2)),
+    Crash(CrashPoint.AFTER_LINEAGE),
+    Crash(CrashPoint.AFTER_LOG_START),
+    *(Crash(CrashPoint.AFTER_STARTED, nth) for nth in (1, 2)),
+    *(Crash(CrashPoint.BEFORE_FINISHED, nth) for nth in (1, 2)),
+    *(Crash(CrashPoint.AFTER_FINISHED, nth) for nth in (1, 2)),
+    Crash(CrashPoint.BEFORE_MARKED),
+    Crash(CrashPoint.AFTER_MARKED),
+    *(Crash(CrashPoint.AFTER_RELEASE, nth) for nth in (1, 2)),
+    Crash(CrashPoint.BEFORE_BOUND_ANEW),
+    Crash(CrashPoint.AFTER_BOUND_ANEW),
+    *(Crash(CrashPoint.AFTER_DOCUMENT, nth) for nth in (1, 2)),
+    *(Crash(CrashPoint.AFTER_DOCUMENT_GONE, nth) for nth in (1, 2)),
+]
+
+
+@pytest.mark.parametrize("crash", cells(REBUILD_CRASHES, daily=1))
+def test_a_killed_rebuild_leaves_no_metadata_and_the_next_one_makes_them(site: CrashSite, crash: Crash) -> None:
+    files = without_metadata(site)
+    site.programs.kill("rebuild-metadata", "--config", files.config, at=crash)
+    assert metadata_files(files) == []
+    assert_rebuild_completes(files, site.clock)
