@@ -81,10 +81,11 @@ def rebuild_metadata(
     settings = load_settings(config)
     path = remote_log_rebuild.new_metadata_path(settings, into)
     report = remote_log_rebuild.rebuild_metadata(settings, store_options(settings), wall_clock, into, dry_run=dry_run)
-    row = (report.partitions, report.segments, report.size, report.unfinished, len(report.unreadable))
+    counts = (report.marked, report.unfinished, len(report.unreadable))
+    row = (report.partitions, report.segments, report.size, *counts)
     title = f"Would be known again in {path}" if dry_run else f"Known again in {path}"
     output.rows(
-        title, ("partitions", "segments", "bytes", "unfinished", "unreadable"), [row],
+        title, ("partitions", "segments", "bytes", "marked", "unfinished", "unreadable"), [row],
         file=str(path), troubles=[asdict(trouble) for trouble in report.unreadable],
     )  # fmt: skip
     output.findings("error", report.unreadable)

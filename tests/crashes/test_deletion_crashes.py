@@ -30,14 +30,15 @@ LOCAL_FILES = 11
 EXPIRY_CRASHES = [
     *(Crash(CrashPoint.AFTER_ACQUIRE, nth) for nth in (1, 2, 3)),
     *(Crash(CrashPoint.AFTER_DOCUMENT, nth) for nth in (1, 2)),
-    *(Crash(CrashPoint.AFTER_LOG_START, nth) for nth in (1, 2)),
-    *(Crash(CrashPoint.BEFORE_MARKED, nth) for nth in (1, 2)),
-    *(Crash(CrashPoint.AFTER_MARKED, nth) for nth in (1, 2)),
+    # Both partitions take these steps at once.
+    Crash(CrashPoint.AFTER_LOG_START),
+    Crash(CrashPoint.BEFORE_MARKED),
+    Crash(CrashPoint.AFTER_MARKED),
     *(Crash(CrashPoint.BEFORE_RELEASE, nth) for nth in (1, 4)),
     Crash(CrashPoint.AFTER_RELEASE),
     *(Crash(CrashPoint.AFTER_OBJECT_GONE, nth) for nth in range(1, 8)),
-    *(Crash(CrashPoint.BEFORE_DELETED, nth) for nth in (1, 2)),
-    *(Crash(CrashPoint.AFTER_DELETED, nth) for nth in (1, 2)),
+    Crash(CrashPoint.BEFORE_DELETED),
+    Crash(CrashPoint.AFTER_DELETED),
 ]
 TOPIC_CRASHES = [
     *(Crash(CrashPoint.AFTER_ACQUIRE, nth) for nth in (1, 2)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,12 @@ from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_messages import CopyOutcome
 from tiered_storage.remote_log.copy_plan import CopyPlan
 from tiered_storage.remote_log.lineage import contradiction
-from tiered_storage.remote_log.model import PartitionDeleteState, RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.model import (
+    PartitionDeleteState,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.remote_log_parts import store_options
 from tiered_storage.remote_log.remote_log_rebuild import rebuild_metadata
@@ -47,6 +53,7 @@ from tiered_storage.remote_log.storage.object_names import partition_folder
 
 REPLICAS = (0, 1)
 _LAST_COPY = re.compile(r"a copy that never finished, .* nothing else holds offsets \d+ to (\d+): it stays")
+COPY_SEGMENT_FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 STEPS = st.integers(0, 12)
 
 
@@ -301,6 +308,8 @@ class PartitionLives(RuleBasedStateMachine):
     @rule()
     def lose_the_metadata(self) -> None:
         """They are made anew from the store; runs go on, and zombies of before are refused."""
+        with self.open() as remote_log:
+            marked = self.were_visible(remote_log) - self.visible(remote_log)
         for path in self.root.glob("state/remote_log_metadata.db*"):
             path.unlink()
         settings = self.files.settings()
@@ -310,8 +319,21 @@ class PartitionLives(RuleBasedStateMachine):
         self.doubled = False
         with self.open() as remote_log:
             self.allow_deletions(remote_log)
+            assert self.visible(remote_log).isdisjoint(marked)
+            for old in self.marked:
+                assert remote_log.segments.partition_state(old).delete_state is not None
         # A run that died had copied what it never committed: it is there again, and what lay before it may not be.
         self.copy(None)
+
+    def visible(self, remote_log: RemoteLogManager) -> set[str]:
+        return {each.segment_id.id for each in self.segments(remote_log) if each.state is COPY_SEGMENT_FINISHED}
+
+    def were_visible(self, remote_log: RemoteLogManager) -> set[str]:
+        return {each.segment_id.id for each in self.segments(remote_log) if each.custom_metadata is not None}
+
+    def segments(self, remote_log: RemoteLogManager) -> Iterator[RemoteLogSegmentMetadata]:
+        for partition in (self.partition, *self.lives):
+            yield from remote_log.segments.list_remote_log_segments(partition)
 
     def allow_deletions(self, remote_log: RemoteLogManager) -> None:
         """Decide anew what the settings file says: a decision in the metadata goes before it."""
@@ -355,10 +377,9 @@ class PartitionLives(RuleBasedStateMachine):
                 self.pass_time()
                 self.delete_marked(remote_log)
             for old in self.marked:
-                # None: the metadata were made anew since it was gone.
-                state = remote_log.segments.partition_state(old).delete_state
-                assert state in {PartitionDeleteState.FINISHED, None}
-                assert [path for path in (self.files.store / partition_folder(old)).rglob("*") if path.is_file()] == []
+                assert remote_log.segments.partition_state(old).delete_state is PartitionDeleteState.FINISHED
+                files = [path for path in (self.files.store / partition_folder(old)).rglob("*") if path.is_file()]
+                assert [path.parent.name for path in files] == ["state"]
             self.audit(remote_log, deep=True)
             if expires:
                 self.expire_with(remote_log, deletes=True)

@@ -24,7 +24,7 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.segment_source import PartitionLog, SegmentSource
 from tiered_storage.remote_log.storage import RemoteStorageManager
-from tiered_storage.remote_log.store_states import write_partition_states
+from tiered_storage.remote_log.store_states import StoredState, write_partition_states
 
 _STARTED = SegmentState.COPY_SEGMENT_STARTED
 
@@ -102,7 +102,7 @@ class _Commit:
     refusal: _Refusal | None = None
     log_start: int | None = None
     lineage: tuple[EpochEntry, ...] = ()
-    stored: PartitionState | None = None
+    stored: StoredState | None = None
     lost: str | None = None
 
     @property
@@ -162,7 +162,8 @@ def _decide(
             commit.log_start = None if first is None else _first_log_start(local.log, first)
         if finishing:
             log_start = state.log_start_offset if commit.log_start is None else commit.log_start
-            commit.stored = PartitionState(log_start, local.lineage, state.delete_state)
+            moved = PartitionState(log_start, local.lineage, state.delete_state)
+            commit.stored = StoredState.of(moved, known.values())
     if commit.is_decided:
         commit.updates.extend(
             RemoteLogSegmentMetadataUpdate(segment.segment_id, SegmentState.DELETE_SEGMENT_STARTED, clock())
@@ -220,8 +221,12 @@ def _write(commits: Sequence[_Commit], metadata: RemoteLogMetadataManager) -> No
 def _first_log_start(local: PartitionLog, first: RemoteLogSegmentMetadata) -> int:
     """Return where our log begins: from the first commit on it is ours, and what is missing above it was lost.
 
-    The local log may have lost its start since the copy began: what was copied of it stays.
+    The local log may have lost its start since the copy began: what was copied of it stays. So does what readers could
+    see before, where metadata that were made anew know of no log start: a broker's own, which trimming moves, ends
+    nothing of it.
     """
+    if _is_visible(first):
+        return min(local.log_start_offset, first.start_offset)
     return local.log_start_offset if local.log_start_offset <= first.end_offset else first.start_offset
 
 

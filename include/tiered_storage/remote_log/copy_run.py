@@ -28,7 +28,13 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.segment_source import epochs_within
 from tiered_storage.remote_log.storage import RemoteStorageManager
-from tiered_storage.remote_log.store_states import Refusals, outdated_leases, raise_first, write_partition_states
+from tiered_storage.remote_log.store_states import (
+    Refusals,
+    StoredState,
+    outdated_leases,
+    raise_first,
+    write_partition_states,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +149,7 @@ class _BegunPartition:
     lineage: tuple[EpochEntry, ...]
     tasks: list[CopyTask]
     left: list[Finding]
-    stored: PartitionState | None = None
+    stored: StoredState | None = None
 
     @property
     def partition(self) -> TopicIdPartition:
@@ -176,7 +182,9 @@ def _begin(
     if lineage == state.lineage:
         return _BegunPartition(lease, abandoned, (), tasks, left)
     # Of a partition without any finished segment the store need not know: there is nothing to make again.
-    stored = replace(state, lineage=lineage) if _first_readable(segments, 0) is not None else None
+    stored = None
+    if _first_readable(segments, 0) is not None:
+        stored = StoredState.of(replace(state, lineage=lineage), segments)
     return _BegunPartition(lease, abandoned, lineage, tasks, left, stored)
 
 

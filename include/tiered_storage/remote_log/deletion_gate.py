@@ -9,7 +9,7 @@ own, or older than it is. Where no audit ever ran, none has an objection.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -66,11 +66,21 @@ class DeletionGate:
 
     def ensure(self, partition: TopicIdPartition, kind: DeletionKind) -> None:
         """Raise DeletionRefusedError where nothing of `kind` may be deleted now, and what `bind_store` raises."""
+        for refused in self.refusals([partition], kind).values():
+            raise refused
+
+    def refusals(
+        self, partitions: Iterable[TopicIdPartition], kind: DeletionKind
+    ) -> dict[TopicIdPartition, DeletionRefusedError]:
+        """Return those of `partitions` where nothing of `kind` may be deleted now, and why.
+
+        Raises what holds for all: DeletionRefusedError where a person stopped all deletions, and what `bind_store`
+        raises.
+        """
         self.ensure_running()
         self.bind_store()
-        why = self._why_no_right(partition, kind) or self.why_doubtful(partition, kind)
-        if why is not None:
-            raise DeletionRefusedError(why)
+        asked = ((each, self._why_no_right(each, kind) or self.why_doubtful(each, kind)) for each in partitions)
+        return {each: DeletionRefusedError(why) for each, why in asked if why is not None}
 
     def is_allowed(self, partition: TopicIdPartition, kind: DeletionKind) -> bool:
         """Whether a person gave the right; where none did, there is nothing to tell anybody."""

@@ -1,16 +1,17 @@
 """What a plan of an expiry does: our log start moves, and what lies below it is marked for deletion.
 
 A plan may be old, and another run may have worked on the partition since. So it is planned once more under the lease,
-and what both plans have in common is done.
+and what both plans have in common is done. Partitions are worked on in groups: each step is taken for all of a group
+at the price of a few, and what is refused of one leaves the others as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import OutdatedMetadataError, TieredStorageError
+from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.copy_plan import Finding, finding_of
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.expiry import ExpiryPlan, Reason, ending_below
@@ -22,6 +23,17 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
+from tiered_storage.remote_log.storage import RemoteStorageManager
+from tiered_storage.remote_log.store_states import (
+    StoredState,
+    outdated_leases,
+    outdated_partitions,
+    write_partition_states,
+)
+
+GROUP_PARTITIONS = 50
+GROUP_SEGMENTS = 10_000
+"""What a group holds at most, so that leases are held for seconds; a larger partition is a group of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,59 +41,67 @@ class ExpiryMarking:
     """Carries plans out under the leases of `owner`.
 
     `replan` plans a partition anew for the same reason and time: None where nothing is due any more. `ensure_whole`
-    raises unless the store still has every byte of a segment. `before_leasing` is called before the lease is taken,
-    `before_moving` under it, before anything changes. What one of them raises leaves the partition as it is.
+    raises unless the store still has every byte of a segment. The store knows of every change before the metadata do.
     """
 
     metadata: RemoteLogMetadataManager
     leases: Leases
+    storage: RemoteStorageManager
     gate: DeletionGate
     clock: Clock
     owner: str
     lease_duration_ms: int
     replan: Callable[[ExpiryPlan], ExpiryPlan | None]
     ensure_whole: Callable[[RemoteLogSegmentMetadata], None]
-    before_leasing: Callable[[TopicIdPartition], None]
-    before_moving: Callable[[ExpiryPlan, Lease], None]
+    gives_up: bool = False
+    """Whether a person ends records by their word though the store has lost objects of the partition."""
 
     def mark(self, plans: Iterable[ExpiryPlan]) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
         """Move our log starts and mark; return the partitions done, and those left with the reason.
 
-        It ends with the first of which the metadata turn out older than the store. Raises DeletionRefusedError where a
+        A partition can be both, where only some of its segments could be marked. Raises DeletionRefusedError where a
         person stopped all deletions before the first of them.
         """
         self.gate.ensure_running()
-        done: list[TopicIdPartition] = []
-        left: list[Finding] = []
-        for plan in plans:
-            partition = plan.topic_id_partition
+        marked = _Marked()
+        for group in _groups(plans):
             try:
-                if self._mark(plan):
-                    done.append(partition)
-            except OutdatedMetadataError as error:
-                # They are an old backup: nobody knows what else was copied or decided since.
-                left.append(finding_of(partition, error))
-                break
+                self._mark_group(group, marked)
             except (TieredStorageError, OSError) as error:
-                left.append(finding_of(partition, error))
-        return tuple(done), tuple(left)
+                marked.leave([plan.topic_id_partition for plan in group], error)
+        return tuple(marked.done), tuple(marked.left)
 
-    def _mark(self, plan: ExpiryPlan) -> bool:
-        partition = plan.topic_id_partition
-        self.before_leasing(partition)
-        lease = self.leases.acquire(partition, self.owner, self.lease_duration_ms)
+    def _mark_group(self, group: Sequence[ExpiryPlan], marked: _Marked) -> None:
+        plans = {plan.topic_id_partition: plan for plan in group}
+        for partition, error in outdated_leases(self.storage, self.leases, plans).items():
+            marked.leave([partition], error)
+        taken = self.leases.acquire_many(marked.undecided(plans), self.owner, self.lease_duration_ms)
+        for refused in taken.refused:
+            marked.leave([refused.topic_id_partition], refused.reason)
         try:
-            self.gate.ensure(partition, DeletionKind.REMOTE)
-            current = self._still_due(plan)
-            if current is None:
-                return False
-            self.before_moving(current, lease)
-            if current.new_log_start > (self.metadata.log_start_offset(partition) or 0):
-                self.metadata.advance_log_start_offset(partition, current.new_log_start, lease)
-            self._mark_segments((*current.segments, *current.superseded), lease)
+            self._leave_refused(plans, marked)
+            due = [self._due(lease, plans[lease.topic_id_partition], marked) for lease in taken.granted]
+            self._move([each for each in due if each is not None], marked)
         finally:
-            self.leases.release(lease)
-        return True
+            self.leases.release_many(taken.granted)
+
+    def _leave_refused(self, partitions: Iterable[TopicIdPartition], marked: _Marked) -> None:
+        for partition, error in self.gate.refusals(marked.undecided(partitions), DeletionKind.REMOTE).items():
+            marked.leave([partition], error)
+
+    def _due(self, lease: Lease, plan: ExpiryPlan, marked: _Marked) -> _Due | None:
+        partition = plan.topic_id_partition
+        if not marked.is_undecided(partition):
+            return None
+        try:
+            current = self._still_due(plan)
+        except (TieredStorageError, OSError) as error:
+            marked.leave([partition], error)
+            return None
+        if current is None:
+            marked.nothing_due.add(partition)
+            return None
+        return _Due(lease, current)
 
     def _still_due(self, plan: ExpiryPlan) -> ExpiryPlan | None:
         partition = plan.topic_id_partition
@@ -98,12 +118,129 @@ class ExpiryMarking:
             self.ensure_whole(segment)
         return common
 
-    def _mark_segments(self, segments: Iterable[RemoteLogSegmentMetadata], lease: Lease) -> None:
-        now = self.clock()
+    def _move(self, due: Sequence[_Due], marked: _Marked) -> None:
+        """Write all of it: the store first, then our log starts, then the marks."""
+        partitions = [each.partition for each in due]
+        whole = {each.partition for each in due if not (self.gives_up and each.plan.reason is Reason.RECORDS)}
+        refusals = outdated_partitions(self.storage, self.metadata, self.leases, partitions, whole)
+        for partition, error in refusals.items():
+            marked.leave([partition], error)
+        changes = [self._change(each) for each in due if marked.is_undecided(each.partition)]
+        # A person may have changed their mind while the others of the group were looked at.
+        self._leave_refused(partitions, marked)
+        stored = [(each.lease, each.stored) for each in changes if marked.is_undecided(each.partition)]
+        for partition, error in write_partition_states(self.storage, self.leases, stored, self.clock()).items():
+            marked.leave([partition], error)
+        self._write([each for each in changes if marked.is_undecided(each.partition)], marked)
+
+    def _change(self, due: _Due) -> _Change:
+        plan, partition = due.plan, due.partition
+        state = self.metadata.partition_state(partition)
+        log_start = plan.new_log_start if plan.new_log_start > (state.log_start_offset or 0) else None
+        if log_start is not None:
+            state = replace(state, log_start_offset=log_start)
+        segments = list(self.metadata.list_remote_log_segments(partition))
+        planned = (*plan.segments, *plan.superseded)
+        going = StoredState.of(state, segments).room_for(planned)
+        return _Change(due.lease, log_start, going, len(planned) - len(going), StoredState.of(state, segments, going))
+
+    def _write(self, changes: Sequence[_Change], marked: _Marked) -> None:
+        moves = [(one.partition, one.log_start, one.lease) for one in changes if one.log_start is not None]
+        moved = self.metadata.advance_log_start_offsets(moves) if moves else []
+        for (partition, _, _), lost in zip(moves, moved, strict=True):
+            if lost is not None:
+                marked.leave([partition], lost)
+        now, marking = self.clock(), SegmentState.DELETE_SEGMENT_STARTED
         steps = [
-            (RemoteLogSegmentMetadataUpdate(segment.segment_id, SegmentState.DELETE_SEGMENT_STARTED, now), lease)
-            for segment in segments
+            (RemoteLogSegmentMetadataUpdate(segment.segment_id, marking, now), each.lease)
+            for each in changes
+            if marked.is_undecided(each.partition)
+            for segment in each.going
         ]
-        for outcome in self.metadata.update_remote_log_segments(steps):
-            if not isinstance(outcome, RemoteLogSegmentMetadata):
-                raise outcome
+        outcomes = self.metadata.update_remote_log_segments(steps) if steps else []
+        for (step, _), outcome in zip(steps, outcomes, strict=True):
+            partition = step.segment_id.topic_id_partition
+            if not isinstance(outcome, RemoteLogSegmentMetadata) and marked.is_undecided(partition):
+                marked.leave([partition], outcome)
+        for each in changes:
+            if marked.is_undecided(each.partition):
+                marked.finish(each)
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """What is to be done to a partition whose lease we hold."""
+
+    lease: Lease
+    plan: ExpiryPlan
+
+    @property
+    def partition(self) -> TopicIdPartition:
+        return self.lease.topic_id_partition
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What is to be written of a partition; `waiting` segments are for another run."""
+
+    lease: Lease
+    log_start: int | None
+    going: list[RemoteLogSegmentMetadata]
+    waiting: int
+    stored: StoredState
+
+    @property
+    def partition(self) -> TopicIdPartition:
+        return self.lease.topic_id_partition
+
+
+@dataclass(slots=True)
+class _Marked:
+    """What a run has come to until now."""
+
+    done: list[TopicIdPartition] = field(default_factory=list)
+    left: list[Finding] = field(default_factory=list)
+    nothing_due: set[TopicIdPartition] = field(default_factory=set)
+    _decided: set[TopicIdPartition] = field(default_factory=set)
+
+    def is_undecided(self, partition: TopicIdPartition) -> bool:
+        return partition not in self._decided and partition not in self.nothing_due
+
+    def undecided(self, partitions: Iterable[TopicIdPartition]) -> list[TopicIdPartition]:
+        return [partition for partition in partitions if self.is_undecided(partition)]
+
+    def leave(self, partitions: Iterable[TopicIdPartition], error: TieredStorageError | OSError) -> None:
+        for partition in self.undecided(partitions):
+            self._decided.add(partition)
+            self.left.append(finding_of(partition, error))
+
+    def finish(self, change: _Change) -> None:
+        self._decided.add(change.partition)
+        self.done.append(change.partition)
+        if change.waiting:
+            message = (
+                f"{change.waiting} segments wait: the store's document of the partition names no more than "
+                f"{len(change.stored.marked)} that are marked; once those are deleted the next run marks the rest"
+            )
+            self.left.append(Finding(str(change.partition), message))
+
+
+def _groups(plans: Iterable[ExpiryPlan]) -> Iterator[list[ExpiryPlan]]:
+    """Yield the plans in groups that hold each partition once.
+
+    What is to be read back whole takes its time: nobody else's lease waits for that.
+    """
+    group: list[ExpiryPlan] = []
+    partitions: set[TopicIdPartition] = set()
+    segments = 0
+    for plan in plans:
+        count = len(plan.segments) + len(plan.superseded)
+        is_full = len(group) == GROUP_PARTITIONS or segments + count > GROUP_SEGMENTS
+        if group and (is_full or plan.topic_id_partition in partitions or plan.superseded or group[-1].superseded):
+            yield group
+            group, partitions, segments = [], set(), 0
+        group.append(plan)
+        partitions.add(plan.topic_id_partition)
+        segments += count
+    if group:
+        yield group

@@ -1,7 +1,8 @@
 """Makes the metadata anew from the store alone, into a metadata store that knows nothing yet.
 
 Every whole segment is known again as a finished copy, with log starts, lineages and deletions as the store's documents
-tell them. What has no commit marker is marked for deletion, and so is a damaged copy of what others hold. Fencing
+tell them. What was marked for deletion is marked again; so is what has no commit marker, and a damaged copy of what
+others hold. Where no document tells our log start, none is made up: what nobody decided ends nothing. Fencing
 numbers go on so far above all that were ever given that no run of before can pass for a holder, and whoever deletes has
 to be allowed to anew. Only at the very end the store is bound to the new metadata: until then, and for good if this
 ends early, it belongs to the old ones.
@@ -31,6 +32,7 @@ from tiered_storage.remote_log.model import (
 from tiered_storage.remote_log.storage.object_names import SegmentObjectName
 from tiered_storage.remote_log.storage.partition_document import PartitionDocument
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.store_states import StoredState
 from tiered_storage.remote_log.stored_partitions import StoredPartition, stored_partitions
 
 FENCING_JUMP = 2**32
@@ -48,7 +50,8 @@ SeedTopic: TypeAlias = Callable[[TopicIdPartition], Topic]
 class RebuildReport:
     """What is known again: partitions, finished segments and their bytes; what was never finished; and what is not.
 
-    `unreadable` also names damaged segments of which there is another copy.
+    `marked` were to go before, and still are. Partitions of which nothing is left do not count. `unreadable` also names
+    damaged segments of which there is another copy.
     """
 
     partitions: int
@@ -56,6 +59,7 @@ class RebuildReport:
     size: int
     unfinished: int
     unreadable: tuple[Finding, ...]
+    marked: int = 0
 
 
 class MetadataRebuild:
@@ -80,17 +84,18 @@ class MetadataRebuild:
 
         Raises what store and metadata raise. Nothing of the store is changed.
         """
-        partitions = segments = size = unfinished = 0
+        partitions = segments = size = unfinished = marked = 0
         unreadable: list[Finding] = []
         for stored in stored_partitions(self._storage):
-            partitions += 1
+            partitions += not stored.is_gone
+            marked += len(stored.marked)
             segments += len(stored.finished)
             size += sum(segment.size for segment in stored.finished)
             unfinished += len(stored.unfinished)
             unreadable.extend(stored.unreadable)
-            if self._store is not None and (stored.finished or stored.unfinished or stored.document):
+            if self._store is not None and (stored.document is not None or stored.is_known):
                 self._documents.append(self._know_again(stored, self._store))
-        return RebuildReport(partitions, segments, size, unfinished, tuple(unreadable))
+        return RebuildReport(partitions, segments, size, unfinished, tuple(unreadable), marked)
 
     def take_over(self, store: SqlMetadataStore) -> None:
         """Let the store belong to the new metadata, which know all of it by now. Raises what the store raises.
@@ -113,18 +118,20 @@ class MetadataRebuild:
         number = 0 if document is None else document.fencing_number
         store.leases.begin_above({partition: number + FENCING_JUMP})
         lease = store.leases.acquire(partition, _OWNER, _LEASE_MS)
-        state = _with_log_start(PartitionState() if document is None else document.state, stored.finished)
+        state = _state_of(stored)
         if state.lineage:
             store.segments.put_lineage(partition, state.lineage, lease)
         if state.log_start_offset is not None:
             store.segments.advance_log_start_offset(partition, state.log_start_offset, lease)
-        self._add_finished((*stored.finished, *stored.damaged), lease, store)
-        self._mark([segment.segment_id for segment in stored.damaged], lease, store)
+        going = (*stored.damaged, *stored.marked)
+        self._add_finished((*stored.finished, *going), lease, store)
+        self._mark([segment.segment_id for segment in going], lease, store)
         self._add_unfinished(stored.unfinished, lease, store)
-        # A partition that is to go takes no segments.
+        # Not before: a partition that is to go takes no more segments.
         self._put_deletion(partition, state.delete_state, lease, store)
         store.leases.release(lease)
-        return PartitionDocument(partition, lease.fencing_number, state, self._clock())
+        marked = StoredState.of(state, (), going).marked
+        return PartitionDocument(partition, lease.fencing_number, state, self._clock(), marked)
 
     def _add_finished(
         self, finished: Sequence[RemoteLogSegmentMetadata], lease: Lease, store: SqlMetadataStore
@@ -192,11 +199,21 @@ class MetadataRebuild:
                 store.segments.put_remote_partition_delete_metadata(metadata, lease)
 
 
-def _with_log_start(state: PartitionState, finished: Sequence[RemoteLogSegmentMetadata]) -> PartitionState:
-    """Return `state` with a log start: where no document tells one, nothing below the first segment is there."""
-    if state.log_start_offset is not None or not finished:
+def _state_of(stored: StoredPartition) -> PartitionState:
+    """Return what is known of a partition: what its document tells, as far as it still holds.
+
+    Where none tells our log start, the first commit decides it, by the local log. But below what is finished something
+    may lie whole that is not known: then our log begins at 0, so that nothing of it is taken for ended, and audits name
+    what is missing. A deletion that had ended begins again where anything of it showed up.
+    """
+    state = PartitionState() if stored.document is None else stored.document.state
+    if state.delete_state is PartitionDeleteState.FINISHED and stored.is_anything_left:
+        state = replace(state, delete_state=PartitionDeleteState.STARTED)
+    first = min((segment.start_offset for segment in stored.finished), default=None)
+    hidden = stored.hidden_start
+    if state.log_start_offset is not None or hidden is None or (first is not None and first <= hidden):
         return state
-    return replace(state, log_start_offset=min(segment.start_offset for segment in finished))
+    return replace(state, log_start_offset=0)
 
 
 def _add(segments: Sequence[RemoteLogSegmentMetadata], lease: Lease, store: SqlMetadataStore) -> None:

@@ -1,13 +1,14 @@
 """The deletion of what was marked: objects go in batches, and then DELETE_SEGMENT_FINISHED is written.
 
-Between two batches it is asked anew whether anything may be deleted, and the lease is prolonged. A deletion that fails
-stays in DELETE_SEGMENT_STARTED, stands on the list of failed deletions, and is tried again by the next run.
+Between two batches it is asked anew whether anything may be deleted, and leases are prolonged. Partitions of which
+there is little to delete, and nothing to find out, share a batch. A deletion that fails stays in
+DELETE_SEGMENT_STARTED, stands on the list of failed deletions, and is tried again by the next run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from tiered_storage.clock import Clock
 from tiered_storage.errors import (
@@ -15,51 +16,41 @@ from tiered_storage.errors import (
     LeaseHeldError,
     LeaseLostError,
     OutdatedMetadataError,
-    RemoteMetadataError,
     RemoteStorageError,
-    TieredStorageError,
 )
 from tiered_storage.remote_log.copy_plan import Finding, finding_of
 from tiered_storage.remote_log.copy_run import abandon_unfinished
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.leftover_check import LeftoverCheck
+from tiered_storage.remote_log.marked_objects import DeletionReport, Found, MarkedObjects
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.metadata.safety import Safety
 from tiered_storage.remote_log.model import (
     Lease,
     RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataUpdate,
     SegmentState,
     TopicIdPartition,
 )
 from tiered_storage.remote_log.segment_source import PartitionLog
-from tiered_storage.remote_log.storage import RemoteStorageManager, delete_singly
+from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
-from tiered_storage.remote_log.store_states import ensure_may_be_leased, ensure_not_outdated
+from tiered_storage.remote_log.store_states import (
+    ensure_may_be_leased,
+    ensure_not_outdated,
+    outdated_leases,
+    outdated_partitions,
+)
 from tiered_storage.remote_log.topic_deletion import PartitionDeletion
 
-_UNSETTLED = {SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_STARTED}
-
-
-@dataclass(frozen=True, slots=True)
-class DeletionReport:
-    """The remote segments whose objects are gone, what failed, and the partitions that somebody else works on.
-
-    `stopped` says why the run ended before its end: a person stopped all deletions meanwhile, or the metadata turned
-    out older than the store.
-    """
-
-    deleted: tuple[RemoteLogSegmentMetadata, ...]
-    failures: tuple[Finding, ...]
-    left: tuple[Finding, ...]
-    stopped: str | None = None
+GROUP_PARTITIONS = 50
+"""So many partitions share a batch at most: their leases are held together."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectDeletion:
     """Deletes the objects of marked segments, `batch_segments` at a time.
 
-    Where the metadata turn out older than the store, nothing more goes. A copy that never finished waits
+    Nothing goes of a partition of which the metadata are older than the store. A copy that never finished waits
     `grace_ms` from when it was marked: its worker may still be writing; and one that may be the last copy of its
     offsets stays (LeftoverCheck). What readers could see once stays for as long as `gate` refuses it: deletion may have
     been forbidden since it was marked.
@@ -85,109 +76,186 @@ class ObjectDeletion:
 
         Of those that are to go as a whole, all goes that is allowed to.
         Raises DeletionRefusedError where a person stopped all deletions before the first of them. Where that happens
-        later, the report tells what was done until then; the lease is given back.
+        later, the report tells what was done until then; the leases are given back.
         """
-        found = _Found()
+        found = Found()
         self.gate.ensure_running()
-        for partition in partitions:
+        for group in self._groups(partitions):
             try:
-                self._delete_in(partition, found)
+                self._delete_group(group, found)
             except DeletionRefusedError as error:
                 stopped = self.gate.why_stopped()
                 if stopped is not None:
                     return found.report(stopped)
-                found.failures.append(Finding(str(partition), str(error)))
-            except OutdatedMetadataError as error:
-                # They are an old backup: nobody knows what else was copied or decided since.
-                return found.report(str(error))
+                for waiting in group:
+                    found.fail(waiting.partition, error)
         return found.report()
 
     def has_work(self, partition: TopicIdPartition) -> bool:
         """Whether anything of `partition` is marked, or was begun and may have to be."""
-        return self._goes(partition) or bool(self._states_in(partition) & _UNSETTLED)
+        return self._waiting(partition) is not None
 
-    def _goes(self, partition: TopicIdPartition) -> bool:
-        return partition in self.going and self.gate.is_allowed(partition, DeletionKind.REMOTE)
+    def _groups(self, partitions: Iterable[TopicIdPartition]) -> Iterator[list[_Waiting]]:
+        """Yield what there is to do: partitions that can share a batch together, each of the others alone."""
+        group: list[_Waiting] = []
+        segments = 0
+        for partition in partitions:
+            waiting = self._waiting(partition)
+            if waiting is None:
+                continue
+            if waiting.is_alone or waiting.segments > self.batch_segments:
+                yield [waiting]
+                continue
+            if len(group) == GROUP_PARTITIONS or segments + waiting.segments > self.batch_segments:
+                yield group
+                group, segments = [], 0
+            group.append(waiting)
+            segments += waiting.segments
+        if group:
+            yield group
 
-    def _states_in(self, partition: TopicIdPartition) -> set[SegmentState]:
-        return {segment.state for segment in self.metadata.list_remote_log_segments(partition)}
+    def _waiting(self, partition: TopicIdPartition) -> _Waiting | None:
+        unfinished = marked = segments = 0
+        for segment in self.metadata.list_remote_log_segments(partition):
+            marked += segment.state is SegmentState.DELETE_SEGMENT_STARTED
+            if _was_finished(segment):
+                segments += 1
+            elif segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
+                unfinished += 1
+        goes = partition in self.going and self.gate.is_allowed(partition, DeletionKind.REMOTE)
+        if not (goes or unfinished or marked):
+            return None
+        return _Waiting(partition, goes, goes or unfinished > 0, marked > 0, segments)
 
-    def _delete_in(self, partition: TopicIdPartition, found: _Found) -> None:
-        states = self._states_in(partition)
-        goes = self._goes(partition)
-        if not goes and not states & _UNSETTLED:
-            return
+    def _delete_group(self, group: Sequence[_Waiting], found: Found) -> None:
+        if len(group) == 1:
+            self._delete_alone(group[0], found)
+        else:
+            self._delete_together([waiting.partition for waiting in group], found)
+
+    def _delete_together(self, partitions: Sequence[TopicIdPartition], found: Found) -> None:
+        """Delete what readers could see once of several partitions, all of it in one batch."""
+        refused = outdated_leases(self.storage, self.leases, partitions)
+        for partition, error in refused.items():
+            found.fail(partition, error)
+        wanted = [partition for partition in partitions if partition not in refused]
+        taken = self.leases.acquire_many(wanted, self.owner, self.lease_duration_ms)
+        found.left += [finding_of(each.topic_id_partition, each.reason) for each in taken.refused]
+        try:
+            held = {lease.topic_id_partition: lease for lease in taken.granted}
+            for partition, error in outdated_partitions(self.storage, self.metadata, self.leases, list(held)).items():
+                found.fail(partition, error)
+                del held[partition]
+            self._delete_held(held, found)
+        finally:
+            self.leases.release_many(taken.granted)
+
+    def _delete_held(self, held: dict[TopicIdPartition, Lease], found: Found) -> None:
+        allowed = [partition for partition in held if self.gate.is_allowed(partition, DeletionKind.REMOTE)]
+        due = [segment for partition in allowed for segment in self._due(partition)[1]]
+        self._delete_in_batches(due, DeletionKind.REMOTE, held, found)
+
+    def _delete_in_batches(
+        self,
+        due: Sequence[RemoteLogSegmentMetadata],
+        kind: DeletionKind,
+        held: dict[TopicIdPartition, Lease],
+        found: Found,
+    ) -> None:
+        """Delete what is `due` of the partitions whose leases are `held`; those that are lost or refused leave it.
+
+        Raises DeletionRefusedError as soon as a person stopped all deletions.
+        """
+        gone_before = len(found.deleted)
+        for first in range(0, len(due), self.batch_segments):
+            batch = [one for one in due[first : first + self.batch_segments] if one.topic_id_partition in held]
+            partitions = {segment.topic_id_partition: None for segment in batch}
+            for partition, refusal in self.gate.refusals(partitions, kind).items():
+                found.fail(partition, refusal)
+                del held[partition]
+            for lost in self.leases.heartbeat_many(list(held.values()), self.lease_duration_ms).refused:
+                found.left.append(Finding(str(lost.topic_id_partition), str(lost.reason)))
+                del held[lost.topic_id_partition]
+            going = [(one, held[one.topic_id_partition]) for one in batch if one.topic_id_partition in held]
+            for partition, error in self._objects.delete(going, found).items():
+                if not isinstance(error, LeaseLostError):
+                    raise error
+                found.left.append(Finding(str(partition), str(error)))
+                del held[partition]
+        self._objects.forget_marks(list(held.values()), found.deleted[gone_before:])
+
+    def _delete_alone(self, waiting: _Waiting, found: Found) -> None:
+        partition = waiting.partition
         try:
             ensure_may_be_leased(partition, self.storage, self.leases)
             lease = self.leases.acquire(partition, self.owner, self.lease_duration_ms)
-        except RemoteStorageError as error:
-            found.failures.append(Finding(str(partition), str(error)))
+        except (OutdatedMetadataError, RemoteStorageError) as error:
+            found.fail(partition, error)
             return
         except LeaseHeldError as error:
             # Copies under way have a holder, and nothing of theirs waits for us.
-            if goes or SegmentState.DELETE_SEGMENT_STARTED in states:
+            if waiting.goes or waiting.is_marked:
                 found.left.append(finding_of(partition, error))
             return
         try:
             listed = ensure_not_outdated(partition, self.storage, self.metadata, self.leases)
             abandon_unfinished(partition, self.metadata, lease, self.clock)
-            if goes:
+            if waiting.goes:
                 self.gate.ensure(partition, DeletionKind.REMOTE)
                 self._as_a_whole.start(lease)
-            self._delete_under(lease, found, None if goes else listed)
-            if goes:
+            is_held = self._delete_under(lease, found, None if waiting.goes else listed)
+            if waiting.goes and is_held:
                 self._finish(lease, found)
         except LeaseLostError as error:
             found.left.append(Finding(str(partition), str(error)))
-        except RemoteStorageError as error:
-            found.failures.append(Finding(str(partition), str(error)))
+        except (OutdatedMetadataError, RemoteStorageError) as error:
+            found.fail(partition, error)
         finally:
             self.leases.release(lease)
 
-    def _finish(self, lease: Lease, found: _Found) -> None:
+    def _finish(self, lease: Lease, found: Found) -> None:
         partition = lease.topic_id_partition
         self.gate.ensure(partition, DeletionKind.REMOTE)
         self.leases.heartbeat(lease, self.lease_duration_ms)
         remains = self._as_a_whole.finish(lease)
         if remains is not None:
-            found.failures.append(Finding(str(partition), remains))
+            found.fail(partition, remains)
 
     @property
     def _as_a_whole(self) -> PartitionDeletion:
         return PartitionDeletion(self.metadata, self.leases, self.storage, self.clock, self.grace_ms)
 
-    def _delete_under(self, lease: Lease, found: _Found, listed: Sequence[ListedObject] | None) -> None:
-        """Delete what is due; of a partition that stays, of which the store has `listed`, no last copy by mistake."""
-        unfinished, finished = self._due(lease.topic_id_partition)
+    @property
+    def _objects(self) -> MarkedObjects:
+        return MarkedObjects(self.metadata, self.leases, self.safety, self.storage, self.clock)
+
+    def _delete_under(self, lease: Lease, found: Found, listed: Sequence[ListedObject] | None) -> bool:
+        """Delete what is due, and return whether the lease still holds and nothing was refused.
+
+        Of a partition that stays, of which the store has `listed`, no last copy goes by mistake.
+        """
+        partition = lease.topic_id_partition
+        held = {partition: lease}
+        unfinished, finished = self._due(partition)
         if unfinished and listed is not None:
-            unfinished = self._without_last_copies(unfinished, lease.topic_id_partition, listed, found)
+            unfinished = self._without_last_copies(unfinished, partition, listed, found)
         for kind, due in ((DeletionKind.LEFTOVER, unfinished), (DeletionKind.REMOTE, finished)):
-            if due and not self.gate.is_allowed(lease.topic_id_partition, kind):
-                continue
-            for first in range(0, len(due), self.batch_segments):
-                self.gate.ensure(lease.topic_id_partition, kind)
-                self.leases.heartbeat(lease, self.lease_duration_ms)
-                self._delete_batch(due[first : first + self.batch_segments], lease, found)
+            if due and held and self.gate.is_allowed(partition, kind):
+                self._delete_in_batches(due, kind, held, found)
+        return bool(held)
 
     def _without_last_copies(
         self,
         unfinished: list[RemoteLogSegmentMetadata],
         partition: TopicIdPartition,
         listed: Sequence[ListedObject],
-        found: _Found,
+        found: Found,
     ) -> list[RemoteLogSegmentMetadata]:
         if not isinstance(self.storage, ObjectRemoteStorageManager):
             return unfinished
         kept = LeftoverCheck(self.metadata, self.storage, self.local).why_kept(partition, unfinished, listed)
-        self._note([segment for segment in unfinished if segment.segment_id.id in kept], kept, found)
+        self._objects.note([segment for segment in unfinished if segment.segment_id.id in kept], kept, found)
         return [segment for segment in unfinished if segment.segment_id.id not in kept]
-
-    def _note(self, stuck: Sequence[RemoteLogSegmentMetadata], reasons: Mapping[str, object], found: _Found) -> None:
-        """Put `stuck` on the list of failed deletions, with the reason of each by its segment id."""
-        self.safety.note_failures({one.segment_id: str(reasons[one.segment_id.id]) for one in stuck}, self.clock())
-        for segment in stuck:
-            message = f"{segment.segment_id}: {reasons[segment.segment_id.id]}"
-            found.failures.append(Finding(str(segment.topic_id_partition), message))
 
     def _due(
         self, partition: TopicIdPartition
@@ -203,42 +271,20 @@ class ObjectDeletion:
                 unfinished.append(segment)
         return unfinished, finished
 
-    def _delete_batch(self, batch: Sequence[RemoteLogSegmentMetadata], lease: Lease, found: _Found) -> None:
-        failed = _delete_objects(batch, self.storage)
-        now = self.clock()
-        gone = [segment for segment in batch if segment.segment_id.id not in failed]
-        steps = [
-            (RemoteLogSegmentMetadataUpdate(one.segment_id, SegmentState.DELETE_SEGMENT_FINISHED, now), lease)
-            for one in gone
-        ]
-        lost: RemoteMetadataError | None = None
-        for outcome in self.metadata.update_remote_log_segments(steps):
-            if isinstance(outcome, RemoteLogSegmentMetadata):
-                found.deleted.append(outcome)
-            else:
-                lost = outcome
-        stuck = [segment for segment in batch if segment.segment_id.id in failed]
-        self._note(stuck, failed, found)
-        self.safety.forget_failures(segment.segment_id for segment in gone)
-        if lost is not None:
-            raise lost
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A partition with something to delete: `segments` that readers could see once, or what has to be found out.
+
+    One that goes as a whole, or where copies never finished, is worked on alone.
+    """
+
+    partition: TopicIdPartition
+    goes: bool
+    is_alone: bool
+    is_marked: bool
+    segments: int
 
 
-@dataclass(slots=True)
-class _Found:
-    """What a run has come to until now."""
-
-    deleted: list[RemoteLogSegmentMetadata] = field(default_factory=list)
-    failures: list[Finding] = field(default_factory=list)
-    left: list[Finding] = field(default_factory=list)
-
-    def report(self, stopped: str | None = None) -> DeletionReport:
-        return DeletionReport(tuple(self.deleted), tuple(self.failures), tuple(self.left), stopped)
-
-
-def _delete_objects(
-    batch: Sequence[RemoteLogSegmentMetadata], storage: RemoteStorageManager
-) -> Mapping[str, TieredStorageError]:
-    if isinstance(storage, ObjectRemoteStorageManager):
-        return storage.delete_segments(batch)
-    return delete_singly(storage, batch)
+def _was_finished(segment: RemoteLogSegmentMetadata) -> bool:
+    return segment.state is SegmentState.DELETE_SEGMENT_STARTED and segment.custom_metadata is not None

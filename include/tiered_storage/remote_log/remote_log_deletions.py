@@ -21,18 +21,14 @@ from tiered_storage.remote_log.local_retention import (
     plan_local_retention,
 )
 from tiered_storage.remote_log.log_directory_trim import LogDirectoryTrim
-from tiered_storage.remote_log.model import Lease, PartitionDeleteState, RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.object_deletion import DeletionReport, ObjectDeletion
+from tiered_storage.remote_log.marked_objects import DeletionReport
+from tiered_storage.remote_log.model import PartitionDeleteState, RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.object_deletion import ObjectDeletion
 from tiered_storage.remote_log.record_deletion import plan_record_deletion
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.segment_source import UnreadablePartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
-from tiered_storage.remote_log.store_states import (
-    ensure_may_be_leased,
-    ensure_none_outdated,
-    ensure_not_outdated,
-    write_partition_state,
-)
+from tiered_storage.remote_log.store_states import StoredState, ensure_none_outdated, write_partition_state
 from tiered_storage.remote_log.topic_decision import decide, is_wanted
 from tiered_storage.remote_log.topic_deletion import TopicDeletionPlan, mark_topic_deleted, plan_topic_deletion
 
@@ -141,9 +137,9 @@ class RemoteLogDeletions:
             # Not before: a holder before us may have moved any of it.
             state = self.parts.segments.partition_state(partition)
             lineage = merged(state.lineage, plan.lineage)
-            write_partition_state(
-                self.parts.storage, self.parts.leases, lease, replace(state, lineage=lineage), self.parts.clock()
-            )
+            segments = self.parts.segments.list_remote_log_segments(partition)
+            stored = StoredState.of(replace(state, lineage=lineage), segments)
+            write_partition_state(self.parts.storage, self.parts.leases, lease, stored, self.parts.clock())
             self.parts.segments.put_lineage(partition, lineage, lease)
         finally:
             leases.release(lease)
@@ -168,27 +164,28 @@ class RemoteLogDeletions:
         return plan_record_deletion(partition, before, self.parts, self.parts.clock())
 
     def mark_expired(
-        self, plans: Iterable[ExpiryPlan], owner: str
+        self, plans: Iterable[ExpiryPlan], owner: str, *, gives_up: bool = False
     ) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
         """Move our log starts and mark what lies below; see ExpiryMarking.
 
         A plan may be old: nothing goes that the decisions and settings of this moment would keep. Raises
         DeletionRefusedError where a person stopped all deletions, and OutdatedMetadataError, before anything changes,
-        where the metadata of any of the partitions are older than the store.
+        where the metadata of any of the partitions are older than the store. Nothing ends of a partition of which the
+        store lacks objects, unless a person `gives_up` what is lost, together with the records that they delete.
         """
         plans = list(plans)
         self._ensure_may_delete(plan.topic_id_partition for plan in plans)
         marking = ExpiryMarking(
             self.parts.segments,
             self.parts.leases,
+            self.parts.storage,
             self.gate,
             self.parts.clock,
             owner,
             self.parts.settings.lease_duration_ms,
             replan=self._planner.replan,
             ensure_whole=self._ensure_whole,
-            before_leasing=self._before_leasing,
-            before_moving=self._before_moving,
+            gives_up=gives_up,
         )
         return marking.mark(plans)
 
@@ -204,18 +201,6 @@ class RemoteLogDeletions:
 
     def _ensure_whole(self, segment: RemoteLogSegmentMetadata) -> None:
         ensure_whole(segment, self.parts.storage)
-
-    def _before_leasing(self, partition: TopicIdPartition) -> None:
-        ensure_may_be_leased(partition, self.parts.storage, self.parts.leases)
-
-    def _before_moving(self, plan: ExpiryPlan, lease: Lease) -> None:
-        """Let the store know where our log start moves to: it leads. Raises OutdatedMetadataError."""
-        partition = plan.topic_id_partition
-        ensure_not_outdated(partition, self.parts.storage, self.parts.segments, self.parts.leases)
-        state = self.parts.segments.partition_state(partition)
-        if plan.new_log_start > (state.log_start_offset or 0):
-            moved = replace(state, log_start_offset=plan.new_log_start)
-            write_partition_state(self.parts.storage, self.parts.leases, lease, moved, self.parts.clock())
 
     def delete_marked(self, owner: str, selection: Selection = EVERYTHING) -> DeletionReport:
         """Delete the objects of every marked segment; see delete_marked.

@@ -110,8 +110,10 @@ class RemoteLogParts:
         if not isinstance(self.storage, ObjectRemoteStorageManager):
             return
         identity = self.store.identity
-        uuid = self.storage.ensure_identity(identity.metadata_uuid, identity.bound_store_uuid())
-        identity.bind_store(uuid)
+        known = identity.bound_store_uuid()
+        uuid = self.storage.ensure_identity(identity.metadata_uuid, known)
+        if uuid != known:
+            identity.bind_store(uuid)
 
     def bind_to_delete(self) -> None:
         """Make sure that the metadata are the store's, and know every decision that it was told of.

@@ -18,6 +18,7 @@ from tiered_storage.remote_log.lineage import whole_lineage
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
     Lease,
+    PartitionState,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     SegmentState,
@@ -27,7 +28,12 @@ from tiered_storage.remote_log.read_instead import WholeChecks, why_needed
 from tiered_storage.remote_log.repair_plan import Leftovers
 from tiered_storage.remote_log.storage.object_names import ObjectKind, partition_folder
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
-from tiered_storage.remote_log.store_states import ensure_may_be_leased, ensure_not_outdated
+from tiered_storage.remote_log.store_states import (
+    StoredState,
+    ensure_may_be_leased,
+    ensure_not_outdated,
+    write_partition_state,
+)
 
 _MARKER = f".{ObjectKind.COMMIT_MARKER}"
 
@@ -96,7 +102,7 @@ class Repair:
         sound = [segment for segment in segments if segment.segment_id.id not in ids | all_damaged]
         coverage = Coverage.of(sound, whole_lineage(sound, state.lineage))
         checks = WholeChecks(self.storage, lambda: self.leases.heartbeat(lease, self.lease_duration_ms))
-        retired: list[RemoteLogSegmentMetadata] = []
+        going: list[RemoteLogSegmentMetadata] = []
         held_back: list[Finding] = []
         for segment in segments:
             if segment.segment_id.id not in ids or segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
@@ -108,11 +114,29 @@ class Repair:
             if why_not is not None:
                 held_back.append(Finding(str(partition), f"{segment.segment_id.id} stays as it is: {why_not}"))
                 continue
-            update = RemoteLogSegmentMetadataUpdate(
-                segment.segment_id, SegmentState.DELETE_SEGMENT_STARTED, self.clock()
-            )
-            retired.append(self.metadata.update_remote_log_segment_metadata(update, lease))
-        return retired, held_back
+            going.append(segment)
+        return self._mark(going, segments, state, lease), held_back
+
+    def _mark(
+        self,
+        going: Sequence[RemoteLogSegmentMetadata],
+        segments: Sequence[RemoteLogSegmentMetadata],
+        state: PartitionState,
+        lease: Lease,
+    ) -> list[RemoteLogSegmentMetadata]:
+        """Mark `going`, of all `segments` of a partition, once the store knows of it."""
+        if not going:
+            return []
+        now = self.clock()
+        write_partition_state(self.storage, self.leases, lease, StoredState.of(state, segments, going), now)
+        marking = SegmentState.DELETE_SEGMENT_STARTED
+        steps = [(RemoteLogSegmentMetadataUpdate(segment.segment_id, marking, now), lease) for segment in going]
+        marked: list[RemoteLogSegmentMetadata] = []
+        for outcome in self.metadata.update_remote_log_segments(steps):
+            if not isinstance(outcome, RemoteLogSegmentMetadata):
+                raise outcome
+            marked.append(outcome)
+        return marked
 
     def _delete(self, leftovers: Sequence[ListedObject]) -> tuple[list[str], list[RemoteStorageError]]:
         """Remove markers, and then all else unless one stayed: a marker never outlives what it marks."""

@@ -8,17 +8,26 @@ RemoteStorageManager keeps no such documents; then there is nothing to hold the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import islice
-from typing import TypeAlias, TypeVar
+from typing import Self, TypeAlias, TypeVar
 
-from tiered_storage.errors import LeaseLostError, OutdatedMetadataError, RemoteStorageError
+from tiered_storage.errors import LeaseLostError, OutdatedMetadataError, RemoteObjectNotFoundError, RemoteStorageError
+from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
-from tiered_storage.remote_log.model import Lease, PartitionState, TopicIdPartition
+from tiered_storage.remote_log.model import (
+    Lease,
+    PartitionDeleteState,
+    PartitionState,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
 from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.object_names import partition_folder
-from tiered_storage.remote_log.storage.partition_document import PartitionDocument, PartitionDocuments
+from tiered_storage.remote_log.storage.partition_document import MAX_MARKED, PartitionDocument, PartitionDocuments
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 
 REQUESTS_AT_ONCE = 8
@@ -38,12 +47,55 @@ def documents_of(storage: RemoteStorageManager) -> PartitionDocuments | None:
     return storage.partition_documents if isinstance(storage, ObjectRemoteStorageManager) else None
 
 
-def write_partition_state(
-    storage: RemoteStorageManager, leases: Leases, lease: Lease, state: PartitionState, now: int
-) -> None:
-    """Let the store know `state` of the lease's partition, at `now` (ms), unless it does already.
+@dataclass(frozen=True, slots=True)
+class StoredState:
+    """What the store is to know of a partition: its state, and the ids of segments that are marked, one by one."""
 
-    To be called before the metadata's log start or deletion move to what `state` says. Raises what the store raises,
+    state: PartitionState
+    marked: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        state: PartitionState,
+        segments: Iterable[RemoteLogSegmentMetadata],
+        going: Iterable[RemoteLogSegmentMetadata] = (),
+    ) -> Self:
+        """Return that of a partition in `state` with `segments`, of which those `going` are about to be marked.
+
+        What our log start or the deletion of the whole partition tells is not named. Nor is what never was finished:
+        that it has no reader the store tells by itself, or else it may be the last copy of its offsets (LeftoverCheck).
+        """
+        if goes_as_a_whole(state):
+            return cls(state)
+        log_start = state.log_start_offset or 0
+        marked = [one for one in segments if _was_marked(one)]
+        named = sorted({one.segment_id.id for one in (*marked, *going) if one.end_offset >= log_start})
+        return cls(state, tuple(named[:MAX_MARKED]))
+
+    def room_for(self, going: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
+        """Return those of `going` that may be marked now: a document names MAX_MARKED segments and no more."""
+        room = MAX_MARKED - len(self.marked)
+        below = [one for one in going if one.end_offset < (self.state.log_start_offset or 0)]
+        named = [one for one in going if one.end_offset >= (self.state.log_start_offset or 0)]
+        return [*below, *named[:room]]
+
+
+def goes_as_a_whole(state: PartitionState) -> bool:
+    """Whether the deletion of the whole partition has begun, so that every segment of it is marked."""
+    return state.delete_state is not None and state.delete_state >= PartitionDeleteState.STARTED
+
+
+def _was_marked(segment: RemoteLogSegmentMetadata) -> bool:
+    return segment.state is SegmentState.DELETE_SEGMENT_STARTED and segment.custom_metadata is not None
+
+
+def write_partition_state(
+    storage: RemoteStorageManager, leases: Leases, lease: Lease, stored: StoredState, now: int
+) -> None:
+    """Let the store know `stored` of the lease's partition, at `now` (ms), unless it does already.
+
+    To be called before the metadata's log start, marks or deletion move to what it says. Raises what the store raises,
     and where a later lease wrote there, LeaseLostError, or OutdatedMetadataError where `leases` never gave that one.
     """
     documents = documents_of(storage)
@@ -54,16 +106,16 @@ def write_partition_state(
     if known is not None and known.fencing_number > lease.fencing_number:
         leases.check(lease)
         raise outdated(partition, known.fencing_number, lease.fencing_number)
-    if known is None or known.state != state:
-        documents.write(PartitionDocument(partition, lease.fencing_number, state, now))
+    if known is None or (known.state, known.marked) != (stored.state, stored.marked):
+        documents.write(PartitionDocument(partition, lease.fencing_number, stored.state, now, stored.marked))
 
 
 def write_partition_states(
-    storage: RemoteStorageManager, leases: Leases, states: Sequence[tuple[Lease, PartitionState]], now: int
+    storage: RemoteStorageManager, leases: Leases, states: Sequence[tuple[Lease, StoredState]], now: int
 ) -> Refusals:
     """Do the same for many, some at once; return what went wrong, by partition."""
 
-    def write(item: tuple[Lease, PartitionState]) -> Refusal | None:
+    def write(item: tuple[Lease, StoredState]) -> Refusal | None:
         try:
             write_partition_state(storage, leases, *item, now)
         except (RemoteStorageError, OutdatedMetadataError, LeaseLostError) as error:
@@ -178,6 +230,60 @@ def _ensure_known(
     given = leases.fencing_number(partition) if number else 0
     if number > given:
         raise outdated(partition, number, given)
+
+
+def ensure_all_listed(
+    partition: TopicIdPartition,
+    storage: RemoteStorageManager,
+    metadata: RemoteLogMetadataManager,
+    listed: Iterable[ListedObject],
+) -> None:
+    """Raise RemoteObjectNotFoundError where an object of a finished segment of `partition` is not `listed`.
+
+    A store that was emptied behind our back must end nothing: what is local may be all that is left. To be called under
+    the partition's lease, with a listing that was made under it.
+    """
+    if not isinstance(storage, ObjectRemoteStorageManager):
+        return
+    names = {found.name for found in listed}
+    missing = [
+        name
+        for segment in finished(metadata.list_remote_log_segments(partition))
+        for name in storage.expected_objects(segment)
+        if name not in names
+    ]
+    if missing:
+        raise RemoteObjectNotFoundError(
+            f"{partition}: the store lacks {len(missing)} objects of finished segments, such as {missing[0]}, so "
+            "nothing of the partition ends and our log start stays: 'tiered-storage audit' names what is missing, and "
+            "'tiered-storage repair' copies anew what is still local; who gives up what is lost says "
+            "'tiered-storage delete-records' with --give-up"
+        )
+
+
+def outdated_partitions(
+    storage: RemoteStorageManager,
+    metadata: RemoteLogMetadataManager,
+    leases: Leases,
+    partitions: Sequence[TopicIdPartition],
+    whole: Collection[TopicIdPartition] = frozenset(),
+) -> Refusals:
+    """Do `ensure_not_outdated` for many, and `ensure_all_listed` for those in `whole`, some at once.
+
+    Returns what went wrong, by partition.
+    """
+
+    def look(partition: TopicIdPartition) -> Refusal | None:
+        try:
+            listed = ensure_not_outdated(partition, storage, metadata, leases)
+            if partition in whole:
+                ensure_all_listed(partition, storage, metadata, listed)
+        except (RemoteStorageError, OutdatedMetadataError) as error:
+            return error
+        return None
+
+    errors = _at_once(look, partitions)
+    return {partition: error for partition, error in zip(partitions, errors, strict=True) if error is not None}
 
 
 def outdated(partition: TopicIdPartition, number: int, given: int) -> OutdatedMetadataError:

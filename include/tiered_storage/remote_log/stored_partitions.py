@@ -1,13 +1,14 @@
 """What the store alone tells of its partitions: whole segments by their manifests, and what else lies there.
 
 A segment with a commit marker is whole; all that the metadata knew of it is in its bundle. What has none was never
-finished, or was being deleted: nobody may read it again. What was only marked for deletion looks like any other; so of
-what is there twice each copy is read back, and a damaged one is not taken for a finished copy again.
+finished, or was being deleted: nobody may read it again. What was only marked for deletion is told by the partition's
+document: by its id, by our log start above it, or by the deletion of the whole partition. Of what is there twice each
+copy is read back, and a damaged one is not taken for a finished copy again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
@@ -16,11 +17,17 @@ from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, 
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.lineage import whole_lineage
-from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.model import (
+    PartitionDeleteState,
+    PartitionState,
+    RemoteLogSegmentMetadata,
+    TopicIdPartition,
+)
 from tiered_storage.remote_log.read_instead import WholeChecks, held_twice, why_needed
 from tiered_storage.remote_log.storage.object_names import ObjectKind, SegmentObjectName, parse_partition_folder
 from tiered_storage.remote_log.storage.partition_document import PartitionDocument
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
+from tiered_storage.remote_log.store_states import goes_as_a_whole
 
 READERS = 8
 """Manifests that are read at once: most of the time goes by waiting for the store."""
@@ -30,6 +37,8 @@ READERS = 8
 class StoredPartition:
     """One partition: its whole segments, as finished copies; one name of each that is not; and what is unreadable.
 
+    `marked` are whole too, and were to go before. `hidden_start` is the first offset of what is whole, or may be, and
+    yet is known as neither: its commit marker is missing, or it is unreadable; None where there is no such thing.
     `damaged` are those of which other, whole ones hold every offset; `unreadable` names them too.
     `document` is what the store keeps beside the segments, None where it never did. Where that cannot be read, nothing
     else is told: nobody could say which segments readers may be given.
@@ -41,6 +50,24 @@ class StoredPartition:
     unfinished: tuple[SegmentObjectName, ...]
     unreadable: tuple[Finding, ...]
     damaged: tuple[RemoteLogSegmentMetadata, ...] = ()
+    marked: tuple[RemoteLogSegmentMetadata, ...] = ()
+    hidden_start: int | None = None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether all of it was deleted, and nothing is there but the document that says so."""
+        state = None if self.document is None else self.document.state.delete_state
+        return state is PartitionDeleteState.FINISHED and not self.is_anything_left
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is any segment that can be known again."""
+        return bool(self.finished or self.unfinished or self.damaged or self.marked)
+
+    @property
+    def is_anything_left(self) -> bool:
+        """Whether there is any object of a segment, readable or not."""
+        return self.is_known or bool(self.unreadable)
 
 
 def stored_partitions(storage: ObjectRemoteStorageManager) -> Iterator[StoredPartition]:
@@ -80,24 +107,60 @@ def _read(
     for found in listed:
         if found.segment is not None:
             of_segment = by_id.setdefault(found.segment.segment_id.id, {})
-            kind = ObjectKind.DATA if found.segment.temporary else found.segment.kind
-            of_segment[kind] = found.segment
-    marked = [each[ObjectKind.COMMIT_MARKER] for each in by_id.values() if ObjectKind.COMMIT_MARKER in each]
+            if not found.segment.temporary:
+                of_segment[found.segment.kind] = found.segment
+            else:
+                of_segment.setdefault(ObjectKind.DATA, found.segment)
+    with_marker = [each[ObjectKind.COMMIT_MARKER] for each in by_id.values() if ObjectKind.COMMIT_MARKER in each]
     unfinished = [next(iter(each.values())) for each in by_id.values() if ObjectKind.COMMIT_MARKER not in each]
     finished: list[RemoteLogSegmentMetadata] = []
     unreadable: list[Finding] = []
-    for outcome in readers.map(lambda name: _metadata_of(name, storage), marked):
+    hidden = [name.base_offset for of_segment in by_id.values() if (name := _whole_without_marker(of_segment))]
+    for name, outcome in zip(
+        with_marker, readers.map(lambda name: _metadata_of(name, storage), with_marker), strict=True
+    ):
         if isinstance(outcome, Finding):
             unreadable.append(outcome)
+            hidden.append(name.base_offset)
         else:
             finished.append(outcome)
     # In the order in which they were copied, in which they become visible again.
     finished.sort(key=lambda segment: (segment.event_timestamp, segment.start_offset, segment.segment_id.id))
     state = PartitionState() if document is None else document.state
-    damaged, told = _damaged_twins(finished, state, storage, readers)
-    gone = {segment.segment_id.id for segment in damaged}
-    whole = tuple(segment for segment in finished if segment.segment_id.id not in gone)
-    return StoredPartition(partition, document, whole, tuple(unfinished), (*unreadable, *told), tuple(damaged))
+    named = frozenset(() if document is None else document.marked)
+    marked = [segment for segment in finished if _was_marked(segment, state, named)]
+    alive = _without(finished, marked)
+    damaged, told = _damaged_twins(alive, state, storage, readers)
+    return StoredPartition(
+        partition,
+        document,
+        tuple(_without(alive, damaged)),
+        tuple(unfinished),
+        (*unreadable, *told),
+        tuple(damaged),
+        tuple(marked),
+        min(hidden, default=None),
+    )
+
+
+def _whole_without_marker(of_segment: Mapping[ObjectKind, SegmentObjectName]) -> SegmentObjectName | None:
+    """Return the name of the data of a segment that has data and indexes but no commit marker."""
+    if ObjectKind.COMMIT_MARKER in of_segment or ObjectKind.INDEXES not in of_segment:
+        return None
+    data = of_segment.get(ObjectKind.DATA)
+    return data if data is not None and not data.temporary else None
+
+
+def _was_marked(segment: RemoteLogSegmentMetadata, state: PartitionState, named: frozenset[str]) -> bool:
+    is_below = segment.end_offset < (state.log_start_offset or 0)
+    return is_below or goes_as_a_whole(state) or segment.segment_id.id in named
+
+
+def _without(
+    segments: Iterable[RemoteLogSegmentMetadata], others: Iterable[RemoteLogSegmentMetadata]
+) -> list[RemoteLogSegmentMetadata]:
+    left_out = {segment.segment_id.id for segment in others}
+    return [segment for segment in segments if segment.segment_id.id not in left_out]
 
 
 def _damaged_twins(

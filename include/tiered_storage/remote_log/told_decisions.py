@@ -131,7 +131,7 @@ class DecisionTelling:
                 safety.raise_decision_number(newest.number)
                 return
             self.pause(PAUSE_SECONDS)
-        raise _outdated(newest, known)
+        raise outdated_decisions(newest, known)
 
     def _held(self) -> Iterator[str]:
         """Yield what the metadata hold, in the words of decisions."""
@@ -155,7 +155,8 @@ class DecisionTelling:
         return storage.decisions
 
 
-def _outdated(newest: StoreDecision, known: int) -> OutdatedMetadataError:
+def outdated_decisions(newest: StoreDecision, known: int) -> OutdatedMetadataError:
+    """Return the error for metadata that know decisions up to `known`, of a store that was told of the `newest`."""
     lacking = f"what they lack is '{newest.decision}': decide that once more, or " if newest.number == known + 1 else ""
     return OutdatedMetadataError(
         f"the store was told of decision {newest.number}, and the metadata know of none after {known}: they are older "

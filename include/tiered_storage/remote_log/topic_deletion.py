@@ -1,9 +1,10 @@
 """The deletion of everything remote of one life of a topic, by its topic id.
 
 A person marks it: from then on no copy of its partitions begins. What runs in the background (delete_marked) then takes
-each partition to STARTED, marks all of its segments, deletes their objects, and writes FINISHED once the partition's
-folder in the store is empty. Another life of the same name is another topic id, and is not touched. A topic that cannot
-be seen is not a deleted topic: nothing here begins by itself.
+each partition to STARTED, marks all of its segments, deletes their objects, and writes FINISHED once nothing but the
+partition's document is left in its folder in the store; that stays, so that nothing that may still show up there is
+ever taken for a topic that lives. Another life of the same name is another topic id, and is not touched. A topic that
+cannot be seen is not a deleted topic: nothing here begins by itself.
 
 KIP-405, RemotePartitionDeleteState.
 """
@@ -34,7 +35,7 @@ from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.store_states import (
-    documents_of,
+    StoredState,
     ensure_may_be_leased,
     ensure_not_outdated,
     write_partition_state,
@@ -171,11 +172,7 @@ class PartitionDeletion:
                 f"{foreign[0]}: move them elsewhere, and the next run ends the deletion"
             )
         if len(old) == sum(one.document is None for one in listed):
-            documents = documents_of(self.storage)
-            if documents is not None:
-                documents.delete_all(partition)
-            step = RemotePartitionDeleteMetadata(partition, PartitionDeleteState.FINISHED, self.clock())
-            self.metadata.put_remote_partition_delete_metadata(step, lease)
+            _take_step(lease, PartitionDeleteState.FINISHED, self.metadata, self.leases, self.storage, self.clock())
         return None
 
 
@@ -209,7 +206,8 @@ def _take_step(
     state = metadata.partition_state(partition)
     if state.delete_state is not None and state.delete_state > step:
         return
-    write_partition_state(storage, leases, lease, replace(state, delete_state=step), now)
+    stored = StoredState.of(replace(state, delete_state=step), metadata.list_remote_log_segments(partition))
+    write_partition_state(storage, leases, lease, stored, now)
     metadata.put_remote_partition_delete_metadata(RemotePartitionDeleteMetadata(partition, step, now), lease)
 
 

@@ -41,6 +41,7 @@ from tiered_storage.remote_log.storage.object_names import partition_folder, seg
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.storage.stored_copy import StoredCopy
 from tiered_storage.remote_log.store_states import (
+    StoredState,
     documents_of,
     ensure_may_be_leased,
     ensure_not_outdated,
@@ -182,7 +183,8 @@ class UnfinishedCopies:
         custom_metadata = self.storage.copy_log_segment_data(anew, data)
         # In the order of every commit: the store leads, and our log start comes before what readers see.
         state = replace(known, log_start_offset=log_start, lineage=lineage)
-        write_partition_state(self.storage, self.leases, lease, state, self.clock())
+        told = StoredState.of(state, self.metadata.list_remote_log_segments(partition))
+        write_partition_state(self.storage, self.leases, lease, told, self.clock())
         self.metadata.put_lineage(partition, lineage, lease)
         self.metadata.advance_log_start_offset(partition, log_start, lease)
         update = RemoteLogSegmentMetadataUpdate(

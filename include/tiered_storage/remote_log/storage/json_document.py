@@ -72,6 +72,13 @@ class JsonDocument:
         """Return the field `name`, a string, or None where it is null or absent."""
         return None if self._fields.get(name) is None else self.text(name)
 
+    def texts(self, name: str, pattern: re.Pattern[str]) -> tuple[str, ...]:
+        """Return the field `name`, a list of strings that are each like `pattern`; none where it is absent."""
+        value = self._fields.get(name, [])
+        if not isinstance(value, list) or not all(isinstance(each, str) and pattern.fullmatch(each) for each in value):
+            raise self.wrong(name, f"a list of strings like {pattern.pattern}")
+        return tuple(value)
+
     def checksum(self, name: str) -> int:
         """Return the field `name`, a CRC-32C as 8 hex digits."""
         value = self.text(name)

@@ -28,16 +28,17 @@ MAX_NAME_BYTES = 1024
 _MAX_OFFSET = 2**63 - 1
 _MAX_PARTITION = 2**31 - 1
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_UUID = re.compile(r"[A-Za-z0-9_-]{22}")
+UUID = re.compile(r"[A-Za-z0-9_-]{22}")
+"""A Kafka Uuid: what ids of topics and segments look like."""
 _TEMPORARY_SUFFIX = re.compile(r"\.[0-9a-f]{16}\.tmp")
 _PARTITION_FOLDER = re.compile(
     rf"(?P<cluster_id>{_PLAIN_NAME.pattern})"
-    rf"/(?P<topic>{_PLAIN_NAME.pattern})-(?P<topic_id>{_UUID.pattern})"
+    rf"/(?P<topic>{_PLAIN_NAME.pattern})-(?P<topic_id>{UUID.pattern})"
     r"/(?P<partition>0|[1-9][0-9]{0,9})"
 )
 _SEGMENT_OBJECT = re.compile(
     rf"{_PARTITION_FOLDER.pattern}"
-    rf"/(?P<base_offset>[0-9]{{20}})-(?P<segment_id>{_UUID.pattern})\.(?P<kind>log|indexes|commit)"
+    rf"/(?P<base_offset>[0-9]{{20}})-(?P<segment_id>{UUID.pattern})\.(?P<kind>log|indexes|commit)"
     rf"(?P<temporary>{_TEMPORARY_SUFFIX.pattern})?"
 )
 
@@ -233,6 +234,6 @@ def _plain(what: str, value: str) -> str:
 
 
 def _uuid(what: str, value: str) -> str:
-    if _UUID.fullmatch(value) is None:
+    if UUID.fullmatch(value) is None:
         raise ConfigurationError(f"the {what} {value[:40]!r} is no Kafka Uuid: it must be 22 characters of base64url")
     return value

@@ -6,12 +6,17 @@
     fencing_number                 of the lease under which it was written; it is in the object's name too
     log_start_offset               OUR log start (inclusive), null where none was ever decided
     leader_epochs                  [[epoch, start offset], …]: the lineage as far back as anybody knew it
-    delete_state                   MARKED, STARTED or FINISHED while the remote log of the partition is deleted, or null
+    delete_state                   MARKED, STARTED or FINISHED once the remote log of the partition is deleted, or null
+    marked_segments                ids of segments that are marked for deletion and still there, one by one
     written_at                     ms
 
+What lies wholly below our log start is marked as well, and so is everything from STARTED on: those are not named, and
+the list stays short. A document that was written before there was such a list has none.
+
 Each holder of the partition's lease writes one of its own, so no two write the same object, and then removes those of
-holders before it: the one with the highest number is true. It is written before the metadata's log start or deletion
-move on, so that what is made again from the store never shows what was about to go.
+holders before it: the one with the highest number is true. It is written before the metadata's log start, marks or
+deletion move on, so that what is made again from the store never shows what was about to go. That of a partition whose
+deletion is FINISHED stays for good: whatever may still show up of it is known as deleted.
 """
 
 from __future__ import annotations
@@ -25,23 +30,31 @@ from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState
 from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES, JsonDocument, encode_document
 from tiered_storage.remote_log.storage.object_client import ObjectClient
 from tiered_storage.remote_log.storage.object_names import (
+    UUID,
     PartitionDocumentName,
     parse_partition_document_name,
     partition_documents_folder,
 )
 
 FORMAT_VERSION = 1
+MAX_MARKED = 100_000
+"""So many segments a document may name: 2.5 MB, well below what is read of one."""
+
 _MAX_INT32 = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionDocument:
-    """What is kept of a partition, as the holder of lease `fencing_number` wrote it at `written_at` (ms)."""
+    """What is kept of a partition, as the holder of lease `fencing_number` wrote it at `written_at` (ms).
+
+    `marked` are the ids of single segments that are marked for deletion, in order.
+    """
 
     topic_id_partition: TopicIdPartition
     fencing_number: int
     state: PartitionState
     written_at: int
+    marked: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -62,7 +75,8 @@ class PartitionDocument:
             tuple(EpochEntry(epoch, start) for epoch, start in document.pairs("leader_epochs")),
             None if deletion is None else PartitionDeleteState[deletion],
         )
-        return cls(key, document.integer("fencing_number"), state, document.integer("written_at"))
+        marked = document.texts("marked_segments", UUID)
+        return cls(key, document.integer("fencing_number"), state, document.integer("written_at"), marked)
 
     def to_bytes(self) -> bytes:
         """Return the document's JSON."""
@@ -78,6 +92,7 @@ class PartitionDocument:
                 "log_start_offset": self.state.log_start_offset,
                 "leader_epochs": [[entry.epoch, entry.start_offset] for entry in self.state.lineage],
                 "delete_state": None if deletion is None else deletion.name,
+                "marked_segments": list(self.marked),
                 "written_at": self.written_at,
             },
         )
@@ -113,11 +128,6 @@ class PartitionDocuments:
         for name in self._names(document.topic_id_partition):
             if name.fencing_number < document.fencing_number:
                 self.client.delete(name.listed_as)
-
-    def delete_all(self, partition: TopicIdPartition) -> None:
-        """Remove all documents of `partition`, as the very last of what there is of it."""
-        for name in self._names(partition):
-            self.client.delete(name.listed_as)
 
     def _names(self, partition: TopicIdPartition) -> list[PartitionDocumentName]:
         found = (

@@ -230,9 +230,9 @@ class ObjectRemoteStorageManager:
             return None
         return found
 
-    def list_objects(self, folder: str = "") -> Iterator[ListedObject]:
-        """Stream every object in `folder` and below, ours or not; "" means the whole store."""
-        for found in self._client.list(folder):
+    def list_objects(self, folder: str = "", after: str = "") -> Iterator[ListedObject]:
+        """Stream every object in `folder` and below, ours or not; "" means the whole store; see ObjectClient.list."""
+        for found in self._client.list(folder, after):
             segment = parse_object_name(found.name)
             document = None if segment is not None else parse_partition_document_name(found.name)
             yield ListedObject(found.name, found.size, found.last_modified, segment, document)

@@ -46,6 +46,7 @@ from tiered_storage.kafka_log.offset_checkpoint import (
 )
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.expiry import ExpiryPlan, Reason, plan_expiry
+from tiered_storage.remote_log.marked_objects import DeletionReport
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager, Topic
 from tiered_storage.remote_log.model import (
     Lease,
@@ -53,9 +54,7 @@ from tiered_storage.remote_log.model import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     SegmentState,
-    TopicIdPartition,
 )
-from tiered_storage.remote_log.object_deletion import DeletionReport
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.segment_source import LocalSegment, PartitionLog
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
@@ -410,14 +409,13 @@ def test_a_lease_that_is_lost_in_the_middle_stops_this_attempt_and_no_other_part
             remote_log.deletions.plan_expiry(EVERYTHING, NOW)[0], key=lambda plan: str(plan.topic_id_partition)
         )
         kind = type(remote_log.segments)
-        advance_to = kind.advance_log_start_offset
+        advance = kind.advance_log_start_offsets
 
-        def overtaken(self: Any, partition: TopicIdPartition, offset: int, lease: Any) -> None:
-            if partition.topic == "clicks":
-                remote_log.leases.acquire(partition, "expire", 1000)
-            advance_to(self, partition, offset, lease)
+        def overtaken(self: Any, moves: Sequence[Any]) -> Any:
+            remote_log.leases.acquire(partition_of("clicks"), "expire", 1000)
+            return advance(self, moves)
 
-        monkeypatch.setattr(kind, "advance_log_start_offset", overtaken)
+        monkeypatch.setattr(kind, "advance_log_start_offsets", overtaken)
         done, left = remote_log.deletions.mark_expired(plans, "expire")
 
         assert [str(partition) for partition in done] == ["orders-0"]

@@ -20,7 +20,7 @@ from support.remote_logs import (
     offsets_read,
     states_of,
 )
-from tiered_storage.remote_log.object_deletion import DeletionReport
+from tiered_storage.remote_log.marked_objects import DeletionReport
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.selection import EVERYTHING
 

@@ -17,8 +17,8 @@ from support.remote_logs import (
     states_of,
 )
 from tiered_storage.errors import DeletionRefusedError, RemoteStorageError, TieredStorageError
+from tiered_storage.remote_log.marked_objects import DeletionReport
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.object_deletion import DeletionReport
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
@@ -156,3 +156,85 @@ def test_one_partition_that_fails_holds_up_no_other(tmp_path: Path) -> None:
         assert [finding.partition for finding in report.left] == ["orders-0"]
         assert len(report.deleted) == 5
         assert states_of(remote_log, partition_of("orders", 1)) == []
+
+
+# -------------------------------------------------------------------------------------- partitions that share a batch
+
+
+def starts_by_partition(report: DeletionReport) -> list[tuple[str, int]]:
+    return [(str(segment.topic_id_partition), segment.start_offset) for segment in report.deleted]
+
+
+def test_partitions_of_which_little_goes_share_a_batch_and_a_larger_one_has_its_own(tmp_path: Path) -> None:
+    files = a_marked_remote_log(tmp_path, segments=2, batch=4, partitions=5)
+    asked: list[Sequence[int]] = []
+
+    with files.open() as remote_log:
+        report = delete_with(remote_log, files, asked.append)
+
+    assert asked == [[0, 10, 0, 10], [0, 10, 0, 10], [0, 10]]
+    assert starts_by_partition(report) == [(f"orders-{number}", start) for number in range(5) for start in (0, 10)]
+    assert files.objects() == []
+
+
+def test_a_stop_holds_before_the_next_group(tmp_path: Path) -> None:
+    files = a_marked_remote_log(tmp_path, segments=1, batch=2, partitions=4)
+
+    with files.open() as remote_log:
+        report = delete_with(remote_log, files, lambda _: remote_log.safety.stop("enough", "ada"))
+
+        assert starts_by_partition(report) == [("orders-0", 0), ("orders-1", 0)]
+        assert "ada stopped all deletions" in str(report.stopped)
+        for number in range(4):
+            held_by(remote_log, "another", partition_of("orders", number))
+
+
+def test_what_is_wrong_with_one_of_a_group_stops_none_of_the_others(tmp_path: Path) -> None:
+    """One is held by somebody else, one cannot be deleted."""
+    files = a_marked_remote_log(tmp_path, segments=1, batch=10, partitions=4)
+
+    with files.open() as remote_log:
+        held_by(remote_log, "a copy", partition_of("orders", 0))
+
+        class Stuck(ObjectRemoteStorageManager):
+            def delete_segments(self, segments: Sequence[RemoteLogSegmentMetadata]) -> Mapping[str, TieredStorageError]:
+                stuck = [one for one in segments if one.topic_id_partition.partition == 1]
+                failed = {one.segment_id.id: RemoteStorageError("the store is away") for one in stuck}
+                return {**failed, **super().delete_segments([one for one in segments if one not in stuck])}
+
+        storage = Stuck(LocalDirectory(files.store))
+        report = replace(remote_log, storage=storage).deletions.delete_marked("delete")
+
+        assert starts_by_partition(report) == [("orders-2", 0), ("orders-3", 0)]
+        assert [(each.partition, "a copy works on it" in each.message) for each in report.left] == [("orders-0", True)]
+        assert [(each.partition, each.message.rpartition(" ")[2]) for each in report.failures] == [("orders-1", "away")]
+        assert [str(one.segment_id.topic_id_partition) for one in remote_log.safety.failures()] == ["orders-1"]
+
+
+def test_a_lease_of_a_group_that_was_taken_over_is_left_to_its_new_holder(tmp_path: Path) -> None:
+    files = a_marked_remote_log(tmp_path, segments=2, batch=10, partitions=2)
+
+    with files.open() as remote_log:
+        report = delete_with(
+            remote_log, files, lambda _: held_by(remote_log, "delete", partition_of("orders", 1)), owner="delete"
+        )
+
+        assert starts_by_partition(report) == [("orders-0", 0), ("orders-0", 10)]
+        assert [(each.partition, "was taken over" in each.message) for each in report.left] == [("orders-1", True)]
+        assert states_of(remote_log, partition_of("orders", 1)) == [(0, DELETING), (10, DELETING)]
+
+
+def test_a_right_that_was_taken_away_of_one_topic_of_a_group_keeps_its_segments(tmp_path: Path) -> None:
+    partitions = {("clicks", 0): 1, ("orders", 0): 1}
+    topics = {topic: {**ENABLED, "retention.bytes": 1} for topic in ("clicks", "orders")}
+    files = a_copied_remote_log(tmp_path, partitions, topics=topics)
+    with files.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
+        assert len(remote_log.deletions.mark_expired(plans, "expire")[0]) == 2
+        topic = replace(remote_log.decided_topic(ORDERS_0), remote_deletion_allowed=False)
+        remote_log.topics.put(topic)
+
+        report = remote_log.deletions.delete_marked("delete")
+        assert starts_by_partition(report) == [("clicks-0", 0)]
+        assert (report.failures, report.left) == ((), ())
+        assert states_of(remote_log) == [(0, DELETING)]

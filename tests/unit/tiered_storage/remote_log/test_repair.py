@@ -37,6 +37,7 @@ from tiered_storage.remote_log.remote_log_repairs import RepairReport
 from tiered_storage.remote_log.repair_plan import RepairPlan
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
+from tiered_storage.remote_log.store_states import documents_of
 
 DAYS = 10**10
 
@@ -100,6 +101,10 @@ def test_a_damaged_segment_is_copied_anew_where_the_local_log_has_it(
 
         assert ranges(report.copied) == [(10, 19)]
         assert [segment.segment_id for segment in report.retired] == [damaged.segment_id]
+        documents = documents_of(remote_log.storage)
+        known = None if documents is None else documents.read(ORDERS_0)
+        assert known is not None
+        assert known.marked == (damaged.segment_id.id,), "so that no rebuild takes it for alive"
         assert (report.removed, report.failures) == ((), ())
         assert kinds(remote_log) == []
         assert ranges(finished(segments_of(remote_log))) == [(0, 9), (10, 19), (20, 29)]

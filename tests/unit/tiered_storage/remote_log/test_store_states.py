@@ -34,6 +34,7 @@ from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.partition_document import PartitionDocument, PartitionDocuments
 from tiered_storage.remote_log.store_states import (
+    StoredState,
     documents_of,
     ensure_not_outdated,
     outdated_leases,
@@ -113,13 +114,13 @@ def test_a_state_is_written_once_and_never_over_a_later_holders(tmp_path: Path) 
     with a_copied_remote_log(tmp_path).open() as remote_log:
         early, late = held_by(remote_log, "run"), held_by(remote_log, "run")
         moved = PartitionState(10, ONE_LEADER)
-        write_partition_state(remote_log.storage, remote_log.leases, late, moved, 7)
-        write_partition_state(remote_log.storage, remote_log.leases, late, moved, 8)
+        write_partition_state(remote_log.storage, remote_log.leases, late, StoredState(moved), 7)
+        write_partition_state(remote_log.storage, remote_log.leases, late, StoredState(moved), 8)
         assert document(remote_log) == PartitionDocument(ORDERS_0, late.fencing_number, moved, 7)
 
         with pytest.raises(LeaseLostError, match="was taken over"):
-            write_partition_state(remote_log.storage, remote_log.leases, early, PartitionState(20), 9)
-        early_state = [(early, PartitionState(20))]
+            write_partition_state(remote_log.storage, remote_log.leases, early, StoredState(PartitionState(20)), 9)
+        early_state = [(early, StoredState(PartitionState(20)))]
         [(partition, error)] = write_partition_states(remote_log.storage, remote_log.leases, early_state, 9).items()
         assert (partition, type(error)) == (ORDERS_0, LeaseLostError)
         assert write_partition_states(remote_log.storage, remote_log.leases, [], 9) == {}
@@ -133,13 +134,15 @@ def test_a_document_of_a_lease_that_was_never_given_is_not_written_over(tmp_path
         assert documents is not None
         documents.write(PartitionDocument(ORDERS_0, number, PartitionState(10), 7))
         with pytest.raises(OutdatedMetadataError, match=f"orders-0: lease {number} has written"):
-            write_partition_state(remote_log.storage, remote_log.leases, lease, PartitionState(20), 9)
+            write_partition_state(remote_log.storage, remote_log.leases, lease, StoredState(PartitionState(20)), 9)
 
 
 def test_a_later_lease_that_wrote_is_no_sign_of_age_and_one_that_was_never_given_is(tmp_path: Path) -> None:
     with a_copied_remote_log(tmp_path).open() as remote_log:
         late = held_by(remote_log, "run")
-        write_partition_state(remote_log.storage, remote_log.leases, late, PartitionState(10, ONE_LEADER), 7)
+        write_partition_state(
+            remote_log.storage, remote_log.leases, late, StoredState(PartitionState(10, ONE_LEADER)), 7
+        )
         assert outdated_leases(remote_log.storage, remote_log.leases, [ORDERS_0]) == {}
         documents = documents_of(remote_log.storage)
         assert documents is not None
@@ -286,8 +289,8 @@ def test_a_storage_manager_of_ones_own_has_nothing_to_hold_metadata_against(tmp_
     with a_copied_remote_log(tmp_path).open() as remote_log:
         lease = held_by(remote_log, "run")
         leases = remote_log.leases
-        write_partition_state(own, leases, lease, PartitionState(10), 7)  # type: ignore[arg-type]
-        assert write_partition_states(own, leases, [(lease, PartitionState(10))], 7) == {}  # type: ignore[arg-type]
+        write_partition_state(own, leases, lease, StoredState(PartitionState(10)), 7)  # type: ignore[arg-type]
+        assert write_partition_states(own, leases, [(lease, StoredState(PartitionState(10)))], 7) == {}  # type: ignore[arg-type]
         assert ensure_not_outdated(ORDERS_0, own, remote_log.segments, remote_log.leases) == []  # type: ignore[arg-type]
         known = document(remote_log)
         assert known is not None

@@ -23,10 +23,11 @@ from support.remote_logs import (
 )
 from tiered_storage.errors import ConfigurationError, DeletionRefusedError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.marked_objects import DeletionReport
 from tiered_storage.remote_log.metadata import Topic
 from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
 from tiered_storage.remote_log.model import Lease, PartitionDeleteState, TopicIdPartition
-from tiered_storage.remote_log.object_deletion import DeletionReport, ObjectDeletion
+from tiered_storage.remote_log.object_deletion import ObjectDeletion
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.store_states import documents_of
 
@@ -85,7 +86,9 @@ def test_a_deletion_that_another_run_ended_meanwhile_stays_ended(
         assert state_of(remote_log) is FINISHED
         documents = documents_of(remote_log.storage)
         assert documents is not None
-        assert documents.read(ORDERS_0) is None
+        document = documents.read(ORDERS_0)
+        assert document is not None
+        assert document.state.delete_state is FINISHED
 
 
 def test_a_topic_of_several_clusters_is_refused_by_their_names(files: RemoteLogFiles) -> None:
@@ -230,9 +233,10 @@ def test_a_new_life_is_copied_while_the_former_one_goes(tmp_path: Path) -> None:
 def test_a_stop_before_the_end_keeps_the_deletion_and_its_documents(files: RemoteLogFiles) -> None:
     real = ObjectDeletion._delete_under
 
-    def delete_then_stop(self: ObjectDeletion, lease: Lease, *rest: Any) -> None:
-        real(self, lease, *rest)
+    def delete_then_stop(self: ObjectDeletion, lease: Lease, *rest: Any) -> bool:
+        is_held = real(self, lease, *rest)
         self.safety.stop("enough", "ada")
+        return is_held
 
     with files.open() as remote_log:
         mark(remote_log)

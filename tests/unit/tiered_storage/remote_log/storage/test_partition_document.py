@@ -16,9 +16,10 @@ from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.object_names import partition_documents_folder
-from tiered_storage.remote_log.storage.partition_document import PartitionDocument, PartitionDocuments
+from tiered_storage.remote_log.storage.partition_document import MAX_MARKED, PartitionDocument, PartitionDocuments
 
 INT64 = st.integers(0, 2**63 - 1)
+IDS = st.lists(st.from_regex(r"[A-Za-z0-9_-]{22}", fullmatch=True), max_size=5).map(tuple)
 STATES = st.builds(
     PartitionState,
     st.none() | INT64,
@@ -39,9 +40,11 @@ def names_in(tmp_path: Path) -> list[str]:
 
 
 @settings(deadline=None)
-@given(STATES, INT64, INT64)
-def test_a_document_is_read_as_it_was_written(state: PartitionState, number: int, written_at: int) -> None:
-    document = PartitionDocument(partition(), number, state, written_at)
+@given(STATES, INT64, INT64, IDS)
+def test_a_document_is_read_as_it_was_written(
+    state: PartitionState, number: int, written_at: int, marked: tuple[str, ...]
+) -> None:
+    document = PartitionDocument(partition(), number, state, written_at, marked)
 
     assert PartitionDocument.parse(document.to_bytes(), "here") == document
 
@@ -57,6 +60,9 @@ def test_a_document_is_read_as_it_was_written(state: PartitionState, number: int
         ("leader_epochs", [[0]]),
         ("leader_epochs", None),
         ("delete_state", "GONE"),
+        ("marked_segments", "all"),
+        ("marked_segments", ["../../elsewhere"]),
+        ("marked_segments", [7]),
         ("written_at", None),
     ],
 )
@@ -65,6 +71,22 @@ def test_a_document_that_is_broken_or_of_a_later_version_is_refused(field: str, 
 
     with pytest.raises(RemoteObjectCorruptError, match=r"s3://here: .*(version|" + field + ")"):
         PartitionDocument.parse(json.dumps(content).encode(), "s3://here")
+
+
+def test_one_of_an_earlier_release_names_no_marked_segments() -> None:
+    content = json.loads(DOCUMENT.to_bytes())
+    del content["marked_segments"]
+
+    assert PartitionDocument.parse(json.dumps(content).encode(), "here") == DOCUMENT
+
+
+def test_as_many_as_may_be_marked_fit_into_what_is_read_of_a_document(documents: PartitionDocuments) -> None:
+    ids = tuple(f"{number:022}" for number in range(MAX_MARKED))
+    documents.write(replace(DOCUMENT, marked=ids))
+
+    found = documents.read(partition())
+    assert found is not None
+    assert found.marked == ids
 
 
 def test_of_several_holders_the_latest_is_believed_and_clears_up(documents: PartitionDocuments, tmp_path: Path) -> None:
@@ -86,10 +108,6 @@ def test_of_several_holders_the_latest_is_believed_and_clears_up(documents: Part
     assert documents.read(partition()) == newer
     assert names_in(tmp_path) == [f"{2**32:020}.json", "notes.txt"]
     assert documents.read(partition(1)) is None
-
-    documents.delete_all(partition())
-    assert names_in(tmp_path) == ["notes.txt"]
-    assert documents.read(partition()) is None
 
 
 def test_what_was_never_whole_does_not_count(documents: PartitionDocuments, tmp_path: Path) -> None:
