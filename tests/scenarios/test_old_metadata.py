@@ -228,3 +228,56 @@ def test_metadata_made_anew_know_every_decision(site: RemoteLogFiles) -> None:
     assert run_on(site, "expire").exit_code == 0
     with site.open() as remote_log:
         assert_clean(remote_log)
+
+
+def expire_what_was_copied(files: RemoteLogFiles) -> None:
+    """Copy more, and let what the local log had of it go, as local retention does."""
+    copy_more(files)
+    assert run_on(files, "retain", "--topics", "orders").exit_code == 0
+
+
+def test_nothing_is_copied_twice_by_old_metadata(site: RemoteLogFiles) -> None:
+    with forgotten(site):
+        copy_more(site)
+
+    for command in ("plan", "copy"):
+        told = refused(site, command)
+        assert "orders-1" in told.err
+
+
+def test_no_offset_of_the_store_is_called_lost_by_old_metadata(site: RemoteLogFiles) -> None:
+    with forgotten(site):
+        expire_what_was_copied(site)
+    site.append(4, number=1)
+
+    for command in ("plan", "copy"):
+        told = refused(site, command)
+        assert "never copied" not in told.err + told.out
+    audited = run_on(site, "audit")
+    assert audited.exit_code == 1
+    assert "metadata older than the store" in audited.out
+    assert "gap" not in audited.out
+    repaired = run_on(site, "repair")
+    assert "give up" not in repaired.out + repaired.err
+    assert "restore a newer backup" in repaired.out + repaired.err
+
+
+def test_the_audit_tells_of_a_decision_that_the_metadata_lack(site: RemoteLogFiles) -> None:
+    with forgotten(site):
+        stop(site)
+
+    audited = run_on(site, "audit")
+
+    assert audited.exit_code == 1
+    assert "all deletions are stopped" in audited.out
+
+
+def test_an_audit_without_the_mark_of_the_store_is_no_clean_one(site: RemoteLogFiles) -> None:
+    with site.open() as remote_log:
+        remote_log.bind_store()
+    (site.store / "store.json").unlink()
+
+    audited = run_on(site, "audit")
+
+    assert audited.exit_code == 1
+    assert "no store.json is there" in audited.err

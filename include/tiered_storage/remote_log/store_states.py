@@ -26,7 +26,7 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.storage import RemoteStorageManager
-from tiered_storage.remote_log.storage.object_names import partition_folder
+from tiered_storage.remote_log.storage.object_names import ObjectKind, partition_folder
 from tiered_storage.remote_log.storage.partition_document import MAX_MARKED, PartitionDocument, PartitionDocuments
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 
@@ -154,6 +154,39 @@ def outdated_leases(storage: RemoteStorageManager, leases: Leases, partitions: I
     return {partition: error for partition, error in zip(asked, errors, strict=True) if error is not None}
 
 
+def outdated_from(
+    storage: RemoteStorageManager,
+    metadata: RemoteLogMetadataManager,
+    leases: Leases,
+    first_offsets: Mapping[TopicIdPartition, int],
+) -> Refusals:
+    """Return those partitions of which the store knows more than the metadata from an offset on, or cannot be asked.
+
+    To be asked, as `outdated_leases` is, before anything is copied from that offset on: what is remote already, though
+    the metadata do not know it, must not be copied again. One listing a partition, of what lies behind that offset.
+    """
+    if not isinstance(storage, ObjectRemoteStorageManager):
+        return {}
+    asked = list(first_offsets)
+
+    def look(partition: TopicIdPartition) -> Refusal | None:
+        folder = partition_folder(partition)
+        try:
+            before = max(0, first_offsets[partition] - 1)
+            holder = metadata.remote_log_segment_metadata(partition, before)
+            # The document's folder comes after every segment's name.
+            after = f"{folder}/{before if holder is None else holder.start_offset:020}"
+            # What has no marker nobody can have finished, so nothing is copied twice because of it.
+            whole = (found for found in storage.list_objects(folder, after) if not _is_unmarked(found))
+            _ensure_known(partition, whole, metadata, leases)
+        except (RemoteStorageError, OutdatedMetadataError) as error:
+            return error
+        return None
+
+    errors = _at_once(look, asked)
+    return {partition: error for partition, error in zip(asked, errors, strict=True) if error is not None}
+
+
 def ensure_may_be_leased(partition: TopicIdPartition, storage: RemoteStorageManager, leases: Leases) -> None:
     """Raise what `outdated_leases` finds of one partition."""
     raise_first(outdated_leases(storage, leases, [partition]))
@@ -207,6 +240,11 @@ def ensure_none_outdated(
     for error in _at_once(look, sorted(set(partitions))):
         if error is not None:
             raise error
+
+
+def _is_unmarked(found: ListedObject) -> bool:
+    name = found.segment
+    return name is not None and (name.temporary or name.kind is not ObjectKind.COMMIT_MARKER)
 
 
 def _ensure_known(

@@ -263,7 +263,7 @@ def _is_leftover(file_name: str, starts: tuple[str, ...]) -> bool:
 
 
 def _walk(folder: Path, prefix: str, after: str) -> Iterator[StoredObject]:
-    """Stream the files of `folder` whose names, which begin with `prefix`, come after `after`; one open folder a level."""
+    """Stream the files of `folder` whose names, beginning with `prefix`, lie after `after`, one folder open a level."""
     with _store_errors("list", folder), suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
