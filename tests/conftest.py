@@ -17,7 +17,7 @@ PROJECT = Path(__file__).parent.parent
 
 # Examples of each property that does not count its own; `make nightly` looks at many more of the same. None has a
 # deadline: a machine that has other things to do is no fault of the code.
-settings.register_profile("daily", max_examples=50, deadline=None)
+settings.register_profile("daily", max_examples=30, deadline=None)
 settings.register_profile("nightly", max_examples=1000, deadline=None)
 settings.load_profile("daily")
 

@@ -29,6 +29,7 @@ from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_job import CopyJob
 from tiered_storage.remote_log.copy_plan import CopyPlan, Finding
 from tiered_storage.remote_log.copy_run import BegunCopy
+from tiered_storage.remote_log.due_deletions import DueDeletion
 from tiered_storage.remote_log.expiry import ExpiryPlan
 from tiered_storage.remote_log.job_threads import JobThreads
 from tiered_storage.remote_log.local_retention import LocalRetentionPlan
@@ -38,7 +39,9 @@ from tiered_storage.remote_log.selection import Selection
 LimitOption = Annotated[int | None, typer.Option("--max-segments", min=1, help="At most so many segments.")]
 WorkersOption = Annotated[int, typer.Option("--workers", min=1, help="Groups of partitions that are copied at once.")]
 
-_EXPIRY_COLUMNS = ("partition", "new log start", "segments", "bytes")
+_EXPIRY_COLUMNS = ("partition", "new log start", "segments", "bytes", "never copied segments", "never copied bytes")
+
+_DUE_COLUMNS = ("partition", "segments", "left by copies", "bytes", "as a whole")
 
 
 def plan(
@@ -153,16 +156,22 @@ def expire(
             lambda: remote_log.deletions.plan_expiry(selection, wall_clock()), ExpiryPlan, plan_file, save_plan_to
         )
         deleted = 0
-        if not dry_run:
+        due: list[DueDeletion] = []
+        if dry_run:
+            due = remote_log.deletions.due_deletions(selection)
+        else:
             done, left = remote_log.deletions.mark_expired(plans, owner)
-            report = remote_log.deletions.delete_marked(owner, selection)
+            only = None if plan_file is None else {each.topic_id_partition for each in plans}
+            report = remote_log.deletions.delete_marked(owner, selection, only)
             plans = [plan for plan in plans if plan.topic_id_partition in done]
             troubles = [*troubles, *left, *report.left, *report.failures, *_stopped(report.stopped)]
             deleted = len(report.deleted)
     output.rows(
         "Would expire" if dry_run else "Expired", _EXPIRY_COLUMNS, _expiry_rows(plans),
-        deleted=deleted, troubles=[asdict(trouble) for trouble in troubles],
+        deleted=deleted, due=[_due_document(each) for each in due], troubles=[asdict(trouble) for trouble in troubles],
     )  # fmt: skip
+    if due and not as_json:
+        output.rows("Would be deleted too: it was marked before", _DUE_COLUMNS, [_due_row(each) for each in due])
     output.findings("error", troubles)
     if troubles:
         raise typer.Exit(1)
@@ -181,7 +190,21 @@ def _stopped(why: str | None) -> list[Finding]:
 
 
 def _expiry_rows(plans: Iterable[ExpiryPlan]) -> list[tuple[object, ...]]:
-    return [(str(each.topic_id_partition), each.new_log_start, len(each.segments), each.size) for each in plans]
+    return [
+        (
+            str(each.topic_id_partition), each.new_log_start, len(each.segments) + len(each.superseded), each.size,
+            each.never_copied_segments, each.never_copied_bytes,
+        )
+        for each in plans
+    ]  # fmt: skip
+
+
+def _due_row(due: DueDeletion) -> tuple[object, ...]:
+    return str(due.topic_id_partition), due.segments, due.leftovers, due.size, due.as_a_whole
+
+
+def _due_document(due: DueDeletion) -> dict[str, object]:
+    return dict(zip((column.replace(" ", "_") for column in _DUE_COLUMNS), _due_row(due), strict=True))
 
 
 def copy_here(

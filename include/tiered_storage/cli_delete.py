@@ -52,6 +52,8 @@ def delete_records(
             _, left = remote_log.deletions.mark_expired([planned], lease_owner("delete-records"), gives_up=give_up)
     rows = [] if planned is None or left else [(str(found), planned.new_log_start, len(planned.segments), planned.size)]
     title = "Would be deleted" if dry_run else "Deleted; the next run of expire removes the segments"
+    if left:
+        title = "Nothing was deleted"
     output.rows(title, _RECORD_COLUMNS, rows, troubles=[asdict(finding) for finding in left])
     output.findings("error", left)
     if left:

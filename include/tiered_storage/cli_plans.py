@@ -22,7 +22,9 @@ SavePlanOption = Annotated[
 PlanOption = Annotated[
     Path | None,
     typer.Option(
-        "--plan", help="Do what this plan says, as far as it is still due, and nothing else.", show_default=False
+        "--plan",
+        help="Do what this plan says, as far as it is still due, and nothing in other partitions.",
+        show_default=False,
     ),
 ]
 

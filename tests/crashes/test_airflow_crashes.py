@@ -118,7 +118,7 @@ def _dags(folder: Path) -> Path:
     code = (PROJECT / "dags" / "copy_segments.py").read_text()
     for found, put in (
         ('schedule=CronDataIntervalTimetable("*/5 * * * *", timezone="UTC")', "schedule=None"),
-        ('"retry_delay": timedelta(seconds=30)', '"retry_delay": timedelta(seconds=1)'),
+        ("{**RETRIED,", '{**RETRIED, "retry_delay": timedelta(seconds=1),'),
     ):
         assert found in code
         code = code.replace(found, put)

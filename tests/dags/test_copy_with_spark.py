@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from support.airflow_home import PROJECT, AirflowHome
+from support.crash_points import CrashPoint
 from support.dying_storage import ALREADY_DEAD, VICTIM
+from support.halting_storage import HALT, IGNORE_HANGUP
+from support.remote_logs import assert_clean
 from support.s3_server import localbucket_server
 from support.tiered_site import TIERED, TieredSite
+from tiered_storage.clock import wall_clock
 from tiered_storage.remote_log.copy_messages import CopyOutcome, from_lines
 from tiered_storage.remote_log.model import SegmentState
 from tiered_storage_airflow.embedded.java import java_home
+from tiered_storage_airflow.embedded.processes import is_running
+from tiered_storage_airflow.embedded.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +69,69 @@ def test_a_killed_worker_loses_only_what_it_had_not_finished_and_the_next_run_co
     assert [segment.start_offset for segment in alive] == [0, 10]
     assert dead.isdisjoint(segment.segment_id for segment in alive)
     assert len(site.segments("orders-0")) == 2
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("point", [CrashPoint.IN_DATA, CrashPoint.AFTER_MARKER])
+def test_a_worker_that_stands_still_is_given_up_and_nothing_counts_of_what_it_writes_when_it_goes_on(
+    airflow: AirflowHome, site: TieredSite, monkeypatch: pytest.MonkeyPatch, point: CrashPoint
+) -> None:
+    halt = site.root / "halt"
+    halt.mkdir()
+    (halt / IGNORE_HANGUP).touch()
+    monkeypatch.setenv(HALT, str(halt))
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT / "tests"))
+    names = ("orders-0", "orders-1")
+    site.write_logs(dict.fromkeys(names, 1))
+    storage = {"remote_log_storage_manager_class_name": "support.halting_storage.HaltingStorage"}
+    site.configure({"orders": TIERED}, **storage)
+    # The first job of a version compiles its kernels, which no byte moves by.
+    assert airflow.run("copy_segments").state == "success"
+
+    for name in names:
+        site.append_segment(name)
+        site.append_segment(name)
+    # Spark's own start counts too, and a busy machine takes its time for that.
+    site.configure({"orders": TIERED}, copy_stuck_after_ms=120_000, commit_batch_partitions=1, **storage)
+    (halt / "at").write_text(point)
+    run = airflow.run("copy_segments")
+    worker = psutil.Process(int((halt / "worker").read_text()))
+    assert worker.status() == psutil.STATUS_STOPPED
+    assert "no byte moved for 120 s (copy.stuck.after.ms), at" in run.messages
+    assert "the job was ended" in run.messages
+
+    # Nobody holds a lease any more: what its second try left, if it had one, the next run takes.
+    following = airflow.run("copy_segments")
+    assert following.state == "success", following.messages
+    before = {name: site.segments(name) for name in names}
+    assert {name: site.finished(name) for name in names} == {name: [0, 10, 20] for name in names}
+
+    objects = set(objects_of(site))
+    (halt / "go-on").touch()
+    assert wait_until(lambda: continued(worker), seconds=60)
+    assert {name: site.segments(name) for name in names} == before
+    assert set(objects_of(site)) - objects, "it went on to write"
+    with site.open() as remote_log:
+        assert_clean(remote_log, expected=None)
+
+    later = wall_clock() + remote_log.settings.remote_log_orphan_grace_ms + 60_000
+    with site.open_at(lambda: later) as remote_log:
+        assert not remote_log.deletions.delete_marked("expire").failures
+        assert_clean(remote_log, expected=None)
+    assert len(objects_of(site)) == 3 * 6
+
+
+def objects_of(site: TieredSite) -> list[Path]:
+    return [path for path in (site.state / "remote").rglob("*") if path.is_file() and path.suffix != ".json"]
+
+
+def continued(worker: psutil.Process) -> bool:
+    """Let a worker that stands still go on; return whether it ended."""
+    if not is_running(worker):
+        return True
+    worker.send_signal(signal.SIGCONT)
+    return False
 
 
 def test_a_bucket_over_http_is_reached_with_what_the_airflow_connection_says(

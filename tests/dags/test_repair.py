@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import time
 from typing import TYPE_CHECKING
 
 from support.airflow_home import AirflowHome
 from support.tiered_site import TIERED, TieredSite
+from tiered_storage.clock import wall_clock
+from tiered_storage.remote_log.copier import CopySizes, copy_segment
 
 if TYPE_CHECKING:
     from support.spark_in_process import SparkInProcess
@@ -44,3 +48,23 @@ def test_what_is_missing_is_copied_anew_and_what_is_local_nowhere_is_left_to_a_p
     assert "1 anomalies need a person: orders-0: " in lost.messages
     assert lost.tasks["copy"] == "upstream_failed"
     assert site.finished("orders-0") == [0, 10, 20]
+
+
+def test_a_whole_copy_that_nobody_finished_is_finished_without_spark(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
+) -> None:
+    site.write_logs({"orders-0": 2})
+    site.configure({"orders": TIERED}, lease_duration_ms=1000, remote_log_orphan_grace_ms=1000)
+    with site.open() as remote_log:
+        remote_log.bind_store()
+        for task in remote_log.begin_copy(remote_log.plan_copy(), "a run that died").tasks:
+            assert copy_segment(task, remote_log.storage, CopySizes(1 << 20, 4096, 1 << 20), wall_clock).finished
+    shutil.rmtree(site.logs / "orders-0")
+    time.sleep(1.1)
+
+    run = airflow.run("repair_remote_log", {"dry_run": False})
+
+    assert run.state == "success", run.messages
+    assert spark.submitted == []
+    assert "finished copies: 2" in run.log
+    assert site.finished("orders-0") == [0, 10]

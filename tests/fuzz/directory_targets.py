@@ -52,12 +52,12 @@ def open_directory(content: bytes) -> None:
     """Put `content`, behind two bytes of choices, in the place of one file: nothing else may be lost for it."""
     if len(content) < 2:
         return
-    names, root = list(_sound_files()), _work_directory() / "logs"
+    names, root = list(sound_files()), _work_directory() / "logs"
     name = names[content[0] % len(names)]
     changed = content[2:]
     if name.endswith(".log") and content[1] & _MEND:
         changed = b"".join(mended(changed, with_codecs=False))
-    files = {**_sound_files(), name: changed}
+    files = {**sound_files(), name: changed}
     if content[1] & _UNCLEAN:
         files.pop(CLEAN_SHUTDOWN, None)
     _lay_out(root, files)
@@ -115,7 +115,7 @@ def _check_what_is_left(log: LocalLog, expected: Survivors, files: dict[str, byt
             continue
         path = log.directory / f"{base:020d}.log"
         if path == changed and base not in expected.verified:
-            check_what_is_read_of_a_broken_segment(log, path, _sound_files()[f"orders-0/{path.name}"])
+            check_what_is_read_of_a_broken_segment(log, path, sound_files()[f"orders-0/{path.name}"])
             assert path.read_bytes() == files[path.name], "a closed segment was changed"
         else:
             whole = expected.segments[base]
@@ -170,7 +170,7 @@ def _work_directory() -> Path:
 
 
 @functools.cache
-def _sound_files() -> dict[str, bytes]:
+def sound_files() -> dict[str, bytes]:
     """Return the files of a log directory that was closed: a log of several segments, one of them with an abort."""
     root = _work_directory() / "sound"
     with LogDirectoryWriter.create(root, TOPIC_ID, directory_id=TOPIC_ID, clock=lambda: NOW) as writer:
@@ -185,7 +185,7 @@ def _sound_files() -> dict[str, bytes]:
 
 
 def _seeds() -> Iterable[bytes]:
-    for number, content in enumerate(_sound_files().values()):
+    for number, content in enumerate(sound_files().values()):
         for flags in (0, _MEND | _UNCLEAN):
             yield bytes([number, flags]) + content
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from fuzz.batch_targets import BATCH_TARGETS
 from fuzz.codec_targets import CODEC_TARGETS
 from fuzz.directory_targets import DIRECTORY_TARGETS
+from fuzz.dump_targets import DUMP_TARGETS
 from fuzz.file_targets import FILE_TARGETS
 from fuzz.guarded_memory import GuardedRegion
 from fuzz.remote_targets import REMOTE_TARGETS
@@ -18,7 +19,7 @@ def _by_name(targets: Iterable[Target]) -> dict[str, Target]:
     return {target.name: target for target in targets}
 
 
-TARGETS = _by_name((*BATCH_TARGETS, *CODEC_TARGETS, *FILE_TARGETS, *DIRECTORY_TARGETS, *REMOTE_TARGETS))
+TARGETS = _by_name((*BATCH_TARGETS, *CODEC_TARGETS, *FILE_TARGETS, *DIRECTORY_TARGETS, *DUMP_TARGETS, *REMOTE_TARGETS))
 WITH_KERNELS = [name for name, target in TARGETS.items() if target.has_kernels]
 
 

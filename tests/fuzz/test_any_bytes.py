@@ -13,6 +13,8 @@ from fuzz.targets import TARGETS
 FOUND = sorted((Path(__file__).parent / "found").iterdir())
 """Inputs that a target once fell over, each named by its target and what was wrong."""
 
+FEW = {"log_directory": 20, "dump": 60, "leftovers": 60}
+"""Targets that write many files for each example."""
 _INSERTED = st.binary(max_size=4) | st.sampled_from(
     [b"\xff" * 4, b"\x7f" + b"\xff" * 7, b"\x80" * 9 + b"\x01", bytes(8)]
 )
@@ -24,7 +26,7 @@ def test_any_bytes_give_a_value_or_our_error(name: str) -> None:
     target = TARGETS[name]
     seeds = list(target.seeds())
 
-    @settings(deadline=None, max_examples=20 if name == "log_directory" else 300)
+    @settings(deadline=None, max_examples=FEW.get(name, 300))
     @given(seed=st.sampled_from(seeds) | st.binary(max_size=80), edits=_EDITS)
     def check(seed: bytes, edits: list[tuple[float, int, bytes]]) -> None:
         content = bytearray(seed)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from support.java_consumer import consume_with_java, java_lines
 from support.kafka_programs import KafkaPrograms, RealKafkaError
 from support.local_logs import closed_files
 from support.real_kafka import RealKafka
@@ -114,6 +115,13 @@ def test_kafkas_tool_finds_a_wrong_entry_in_an_index(kafka_programs: KafkaProgra
 def test_a_broker_serves_every_record(served: ServedByBroker) -> None:
     for number in range(len(CODECS)):
         assert served.kafka.client.consume_all(TOPIC, number) == _records(number), CODECS[number]
+
+
+def test_java_gets_every_record_of_every_codec(served: ServedByBroker) -> None:
+    found = consume_with_java(served.kafka, TOPIC, most=RECORDS * len(CODECS))
+    for number in range(len(CODECS)):
+        lines = [line for line in found if f"\tPartition:{number}\t" in line]
+        assert lines == java_lines(_records(number), number), CODECS[number]
 
 
 @pytest.mark.parametrize("start", [1, 777, RECORDS - 1, RECORDS])

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from support.java_consumer import consume_with_java, java_lines
 from support.kafka_programs import KafkaPrograms
 from support.local_logs import closed_files, read_all
 from support.real_kafka import RealKafka
@@ -196,14 +197,19 @@ def test_our_own_readers_get_the_same(served: Served, tmp_path: Path, partition:
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-def test_java_gets_all_that_it_may_see(served: Served, isolation: Isolation) -> None:
-    expected = [_console_line(record) for record in served.expected[ENDED].of(isolation)]
-    assert _console(served.kafka, ENDED, isolation, len(expected), timeout_ms=30_000) == expected
+@pytest.mark.parametrize("partition", range(PARTITIONS))
+def test_java_gets_all_that_it_may_see(served: Served, partition: int, isolation: Isolation) -> None:
+    stamped = TimestampType.LOG_APPEND_TIME if partition == APPEND_TIME else TimestampType.CREATE_TIME
+    expected = java_lines(served.expected[partition].of(isolation), partition, stamped)
+    assert consume_with_java(served.kafka, TOPIC, partition, isolation, most=len(expected)) == expected
 
 
 def test_java_gets_nothing_behind_an_open_transaction(served: Served) -> None:
-    expected = [_console_line(record) for record in served.expected[UNFINISHED].read_committed]
-    assert _console(served.kafka, UNFINISHED, "read_committed", len(expected) + 1, timeout_ms=4000) == expected
+    expected = java_lines(served.expected[UNFINISHED].read_committed, UNFINISHED)
+    found = consume_with_java(
+        served.kafka, TOPIC, UNFINISHED, "read_committed", most=len(expected) + 1, timeout_ms=4000
+    )
+    assert found == expected
 
 
 def test_readers_of_committed_records_get_less(served: Served) -> None:
@@ -303,22 +309,3 @@ def _read(log: LocalLog, isolation: log_read.Isolation) -> list[Record]:
             found += [record for record in records if record.offset in kept]
             offset = header.next_offset
     return found
-
-
-def _console(kafka: RealKafka, partition: int, isolation: Isolation, most: int, *, timeout_ms: int) -> list[str]:
-    """Return what Java's console consumer shows, until it has `most` records or gets none for so long."""
-    out = kafka.tool(
-        "org.apache.kafka.tools.consumer.ConsoleConsumer",
-        *("--bootstrap-server", kafka.bootstrap_servers, "--topic", TOPIC, "--partition", str(partition)),
-        *("--offset", "earliest", "--isolation-level", isolation, "--timeout-ms", str(timeout_ms)),
-        *("--max-messages", str(most)),
-        *("--formatter-property", "print.offset=true", "--formatter-property", "print.key=true"),
-        *("--formatter-property", "print.timestamp=true"),
-    )
-    return out.splitlines()
-
-
-def _console_line(record: Record) -> str:
-    key = "null" if record.key is None else record.key.decode()
-    value = "null" if record.value is None else record.value.decode()
-    return f"CreateTime:{record.timestamp}\tOffset:{record.offset}\t{key}\t{value}"

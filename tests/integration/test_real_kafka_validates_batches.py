@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from support.framings import FRAMINGS, batch_in
 from support.kafka_programs import KafkaPrograms
 from support.local_logs import NOW, create
+from support.made_up_batches import record_of
+from support.odd_framings import BROKEN_FRAMINGS, ODD_FRAMINGS, WRONGLY_SUMMED
 from support.transactions import data, marker
 from support.varied_records import varied_records
 from tiered_storage.errors import TieredStorageError
@@ -27,8 +30,10 @@ ONLY_OURS = (
     "append time",
     "deltas with a gap, uncompressed",
     "deltas not from 0, uncompressed",
+    "deltas that repeat, uncompressed",
     "delete horizon",
     "id below -1",
+    "lz4, a wrong checksum of the frame",
     "no epoch",
     "transaction without an id",
 )
@@ -69,6 +74,14 @@ def batches_of(codec: Compression) -> Mapping[str, bytes]:
     lying = bytearray(encode_batch(numbered(NOW, NOW + 9, NOW - 4), codec))
     correct_max_timestamp(lying, NOW + 10**9)
     append_time = TimestampType.LOG_APPEND_TIME
+
+    def with_record(fields: list[int], key_length: bytes = b"") -> bytes:
+        """A batch of one record, its key's length maybe of other bytes than `fields` has."""
+        record = record_of(fields)
+        if key_length:
+            record = bytes([record[0] + 2 * len(key_length) - 2]) + record[1:4] + key_length + record[5:]
+        return mended(encode_batch(numbered(NOW), codec)[:BATCH_OVERHEAD] + compress(codec, record))
+
     batches = {
         "sound": encode_batch(numbered(NOW, NOW), codec),
         "many": encode_batch(list(varied_records(200, seed=codec)), codec),
@@ -86,6 +99,14 @@ def batches_of(codec: Compression) -> Mapping[str, bytes]:
         "garbage": with_records(b"garbage"),
         "deltas with a gap": with_offsets(0, 1, 3),
         "deltas not from 0": with_offsets(1, 2, 3),
+        "deltas that repeat": with_records(encode_records(numbered(NOW), 0, NOW) * 3),
+        "a key of length -2": with_record([0, 0, -2, -1, 0]),
+        "a value of length -5": with_record([0, 0, -1, -5, 0]),
+        "a header's value of length -3": with_record([0, 0, -1, -1, 1, 0, -3]),
+        "a header's key of length -1": with_record([0, 0, -1, -1, 1, -1, -1]),
+        "a varint of more than 32 bits": with_record([0, 0, -1, -1, 0], bytes.fromhex("8180808010")),
+        "a varint of more than 5 bytes": with_record([0, 0, -1, -1, 0], bytes.fromhex("818080808000")),
+        "a varint that is longer than it need be": with_record([0, 0, -1, -1, 0], bytes.fromhex("818000")),
     }
     return {f"{what}, {name}": batch for what, batch in batches.items()}
 
@@ -112,7 +133,8 @@ def produced() -> dict[str, bytes]:
     }
     for codec in Compression:
         found |= batches_of(codec)
-    return found
+    framings = {**FRAMINGS, **ODD_FRAMINGS, **BROKEN_FRAMINGS, "lz4, a wrong checksum of the frame": WRONGLY_SUMMED}
+    return found | {name: batch_in(framing, numbered(NOW, NOW, NOW)) for name, framing in framings.items()}
 
 
 def by_the_broker(programs: KafkaPrograms, files: list[Path], timestamp_type: TimestampType) -> list[bytes | None]:
@@ -154,6 +176,8 @@ def test_a_log_takes_what_a_broker_takes_and_makes_the_same_of_it(
     }
 
     assert sum(taken is not None for taken in ours.values()) >= 5 * 7
+    assert all(theirs[name] is not None for name in (*FRAMINGS, *ODD_FRAMINGS))
+    assert all(theirs[name] is None for name in BROKEN_FRAMINGS)
     only_ours = {name for name in batches if ours[name] is None and theirs[name] is not None}
     assert all(name.startswith(ONLY_OURS) for name in only_ours), only_ours
     assert {name: taken for name, taken in ours.items() if name not in only_ours} == {

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from support.command_line import CommandResult, run_on
+from support.crash_points import Crash, CrashPoint
+from support.programs import Programs, ProgramServer
 from support.real_kafka import RealKafka
 from support.remote_logs import (
     NOW,
@@ -18,6 +20,7 @@ from support.remote_logs import (
     records,
     unsynced,
 )
+from support.shared_clock import SharedClock
 from support.varied_records import varied_records
 from tiered_storage.errors import TargetClusterError
 from tiered_storage.kafka_log.compression import Compression
@@ -167,6 +170,41 @@ def test_a_run_behind_a_crash_sends_what_is_missing_and_nothing_twice(
     assert sum(row["found"] for row in result.rows) > 0
     for number, old in committed.items():
         assert real_kafka.client.consume_all(target, number) == renumbered(old)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "crash",
+    [
+        Crash(CrashPoint.AFTER_FILE_SYNCED),
+        *(Crash(CrashPoint.AFTER_RECORD_MAPPED, nth) for nth in (1, 100, 206, 230)),
+        *(Crash(CrashPoint.BEFORE_MAP_WRITTEN, nth) for nth in (1, 2)),
+        *(Crash(CrashPoint.AFTER_MAP_WRITTEN, nth) for nth in (1, 2)),
+    ],
+    ids=str,
+)
+def test_a_run_behind_a_process_that_was_killed_sends_what_is_missing_and_nothing_twice(
+    written: tuple[RemoteLogFiles, dict[int, list[Record]]],
+    real_kafka: RealKafka,
+    target: str,
+    tmp_path: Path,
+    crash: Crash,
+) -> None:
+    """Killed for real: what librdkafka sent by a thread of its own, and nobody heard of, is there as well."""
+    files, committed = written
+    clock = SharedClock(tmp_path / "clock")
+    command = ("restore", "orders", "--to-cluster", real_kafka.bootstrap_servers, "--as-topic", target)
+    where = ("--offset-map", tmp_path / "map.jsonl", "--config", files.config)
+    with ProgramServer() as server, Programs(server, tmp_path / "programs", clock.path) as programs:
+        programs.kill(*command, *where, at=crash)
+    result = restore(files, real_kafka, target, tmp_path, "--validation", "records")
+    assert result.exit_code == 0, result.err
+    offset_map = OffsetMap.read(tmp_path / "map.jsonl")
+    for number, old in committed.items():
+        assert real_kafka.client.consume_all(target, number) == renumbered(old)
+        assert [offset_map.new_offset(number, each.offset) for each in old] == list(range(len(old)))
+    with files.open() as remote_log:
+        assert remote_log.checks.audit(deep=True).anomalies == ()
 
 
 def test_it_is_appended_only_where_that_is_wanted(

@@ -52,8 +52,8 @@ from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.object_names import partition_folder
 
 REPLICAS = (0, 1)
-_LAST_COPY = re.compile(r"a copy that never finished, .* nothing else holds offsets \d+ to (\d+): it stays")
 COPY_SEGMENT_FINISHED = SegmentState.COPY_SEGMENT_FINISHED
+_LAST_COPY = re.compile(r"a copy that never finished, .* nothing else holds offsets \d+ to (\d+): it stays")
 STEPS = st.integers(0, 12)
 
 

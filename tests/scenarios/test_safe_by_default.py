@@ -313,7 +313,7 @@ def test_where_all_is_as_it_should_be_the_same_commands_delete(tmp_path: Path, c
         assert run_on(files, "delete-topic", "former").exit_code == 0
     before = Kept.of(files)
 
-    for dry in [["--dry-run"], []] if command != "delete what is marked" else [[]]:
+    for dry in [["--dry-run"], []]:
         assert run_on(files, *COMMANDS[command], *dry).exit_code == 0
         assert not dry or Kept.of(files) == before
 

@@ -22,6 +22,7 @@ import org.apache.kafka.common.utils.Timer;
 import org.apache.kafka.server.config.ServerLogConfigs;
 import org.apache.kafka.storage.internals.log.AppendOrigin;
 import org.apache.kafka.storage.internals.log.LogValidator;
+import org.xerial.snappy.SnappyError;
 
 public class ValidateProduced {
     public static void main(String[] arguments) throws Exception {
@@ -34,7 +35,7 @@ public class ValidateProduced {
             String outcome;
             try {
                 outcome = "taken " + validated(content, clock, type, baseOffset, leaderEpoch);
-            } catch (RuntimeException refusal) {
+            } catch (RuntimeException | SnappyError refusal) {
                 outcome = "refused " + refusal.toString().replaceAll("\\s+", " ");
             }
             System.out.println(outcome);

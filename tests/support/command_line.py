@@ -7,11 +7,17 @@ import json
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 from unittest import mock
 
+import typer.main
+
 from support.remote_logs import RemoteLogFiles
 from tiered_storage import cli
+
+_built_once = cache(typer.main.get_command)
+"""A process of its own builds all of its commands, from their signatures, for the one that it runs."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,12 @@ def run(*arguments: object) -> CommandResult:
     """Run `tiered-storage` with these arguments."""
     out, err = io.StringIO(), io.StringIO()
     argv = ["tiered-storage", *map(str, arguments)]
-    with mock.patch.object(sys, "argv", argv), redirect_stdout(out), redirect_stderr(err):
+    with (
+        mock.patch.object(sys, "argv", argv),
+        mock.patch.object(typer.main, "get_command", _built_once),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
         try:
             cli.main()
         except SystemExit as ended:

@@ -26,6 +26,7 @@ from tiered_storage.remote_log.metadata.sql_remote_log_metadata import SqlRemote
 from tiered_storage.remote_log.metadata.sql_safety import SqlSafety
 from tiered_storage.remote_log.metadata.sql_topics import SqlTopics
 from tiered_storage.remote_log.model import PartitionDeleteState, SegmentState
+from tiered_storage.remote_log.restore.offset_map import OffsetMapWriter
 from tiered_storage.remote_log.restore.target_directory import TargetDirectory
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
@@ -81,6 +82,9 @@ class CrashPoint(StrEnum):
     AFTER_PARTITION_PLACED = "after a restored partition got its name"
     BEFORE_LOCAL_FILE_GOES = "before a local file goes"
     AFTER_LOCAL_FILE_GONE = "after a local file is gone"
+    AFTER_RECORD_MAPPED = "after a record that was produced is mapped"
+    BEFORE_MAP_WRITTEN = "before the map of offsets is written"
+    AFTER_MAP_WRITTEN = "after the map of offsets is written"
     AFTER_ANY_STEP = "after any step"
     """Whatever outlives the process: each commit, each file that gets its name, each that goes."""
 
@@ -239,6 +243,8 @@ _BORDERS: tuple[tuple[Any, str, Point, Point], ...] = (
         _always(CrashPoint.BEFORE_PARTITION_PLACED),
         _always(CrashPoint.AFTER_PARTITION_PLACED),
     ),
+    (OffsetMapWriter, "add", _nowhere, _always(CrashPoint.AFTER_RECORD_MAPPED)),
+    (OffsetMapWriter, "flush", _always(CrashPoint.BEFORE_MAP_WRITTEN), _always(CrashPoint.AFTER_MAP_WRITTEN)),
     (SqlRemoteLogMetadataManager, "put_lineages", _nowhere, _always(CrashPoint.AFTER_LINEAGE)),
     (LocalDirectory, "put", _nowhere, _written),
     (os, "unlink", _unlinks, _unlinked),

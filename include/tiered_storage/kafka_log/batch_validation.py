@@ -9,8 +9,9 @@
 The largest timestamp that the header claims is not checked but corrected, as a broker does it.
 
 A broker is laxer in some things: it takes a delete horizon; a batch stamped with append time, where its own clock does
-not stamp it, for one with create time; offset deltas with gaps, where there is no codec; ids below -1, for none; an id
-without an epoch; a transaction without an id. It is stricter in one: a batch has to come with base offset 0.
+not stamp it, for one with create time; offset deltas with gaps or repeated, where there is no codec; a wrong checksum
+of an lz4 frame; ids below -1, for none; an id without an epoch; a transaction without an id. It is stricter in one: a
+batch has to come with base offset 0.
 
 Source: LogValidator and UnifiedLog of released Kafka 4.x; KIP-32, KIP-937 (limits of timestamps), KIP-1030 (their
 defaults).

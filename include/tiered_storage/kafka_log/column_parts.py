@@ -68,24 +68,20 @@ FULL = 1
 RUNS_OUT = 2
 RECORD_TOO_LONG = 3
 VARINT_TOO_LONG = 4
-VARINT_TOO_WIDE = 5
-NEGATIVE_LENGTH = 6
-FIELD_TOO_LONG = 7
-TOO_MANY_HEADERS = 8
-HEADER_KEY_NULL = 9
-LENGTH_WRONG = 10
-OFFSET_OUT_OF_RANGE = 11
-TIMESTAMP_TOO_WIDE = 12
-LEFT_OVER = 13
-WRONG_CHECKSUM = 14
-OUT_OF_WINDOW = 15
+FIELD_TOO_LONG = 5
+TOO_MANY_HEADERS = 6
+HEADER_KEY_NULL = 7
+LENGTH_WRONG = 8
+OFFSET_OUT_OF_RANGE = 9
+TIMESTAMP_TOO_WIDE = 10
+LEFT_OVER = 11
+WRONG_CHECKSUM = 12
+OUT_OF_WINDOW = 13
 
 REASONS = {
     RUNS_OUT: "it runs past its end",
     RECORD_TOO_LONG: "its length does not fit its batch",
     VARINT_TOO_LONG: "a varint is longer than its type can be",
-    VARINT_TOO_WIDE: "a varint exceeds the bits of its type",
-    NEGATIVE_LENGTH: "a field has a negative length",
     FIELD_TOO_LONG: "a field is longer than its record",
     TOO_MANY_HEADERS: "its number of headers does not fit its bytes",
     HEADER_KEY_NULL: "a header has no key",

@@ -348,6 +348,8 @@ def iterate_columns(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a `.log` file, which may be of any size, to the end that it has now.
 
+    Zeros up to that end, as a preallocated file has them, are behind the last batch and no damage.
+
     With `value_views` values are not copied: record batches keep the whole windows of the file that they look into.
 
     `start_position` (bytes) is where a batch begins, as an offset index says it. What lies behind the end of the range
@@ -362,6 +364,7 @@ def iterate_columns(
         window_bytes=chunk_bytes_of(value_views=value_views),
         verify_crc=False,
         keep_windows=value_views,
+        may_be_preallocated=True,
     )
     for window, table in windows:
         yield from decoder.decode(window, table)

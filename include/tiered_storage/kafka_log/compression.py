@@ -1,14 +1,16 @@
 """The codecs of a batch's records, in the framings that Kafka's clients write into v2 batches.
 
     none     the records themselves
-    gzip     one gzip member; further members are read too
+    gzip     one gzip member; further members are read too. What begins none ends the contents
     snappy   xerial's framing, as Java writes it: a header of 16 bytes (82 'SNAPPY' 00, version and lowest
-             compatible version, both int32 1), then blocks: int32 size, raw Snappy of up to 32 KiB.
+             compatible version, both int32 1), then blocks: int32 size, raw Snappy of up to 32 KiB. Another header
+             may stand where a block does; fewer bytes than a size has end the contents.
              librdkafka writes one raw Snappy block without framing: read too
-    lz4      one LZ4 frame of independent blocks (Java reads no others)
-    zstd     one Zstandard frame; further frames are read too
+    lz4      one LZ4 frame of independent blocks (Java reads no others); what follows its end is not looked at
+    zstd     one Zstandard frame; further frames are read too. The last of several may lack its end
 
-Compressed bytes do not say reliably how large their contents are, so output grows piece by piece and stops at a cap.
+Java's codecs are that lenient, so a broker takes such bytes and its consumers read them. Compressed bytes do not say
+reliably how large their contents are, so output grows piece by piece and stops at a cap.
 
 Source: KIP-98, KIP-110 (zstd); released Kafka and librdkafka; snappy-java's stream format.
 """
@@ -27,6 +29,7 @@ import zstandard
 from isal import isal_zlib
 
 from tiered_storage.errors import CorruptRecordError
+from tiered_storage.kafka_log.gzip_header import begins_member
 from tiered_storage.kafka_log.whole_decompression import unlz4_whole, unzstd_whole, zstd_decompressor
 
 DEFAULT_MAX_DECOMPRESSED_BYTES = 256 << 20
@@ -42,6 +45,8 @@ _ZSTD_INPUT_BYTES = 1024
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_LEAST_VERSION = 1
+_XERIAL_SIZE_BYTES = 4
 _XERIAL_BLOCK_BYTES = 32 << 10
 _SNAPPY_MAX_RATIO = 22
 """Snappy's densest element copies 64 bytes and takes 3; a block that claims more is lying."""
@@ -106,7 +111,7 @@ def decompress(
     source: str = "<memory>",
     source_position: int = 0,
 ) -> bytes:
-    """Return what `data` holds; it must be whole, with nothing behind it.
+    """Return what `data` holds, up to its end: what a broker overlooks behind that is overlooked here.
 
     Raises CorruptRecordError, naming `source` and `source_position`, for broken data and beyond `max_bytes` of output.
     """
@@ -165,6 +170,7 @@ def _piece_bytes(data: memoryview) -> int:
 def _gzip_pieces(data: memoryview) -> Iterator[bytes]:
     """What follows a member is copied, too: all but the first get little input to begin with, so this stays linear."""
     position = 0
+    content = b""
     input_bytes = len(data)
     while True:
         member = isal_zlib.decompressobj(_GZIP_WBITS)
@@ -178,6 +184,9 @@ def _gzip_pieces(data: memoryview) -> Iterator[bytes]:
             yield piece
         if position == len(data):
             return
+        content = content or bytes(data)
+        if not begins_member(content, position):
+            return
         input_bytes = _LEAST_INPUT_BYTES
 
 
@@ -189,12 +198,12 @@ def _lz4_pieces(data: memoryview) -> Iterator[bytes]:
         if frame.needs_input:
             raise ValueError("it ends inside a frame")
         yield frame.decompress(b"", max_length=piece_bytes)
-    if frame.unused_data:
-        raise ValueError(f"{len(frame.unused_data)} bytes follow the frame")
 
 
 def _zstd_pieces(data: memoryview) -> Iterator[bytes]:
+    """Where one frame has ended, Java takes the end of the bytes for that of another as well."""
     position = 0
+    has_ended = False
     decompressor = zstd_decompressor()
     frame: zstandard.ZstdDecompressionObj | None = decompressor.decompressobj()
     while position < len(data):
@@ -204,8 +213,8 @@ def _zstd_pieces(data: memoryview) -> Iterator[bytes]:
         position += len(taken)
         if frame.eof:
             position -= len(frame.unused_data)
-            frame = None
-    if frame is not None:
+            frame, has_ended = None, True
+    if not has_ended:
         raise ValueError("it ends inside a frame")
 
 
@@ -225,14 +234,24 @@ def _snappy_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
     position = len(_XERIAL_HEADER)
     if len(data) < position:
         raise ValueError("it ends inside its header")
-    while position < len(data):
-        start = position + 4
+    while (start := position + _XERIAL_SIZE_BYTES) <= len(data):
+        if data[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
+            position += _xerial_header_bytes(data[position:])
+            continue
         position = start + int.from_bytes(data[position:start], "big", signed=True)
         if not start <= position <= len(data):
-            raise ValueError(f"the block at byte {start - 4} of {len(data)} does not end inside it")
+            raise ValueError(f"the block at byte {start - _XERIAL_SIZE_BYTES} of {len(data)} does not end inside it")
         content = _decompress_snappy_block(data[start:position], max_bytes)
         max_bytes -= len(content)
         yield content
+
+
+def _xerial_header_bytes(rest: memoryview) -> int:
+    """Return how long the header is that another stream begins with: its magic number can be no block's size."""
+    version = rest[len(_XERIAL_MAGIC) : len(_XERIAL_MAGIC) + 4]
+    if len(rest) < len(_XERIAL_HEADER) or int.from_bytes(version, "big", signed=True) < _XERIAL_LEAST_VERSION:
+        raise ValueError("a header among the blocks is cut, or of a version that nobody writes")
+    return len(_XERIAL_HEADER)
 
 
 def _decompress_snappy_block(block: memoryview, max_bytes: int) -> bytes:

@@ -7,9 +7,9 @@ that a broker was appending when we came to it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.batch_header import (
@@ -28,6 +28,7 @@ from tiered_storage.kafka_log.dump_event import DumpEvent, DumpNote, DumpProblem
 from tiered_storage.kafka_log.record import Record
 from tiered_storage.kafka_log.record_batch import read_records
 from tiered_storage.kafka_log.segment_scan import iterate_segment
+from tiered_storage.kafka_log.zero_tail import is_zero
 
 _WINDOW_BYTES = 1 << 20
 _LOW_ATTRIBUTES = CRC_END + 1
@@ -56,10 +57,10 @@ def end_of_log(path: Path, size: int, error: CorruptRecordError) -> DumpNote | D
     with path.open("rb") as file:
         file.seek(error.position)
         start = file.read(MAGIC_END)
-        file.seek(error.position)
-        zeros, is_zero = _count_zeros(file)
-        size_now = file.tell()
-    if is_zero:
+        size_now = os.fstat(file.fileno()).st_size
+        is_preallocated = is_zero(file, error.position, size_now)
+    if is_preallocated:
+        zeros = size_now - error.position
         return DumpNote(f"{zeros} bytes of zeros follow from byte {error.position} on, as in a preallocated file")
     try:
         end = error.position + batch_size(start)
@@ -68,15 +69,6 @@ def end_of_log(path: Path, size: int, error: CorruptRecordError) -> DumpNote | D
     if size < end <= size_now:
         return DumpNote(f"the batch at byte {error.position} was being appended: it is not shown")
     return DumpProblem(error)
-
-
-def _count_zeros(file: BinaryIO) -> tuple[int, bool]:
-    """Go to the end of `file`; return how many bytes there are, and whether there are some and all are zero."""
-    count, is_zero = 0, True
-    while chunk := file.read(_WINDOW_BYTES):
-        count += len(chunk)
-        is_zero = is_zero and chunk.count(0) == len(chunk)
-    return count, is_zero and count > 0
 
 
 def _dump_batch(path: Path, position: int, batch: memoryview, with_records: bool) -> Iterator[DumpEvent]:

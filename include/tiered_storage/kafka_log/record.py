@@ -4,11 +4,11 @@
     attributes        int8     unused
     timestamp delta   varlong  ms, against the batch's base timestamp
     offset delta      varint   against the batch's base offset
-    key length        varint   -1: null; then the key
-    value length      varint   -1: null; then the value
+    key length        varint   -1: null, as Java reads all below 0; then the key
+    value length      varint   the same; then the value
     header count      varint   then, for each header:
         key length    varint   then the key, in UTF-8; Java's consumers read U+FFFD for what is none
-        value length  varint   -1: null; then the value
+        value length  varint   as above; then the value
 
 Source: KIP-98; KIP-82 (headers).
 """
@@ -134,8 +134,6 @@ def _check_offset(offset: int, lowest: int, highest: int) -> None:
 def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
     length, position = read_varint(data, position)
     if length < 0:
-        if length != -1:
-            raise ValueError(f"a field has a length of {length}")
         return None, position
     stop = position + length
     if stop > end:

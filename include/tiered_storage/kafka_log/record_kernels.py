@@ -24,16 +24,15 @@ _HIGH_BITS = np.int64(-0x7F7F7F7F7F7F7F80)
 
 
 @compiled
-def _long_varint(at: int, end: int, max_bytes: int, highest_last: int) -> tuple[int, int]:
+def _long_varint(at: int, end: int, max_bytes: int, last_bits: int) -> tuple[int, int]:
+    """Read a varint of up to `max_bytes`: of the last of them Java takes `last_bits` and drops all others."""
     zigzag = np.uint64(0)
     for i in range(max_bytes):
         if at + i >= end:
             return 0, -parts.RUNS_OUT
         byte = load_byte(at + i)
-        zigzag |= np.uint64(byte & 0x7F) << np.uint64(7 * i)
+        zigzag |= np.uint64(byte & (0x7F if i < max_bytes - 1 else last_bits)) << np.uint64(7 * i)
         if byte < 0x80:
-            if i == max_bytes - 1 and byte > highest_last:
-                return 0, -parts.VARINT_TOO_WIDE
             return int(np.int64(zigzag >> np.uint64(1)) ^ -np.int64(zigzag & np.uint64(1))), at + i + 1
     return 0, -parts.VARINT_TOO_LONG
 
@@ -64,12 +63,10 @@ def read_varint(at: int, end: int) -> tuple[int, int]:
 
 @inlined
 def _read_field(at: int, stop: int) -> tuple[int, int]:
-    """Return the length of the field at `at` (-1: null) and where its bytes begin, or a verdict."""
+    """Return the length of the field at `at` (below 0: null) and where its bytes begin, or a verdict."""
     length, begin = read_varint(at, stop)
     if begin < 0:
         return 0, begin
-    if length < -1:
-        return 0, -parts.NEGATIVE_LENGTH
     if length > stop - begin:
         return 0, -parts.FIELD_TOO_LONG
     return length, begin

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from typing import NoReturn
 
@@ -36,6 +37,7 @@ from tiered_storage.kafka_log.machine_code import (
     load_brief_kernels,
     load_kernels,
 )
+from tiered_storage.kafka_log.zero_tail import is_zero
 
 __all__ = [
     "BatchTable",
@@ -156,44 +158,60 @@ def iterate_segment(
     window_bytes: int = WINDOW_BYTES,
     verify_crc: bool = True,
     keep_windows: bool = False,
+    may_be_preallocated: bool = False,
 ) -> Iterator[tuple[memoryview, BatchTable]]:
     """Yield the batches of a `.log` file, to the end that it has now: their bytes and their table.
 
     Begins `start_position` bytes behind its start, between two batches, and ends, with `end_position`, as if the file
-    ended there.
+    ended there. With `may_be_preallocated` zeros up to there, and nothing else, are the end of the batches.
 
     The bytes are whole batches, read-only, and valid until the next step: they lie in a buffer of `window_bytes` that
     is used again, and grows only for a batch that is larger. With `keep_windows` each window has a buffer of its own,
     and stays valid for as long as somebody keeps it. Raises as SegmentScanner.feed does, behind the last batch
-    that is sound, and CorruptRecordError where the file ends inside a batch.
+    that is sound, and CorruptRecordError where the file ends inside a batch, or in zeros that are not asked for.
     """
     scanner = SegmentScanner(str(path), base_offset, start_position=start_position, verify_crc=verify_crc)
     with path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
-        unread = max(0, (size if end_position is None else min(size, end_position)) - start_position)
+        end = size if end_position is None else min(size, end_position)
         file.seek(start_position)
-        buffer = _buffer(min(max(window_bytes, BATCH_OVERHEAD), unread))
-        filled = 0
-        while unread and (count := file.readinto(buffer.data[filled : filled + unread])):
-            unread -= count
-            filled += count
-            try:
-                table, consumed = scanner.feed(buffer[:filled])
-            except CorruptRecordError as error:
-                if sound := error.position - scanner.position:
-                    table, _ = scanner.feed(buffer[:sound])
-                    yield buffer.data[:sound].toreadonly(), table
+        try:
+            yield from _scan_windows(scanner, file, max(0, end - start_position), window_bytes, keep_windows)
+        except CorruptRecordError as error:
+            if not (may_be_preallocated and is_zero(file, error.position, end)):
                 raise
-            if consumed:
-                yield buffer.data[:consumed].toreadonly(), table
-            filled -= consumed
-            rest = buffer[consumed : consumed + filled]
-            if filled == buffer.size:
-                buffer = _larger_buffer(scanner, filled + unread, rest)
-            elif consumed and keep_windows:
-                buffer = _buffer(buffer.size)
-            buffer[:filled] = rest
-        scanner.finish(filled + unread)
+
+
+def _scan_windows(
+    scanner: SegmentScanner,
+    file: FileIO,
+    unread: int,
+    window_bytes: int,
+    keep_windows: bool,
+) -> Iterator[tuple[memoryview, BatchTable]]:
+    """Yield what the next `unread` bytes of `file` hold; all else is as iterate_segment says."""
+    buffer = _buffer(min(max(window_bytes, BATCH_OVERHEAD), unread))
+    filled = 0
+    while unread and (count := file.readinto(buffer.data[filled : filled + unread])):
+        unread -= count
+        filled += count
+        try:
+            table, consumed = scanner.feed(buffer[:filled])
+        except CorruptRecordError as error:
+            if sound := error.position - scanner.position:
+                table, _ = scanner.feed(buffer[:sound])
+                yield buffer.data[:sound].toreadonly(), table
+            raise
+        if consumed:
+            yield buffer.data[:consumed].toreadonly(), table
+        filled -= consumed
+        rest = buffer[consumed : consumed + filled]
+        if filled == buffer.size:
+            buffer = _larger_buffer(scanner, filled + unread, rest)
+        elif consumed and keep_windows:
+            buffer = _buffer(buffer.size)
+        buffer[:filled] = rest
+    scanner.finish(filled + unread)
 
 
 def scan_segment(

@@ -1,7 +1,8 @@
 """Kafka's variable-length integers: zigzag, then seven bits a byte, the lowest first.
 
 The high bit of a byte says that another follows: -1 is 01, 1 is 02, 64 is 80 01. 32 bits take at most five bytes, 64
-bits at most ten. Kafka calls the one a varint and the other a varlong.
+bits at most ten. Kafka calls the one a varint and the other a varlong. Where the last byte has bits beyond those, Java
+drops them, and so brokers and its consumers do.
 
 Source: KIP-98 (the message format), which takes the encoding from Protocol Buffers.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 MAX_VARINT_BYTES = 5
 MAX_VARLONG_BYTES = 10
-_BITS = {MAX_VARINT_BYTES: 32, MAX_VARLONG_BYTES: 64}
+_MOST_ZIGZAG = {MAX_VARINT_BYTES: (1 << 32) - 1, MAX_VARLONG_BYTES: (1 << 64) - 1}
 
 
 def append_varint(out: bytearray, value: int) -> None:
@@ -25,7 +26,7 @@ def append_varint(out: bytearray, value: int) -> None:
 def read_varint(buffer: bytes, position: int, max_bytes: int = MAX_VARINT_BYTES) -> tuple[int, int]:
     """Return the value of the varint at `position`, an int32, and the position behind it.
 
-    Raises IndexError where the buffer ends inside it, ValueError where it exceeds 32 bits: a caller names the place.
+    Raises IndexError where the buffer ends inside it, ValueError where it exceeds 5 bytes: a caller names the place.
     """
     byte = buffer[position]
     if byte <= 0x7F:
@@ -40,7 +41,7 @@ def read_varint(buffer: bytes, position: int, max_bytes: int = MAX_VARINT_BYTES)
 def read_varlong(buffer: bytes, position: int) -> tuple[int, int]:
     """Return the value of the varlong at `position`, an int64, and the position behind it.
 
-    Raises IndexError where the buffer ends inside it, ValueError where it exceeds 64 bits: a caller names the place.
+    Raises IndexError where the buffer ends inside it, ValueError where it exceeds 10 bytes: a caller names the place.
     """
     return read_varint(buffer, position, MAX_VARLONG_BYTES)
 
@@ -54,6 +55,5 @@ def _read_long_varint(buffer: bytes, position: int, max_bytes: int) -> tuple[int
             break
     else:
         raise ValueError(f"a varint is longer than {max_bytes} bytes")
-    if zigzag >> _BITS[max_bytes]:
-        raise ValueError(f"a varint exceeds {_BITS[max_bytes]} bits")
+    zigzag &= _MOST_ZIGZAG[max_bytes]
     return (zigzag >> 1) ^ -(zigzag & 1), position + i + 1

@@ -17,7 +17,7 @@ from tiered_storage.remote_log.audit_offsets import LocalLogs, offset_anomalies,
 from tiered_storage.remote_log.audit_report import Anomaly, AnomalyKind, AuditReport, AuditTally, kind_of
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
-from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.storage.object_names import (
     STORE_DECISIONS,
@@ -25,8 +25,11 @@ from tiered_storage.remote_log.storage.object_names import (
     ObjectKind,
     parse_partition_folder,
     partition_folder,
+    segment_object_names,
 )
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
+
+_UNSETTLED = {SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_STARTED}
 
 DeepCheck = Callable[[RemoteLogSegmentMetadata], Sequence[Anomaly]]
 """Reads a finished segment back, whose objects have their sizes, and returns what is wrong with it."""
@@ -86,6 +89,7 @@ class _Audit:
         if partition not in self.seen:
             self.seen.add(partition)
             self.tally.looked_at(partition)
+            self._notice_unfinished(partition, segments, listed)
             known = finished(segments)
             self.tally.segments += len(known)
             self.tally.size += sum(segment.size for segment in known)
@@ -96,6 +100,20 @@ class _Audit:
             kinds = {AnomalyKind.OVERLAP} if outdated else set(AnomalyKind)
             self.tally.add(each for each in self._offset_anomalies(partition, segments) if each.kind in kinds)
         self.tally.add(self._unreferenced_anomalies(partition, suspicious))
+
+    def _notice_unfinished(
+        self,
+        partition: TopicIdPartition,
+        segments: Sequence[RemoteLogSegmentMetadata],
+        listed: Mapping[str, ListedObject],
+    ) -> None:
+        """Tell of whole copies that nobody finished: the local log may have gone before anybody took them up."""
+        waiting = sum(_is_unfinished(segment, self.young_from) and _is_there(segment, listed) for segment in segments)
+        if waiting:
+            self.tally.notices.append(
+                f"{partition}: {waiting} copies that nobody finished are whole in the store: 'tiered-storage repair "
+                "--dry-run' says which of them nothing else holds, and without --dry-run it finishes those"
+            )
 
     def look_at_foreign(self, listed: Iterable[ListedObject]) -> None:
         """Name objects that are in no partition's folder."""
@@ -223,6 +241,16 @@ class _Audit:
 
     def _list(self, partition: TopicIdPartition) -> Iterator[ListedObject]:
         return self.storage.list_objects(partition_folder(partition))
+
+
+def _is_unfinished(segment: RemoteLogSegmentMetadata, young_from: int) -> bool:
+    was_never_seen = segment.state in _UNSETTLED and segment.custom_metadata is None
+    return was_never_seen and segment.event_timestamp < young_from
+
+
+def _is_there(segment: RemoteLogSegmentMetadata, listed: Mapping[str, ListedObject]) -> bool:
+    names = segment_object_names(segment.segment_id, segment.start_offset)
+    return {names.data, names.indexes} <= listed.keys()
 
 
 def _is_referenced(found: ListedObject, known: set[str]) -> bool:

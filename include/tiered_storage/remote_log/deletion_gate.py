@@ -9,10 +9,11 @@ own, or older than it is. Where no audit ever ran, none has an objection.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from itertools import groupby
 
 from tiered_storage.errors import DeletionRefusedError
 from tiered_storage.remote_log.metadata import Topic
@@ -79,32 +80,39 @@ class DeletionGate:
         """
         self.ensure_running()
         self.bind_store()
-        asked = ((each, self._why_no_right(each, kind) or self.why_doubtful(each, kind)) for each in partitions)
-        return {each: DeletionRefusedError(why) for each, why in asked if why is not None}
+        return {each: DeletionRefusedError(why) for each, why in self._refused(partitions, kind)}
+
+    def ensure_allowed(self, partition: TopicIdPartition, kind: DeletionKind) -> None:
+        """Raise DeletionRefusedError where nothing of `kind` may be deleted now, for planning: it changes nothing."""
+        self.ensure_running()
+        for _, why in self._refused([partition], kind):
+            raise DeletionRefusedError(why)
+
+    def _refused(
+        self, partitions: Iterable[TopicIdPartition], kind: DeletionKind
+    ) -> Iterator[tuple[TopicIdPartition, str]]:
+        by_topic = sorted(partitions, key=_topic_of)
+        for _, of_topic in groupby(by_topic, key=_topic_of):
+            asked = list(of_topic)
+            # Rights and verdicts are a topic's: its partitions are answered alike.
+            topic, verdicts = self.decided_topic(asked[0]), self._verdicts(asked[0], kind)
+            for each in asked:
+                why = _why_no_right(each, kind, topic) or _why_doubtful(each, verdicts)
+                if why is not None:
+                    yield each, why
 
     def is_allowed(self, partition: TopicIdPartition, kind: DeletionKind) -> bool:
         """Whether a person gave the right; where none did, there is nothing to tell anybody."""
-        return self._why_no_right(partition, kind) is None
+        return _why_no_right(partition, kind, self.decided_topic(partition)) is None
 
     def why_doubtful(self, partition: TopicIdPartition, kind: DeletionKind) -> str | None:
         """Return what the last audits hold against a deletion; None where they do not."""
+        return _why_doubtful(partition, self._verdicts(partition, kind))
+
+    def _verdicts(self, partition: TopicIdPartition, kind: DeletionKind) -> tuple[AuditVerdict, ...]:
         of_store = self.safety.verdicts(WHOLE_STORE, WHOLE_STORE)
         of_topic = self.safety.verdicts(partition.cluster_id, partition.topic_id) if kind is DeletionKind.LOCAL else ()
-        for verdict in (*of_store, *of_topic):
-            if verdict.anomalies:
-                return _objection(verdict, partition)
-        return None
-
-    def _why_no_right(self, partition: TopicIdPartition, kind: DeletionKind) -> str | None:
-        topic = self.decided_topic(partition)
-        if kind is DeletionKind.LOCAL and not (topic.remote_storage_enable and topic.local_deletion_allowed):
-            return (
-                f"{partition}: local deletion is not allowed any more, or the topic was disabled, since this was "
-                "planned: nothing of it was removed"
-            )
-        if kind is DeletionKind.REMOTE and not topic.remote_deletion_allowed:
-            return f"{partition}: remote deletion is not allowed: 'tiered-storage topics allow-deletion' allows it"
-        return None
+        return (*of_store, *of_topic)
 
 
 def store_verdict(unreferenced: int, objects: int, max_percent: int, audited_at: int, *, deep: bool) -> AuditVerdict:
@@ -138,3 +146,23 @@ def _objection(verdict: AuditVerdict, partition: TopicIdPartition) -> str:
         f"({verdict.message or verdict.anomalies}): nothing of it is removed before an audit of the same kind finds "
         "nothing; 'tiered-storage audit' tells what to mend"
     )
+
+
+def _why_no_right(partition: TopicIdPartition, kind: DeletionKind, topic: Topic) -> str | None:
+    if kind is DeletionKind.LOCAL and not (topic.remote_storage_enable and topic.local_deletion_allowed):
+        return (
+            f"{partition}: local deletion is not allowed any more, or the topic was disabled, since this was "
+            "planned: nothing of it was removed"
+        )
+    if kind is DeletionKind.REMOTE and not topic.remote_deletion_allowed:
+        return f"{partition}: remote deletion is not allowed: 'tiered-storage topics allow-deletion' allows it"
+    return None
+
+
+def _why_doubtful(partition: TopicIdPartition, verdicts: Iterable[AuditVerdict]) -> str | None:
+    return next((_objection(verdict, partition) for verdict in verdicts if verdict.anomalies), None)
+
+
+def _topic_of(partition: TopicIdPartition) -> tuple[str, str, str]:
+    # The name too: what the settings file says goes by it, and of some partitions nobody knows it.
+    return partition.cluster_id, partition.topic_id, partition.topic

@@ -40,6 +40,7 @@ class ExpiryPlan:
     """Where our log start of a partition moves to at `now` (ms), and the remote segments that then lie below it.
 
     `superseded` are segments whose every offset is read from others, `read_instead`: they go wherever our log start is.
+    What was never copied ends its life too: local retention removes it from then on.
     """
 
     topic_id_partition: TopicIdPartition
@@ -49,10 +50,13 @@ class ExpiryPlan:
     reason: Reason = Reason.RETENTION
     superseded: tuple[RemoteLogSegmentMetadata, ...] = ()
     read_instead: tuple[RemoteLogSegmentMetadata, ...] = ()
+    never_copied_segments: int = 0
+    """Local segments of which offsets below the new log start are nowhere else."""
+    never_copied_bytes: int = 0
 
     @property
     def size(self) -> int:
-        """The bytes that go."""
+        """The remote bytes that go."""
         return sum(segment.size for segment in (*self.segments, *self.superseded))
 
     def within(self, current: ExpiryPlan) -> ExpiryPlan:
@@ -92,7 +96,10 @@ def plan_expiry(
     lineage = trusted_lineage(state.lineage, local)
     coverage = Coverage.of(segments, lineage)
     log_start = state.log_start_offset or 0
-    new_log_start = max(log_start, _start_after_retention(coverage, settings, now, local, log_start))
+    only_local = [] if local is None else _only_local(coverage, local, log_start)
+    start = _start_after_retention(coverage, settings, now, local, only_local)
+    new_log_start = max(log_start, start)
+    ending = [piece for piece in only_local if piece.end_offset < start]
     going = ending_below(segments, new_log_start)
     superseded: tuple[RemoteLogSegmentMetadata, ...] = ()
     holders: tuple[RemoteLogSegmentMetadata, ...] = ()
@@ -100,7 +107,16 @@ def plan_expiry(
         superseded, holders = _superseded(segments, coverage, lineage, new_log_start, now - grace_ms)
     if not going and not superseded and new_log_start <= log_start:
         return None
-    return ExpiryPlan(partition, new_log_start, now, going, superseded=superseded, read_instead=holders)
+    return ExpiryPlan(
+        partition,
+        new_log_start,
+        now,
+        going,
+        superseded=superseded,
+        read_instead=holders,
+        never_copied_segments=len({piece.holder for piece in ending}),
+        never_copied_bytes=sum(piece.size for piece in ending),
+    )
 
 
 def ending_below(segments: Sequence[RemoteLogSegmentMetadata], log_start: int) -> tuple[RemoteLogSegmentMetadata, ...]:
@@ -147,9 +163,8 @@ class _Piece:
 
 
 def _start_after_retention(
-    coverage: Coverage, settings: TopicSettings, now: int, local: PartitionLog | None, log_start: int
+    coverage: Coverage, settings: TopicSettings, now: int, local: PartitionLog | None, only_local: Sequence[_Piece]
 ) -> int:
-    only_local = [] if local is None else _only_local(coverage, local, log_start)
     pieces = sorted((*_remote(coverage), *only_local), key=lambda piece: piece.start_offset)
     size = sum(piece.size for piece in pieces) + _active_size(local)
     excess = size - settings.retention_bytes if settings.retention_bytes >= 0 else 0

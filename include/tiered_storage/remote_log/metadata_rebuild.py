@@ -127,7 +127,7 @@ class MetadataRebuild:
         self._add_finished((*stored.finished, *going), lease, store)
         self._mark([segment.segment_id for segment in going], lease, store)
         self._add_unfinished(stored.unfinished, lease, store)
-        # Not before: a partition that is to go takes no more segments.
+        # Not before: a partition that is to go takes no segments.
         self._put_deletion(partition, state.delete_state, lease, store)
         store.leases.release(lease)
         marked = StoredState.of(state, (), going).marked

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tiered_storage.errors import DeletionRefusedError, LineageContradictedError, TieredStorageError
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.due_deletions import DueDeletion, due_deletions
 from tiered_storage.remote_log.expiry import ExpiryPlan
 from tiered_storage.remote_log.expiry_marking import ExpiryMarking
 from tiered_storage.remote_log.expiry_planning import ExpiryPlanner
@@ -22,7 +23,12 @@ from tiered_storage.remote_log.local_retention import (
 )
 from tiered_storage.remote_log.log_directory_trim import LogDirectoryTrim
 from tiered_storage.remote_log.marked_objects import DeletionReport
-from tiered_storage.remote_log.model import PartitionDeleteState, RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.model import (
+    PartitionDeleteState,
+    PartitionState,
+    RemoteLogSegmentMetadata,
+    TopicIdPartition,
+)
 from tiered_storage.remote_log.object_deletion import ObjectDeletion
 from tiered_storage.remote_log.record_deletion import plan_record_deletion
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
@@ -160,7 +166,11 @@ class RemoteLogDeletions:
         return self._planner.plan(selection, now)
 
     def plan_record_deletion(self, partition: TopicIdPartition, before: int) -> ExpiryPlan | None:
-        """Return the end of the partition's records before an offset; see plan_record_deletion."""
+        """Return the end of the partition's records before an offset; see plan_record_deletion.
+
+        Raises DeletionRefusedError where nothing remote of it may be deleted now.
+        """
+        self.gate.ensure_allowed(partition, DeletionKind.REMOTE)
         return plan_record_deletion(partition, before, self.parts, self.parts.clock())
 
     def mark_expired(
@@ -202,14 +212,31 @@ class RemoteLogDeletions:
     def _ensure_whole(self, segment: RemoteLogSegmentMetadata) -> None:
         ensure_whole(segment, self.parts.storage)
 
-    def delete_marked(self, owner: str, selection: Selection = EVERYTHING) -> DeletionReport:
-        """Delete the objects of every marked segment; see delete_marked.
+    def due_deletions(self, selection: Selection = EVERYTHING) -> list[DueDeletion]:
+        """Return what delete_marked would find marked already; see due_deletions. Nothing while deletions are stopped.
+
+        Changes nothing, and asks the store nothing.
+        """
+        if self.gate.why_stopped() is not None:
+            return []
+        states = self.parts.segments.partition_states()
+        return due_deletions(
+            [each for each in sorted(states) if selection.matches(each.topic, each.partition)],
+            self.parts.segments,
+            self.gate,
+            _going(states),
+            self.parts.clock() - self.parts.settings.remote_log_orphan_grace_ms,
+        )
+
+    def delete_marked(
+        self, owner: str, selection: Selection = EVERYTHING, only: Collection[TopicIdPartition] | None = None
+    ) -> DeletionReport:
+        """Delete the objects of every marked segment, in `only` those partitions where it is given; see delete_marked.
 
         Raises DeletionRefusedError where a person stopped all deletions, and OutdatedMetadataError, before anything
         goes, where the metadata of any partition with something to delete are older than the store.
         """
         states = self.parts.segments.partition_states()
-        going = {partition for partition, state in states.items() if state.delete_state in _TO_GO_AS_A_WHOLE}
         deletion = ObjectDeletion(
             self.parts.segments,
             self.parts.leases,
@@ -221,10 +248,14 @@ class RemoteLogDeletions:
             self.parts.settings.lease_duration_ms,
             self.parts.settings.remote_log_orphan_grace_ms,
             self.parts.settings.deletion_batch_segments,
-            going,
+            _going(states),
             self.parts.local_log,
         )
-        selected = (each for each in sorted(states) if selection.matches(each.topic, each.partition))
+        selected = [
+            each
+            for each in sorted(states)
+            if selection.matches(each.topic, each.partition) and (only is None or each in only)
+        ]
         concerned = [partition for partition in selected if deletion.has_work(partition)]
         self._ensure_may_delete(concerned)
         return deletion.delete_marked(concerned)
@@ -251,3 +282,8 @@ class RemoteLogDeletions:
             lease_duration_ms=self.parts.settings.lease_duration_ms,
             clock=self.parts.clock,
         )
+
+
+def _going(states: Mapping[TopicIdPartition, PartitionState]) -> set[TopicIdPartition]:
+    """Return the partitions that are to go as a whole."""
+    return {partition for partition, state in states.items() if state.delete_state in _TO_GO_AS_A_WHOLE}

@@ -83,7 +83,7 @@ def plan_topic_deletion(
             f"'tiered-storage topics disable {topic}', or 'topics disable {topic} --delete-remote' for what is remote "
             "of it alone"
         )
-    gate.ensure(chosen, DeletionKind.REMOTE)
+    gate.ensure_allowed(chosen, DeletionKind.REMOTE)
     planned = []
     for partition in wanted:
         segments = list(parts.segments.list_remote_log_segments(partition))

@@ -22,6 +22,7 @@ from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.batch_stream import BatchStream
 from tiered_storage.remote_log.bundle_check import BundleChecks
 from tiered_storage.remote_log.copy_plan import Finding
+from tiered_storage.remote_log.coverage import finished as readable
 from tiered_storage.remote_log.lease_keeper import kept_alive
 from tiered_storage.remote_log.leftover_check import LeftoverCheck
 from tiered_storage.remote_log.lineage import merged, on_lineage, trusted_lineage, whole_lineage
@@ -161,14 +162,16 @@ class UnfinishedCopies:
     def _finish(self, stored: StoredCopy, lease: Lease) -> RemoteLogSegmentMetadata:
         partition, copy = lease.topic_id_partition, stored.finished
         known = self._state(partition)
-        visible = [copy, *self.metadata.list_remote_log_segments(partition)]
+        visible = [copy, *readable(self.metadata.list_remote_log_segments(partition))]
         lineage = whole_lineage(visible, self._leaders(partition, known.lineage))
         if not on_lineage(copy, lineage):
             raise RemoteObjectCorruptError(
                 f"offsets {copy.start_offset} to {copy.end_offset} were copied under leader epochs that no longer "
                 "hold: another leader took over then, and what it left of them is not known"
             )
-        log_start = copy.start_offset if known.log_start_offset is None else known.log_start_offset
+        log_start = known.log_start_offset
+        if log_start is None:
+            log_start = min(each.start_offset for each in visible)
         anew = replace(
             copy,
             segment_id=RemoteLogSegmentId(partition, self.new_segment_id()),
@@ -183,8 +186,8 @@ class UnfinishedCopies:
         custom_metadata = self.storage.copy_log_segment_data(anew, data)
         # In the order of every commit: the store leads, and our log start comes before what readers see.
         state = replace(known, log_start_offset=log_start, lineage=lineage)
-        told = StoredState.of(state, self.metadata.list_remote_log_segments(partition))
-        write_partition_state(self.storage, self.leases, lease, told, self.clock())
+        stored_state = StoredState.of(state, self.metadata.list_remote_log_segments(partition))
+        write_partition_state(self.storage, self.leases, lease, stored_state, self.clock())
         self.metadata.put_lineage(partition, lineage, lease)
         self.metadata.advance_log_start_offset(partition, log_start, lease)
         update = RemoteLogSegmentMetadataUpdate(

@@ -52,8 +52,15 @@ class PlanExpiryOperator(SelectingOperator, SkipMixin):
             remote_log.work.write(left_alone_path(path), unreadable, Finding)
             for plan in plans:
                 self.log.info(
-                    "past retention: %s before offset %d: %d segments, %d bytes",
+                    "past retention: %s before offset %d: %d segments, %d bytes, and %d never copied, %d bytes",
                     plan.topic_id_partition, plan.new_log_start, len(plan.segments), plan.size,
+                    plan.never_copied_segments, plan.never_copied_bytes,
+                )  # fmt: skip
+            for due in remote_log.deletions.due_deletions(selection):
+                self.log.info(
+                    "marked before, and due: %s: %d segments, %d left by copies, %d bytes%s",
+                    due.topic_id_partition, due.segments, due.leftovers, due.size,
+                    "; the partition goes as a whole" if due.as_a_whole else "",
                 )  # fmt: skip
             for finding in unreadable:
                 self.log.warning("nothing of %s expires for now: %s", finding.partition, finding.message)
@@ -64,6 +71,7 @@ class PlanExpiryOperator(SelectingOperator, SkipMixin):
                 partitions=len(plans),
                 segments=sum(len(plan.segments) for plan in plans),
                 bytes=sum(plan.size for plan in plans),
+                never_copied_segments=sum(plan.never_copied_segments for plan in plans),
                 left_alone=len(unreadable),
             )
         if only_show:

@@ -52,9 +52,10 @@ def test_what_is_no_offset_of_the_partition_is_refused(
 def test_records_stay_where_their_deletion_is_not_allowed(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "remote.deletion.allowed": False}})
 
-    result = run_on(files, "delete-records", "orders", 0, "--before", 20, "--json")
-    assert (result.exit_code, result.rows) == (1, [])
-    assert "remote deletion is not allowed" in result.document["troubles"][0]["message"]
+    for dry_run in [["--dry-run"], []]:
+        result = run_on(files, "delete-records", "orders", 0, "--before", 20, "--json", *dry_run)
+        assert result.exit_code == 1
+        assert "remote deletion is not allowed" in result.document["message"]
     assert run_on(files, "read", "orders", 0, "--max-records", 1, "--json").document["offset"] == 0
 
 

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.framings import FRAMINGS, REFUSED_FRAMINGS
+from support.odd_framings import BROKEN_FRAMINGS, ODD_FRAMINGS, WRONGLY_SUMMED
 from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log import compression, whole_decompression
 from tiered_storage.kafka_log.compression import Compression, compress, decompress
@@ -24,6 +25,8 @@ CODECS = list(Compression)
 REAL_CODECS = CODECS[1:]
 TEXT = b"the quick brown fox jumps over the lazy dog; " * 4000
 MIB = 1 << 20
+OF_LZ4 = ("two frames", "a skippable frame before it")
+"""What a broker refuses by the records that are missing then: we read the contents, or as far as the first frame."""
 
 payloads = st.binary(max_size=500) | st.builds(
     lambda unit, times: unit * times, st.binary(max_size=20), st.integers(0, 9999)
@@ -58,7 +61,8 @@ def test_every_framing_of_a_codec_is_read(name: str) -> None:
 @pytest.mark.parametrize("codec", REAL_CODECS)
 def test_every_truncation_is_named_as_broken(codec: Compression) -> None:
     packed = compress(codec, b"some text, some text, some other text")
-    whole = {len(packed), 16} if codec is Compression.SNAPPY else {len(packed)}  # xerial's header alone is whole, too
+    # xerial's header alone is whole, too, and fewer than four bytes behind it are no block's size
+    whole = {len(packed), *range(16, 20)} if codec is Compression.SNAPPY else {len(packed)}
 
     for end in set(range(len(packed))) - whole:
         with pytest.raises(CorruptRecordError):
@@ -163,10 +167,39 @@ def test_lz4_blocks_are_independent_as_java_demands() -> None:
     assert frame["block_size"] == 65536
 
 
-@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
-def test_bytes_behind_the_end_are_refused(codec: Compression) -> None:
-    with pytest.raises(CorruptRecordError):
-        decompress(codec, compress(codec, TEXT) + b"and more")
+@pytest.mark.parametrize("name", ODD_FRAMINGS)
+@pytest.mark.parametrize("text", [b"some text, some other text", TEXT], ids=["short", "long"])
+def test_what_stands_behind_the_end_is_read_as_a_broker_reads_it(name: str, text: bytes) -> None:
+    framing = ODD_FRAMINGS[name]
+
+    assert decompress(framing.codec, framing.pack(text)) == text
+
+
+@pytest.mark.parametrize("name", [name for name in BROKEN_FRAMINGS if name.split(", ")[1] not in OF_LZ4])
+@pytest.mark.parametrize("text", [b"some text, some other text", TEXT], ids=["short", "long"])
+def test_what_stands_behind_the_end_is_refused_as_a_broker_refuses_it(name: str, text: bytes) -> None:
+    framing = BROKEN_FRAMINGS[name]
+
+    with pytest.raises(CorruptRecordError, match="data is broken"):
+        decompress(framing.codec, framing.pack(text))
+
+
+def test_a_wrong_checksum_of_an_lz4_frame_is_refused() -> None:
+    with pytest.raises(CorruptRecordError, match="Checksum"):
+        decompress(Compression.LZ4, WRONGLY_SUMMED.pack(TEXT))
+
+
+@pytest.mark.parametrize("codec", REAL_CODECS)
+def test_what_stands_behind_the_end_costs_no_more_than_it_holds(codec: Compression) -> None:
+    behind = bytes(MIB) if codec is not Compression.SNAPPY else compress(codec, b"") * (MIB // 16)
+    packed = compress(codec, TEXT) + behind
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(CorruptRecordError):
+            decompress(codec, packed, max_bytes=len(TEXT))
+        assert tracemalloc.get_traced_memory()[1] < 16 * MIB
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("size", [-5, 1000])

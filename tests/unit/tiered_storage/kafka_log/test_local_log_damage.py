@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.damaged_logs import survivors
+from support.examples import USUAL_EXAMPLES
 from support.local_logs import NOW, create, records
 from support.log_contents import (
     SMALL_SEGMENTS,
@@ -145,7 +146,7 @@ def sound_log(tmp_path_factory: pytest.TempPathFactory) -> Sound:
     return sound
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * USUAL_EXAMPLES, deadline=None)
 @given(st.data())
 def test_whatever_became_of_a_file_no_sound_record_is_lost(
     tmp_path_factory: pytest.TempPathFactory, sound_log: Sound, draw: st.DataObject

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.examples import USUAL_EXAMPLES
 from support.local_logs import NOW, create, read_all, records
 from support.transactions import ABORT, COMMIT, data
 from tiered_storage.errors import (
@@ -250,7 +251,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * USUAL_EXAMPLES, deadline=None)
 @given(steps, st.data())
 def test_a_cut_log_knows_what_one_knows_that_was_never_longer(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]], draw: st.DataObject
@@ -307,7 +308,9 @@ def append(log: LocalLog, kind: str, producer: int, timestamp: int, leader_epoch
 
 def known(log: LocalLog) -> tuple[object, ...]:
     limits = log.log_start_offset, log.log_end_offset, log.high_watermark, log.last_stable_offset
-    aborted = log.fetch(log.log_start_offset, 1 << 20, Isolation.READ_COMMITTED).aborted
+    # A fetch ends where its segment does.
+    fetches = [log.fetch(each.base_offset, 1 << 20, Isolation.READ_COMMITTED) for each in log.segments]
+    aborted = {each for fetched in fetches for each in fetched.aborted}
     return limits, log.leader_epochs, log.producers, aborted
 
 

@@ -355,11 +355,11 @@ def test_a_header_that_cannot_be_is_named(place: int, layout: str, value: int, r
     ("fields", "reason"),
     [
         ([], " runs past the end of its batch"),
-        ([0, 0, -2], ": a field has a length of -2"),
         ([0, 0, 9], ": a field has 9 bytes, its record 0"),
         ([0, 0, -1, -1, 9], ": 9 headers in 0 bytes"),
         ([0, 0, -1, -1, -1], ": -1 headers in 0 bytes"),
         ([0, 0, -1, -1, 1, -1, -1], ": a header has no key"),
+        ([0, 0, -1, -1, 1, -2, -1], ": a header has no key"),
         ([0, 0, -1, -1, 0, 0], ": its fields take 6 bytes, its length says 7"),
         ([0, 3, -1, -1, 0], ": offset 3 is not in 0 to 2"),
         ([0, -1, -1, -1, 0], ": offset -1 is not in 0 to 2"),
@@ -368,6 +368,13 @@ def test_a_header_that_cannot_be_is_named(place: int, layout: str, value: int, r
 def test_a_record_that_cannot_be_is_named(fields: list[int], reason: str) -> None:
     with pytest.raises(CorruptRecordError, match=f"record 1 of 1{reason}"):
         read_records(batch_of(record_of(fields), count=1, last_offset_delta=2))
+
+
+@pytest.mark.parametrize("length", [-1, -2, -300, -(1 << 31)])
+def test_any_negative_length_is_null(length: int) -> None:
+    batch = batch_of(record_of([0, 0, length, length, 1, 0, length]))
+
+    assert read_records(batch) == [Record(0, 0, None, None, (("", None),))]
 
 
 def test_a_record_longer_than_its_batch_is_named() -> None:

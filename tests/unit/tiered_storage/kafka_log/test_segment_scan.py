@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import struct
 import tracemalloc
 from collections.abc import Callable
@@ -311,6 +312,31 @@ def test_zeros_and_noise_behind_the_last_batch_are_not_recovered(path: Path, beh
     path.write_bytes(sound + behind)
 
     assert recover_valid_length(path, 100) == len(sound)
+
+
+@pytest.mark.parametrize("zeros", [1, 16, 17, 61, 5000, 3 * MIB])
+@pytest.mark.parametrize("count", [0, 2])
+@pytest.mark.parametrize("window_bytes", [61, 8 * MIB])
+def test_zeros_to_the_end_are_no_damage_where_a_file_may_be_preallocated(
+    path: Path, zeros: int, count: int, window_bytes: int
+) -> None:
+    sound = b"".join(batches_of([3, 4][:count], base_offset=100))
+    path.write_bytes(sound)
+    os.truncate(path, len(sound) + zeros)
+
+    found = list(iterate_segment(path, 100, window_bytes=window_bytes, may_be_preallocated=True))
+    assert sum(int(table.size.sum()) for _, table in found) == len(sound)
+    with pytest.raises(CorruptRecordError) as caught:
+        scan_segment(path, 100, window_bytes=window_bytes)
+    assert caught.value.position == len(sound)
+
+
+@pytest.mark.parametrize("behind", [bytes(5000) + b"\1", b"\1" + bytes(5000), bytes(2 * MIB) + b"\1" + bytes(9)])
+def test_zeros_with_anything_behind_them_are_damage(path: Path, behind: bytes) -> None:
+    path.write_bytes(batches_of([3], base_offset=100)[0] + behind)
+
+    with pytest.raises(CorruptRecordError):
+        list(iterate_segment(path, 100, may_be_preallocated=True))
 
 
 def test_batches_of_an_older_magic_are_never_taken_for_damage(path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.examples import USUAL_EXAMPLES
 from support.follower_fetches import (
     BEGINS_ANEW,
     BEGINS_ANEW_INDEX,
@@ -556,7 +557,7 @@ def test_a_snapshot_that_nobody_can_know_does_not_travel(
     assert "goes without a producer snapshot" in told
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=USUAL_EXAMPLES // 2, deadline=None)
 @given(st.data())
 def test_a_log_that_is_whole_makes_good_whatever_the_files_beside_it_say(written: Path, chosen: st.DataObject) -> None:
     """Missing, broken, or those of another segment: copied in order, what travels is true."""

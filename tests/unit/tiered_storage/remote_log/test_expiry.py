@@ -593,10 +593,17 @@ def the_store_is_away(root: Path, **limits: Any) -> RemoteLogFiles:
 def test_total_retention_ends_also_what_was_never_copied_but_never_the_active_segment(
     tmp_path: Path, limits: dict[str, int], now: int, log_start: int | None
 ) -> None:
-    with the_store_is_away(tmp_path, **limits).open() as remote_log:
+    files = the_store_is_away(tmp_path, **limits)
+    with files.open() as remote_log:
         plans, left = remote_log.deletions.plan_expiry(EVERYTHING, now)
         assert left == []
         assert [plan.new_log_start for plan in plans] == ([] if log_start is None else [log_start])
+        never_copied = [segment for segment in files.local_segments() if segment.base_offset < (log_start or 0)]
+        assert [(plan.never_copied_segments, plan.never_copied_bytes) for plan in plans] == (
+            []
+            if log_start is None
+            else [(len(never_copied), sum(segment.log_path.stat().st_size for segment in never_copied))]
+        )
 
         remote_log.deletions.mark_expired(plans, "expire")
         assert remote_log.segments.log_start_offset(ORDERS_0) == log_start

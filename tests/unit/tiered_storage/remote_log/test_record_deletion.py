@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from support.remote_logs import (
-    ENABLED,
     ORDERS_0,
     a_copied_remote_log,
     offsets_read,
     segments_of,
 )
-from tiered_storage.errors import ConfigurationError, OffsetOutOfRangeError
+from tiered_storage.errors import ConfigurationError, DeletionRefusedError, OffsetOutOfRangeError
 from tiered_storage.remote_log.expiry import Reason
+from tiered_storage.remote_log.metadata import Topic
 from tiered_storage.remote_log.record_deletion import TO_THE_END
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 
@@ -69,13 +69,22 @@ def test_a_second_deletion_of_the_same_records_does_nothing(tmp_path: Path) -> N
 
 
 def test_it_needs_the_right_to_delete_remotely(tmp_path: Path) -> None:
-    files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "remote.deletion.allowed": False}})
-    with files.open() as remote_log:
+    with a_copied_remote_log(tmp_path).open() as remote_log:
         plan = remote_log.deletions.plan_record_deletion(ORDERS_0, 20)
         assert plan is not None
         assert plan.reason is Reason.RECORDS
+        remote_log.topics.put(Topic(ORDERS_0.cluster_id, ORDERS_0.topic_id, "orders", remote_storage_enable=True))
         done, [left] = remote_log.deletions.mark_expired([plan], "delete-records")
 
         assert done == ()
         assert "remote deletion is not allowed" in left.message
         assert len(segments_of(remote_log)) == 3
+        with pytest.raises(DeletionRefusedError, match="remote deletion is not allowed"):
+            remote_log.deletions.plan_record_deletion(ORDERS_0, 20)
+
+
+def test_none_is_planned_while_deletions_are_stopped(tmp_path: Path) -> None:
+    with a_copied_remote_log(tmp_path).open() as remote_log:
+        remote_log.safety.stop("to look at it", "somebody")
+        with pytest.raises(DeletionRefusedError, match="somebody stopped all deletions"):
+            remote_log.deletions.plan_record_deletion(ORDERS_0, 20)

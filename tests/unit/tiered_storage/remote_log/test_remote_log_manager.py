@@ -36,7 +36,8 @@ def test_all_parts_are_opened_and_closed_together(tmp_path: Path, monkeypatch: p
     with files.open() as remote_log:
         assert remote_log.segments is remote_log.store.segments
         assert remote_log.leases is remote_log.store.leases
-        assert remote_log.topics == ToldTopics(remote_log.store.topics, remote_log.telling)
+        assert isinstance(remote_log.topics, ToldTopics)
+        assert remote_log.topics.topics is remote_log.store.topics
         assert remote_log.work.url == (tmp_path / "state" / "work").as_uri()
         assert closed == []
 

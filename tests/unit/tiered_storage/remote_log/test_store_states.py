@@ -388,6 +388,31 @@ def test_a_lease_that_is_lost_before_the_store_is_told_leaves_that_partition_alo
         assert known.fencing_number == 3
 
 
+def test_a_lease_that_is_lost_before_anything_is_written_leaves_that_partition_alone(
+    two_due: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with two_due.open() as remote_log:
+        segments = type(remote_log.segments)
+        put_lineages = segments.put_lineages
+
+        def stood_still(self: Any, observed: Any) -> Any:
+            two_due.clock.now += remote_log.settings.lease_duration_ms + 1
+            monkeypatch.undo()
+            held_by(remote_log, "another run")
+            return put_lineages(self, observed)
+
+        monkeypatch.setattr(segments, "put_lineages", stood_still)
+        begun = begin(remote_log)
+
+        assert [task.metadata.topic_id_partition for task in begun.tasks] == [CLICKS_0]
+        assert begun.failed == ()
+        assert {(each.partition, "taken over by another run" in each.message) for each in begun.left} == {
+            ("orders-0", True)
+        }
+        assert [segment.state.name for segment in segments_of(remote_log)] == ["COPY_SEGMENT_FINISHED"]
+        assert remote_log.commit_copy(carry_out(remote_log, begun)).is_whole
+
+
 @pytest.mark.parametrize("when", ["looked at", "told"])
 def test_a_store_that_fails_for_one_partition_fails_that_one_and_for_all_the_run(
     two_due: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch, when: str

@@ -249,3 +249,11 @@ def test_a_stop_before_the_end_keeps_the_deletion_and_its_documents(files: Remot
         remote_log.safety.lift("ada")
         delete(remote_log)
         assert state_of(remote_log) is FINISHED
+
+
+def test_planning_binds_no_store(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, topics=DISABLED)
+    with files.open() as remote_log:
+        assert remote_log.deletions.plan_topic_deletion("orders").partitions
+
+    assert files.objects() == []

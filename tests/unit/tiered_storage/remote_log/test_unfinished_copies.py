@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from support.command_line import run_on
+from support.metadata_stores import ManualClock
 from support.remote_logs import (
     ENABLED,
     ORDERS_0,
@@ -22,13 +26,17 @@ from support.remote_logs import (
     ranges,
     segments_of,
     states_of,
+    unsynced,
 )
+from support.sudden_death import dies_at
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, write_leader_epochs
 from tiered_storage.kafka_log.log_segment import LogSegment
 from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_plan import CopyPlan
 from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState, RemotePartitionDeleteMetadata
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.remote_log_parts import store_options
+from tiered_storage.remote_log.remote_log_rebuild import rebuild_metadata
 from tiered_storage.remote_log.remote_log_repairs import RepairReport
 from tiered_storage.remote_log.repair_plan import RepairPlan
 from tiered_storage.remote_log.selection import EVERYTHING
@@ -106,6 +114,36 @@ def test_they_are_finished_and_the_former_objects_go(files: RemoteLogFiles, with
     assert len(files.objects()) == 9
 
 
+def test_an_audit_tells_of_them_until_they_are_finished(files: RemoteLogFiles) -> None:
+    with files.open() as remote_log:
+        [notice] = remote_log.checks.audit().notices
+        assert notice.startswith("orders-0: 3 copies that nobody finished are whole in the store")
+        assert "'tiered-storage repair --dry-run'" in notice
+        repaired(remote_log)
+        remote_log.deletions.delete_marked("expire")
+    files.clock.now += LATER
+    with files.open() as remote_log:
+        remote_log.deletions.delete_marked("expire")
+        assert remote_log.checks.audit().notices == ()
+
+
+def test_what_was_finished_below_stays_where_no_log_start_is_known(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=TOPICS)
+    files.objects(".commit")[1].unlink()
+    for path in (*files.store.rglob("state/*.json"), *files.root.glob("state/remote_log_metadata.db*")):
+        path.unlink()
+    shutil.rmtree(files.partition_directory())
+    settings = files.settings()
+    rebuild_metadata(settings, store_options(settings, {}), files.clock)
+    files.clock.now += LATER
+
+    with files.open() as remote_log:
+        assert remote_log.segments.log_start_offset(ORDERS_0) is None
+        assert ranges(repaired(remote_log).finished) == [(10, 19)]
+        assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+        assert offsets_read(remote_log, 0) == list(range(30))
+
+
 def test_what_lost_its_marker_before_the_metadata_were_made_anew_is_finished_too(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=TOPICS)
     shutil.rmtree(files.partition_directory())
@@ -124,6 +162,25 @@ def test_what_lost_its_marker_before_the_metadata_were_made_anew_is_finished_too
 
         assert offsets_read(remote_log, 0) == list(range(30))
         assert remote_log.checks.audit(deep=True).anomalies == ()
+
+
+def test_where_nobody_knows_our_log_start_nothing_that_is_readable_is_hidden_by_it(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=TOPICS)
+    shutil.rmtree(files.partition_directory())
+    files.objects(".commit")[1].unlink()
+    database = files.root / "state" / "remote_log_metadata.db"
+    for path in database.parent.glob(f"{database.name}*"):
+        path.unlink()
+    assert run_on(files, "rebuild-metadata").exit_code == 0
+    for document in files.store.rglob("state/*.json"):
+        document.unlink()
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("DELETE FROM log_starts")
+    files.clock.now = 2_000_000_000_000
+    with files.open() as remote_log:
+        assert ranges(repaired(remote_log).finished) == [(10, 19)]
+        assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+        assert offsets_read(remote_log, 0) == list(range(30))
 
 
 def test_a_copy_of_which_only_the_marker_is_whole_waits_for_a_backup(files: RemoteLogFiles) -> None:
@@ -277,3 +334,29 @@ def test_young_copies_and_those_of_what_is_local_are_no_business_of_a_repair(tmp
         shutil.rmtree(files.partition_directory())
         files.clock.now = min(segment.event_timestamp for segment in segments_of(remote_log))
         assert planned(remote_log).unfinished == ()
+
+
+def test_a_repair_that_dies_anywhere_is_finished_by_the_next(tmp_path: Path) -> None:
+    before = a_remote_log(tmp_path / "before", topics=TOPICS)
+    with before.open() as remote_log:
+        remote_log.bind_store()
+        carry_out(remote_log, begin(remote_log, max_segments=1))
+    shutil.rmtree(before.partition_directory())
+    lived = False
+    for step in range(30):
+        root = tmp_path / str(step)
+        shutil.copytree(before.root, root)
+        files = replace(before, root=root, clock=ManualClock(2_000_000_000_000))
+        with unsynced():
+            with files.open() as remote_log, dies_at(step, after_it=step % 2 == 1):
+                lived = not repaired(remote_log).failures
+            files.clock.now += LATER
+            with files.open() as remote_log:
+                assert repaired(remote_log).failures == ()
+                assert offsets_read(remote_log, 0) == list(range(10)), step
+                assert remote_log.checks.audit(deep=True).anomalies == ()
+        shutil.rmtree(root)
+        if lived:
+            break
+    assert lived
+    assert step > 8
