@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tiered_storage.errors import (
     InvalidLogDirectoryError,
+    OutdatedMetadataError,
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
     TieredStorageError,
@@ -182,8 +183,9 @@ class LocalRetentionEnforcement:
     def enforce(self, plans: Sequence[LocalRetentionPlan]) -> LocalRetentionReport:
         """Remove what `plans` name, as far as it is still due.
 
-        One partition's failure stops no other; the report names it. Running it twice changes nothing. Raises
-        DeletionRefusedError where a person stopped all deletions before the first; later that ends the run, as told.
+        One partition's failure stops no other, unless its metadata turn out older than the store; the report names it.
+        Running it twice changes nothing. Raises DeletionRefusedError where a person stopped all deletions before the
+        first; later that ends the run, as told.
         """
         self.gate.ensure_running()
         trimmed: list[LocalRetentionPlan] = []
@@ -196,6 +198,9 @@ class LocalRetentionEnforcement:
                 return LocalRetentionReport(tuple(trimmed), tuple(failures), stopped)
             try:
                 done = self._trim(plan)
+            except OutdatedMetadataError as error:
+                # They are an old backup: nobody knows what else was copied or decided since.
+                return LocalRetentionReport(tuple(trimmed), tuple(failures), str(error))
             except (TieredStorageError, OSError) as error:
                 failures.append(Finding(str(plan.topic_id_partition), str(error)))
                 continue

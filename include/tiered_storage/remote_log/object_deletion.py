@@ -92,6 +92,10 @@ class ObjectDeletion:
                     found.fail(waiting.partition, error)
         return found.report()
 
+    def has_work(self, partition: TopicIdPartition) -> bool:
+        """Whether anything of `partition` is to go, is marked, or was begun and may have to be."""
+        return partition in self.going or self._waiting(partition, Found()) is not None
+
     def _groups(self, partitions: Iterable[TopicIdPartition], found: Found) -> Iterator[list[_Waiting]]:
         """Yield what there is to do: partitions that can share a batch together, each of the others alone."""
         group: list[_Waiting] = []

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.remote_log.audit import DeepCheck, audit_remote_log
 from tiered_storage.remote_log.audit_job import AuditJob, with_outcomes
 from tiered_storage.remote_log.audit_offsets import LocalLogs
-from tiered_storage.remote_log.audit_report import AuditReport
+from tiered_storage.remote_log.audit_report import Anomaly, AnomalyKind, AuditReport
 from tiered_storage.remote_log.audit_verdicts import keep_verdicts
 from tiered_storage.remote_log.deep_audit import audit_segment
 from tiered_storage.remote_log.model import SegmentState
@@ -17,7 +18,9 @@ from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.segment_source import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.storage import RemoteStorageManager
+from tiered_storage.remote_log.storage.object_names import STORE_DECISIONS
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.told_decisions import outdated_decisions
 from tiered_storage.remote_log.topic_decision import decide, is_wanted
 
 
@@ -31,10 +34,14 @@ class RemoteLogChecks:
         """Hold the store against the metadata, and keep the verdict; see audit_remote_log and keep_verdicts.
 
         Raises ConfigurationError where nothing that is known is selected, and for a user's own RemoteStorageManager,
-        which cannot list what it holds.
+        which cannot list what it holds; StoreMismatchError where store and metadata are no pair.
         """
         if nothing := self.why_nothing_matches(selection):
             raise ConfigurationError(nothing)
+        identity = self.parts.store.identity
+        bound = identity.bound_store_uuid()
+        if bound is not None:
+            listing_storage(self.parts.storage).ensure_identity(identity.metadata_uuid, bound)
         report = audit_remote_log(
             self.parts.segments,
             listing_storage(self.parts.storage),
@@ -43,9 +50,18 @@ class RemoteLogChecks:
             grace_ms=self.parts.settings.remote_log_orphan_grace_ms,
             local_logs=LocalLogs(self.parts.source, self._is_copied) if self.parts.settings.log_dirs else None,
             deep=self._deep_check() if deep else None,
+            newest_lease=self.parts.leases.fencing_number,
         )
         self._keep_verdicts(report, selection, deep=deep)
-        return report
+        return replace(report, anomalies=(*self._lacking(), *report.anomalies))
+
+    def _lacking(self) -> Iterator[Anomaly]:
+        """Yield one where the store was told of decisions that the metadata do not know."""
+        storage, known = listing_storage(self.parts.storage), self.parts.safety.decision_number()
+        newest = storage.decisions.newest()
+        if newest is not None and newest.number > known:
+            message = str(outdated_decisions(newest, known))
+            yield Anomaly(AnomalyKind.OUTDATED_METADATA, storage.place_of(STORE_DECISIONS), message)
 
     def write_audit_job(self, folder: str, selection: Selection = EVERYTHING) -> AuditJob:
         """Lay the deep part of an audit out in the work area, for workers; a quick audit goes before it."""

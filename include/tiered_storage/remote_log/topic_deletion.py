@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import ConfigurationError, TieredStorageError
+from tiered_storage.errors import ConfigurationError, OutdatedMetadataError, TieredStorageError
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
@@ -122,6 +122,8 @@ def mark_topic_deleted(
             marked.append(partition)
         except TieredStorageError as error:
             left.append(Finding(str(partition), str(error)))
+            if isinstance(error, OutdatedMetadataError):
+                break
     return tuple(marked), tuple(left)
 
 
