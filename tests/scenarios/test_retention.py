@@ -213,6 +213,9 @@ def test_the_brokers_log_start_deletes_nothing_remote(tmp_path: Path) -> None:
 
 def test_a_deletion_that_fails_is_listed_counted_and_tried_again(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "retention.bytes": TOTAL - SEGMENT_BYTES}})
+    with files.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, files.clock.now)
+        assert remote_log.deletions.mark_expired(plans, "expire")[1] == ()
     marker = files.objects(".commit")[0]
     delete_many = LocalDirectory.delete_many
 

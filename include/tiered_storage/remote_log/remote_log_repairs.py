@@ -85,7 +85,8 @@ class RemoteLogRepairs:
             *(leftovers.topic_id_partition for leftovers in plan.leftovers),
             *(unfinished.topic_id_partition for unfinished in plan.unfinished),
         }
-        ensure_none_outdated(changed, self.parts.storage, self.parts.segments, self.parts.leases)
+        # What a killed writer left is mended here, also where nobody knows it.
+        ensure_none_outdated(changed, self.parts.storage, self.parts.segments, self.parts.leases, only_whole=True)
         settings = self.parts.settings
         repair = Repair(
             self.parts.segments,

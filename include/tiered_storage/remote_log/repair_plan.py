@@ -159,7 +159,7 @@ class _Mending:
         return (
             "put the objects back from a backup or a version of the store, or name the log directory of another "
             f"replica in log.dirs and repair again; or give up everything before offset {end_offset + 1}: our log "
-            "start moves only by your word"
+            "start moves only by your word ('tiered-storage delete-records' with --give-up)"
         )
 
 

@@ -248,19 +248,23 @@ def ensure_none_outdated(
     storage: RemoteStorageManager,
     metadata: RemoteLogMetadataManager,
     leases: Leases,
+    *,
+    only_whole: bool = False,
 ) -> None:
     """Raise OutdatedMetadataError where the store knows more than the metadata of any of `partitions`.
 
     For a run that removes something, before it removes anything: what is older in one partition is an old backup, and
     nobody knows what else was decided or copied since. One listing a partition. Where the store cannot be asked of
-    one, that one fails at its turn.
+    one, that one fails at its turn. With `only_whole` what has no commit marker proves nothing.
     """
     if not isinstance(storage, ObjectRemoteStorageManager):
         return
 
     def look(partition: TopicIdPartition) -> OutdatedMetadataError | None:
         try:
-            _ensure_known(partition, storage.list_objects(partition_folder(partition)), metadata, leases)
+            listed = storage.list_objects(partition_folder(partition))
+            proving = (found for found in listed if not (only_whole and _is_unmarked(found)))
+            _ensure_known(partition, proving, metadata, leases)
         except OutdatedMetadataError as error:
             return error
         except RemoteStorageError:

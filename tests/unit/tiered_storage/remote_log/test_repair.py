@@ -336,7 +336,7 @@ def test_metadata_that_are_older_than_the_store_end_nothing(files: RemoteLogFile
         files.objects(".log")[1].unlink()
         plan = planned(remote_log)
         third = files.objects(".log")[-1]
-        third.with_name(f"{30:020}-{'A' * 22}.log").write_bytes(third.read_bytes())
+        third.with_name(f"{30:020}-{'A' * 22}.commit").write_bytes(third.read_bytes())
         with pytest.raises(OutdatedMetadataError, match="older than the store"):
             repaired(remote_log, plan)
         assert SegmentState.DELETE_SEGMENT_STARTED not in {each.state for each in segments_of(remote_log)}
