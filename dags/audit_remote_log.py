@@ -12,16 +12,16 @@ from airflow.sdk import CronDataIntervalTimetable, Param, dag
 
 from tiered_storage_airflow.forms import COMMON, common_params
 from tiered_storage_airflow.operators.audit import VerifySegmentsOperator
-from tiered_storage_airflow.task_defaults import ONCE
+from tiered_storage_airflow.task_defaults import READER, RETRIED, SCHEDULED
 
 
 @dag(
     schedule=CronDataIntervalTimetable("30 2 * * *", timezone="UTC"),
     start_date=pendulum.datetime(2020, 1, 1, tz="UTC"),
-    catchup=False,
+    **SCHEDULED,
     max_active_runs=1,
     tags=["tiered-storage", "audit"],
-    default_args={**ONCE, **COMMON},
+    default_args={**RETRIED, **COMMON},
     params={
         **common_params(),
         "deep": Param(False, type="boolean", title="Read every byte back and check every checksum"),
@@ -29,7 +29,7 @@ from tiered_storage_airflow.task_defaults import ONCE
     doc_md=__doc__,
 )
 def audit_remote_log() -> None:
-    VerifySegmentsOperator(task_id="audit", deep="{{ params.deep }}", execution_timeout=timedelta(hours=6))
+    VerifySegmentsOperator(task_id="audit", deep="{{ params.deep }}", pool=READER, execution_timeout=timedelta(hours=6))
 
 
 audit_remote_log()

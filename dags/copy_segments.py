@@ -19,16 +19,16 @@ from tiered_storage_airflow.operators.remote_log_metadata import (
     PlanCopyOperator,
 )
 from tiered_storage_airflow.operators.remote_storage import CopySegmentsOperator
-from tiered_storage_airflow.task_defaults import RETRIED
+from tiered_storage_airflow.task_defaults import COPIER, METADATA, RETRIED, SCHEDULED
 
 
 @dag(
     schedule=CronDataIntervalTimetable("*/5 * * * *", timezone="UTC"),
     start_date=pendulum.datetime(2020, 1, 1, tz="UTC"),
-    catchup=False,
+    **SCHEDULED,
     max_active_runs=1,
     tags=["tiered-storage", "copy"],
-    default_args={**RETRIED, **COMMON},
+    default_args={**RETRIED, **COMMON, "pool": METADATA},
     params={
         **common_params(),
         "max_segments": max_segments_param(),
@@ -39,9 +39,7 @@ from tiered_storage_airflow.task_defaults import RETRIED
 def copy_segments() -> None:
     # A dry run or an empty plan skips the rest: no Spark, no event.
     plan = PlanCopyOperator(task_id="plan", max_segments=MAX_SEGMENTS, dry_run=DRY_RUN)
-    copied = CopySegmentsOperator(
-        task_id="copy", plan=plan.output, pool="remote_log_copier", execution_timeout=timedelta(hours=1)
-    )
+    copied = CopySegmentsOperator(task_id="copy", plan=plan.output, pool=COPIER, execution_timeout=timedelta(hours=1))
     committed = CommitMetadataOperator.partial(
         task_id="commit_metadata",
         map_index_template="{{ batch_name }}",

@@ -11,15 +11,15 @@ from airflow.sdk import Param, dag
 from tiered_storage_airflow.forms import DRY_RUN, SETTINGS, dry_run_param, settings_param, topic_param
 from tiered_storage_airflow.operators.deletion import PlanRecordDeletionOperator
 from tiered_storage_airflow.operators.expiry import MarkDeletedOperator
-from tiered_storage_airflow.task_defaults import ONCE, RETRIED
+from tiered_storage_airflow.task_defaults import BY_HAND, DELETER, METADATA, RETRIED
 
 
 @dag(
     schedule=None,
-    catchup=False,
+    **BY_HAND,
     max_active_runs=1,
     tags=["tiered-storage", "deletion"],
-    default_args={**ONCE, "settings": SETTINGS},
+    default_args={**RETRIED, "pool": METADATA, "settings": SETTINGS},
     params={
         "topic": topic_param(),
         "partition": Param(0, type="integer", minimum=0, title="Partition"),
@@ -39,7 +39,7 @@ def delete_records() -> None:
         before="{{ params.before }}",
         dry_run=DRY_RUN,
     )
-    MarkDeletedOperator(task_id="mark_deleted", plan=plan.output, **RETRIED)
+    MarkDeletedOperator(task_id="mark_deleted", plan=plan.output, pool=DELETER)
 
 
 delete_records()

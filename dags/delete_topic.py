@@ -10,15 +10,15 @@ from airflow.sdk import Param, dag
 
 from tiered_storage_airflow.forms import DRY_RUN, SETTINGS, dry_run_param, reason_param, settings_param, topic_param
 from tiered_storage_airflow.operators.deletion import MarkTopicDeletedOperator, PlanTopicDeletionOperator
-from tiered_storage_airflow.task_defaults import ONCE
+from tiered_storage_airflow.task_defaults import BY_HAND, DELETER, METADATA, RETRIED
 
 
 @dag(
     schedule=None,
-    catchup=False,
+    **BY_HAND,
     max_active_runs=1,
     tags=["tiered-storage", "deletion"],
-    default_args={**ONCE, "settings": SETTINGS},
+    default_args={**RETRIED, "pool": METADATA, "settings": SETTINGS},
     params={
         "topic": topic_param(),
         "topic_id": Param(
@@ -39,6 +39,7 @@ def delete_topic() -> None:
         plan=plan.output,
         topic="{{ params.topic }}",
         confirmation="{{ params.confirmation or '' }}",
+        pool=DELETER,
     )
 
 

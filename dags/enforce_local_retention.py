@@ -15,24 +15,22 @@ from airflow.sdk import AssetOrTimeSchedule, CronTriggerTimetable, dag
 from tiered_storage_airflow.assets import REMOTE_LOG
 from tiered_storage_airflow.forms import COMMON, DRY_RUN, common_params, dry_run_param
 from tiered_storage_airflow.operators.local_retention import PlanLocalRetentionOperator, TrimLocalLogsOperator
-from tiered_storage_airflow.task_defaults import RETRIED
+from tiered_storage_airflow.task_defaults import DELETER, METADATA, RETRIED, SCHEDULED
 
 
 @dag(
     schedule=AssetOrTimeSchedule(timetable=CronTriggerTimetable("20 * * * *", timezone="UTC"), assets=[REMOTE_LOG]),
     start_date=pendulum.datetime(2020, 1, 1, tz="UTC"),
-    catchup=False,
+    **SCHEDULED,
     max_active_runs=1,
     tags=["tiered-storage", "retention"],
-    default_args={**RETRIED, **COMMON},
+    default_args={**RETRIED, **COMMON, "pool": METADATA},
     params={**common_params(), "dry_run": dry_run_param("Only show what would go")},
     doc_md=__doc__,
 )
 def enforce_local_retention() -> None:
     plan = PlanLocalRetentionOperator(task_id="plan", dry_run=DRY_RUN)
-    TrimLocalLogsOperator(
-        task_id="trim", plan=plan.output, pool="remote_log_deleter", execution_timeout=timedelta(hours=1)
-    )
+    TrimLocalLogsOperator(task_id="trim", plan=plan.output, pool=DELETER, execution_timeout=timedelta(hours=1))
 
 
 enforce_local_retention()

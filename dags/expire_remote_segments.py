@@ -13,24 +13,24 @@ from airflow.sdk import CronDataIntervalTimetable, dag
 
 from tiered_storage_airflow.forms import COMMON, DRY_RUN, common_params, dry_run_param
 from tiered_storage_airflow.operators.expiry import DeleteSegmentsOperator, MarkDeletedOperator, PlanExpiryOperator
-from tiered_storage_airflow.task_defaults import RETRIED
+from tiered_storage_airflow.task_defaults import DELETER, METADATA, RETRIED, SCHEDULED
 
 
 @dag(
     schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
     start_date=pendulum.datetime(2020, 1, 1, tz="UTC"),
-    catchup=False,
+    **SCHEDULED,
     max_active_runs=1,
     tags=["tiered-storage", "retention"],
-    default_args={**RETRIED, **COMMON},
+    default_args={**RETRIED, **COMMON, "pool": METADATA},
     params={**common_params(), "dry_run": dry_run_param("Only show the plan")},
     doc_md=__doc__,
 )
 def expire_remote_segments() -> None:
     plan = PlanExpiryOperator(task_id="plan", dry_run=DRY_RUN)
-    marked = MarkDeletedOperator(task_id="mark_deleted", plan=plan.output, is_told_later=True)
+    marked = MarkDeletedOperator(task_id="mark_deleted", plan=plan.output, is_told_later=True, pool=DELETER)
     deleted = DeleteSegmentsOperator(
-        task_id="delete", plan=plan.output, pool="remote_log_deleter", execution_timeout=timedelta(hours=1)
+        task_id="delete", plan=plan.output, pool=DELETER, execution_timeout=timedelta(hours=1)
     )
     marked >> deleted
 

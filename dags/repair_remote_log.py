@@ -15,15 +15,15 @@ from tiered_storage_airflow.forms import COMMON, DRY_RUN, common_params, dry_run
 from tiered_storage_airflow.operators.remote_log_metadata import CommitMetadataOperator
 from tiered_storage_airflow.operators.remote_storage import CopySegmentsOperator
 from tiered_storage_airflow.operators.repair import FinishRepairOperator, PlanRepairOperator
-from tiered_storage_airflow.task_defaults import RETRIED
+from tiered_storage_airflow.task_defaults import BY_HAND, COPIER, DELETER, METADATA, READER, RETRIED
 
 
 @dag(
     schedule=None,
-    catchup=False,
+    **BY_HAND,
     max_active_runs=1,
     tags=["tiered-storage", "repair"],
-    default_args={**RETRIED, **COMMON},
+    default_args={**RETRIED, **COMMON, "pool": METADATA},
     params={
         **common_params(),
         "deep": Param(False, type="boolean", title="Look for what is wrong by reading every byte back"),
@@ -33,17 +33,13 @@ from tiered_storage_airflow.task_defaults import RETRIED
 )
 def repair_remote_log() -> None:
     plan = PlanRepairOperator(
-        task_id="plan", deep="{{ params.deep }}", dry_run=DRY_RUN, execution_timeout=timedelta(hours=6)
+        task_id="plan", deep="{{ params.deep }}", dry_run=DRY_RUN, pool=READER, execution_timeout=timedelta(hours=6)
     )
-    copied = CopySegmentsOperator(
-        task_id="copy", plan=plan.output, pool="remote_log_copier", execution_timeout=timedelta(hours=1)
-    )
+    copied = CopySegmentsOperator(task_id="copy", plan=plan.output, pool=COPIER, execution_timeout=timedelta(hours=1))
     committed = CommitMetadataOperator.partial(task_id="commit_metadata", map_index_template="{{ batch_name }}").expand(
         results=copied.output
     )
-    finished = FinishRepairOperator(
-        task_id="finish", copies=plan.output, pool="remote_log_deleter", trigger_rule="none_failed"
-    )
+    finished = FinishRepairOperator(task_id="finish", copies=plan.output, pool=DELETER, trigger_rule="none_failed")
     committed >> finished
 
 

@@ -10,12 +10,12 @@ from airflow.sdk import Param, dag
 
 from tiered_storage_airflow.forms import SETTINGS, reason_param, settings_param
 from tiered_storage_airflow.operators.safety import StopDeletionsOperator
-from tiered_storage_airflow.task_defaults import RETRIED
+from tiered_storage_airflow.task_defaults import BY_HAND, RETRIED
 
 
 @dag(
     schedule=None,
-    catchup=False,
+    **BY_HAND,
     max_active_runs=1,
     tags=["tiered-storage", "safety"],
     default_args={**RETRIED, "settings": SETTINGS},
@@ -27,7 +27,10 @@ from tiered_storage_airflow.task_defaults import RETRIED
     doc_md=__doc__,
 )
 def stop_deletions() -> None:
-    StopDeletionsOperator(task_id="switch", lift="{{ params.lift }}", reason="{{ params.reason or '' }}")
+    # In no pool of ours, and before all else: it must never wait for a slot of what it is to stop.
+    StopDeletionsOperator(
+        task_id="switch", lift="{{ params.lift }}", reason="{{ params.reason or '' }}", priority_weight=1_000_000
+    )
 
 
 stop_deletions()

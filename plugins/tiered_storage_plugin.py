@@ -1,18 +1,13 @@
-"""Registers with Airflow what is no DAG and no operator: the pages of tiered_storage_airflow.read_service."""
+"""Registers the plugin with an Airflow that has this folder, but not the package installed, as in Astro's image.
+
+Where it is installed its entry point does so, and Airflow would call a second plugin of the name an error.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from importlib.metadata import entry_points
 
-from airflow.plugins_manager import AirflowPlugin
+if "tiered_storage" not in entry_points(group="airflow.plugins").names:
+    from tiered_storage_airflow.plugin import TieredStoragePlugin
 
-from tiered_storage_airflow.links import REPORTS, ReportLink
-from tiered_storage_airflow.read_service.app import read_service
-
-
-class TieredStoragePlugin(AirflowPlugin):
-    """The plugin of that name."""
-
-    name = "tiered_storage"
-    fastapi_apps: list[Any] = [{"app": read_service(), "url_prefix": REPORTS, "name": "Remote Log"}]  # noqa: RUF012
-    operator_extra_links: list[Any] = [ReportLink()]  # noqa: RUF012
+    __all__ = ["TieredStoragePlugin"]

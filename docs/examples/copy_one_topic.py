@@ -39,9 +39,7 @@ def copy_one_topic() -> None:
     committed = CommitMetadataOperator.partial(task_id="commit", map_index_template="{{ batch_name }}").expand(
         results=copied.output
     )
-    checked = VerifySegmentsOperator(
-        task_id="check", topics="orders", must_match=False, trigger_rule="none_failed", retries=0
-    )
+    checked = VerifySegmentsOperator(task_id="check", topics="orders", must_match=False, trigger_rule="none_failed")
     load() >> plan
     committed >> checked
 

@@ -11,7 +11,7 @@ import typer
 
 from tiered_storage.cli_output import Output
 from tiered_storage.cli_plans import PlanOption, SavePlanOption, check_plan_options, made_or_read
-from tiered_storage.cli_progress import PROGRESS_SHOWN_SECONDS, leave_at_once, watched
+from tiered_storage.cli_progress import PROGRESS_SHOWN_SECONDS, leave_at_once, said, watched
 from tiered_storage.cli_session import (
     ConfigOption,
     DryRunOption,
@@ -20,6 +20,7 @@ from tiered_storage.cli_session import (
     TopicsOption,
     lease_owner,
     opened,
+    say_stop,
     selected,
 )
 from tiered_storage.clock import wall_clock
@@ -32,7 +33,7 @@ from tiered_storage.remote_log.copy_run import BegunCopy
 from tiered_storage.remote_log.due_deletions import DueDeletion
 from tiered_storage.remote_log.expiry import ExpiryPlan
 from tiered_storage.remote_log.job_threads import JobThreads
-from tiered_storage.remote_log.local_retention import LocalRetentionPlan
+from tiered_storage.remote_log.local_retention import LocalRetentionPlan, amount_to_look_at
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.selection import Selection
 
@@ -114,8 +115,12 @@ def retain(
             plan_file,
             save_plan_to,
         )
-        if not dry_run:
-            report = remote_log.deletions.enforce_local_retention(plans)
+        if dry_run:
+            say_stop(remote_log, output)
+        else:
+            report = remote_log.deletions.enforce_local_retention(
+                plans, said("looked at, in both tiers,", amount_to_look_at(plans), output)
+            )
             trimmed = {plan.topic_id_partition: plan for plan in report.trimmed}
             plans = [
                 trimmed.get(plan.topic_id_partition, plan)
@@ -158,11 +163,13 @@ def expire(
         deleted = 0
         due: list[DueDeletion] = []
         if dry_run:
+            say_stop(remote_log, output)
             due = remote_log.deletions.due_deletions(selection)
         else:
             done, left = remote_log.deletions.mark_expired(plans, owner)
             only = None if plan_file is None else {each.topic_id_partition for each in plans}
-            report = remote_log.deletions.delete_marked(owner, selection, only)
+            told = said("deleted", remote_log.deletions.marked(selection, only), output)
+            report = remote_log.deletions.delete_marked(owner, selection, only, told)
             plans = [plan for plan in plans if plan.topic_id_partition in done]
             troubles = [*troubles, *left, *report.left, *report.failures, *_stopped(report.stopped)]
             deleted = len(report.deleted)

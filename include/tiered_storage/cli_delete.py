@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tiered_storage.cli_output import Output
-from tiered_storage.cli_session import ConfigOption, DryRunOption, JsonOption, lease_owner, opened
+from tiered_storage.cli_session import ConfigOption, DryRunOption, JsonOption, lease_owner, opened, say_stop
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.record_deletion import TO_THE_END
 
@@ -43,7 +43,9 @@ def delete_records(
     with opened(config, output) as remote_log:
         found = remote_log.find_partition(topic, partition)
         planned = remote_log.deletions.plan_record_deletion(found, before)
-        if planned is not None and not dry_run:
+        if dry_run:
+            say_stop(remote_log, output)
+        elif planned is not None:
             _, left = remote_log.deletions.mark_expired([planned], lease_owner("delete-records"))
     rows = [] if planned is None or left else [(str(found), planned.new_log_start, len(planned.segments), planned.size)]
     title = "Would be deleted" if dry_run else "Deleted; the next run of expire removes the segments"
@@ -71,7 +73,9 @@ def delete_topic(
     with opened(config, output) as remote_log:
         planned = remote_log.deletions.plan_topic_deletion(topic, topic_id)
         marked = tuple(one.topic_id_partition for one in planned.partitions)
-        if not dry_run:
+        if dry_run:
+            say_stop(remote_log, output)
+        else:
             marked, left = remote_log.deletions.mark_topic_deleted(planned, lease_owner("delete-topic"))
         states = remote_log.segments.partition_states()
     rows = []

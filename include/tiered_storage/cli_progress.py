@@ -15,6 +15,7 @@ from tiered_storage.cli_output import Output
 from tiered_storage.remote_log.job_groups import JobFolder
 from tiered_storage.remote_log.job_progress import SAY_SECONDS, JobSize, JobWatch
 from tiered_storage.remote_log.job_progress import Progress as JobProgress
+from tiered_storage.remote_log.task_progress import Amount, TaskProgress
 
 PROGRESS_SHOWN_SECONDS = 1.0
 """How often a job of this process tells how far it is: a bar should move."""
@@ -56,6 +57,11 @@ def _bar(console: Console, size: JobSize) -> Iterator[Callable[[JobProgress], No
             bar.update(task, completed=progress.bytes, pieces=progress.pieces)
 
         yield show
+
+
+def said(what: str, amount: Amount, output: Output) -> TaskProgress:
+    """Return what says on standard error, now and then, that `what` is how far."""
+    return TaskProgress(what, amount, output.say)
 
 
 def leave_at_once(code: int) -> NoReturn:

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from tiered_storage.cli_output import Output, show_bytes
+from tiered_storage.cli_progress import said
 from tiered_storage.cli_session import (
     ConfigOption,
     JsonOption,
@@ -20,6 +21,7 @@ from tiered_storage.cli_session import (
     selected,
 )
 from tiered_storage.kafka_log.record import Record
+from tiered_storage.remote_log.task_progress import untold
 
 
 def segments(
@@ -86,7 +88,9 @@ def audit(
     """Hold the store against the metadata; exit code 1 for any anomaly, or where nothing matches. Changes nothing."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        report = remote_log.checks.audit(selected(topics, partitions), deep=deep)
+        selection = selected(topics, partitions)
+        told = said("read", remote_log.checks.to_read(selection), output) if deep else untold
+        report = remote_log.checks.audit(selection, deep=deep, on_moved=told)
     title = (
         f"{report.segments:,} segments, {report.objects:,} objects, {report.size:,} bytes: "
         f"{report.anomaly_count} anomalies{f', {report.unread} segments or documents unread' if report.unread else ''}"

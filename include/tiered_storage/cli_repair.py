@@ -11,7 +11,7 @@ import typer
 
 from tiered_storage.cli_copy import WorkersOption, copy_here
 from tiered_storage.cli_output import Output
-from tiered_storage.cli_progress import leave_at_once
+from tiered_storage.cli_progress import leave_at_once, said
 from tiered_storage.cli_session import (
     ConfigOption,
     DryRunOption,
@@ -31,6 +31,8 @@ from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.remote_log_parts import store_options
 from tiered_storage.remote_log.remote_log_repairs import RepairReport
 from tiered_storage.remote_log.repair_plan import RepairPlan
+from tiered_storage.remote_log.selection import Selection
+from tiered_storage.remote_log.task_progress import untold
 from tiered_storage.settings import load_settings
 
 _COLUMNS = ("action", "partition", "what")
@@ -50,7 +52,7 @@ def repair(
     output = Output(as_json)
     with opened(config, output) as remote_log:
         selection = selected(topics, partitions)
-        found = remote_log.checks.audit(selection, deep=deep)
+        found = _audited(remote_log, selection, output, deep=deep)
         plan = remote_log.repairs.plan(found, selection)
         if dry_run:
             _show("Would be repaired", list(_planned(plan)), plan, found, output)
@@ -59,7 +61,7 @@ def repair(
         done = remote_log.repairs.carry_out(
             plan, lease_owner("repair"), lambda copies: _copy(remote_log, copies, workers, output, hung)
         )
-        after = found if plan.is_empty else remote_log.checks.audit(selection, deep=deep)
+        after = found if plan.is_empty else _audited(remote_log, selection, output, deep=deep)
     try:
         _show("Repaired", list(_done(done)), plan, after, output, done)
     finally:
@@ -96,6 +98,11 @@ def rebuild_metadata(
         output.say("note: that all deletions were stopped is not known any more: 'stop-deletions' stops them anew")
     if report.unreadable:
         raise typer.Exit(1)
+
+
+def _audited(remote_log: RemoteLogManager, selection: Selection, output: Output, *, deep: bool) -> AuditReport:
+    told = said("read", remote_log.checks.to_read(selection), output) if deep else untold
+    return remote_log.checks.audit(selection, deep=deep, on_moved=told)
 
 
 def _copy(

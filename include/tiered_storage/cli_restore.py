@@ -14,10 +14,10 @@ from tiered_storage.cli_session import ConfigOption, DryRunOption, JsonOption, P
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.restore.directory import DirectoryTarget
-from tiered_storage.remote_log.restore.progress import RestoreProgress
 from tiered_storage.remote_log.restore.request import RestorePlan, RestoreRequest, parse_time
 from tiered_storage.remote_log.restore.validation import Validation
 from tiered_storage.remote_log.selection import parse_partitions
+from tiered_storage.remote_log.task_progress import TaskProgress
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.restore.cluster import ClusterTarget
@@ -135,7 +135,7 @@ def _to_directory(
         validation=validation,
         allow_gaps=allow_gaps,
         workers=workers,
-        on_bytes=RestoreProgress(plan.size, output.say, every_seconds=_SAY_SECONDS),
+        on_moved=TaskProgress("restored", plan.amount, output.say, every_seconds=_SAY_SECONDS),
     )
     rows = [
         (each.partition, each.log_start_offset, each.log_end_offset - 1, each.segments, each.size, each.records,
@@ -162,7 +162,7 @@ def _to_cluster(
         target,
         validation=validation,
         allow_gaps=allow_gaps,
-        on_bytes=RestoreProgress(plan.size, output.say, every_seconds=_SAY_SECONDS),
+        on_moved=TaskProgress("restored", plan.amount, output.say, every_seconds=_SAY_SECONDS),
     )
     rows = [
         (each.partition, each.first_offset, each.end_offset - 1, each.sent, each.found) for each in report.partitions

@@ -49,3 +49,10 @@ def selected(topics: str, partitions: str | None) -> Selection:
 def lease_owner(command: str) -> str:
     """Return the name under which this process holds leases."""
     return f"tiered-storage {command} {socket.gethostname()}/{os.getpid()}"
+
+
+def say_stop(remote_log: RemoteLogManager, output: Output) -> None:
+    """Say beside a dry run that all deletions are stopped, where they are."""
+    stopped = remote_log.deletions.gate.why_stopped()
+    if stopped is not None:
+        output.say(f"note: nothing of this goes for now: {stopped}")

@@ -6,7 +6,12 @@ take plain arguments.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
 from airflow.sdk import Param
+from airflow.sdk.exceptions import AirflowFailException
 
 from tiered_storage_airflow.form_settings import BY_A_FORM
 from tiered_storage_airflow.topic_choice import TOPICS, TOPICS_VARIABLE
@@ -21,6 +26,13 @@ MUST_MATCH = "{{ 'true' if params.topics or params.partitions else 'false' }}"
 COMMON = {"settings": SETTINGS, "topics": TOPICS, "partitions": PARTITIONS, "must_match": MUST_MATCH}
 """For default_args: what the operators of a DAG with the fields of `common_params` take from its form."""
 
+OFFSET_PATTERN = r"^$|^[0-9]{1,19}$"
+TIME_PATTERN = (
+    r"^$|^[0-9]{1,16}$"
+    r"|^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}(:[0-9]{2}(:[0-9]{2}([.][0-9]{1,6})?)?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?$"
+)
+CLUSTER_PATTERN = r"^$|^[^ ,]+:[0-9]{1,5}( *, *[^ ,]+:[0-9]{1,5})*$"
+TOPIC_OR_NOTHING_PATTERN = r"^$|^[A-Za-z0-9._-]{1,249}$"
 _PARTITIONS_PATTERN = r"^$|^\d{1,10}(-\d{1,10})?( *, *\d{1,10}(-\d{1,10})?)*$"
 _TOPIC_PATTERN = r"^[A-Za-z0-9._-]{1,249}$"
 
@@ -36,6 +48,7 @@ def topics_param() -> Param:
         None,
         type=["null", "string"],
         maxLength=10_000,
+        format="regex",
         title="Topics",
         description=(
             f"A regular expression over topic names; empty: the Airflow Variable {TOPICS_VARIABLE}, or else all."
@@ -86,12 +99,30 @@ def reason_param(title: str, description: str) -> Param:
     return Param(None, type=["null", "string"], maxLength=1000, title=title, description=description)
 
 
-def word_param(name: str, description: str) -> Param:
-    """Return a field for one word, number, path or address, or nothing."""
+def word_param(name: str, description: str, pattern: str = "") -> Param:
+    """Return a field for one word, number, path or address, or nothing; where it matches `pattern`, if there is one."""
     return Param(
         None,
-        type=["null", "string"],
+        # A whole number may come as one, where somebody starts the run by a program.
+        type=["null", "string", "integer"] if pattern == OFFSET_PATTERN else ["null", "string"],
         maxLength=4096,
+        minimum=0,
+        pattern=pattern,
         title=name.replace("_", " ").capitalize(),
         description=description,
+    )
+
+
+def refuse_unknown_fields(context: Mapping[str, Any]) -> None:
+    """Fail, before a task does anything, where the run was given a field that the DAG's form has not.
+
+    A mistyped `dry_run` would be left out without a word, and the run would not only show.
+    """
+    known = list(context["dag"].params)
+    unknown = sorted(set(context["dag_run"].conf or {}) - set(known))
+    if not unknown:
+        return
+    near = [f"; {each} may be meant to be {found[0]}" for each in unknown if (found := get_close_matches(each, known))]
+    raise AirflowFailException(
+        f"nothing was done: the form has no {', '.join(unknown)}{''.join(near)}; it has {', '.join(known)}"
     )

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey
 
 REPORTS = "/remote-log"
-"""Where the API server answers with reports; plugins/tiered_storage_plugin.py mounts it there."""
+"""Where the API server answers with reports; plugin.py mounts it there."""
 
 
 class ReportLink(BaseOperatorLink):

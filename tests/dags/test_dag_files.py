@@ -14,6 +14,7 @@ import pytest
 
 from support.airflow_home import CONFIGURATION, PROJECT, AirflowHome
 from tiered_storage_airflow.embedded.settings_file import VariableSettings, read_airflow_settings
+from tiered_storage_airflow.forms import refuse_unknown_fields
 from tiered_storage_airflow.links import ReportLink
 from tiered_storage_airflow.topic_choice import TOPICS, TOPICS_VARIABLE
 
@@ -25,8 +26,18 @@ OVER_PARTITIONS = (
     "expire_remote_segments",
     "repair_remote_log",
 )
-TRIED_ONCE = ("audit_remote_log", "delete_records", "delete_topic")
-TRIED_AGAIN = (("delete_records", "mark_deleted"),)
+ONLY_BY_HAND = ("delete_records", "delete_topic", "repair_remote_log", "restore_topic", "stop_deletions")
+READING_MUCH = (("audit_remote_log", "audit"), ("repair_remote_log", "plan"), ("restore_topic", "restore"))
+COPYING = (("copy_segments", "copy"), ("repair_remote_log", "copy"))
+DELETING = (
+    ("delete_records", "mark_deleted"),
+    ("delete_topic", "mark_deleted"),
+    ("enforce_local_retention", "trim"),
+    ("expire_remote_segments", "delete"),
+    ("expire_remote_segments", "mark_deleted"),
+    ("repair_remote_log", "finish"),
+)
+SWITCH = ("stop_deletions", "switch")
 ONLY_SHOWN_UNLESS_ASKED = ("delete_records", "delete_topic", "repair_remote_log")
 SCREEN = 60
 HEAVY = ("numba", "numpy", "pandas", "pyarrow", "obstore", "pyspark", "tiered_storage")
@@ -97,37 +108,53 @@ def test_a_dag_says_what_it_does_and_runs_once_at_a_time(airflow: AirflowHome, d
 
 
 @pytest.mark.parametrize("dag_id", [path.stem for path in FILES])
-def test_every_task_ends_at_some_time_and_is_tried_again_after_longer_and_longer_pauses_but_for_audits(
+def test_every_task_ends_at_some_time_and_is_tried_again_after_longer_and_longer_pauses(
     airflow: AirflowHome, dag_id: str
 ) -> None:
     for task in airflow.dag(dag_id).tasks:
         assert task.execution_timeout is not None, task.task_id
         assert task.execution_timeout <= timedelta(hours=6), task.task_id
-        if dag_id in TRIED_ONCE and (dag_id, task.task_id) not in TRIED_AGAIN:
-            assert task.retries == 0, task.task_id
-            continue
         assert task.retries == 3, task.task_id
         assert task.retry_exponential_backoff == 2.0, task.task_id
         assert task.max_retry_delay == timedelta(minutes=10), task.task_id
 
 
 @pytest.mark.parametrize("dag_id", [path.stem for path in FILES])
-def test_instances_of_mapped_tasks_have_names_and_every_task_leads_to_the_runs_report(
+def test_instances_have_names_and_every_task_checks_the_form_and_leads_to_the_runs_report(
     airflow: AirflowHome, dag_id: str
 ) -> None:
     for task in airflow.dag(dag_id).tasks:
         if task.is_mapped:
             assert task.map_index_template, task.task_id
+        assert unmapped(task)._pre_execute_hook is refuse_unknown_fields, task.task_id
         assert any(isinstance(link, ReportLink) for link in task.operator_extra_links), task.task_id
 
 
-def test_moving_bytes_takes_a_slot_of_a_pool_of_its_own(airflow: AirflowHome) -> None:
-    assert airflow.dag("copy_segments").task_dict["copy"].pool == "remote_log_copier"
-    assert airflow.dag("expire_remote_segments").task_dict["delete"].pool == "remote_log_deleter"
-    assert airflow.dag("enforce_local_retention").task_dict["trim"].pool == "remote_log_deleter"
-    settings = (PROJECT / "airflow_settings.yaml").read_text()
-    assert "pool_name: remote_log_copier" in settings
-    assert "pool_name: remote_log_deleter" in settings
+def unmapped(task: Any) -> Any:
+    return task.unmap({"results": {}}) if task.is_mapped else task
+
+
+def test_every_task_but_the_switch_takes_a_slot_of_a_pool_of_ours(airflow: AirflowHome) -> None:
+    tasks = {(path.stem, task.task_id): task for path in FILES for task in airflow.dag(path.stem).tasks}
+    expected = dict.fromkeys(tasks, "remote_log_metadata")
+    expected |= dict.fromkeys(READING_MUCH, "remote_log_reader")
+    expected |= dict.fromkeys(COPYING, "remote_log_copier")
+    expected |= dict.fromkeys(DELETING, "remote_log_deleter")
+    expected[SWITCH] = "default_pool"
+    assert {key: task.pool for key, task in tasks.items()} == expected
+    # It must never wait behind what it is to stop.
+    assert tasks[SWITCH].priority_weight > max(task.priority_weight for key, task in tasks.items() if key != SWITCH)
+    settings = read_airflow_settings(PROJECT / "airflow_settings.yaml")
+    assert {pool.pool_name for pool in settings.pools} == set(expected.values()) - {"default_pool"}
+
+
+@pytest.mark.parametrize("dag_id", [path.stem for path in FILES])
+def test_what_a_person_starts_begins_at_once_and_no_schedule_begins_by_itself(
+    airflow: AirflowHome, dag_id: str
+) -> None:
+    dag = airflow.dag(dag_id)
+    assert (dag.schedule is None) == (dag_id in ONLY_BY_HAND)
+    assert dag.is_paused_upon_creation is (dag_id not in ONLY_BY_HAND)
 
 
 @pytest.mark.parametrize("dag_id", OVER_PARTITIONS)

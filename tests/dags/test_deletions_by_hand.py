@@ -38,6 +38,25 @@ def test_a_topic_is_deleted_once_its_name_was_confirmed_and_the_next_expiry_take
     assert "nobody" in nobody.messages
 
 
+def test_a_topic_that_somebody_else_works_on_is_marked_by_another_try(airflow: AirflowHome, site: TieredSite) -> None:
+    site.write_logs({"orders-0": 2, "orders-1": 1})
+    site.configure({"orders": DELETABLE})
+    site.copy()
+    site.configure({"orders": {**DELETABLE, "remote.storage.enable": False}})
+    with site.open() as remote_log:
+        remote_log.topics.put(remote_log.decided_topic(partition("orders-0")))
+        lease = remote_log.leases.acquire(partition("orders-1"), "somebody", HOUR_MS)
+        form = {"topic": "orders", "dry_run": False, "confirmation": "orders"}
+        run = airflow.run("delete_topic", form)
+        assert run.state == "failed"
+        assert len(run.errors["mark_deleted"]) == 4
+        assert "not marked: orders-1: " in run.messages
+        assert "run this again by hand" in run.messages
+        remote_log.leases.release(lease)
+    again = airflow.run("delete_topic", form)
+    assert again.state == "success", again.messages
+
+
 def test_records_before_an_offset_go_and_an_offset_beyond_the_log_is_refused(
     airflow: AirflowHome, site: TieredSite
 ) -> None:

@@ -34,6 +34,7 @@ DELETABLE = {**TIERED, "local.deletion.allowed": True, "remote.deletion.allowed"
         ("dry_run", "yes", False),
         ("topics", "orders|payments", True),
         ("topics", 7, False),
+        ("topics", "orders(", False),
         ("settings", {"copy.window.bytes": 65536}, True),
         ("settings", "none", False),
     ],
@@ -45,6 +46,52 @@ def test_a_field_takes_what_can_be_meant(airflow: AirflowHome, field: str, value
         return
     with pytest.raises(ParamValidationError):
         param.resolve(value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "is_taken"),
+    [
+        ("from_offset", None, True),
+        ("from_offset", "", True),
+        ("from_offset", "10", True),
+        ("to_offset", 0, True),
+        ("to_offset", -1, False),
+        ("from_offset", "abc", False),
+        ("from_time", "yesterday", False),
+        ("from_time", "1700000000000", True),
+        ("from_time", "2026-11-21", True),
+        ("to_time", "2026-11-21T20:00:00.5+01:00", True),
+        ("to_time", "2026-11-21T20", True),
+        ("to_time", "2026-11-21T20:00:00Z", True),
+        ("to_cluster", "localhost:9092,[::1]:9093", True),
+        ("to_cluster", "localhost", False),
+        ("as_topic", "orders.back", True),
+        ("as_topic", "orders/back", False),
+        ("to_directory", "/var/lib/kafka", True),
+        ("partitions", "0,2-4", True),
+    ],
+)
+def test_a_field_of_a_restore_takes_what_can_be_meant(
+    airflow: AirflowHome, field: str, value: Any, is_taken: bool
+) -> None:
+    param = airflow.dag("restore_topic").params.get_param(field)
+    if is_taken:
+        assert param.resolve(value) == value
+        return
+    with pytest.raises(ParamValidationError):
+        param.resolve(value)
+
+
+def test_a_field_that_no_form_has_is_refused_before_anything_is_done(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
+) -> None:
+    site.write_logs({"orders-0": 2})
+    site.configure({"orders": TIERED})
+    run = airflow.run("copy_segments", {"dry_runn": True})
+    assert run.state == "failed"
+    [error] = run.errors["plan"]
+    assert "the form has no dry_runn; dry_runn may be meant to be dry_run; it has " in str(error)
+    assert site.finished("orders-0") == []
 
 
 def test_partitions_and_a_limit_narrow_a_copy_and_its_summary_says_what_was_done(
@@ -78,9 +125,8 @@ def test_a_form_that_matches_nothing_is_red_says_so_and_deletes_nothing(
         assert run.state == "failed"
         assert "no partition in log.dirs or in the remote log matches" in run.messages
         assert len(next(iter(run.errors.values()))) == 1  # no second try could mend it
-    broken = airflow.run(dag_id, {"topics": "orders("})
-    assert broken.state == "failed"
-    assert "is not a regular expression" in broken.messages
+    with pytest.raises(ParamValidationError, match="is not a 'regex'"):
+        airflow.run(dag_id, {"topics": "orders("})
     assert (site.local("orders-0"), site.finished("orders-0")) == ([0, 10, 20], [0, 10])
 
 

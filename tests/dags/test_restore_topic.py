@@ -35,6 +35,9 @@ def test_a_run_only_shows_the_plan_unless_it_is_told_to_restore(airflow: Airflow
     done = airflow.run("restore_topic", {**form, "dry_run": False, "validation": "records"})
     assert done.state == "success", done.messages
     assert f"restored {target}/orders-1: offsets 0 to 9" in done.log
+    assert "restored in the end: 4 of 4 segments" in done.log
+    [restored] = site.state.rglob("restored.jsonl")
+    assert restored.read_text().count('"partition":"orders-') == 2
     with LocalLog.open(target / "orders-0") as log:
         assert log.log_end_offset == 3 * RECORDS
     again = airflow.run("restore_topic", {**form, "dry_run": False})

@@ -16,10 +16,27 @@ def test_while_deletions_are_stopped_nothing_goes_and_runs_that_would_delete_say
     site.copy()
     stopped = airflow.run("stop_deletions", {"reason": "the audit looks odd"})
     assert stopped.state == "success"
-    for dag_id in ("enforce_local_retention", "expire_remote_segments"):
+    assert "summary: deletions: stopped, by: " in stopped.log
+    assert "reason: the audit looks odd" in stopped.log
+    going = {
+        "enforce_local_retention": "past local retention: orders-0 before offset 20: 2 segments",
+        "expire_remote_segments": "past retention: orders-0 before offset 20: 2 segments",
+    }
+    for dag_id, line in going.items():
+        shown = airflow.run(dag_id, {"dry_run": True})
+        assert shown.state == "success", shown.messages
+        assert line in shown.log
+        assert "nothing of this plan goes for now: " in shown.log
         run = airflow.run(dag_id)
         assert run.state == "failed"
-        assert "the audit looks odd" in run.messages + run.log
+        [error] = [each for of_task in run.errors.values() for each in of_task]  # no second try could mend it
+        assert "the audit looks odd" in str(error)
+    shown = airflow.run("delete_records", {"topic": "orders", "before": 10})
+    assert shown.state == "success", shown.messages
+    assert "the audit looks odd" in shown.log
+    run = airflow.run("delete_records", {"topic": "orders", "before": 10, "dry_run": False})
+    assert list(run.errors) == ["plan"]
+    assert "the audit looks odd" in run.messages
     assert (site.local("orders-0"), site.finished("orders-0")) == ([0, 10, 20], [0, 10])
 
     lifted = airflow.run("stop_deletions", {"lift": True})

@@ -41,7 +41,7 @@ class Record:
 def encode_records(records: Sequence[Record], base_offset: int, base_timestamp: int) -> bytes:
     """Return `records` one behind the other, relative to the base offset and timestamp of their batch.
 
-    Raises UnicodeEncodeError for a header key that UTF-8 cannot hold.
+    Raises UnicodeEncodeError for a header key that UTF-8 cannot hold, TypeError for one that is no text.
     """
     out = bytearray()
     for record in records:
@@ -59,6 +59,8 @@ def _encode_body(record: Record, offset_delta: int, timestamp_delta: int) -> byt
     _append_bytes(body, record.value)
     append_varint(body, len(record.headers))
     for key, value in record.headers:
+        if not isinstance(key, str):
+            raise TypeError(f"the header key {key!r} is no text")
         _append_bytes(body, key.encode())
         _append_bytes(body, value)
     return body

@@ -101,7 +101,7 @@ def encode_batch(
         ) + compress(compression, encode_records(records, first.offset, base_timestamp))
         length = CRC_END - LOG_OVERHEAD + len(checked)
         prefix = _UNCHECKED_HEADER.pack(first.offset, length, partition_leader_epoch, MAGIC)
-    except (struct.error, UnicodeEncodeError) as error:
+    except (struct.error, UnicodeEncodeError, TypeError) as error:
         raise ConfigurationError(f"records from offset {first.offset} do not fit a batch: {error}") from error
     return prefix + crc32c(checked).to_bytes(4, "big") + checked
 

@@ -188,7 +188,8 @@ class StoredLog:
     def update_high_watermark(self, high_watermark: int) -> None:
         """Set the high watermark, within the log; from now on it moves by this call only, or back with the log's end.
 
-        Transactions that ended below it no longer hold the last stable offset back.
+        Transactions that ended below it no longer hold the last stable offset back, not even if it falls back later.
+        While it was never set, the log's end stands for it. As in Kafka, a log that is opened anew knows of them again.
         """
         self._high_watermark = min(max(high_watermark, self.log_start_offset), self.log_end_offset)
         self._producers.on_high_watermark(self._high_watermark)

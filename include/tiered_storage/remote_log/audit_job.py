@@ -23,10 +23,11 @@ from tiered_storage.remote_log.job_groups import GroupResults, JobDescription, J
 from tiered_storage.remote_log.job_progress import ProgressLog
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.rate_limit import RateLimit
+from tiered_storage.remote_log.rate_limit import RateLimit, ToldLimit
 from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.task_progress import OnMoved, untold
 from tiered_storage.remote_log.work_area import WorkArea
 from tiered_storage.settings import Settings
 
@@ -74,19 +75,30 @@ class AuditJob:
         files.describe(AuditJobDescription.of(count, settings, options, bytes_per_second=rate))
         return cls(files, count)
 
-    def run_group(self, number: int, storage: RemoteStorageManager, limit: RateLimit) -> int:
-        """Audit the segments of one group; return how many were read. Raises ConfigurationError for another's store."""
+    def run_group(
+        self, number: int, storage: RemoteStorageManager, limit: RateLimit, on_moved: OnMoved = untold
+    ) -> int:
+        """Audit the segments of one group; return how many were read. `on_moved` is told as the progress is.
+
+        Raises ConfigurationError for another's store.
+        """
         if not isinstance(storage, ObjectRemoteStorageManager):
             raise ConfigurationError(f"{type(storage).__name__} cannot be audited: it does not keep objects as ours do")
         results = GroupResults(self.files, number, AuditOutcome)
         read = 0
         with ProgressLog(self.files, number) as progress:
-            told = _Told(limit, progress)
+
+            def moved(size: int) -> None:
+                progress.moved(size)
+                on_moved(size)
+
+            told = ToldLimit(limit, moved)
             for segment in self.files.tasks(number, RemoteLogSegmentMetadata):
                 outcome = _audited(segment, storage, told)
                 read += outcome.failure is None
                 results.add(outcome)
                 progress.ended()
+                on_moved(0, 1)
             results.write()
         return read
 
@@ -100,19 +112,6 @@ class AuditJob:
                 if segment.segment_id not in known:
                     died = CopyFailure("", "its worker died before it was read", retriable=True)
                     yield AuditOutcome(segment, (), died)
-
-
-class _Told(RateLimit):
-    """A rate limit that tells of the bytes that passed."""
-
-    def __init__(self, limit: RateLimit, progress: ProgressLog) -> None:
-        super().__init__()
-        self._limit = limit
-        self._progress = progress
-
-    def spend(self, size: int) -> None:
-        self._limit.spend(size)
-        self._progress.moved(size)
 
 
 def with_outcomes(

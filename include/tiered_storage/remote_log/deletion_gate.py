@@ -79,8 +79,10 @@ class DeletionGate:
         return {each: DeletionRefusedError(why) for each, why in self._refused(partitions, kind)}
 
     def ensure_allowed(self, partition: TopicIdPartition, kind: DeletionKind) -> None:
-        """Raise DeletionRefusedError where nothing of `kind` may be deleted now, for planning: it changes nothing."""
-        self.ensure_running()
+        """Raise DeletionRefusedError where nothing of `kind` may be deleted, whether or not all deletions are stopped.
+
+        For planning, which changes nothing.
+        """
         for _, why in self._refused([partition], kind):
             raise DeletionRefusedError(why)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tiered_storage.errors import DeletionRefusedError, TieredStorageError
-from tiered_storage.remote_log.copy_plan import Finding
+from tiered_storage.remote_log.copy_plan import Finding, finding_of
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.expiry import ExpiryPlan, Reason, plan_expiry
@@ -30,10 +30,8 @@ class ExpiryPlanner:
         """Return what ends at `now` (ms), and the partitions that must be left alone, and why.
 
         A partition whose local log is there and cannot be read is left alone: it may hold what a later leader wrote.
+        It is planned as ever while deletions are stopped: then nothing of it is done.
         """
-        stopped = self.gate.why_stopped()
-        if stopped is not None:
-            return [], [Finding("", stopped)]
         plans: list[ExpiryPlan] = []
         left: list[Finding] = []
         for partition, local in self._partitions(selection):
@@ -44,7 +42,7 @@ class ExpiryPlanner:
                     continue
                 plan = self._plan_of(partition, local, now)
             except (TieredStorageError, OSError) as error:
-                left.append(Finding(str(partition), str(error)))
+                left.append(finding_of(partition, error))
                 continue
             if plan is not None:
                 plans.append(plan)

@@ -8,7 +8,7 @@ local deletion was allowed for the topic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from tiered_storage.errors import (
 )
 from tiered_storage.kafka_log.checksum import crc32c
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.copy_plan import Finding
+from tiered_storage.remote_log.copy_plan import Finding, finding_of
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.later_versions import ensure_known_versions
@@ -33,6 +33,7 @@ from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
 from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.store_states import ensure_not_outdated
+from tiered_storage.remote_log.task_progress import Amount, OnMoved, untold
 from tiered_storage.remote_log.trim_steps import STEP_BYTES, trim_steps
 from tiered_storage.topic_settings import TopicSettings
 
@@ -66,6 +67,11 @@ class LocalRetentionPlan:
         held_from = min((segment.start_offset for segment in self.held_by), default=self.new_local_start)
         return all(segment.base_offset >= held_from for segment in self.segments)
 
+    @property
+    def looked_at(self) -> Amount:
+        """What is looked at before anything goes: all that must hold it, and all that goes."""
+        return Amount.of(self.held_by) + Amount(len(self.segments), self.size)
+
     def start_in(self, current: LocalRetentionPlan) -> int:
         """Return where the log may begin that a `current` plan would trim too: what only one of them names stays.
 
@@ -94,6 +100,11 @@ class LocalRetentionPlan:
         """Return the part of the plan that lets the log begin at `new_local_start`."""
         going = tuple(one for one in self.segments if one.end_offset is not None and one.end_offset < new_local_start)
         return replace(self, segments=going, new_local_start=new_local_start)
+
+
+def amount_to_look_at(plans: Iterable[LocalRetentionPlan]) -> Amount:
+    """Return what is looked at before anything of `plans` goes."""
+    return sum((plan.looked_at for plan in plans if plan.segments), Amount())
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +197,8 @@ class LocalRetentionEnforcement:
     keep_lineage: Callable[[LocalRetentionPlan], None]
     replan: Callable[[LocalRetentionPlan], LocalRetentionPlan | None]
     verifies: bool
+    on_moved: OnMoved = untold
+    """Is told of each segment that was looked at: a remote one that holds what goes, and a local one that goes."""
 
     def enforce(self, plans: Sequence[LocalRetentionPlan]) -> LocalRetentionReport:
         """Remove what `plans` name, as far as it is still due.
@@ -209,7 +222,7 @@ class LocalRetentionEnforcement:
                     if reached < part.new_local_start:
                         break
             except (TieredStorageError, OSError) as error:
-                failures.append(Finding(str(plan.topic_id_partition), str(error)))
+                failures.append(finding_of(plan.topic_id_partition, error))
             done = plan.up_to(reached)
             if done.segments:
                 trimmed.append(done)
@@ -224,6 +237,7 @@ class LocalRetentionEnforcement:
             # What another run removed meanwhile is left out under the lock.
             with suppress(FileNotFoundError):
                 ensure_same_bytes(local, plan.held_by, self.storage)
+            self.on_moved(local.size, 1)
         self.keep_lineage(plan)
 
         def still_due() -> int:
@@ -243,6 +257,7 @@ class LocalRetentionEnforcement:
                 ensure_whole(segment, self.storage)
             else:
                 ensure_present(segment, self.storage)
+            self.on_moved(segment.size, 1)
 
 
 def _ensure_listed(

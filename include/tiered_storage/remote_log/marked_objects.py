@@ -26,6 +26,7 @@ from tiered_storage.remote_log.model import (
 from tiered_storage.remote_log.storage import RemoteStorageManager, delete_singly
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.store_states import StoredState, write_partition_states
+from tiered_storage.remote_log.task_progress import OnMoved, untold
 
 Going: TypeAlias = tuple[RemoteLogSegmentMetadata, Lease]
 """A marked segment, and the lease of its partition."""
@@ -70,6 +71,8 @@ class MarkedObjects:
     safety: Safety
     storage: RemoteStorageManager
     clock: Clock
+    on_moved: OnMoved = untold
+    """Is told of each segment that is gone."""
 
     def delete(self, batch: Sequence[Going], found: Found) -> dict[TopicIdPartition, RemoteMetadataError]:
         """Delete a batch, and return the partitions whose metadata refused to be told so, and why."""
@@ -82,6 +85,7 @@ class MarkedObjects:
         for (segment, _), outcome in zip(gone, self.metadata.update_remote_log_segments(steps), strict=True):
             if isinstance(outcome, RemoteLogSegmentMetadata):
                 found.deleted.append(outcome)
+                self.on_moved(outcome.size, 1)
             else:
                 refused[segment.topic_id_partition] = outcome
         self.note([segment for segment in segments if segment.segment_id.id in failed], failed, found)

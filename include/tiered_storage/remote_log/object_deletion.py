@@ -41,6 +41,7 @@ from tiered_storage.remote_log.store_states import (
     outdated_leases,
     outdated_partitions,
 )
+from tiered_storage.remote_log.task_progress import OnMoved, untold
 from tiered_storage.remote_log.topic_deletion import PartitionDeletion
 
 GROUP_PARTITIONS = 50
@@ -71,6 +72,8 @@ class ObjectDeletion:
     """The partitions that are to go as a whole."""
     local: Callable[[TopicIdPartition], PartitionLog | None] = lambda _: None
     """Returns the local log of a partition; None where it is not in sight."""
+    on_moved: OnMoved = untold
+    """Is told of each segment whose objects are gone."""
 
     def delete_marked(self, partitions: Iterable[TopicIdPartition]) -> DeletionReport:
         """Delete what is marked in `partitions`, also what earlier runs could not.
@@ -226,7 +229,7 @@ class ObjectDeletion:
 
     @property
     def _objects(self) -> MarkedObjects:
-        return MarkedObjects(self.metadata, self.leases, self.safety, self.storage, self.clock)
+        return MarkedObjects(self.metadata, self.leases, self.safety, self.storage, self.clock, self.on_moved)
 
     def _delete_under(self, lease: Lease, found: Found, listed: Sequence[ListedObject] | None) -> bool:
         """Delete what is due, and return whether the lease still holds and nothing was refused.

@@ -34,3 +34,16 @@ class RateLimit:
         self._free_at = max(self._free_at, now) + size * self._seconds_a_byte
         if self._free_at > now:
             self._sleep(self._free_at - now)
+
+
+class ToldLimit(RateLimit):
+    """A rate limit that tells `on_spent` of the bytes that passed."""
+
+    def __init__(self, limit: RateLimit, on_spent: Callable[[int], None]) -> None:
+        super().__init__()
+        self._limit = limit
+        self._on_spent = on_spent
+
+    def spend(self, size: int) -> None:
+        self._limit.spend(size)
+        self._on_spent(size)

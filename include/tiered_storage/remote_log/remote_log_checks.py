@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.remote_log.audit import DeepCheck, audit_remote_log
 from tiered_storage.remote_log.audit_job import AuditJob, with_outcomes
 from tiered_storage.remote_log.audit_offsets import LocalLogs
-from tiered_storage.remote_log.audit_report import AuditReport
+from tiered_storage.remote_log.audit_report import Anomaly, AuditReport
 from tiered_storage.remote_log.audit_verdicts import keep_verdicts
 from tiered_storage.remote_log.deep_audit import audit_segment
-from tiered_storage.remote_log.model import SegmentState
-from tiered_storage.remote_log.rate_limit import RateLimit
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
+from tiered_storage.remote_log.rate_limit import RateLimit, ToldLimit
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.segment_source import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.task_progress import Amount, OnMoved, untold
 from tiered_storage.remote_log.topic_decision import decide, is_wanted
 
 
@@ -27,8 +29,12 @@ class RemoteLogChecks:
 
     parts: RemoteLogParts
 
-    def audit(self, selection: Selection = EVERYTHING, *, deep: bool = False) -> AuditReport:
+    def audit(
+        self, selection: Selection = EVERYTHING, *, deep: bool = False, on_moved: OnMoved = untold
+    ) -> AuditReport:
         """Hold the store against the metadata, and keep the verdict; see audit_remote_log and keep_verdicts.
+
+        Of a deep one `on_moved` is told of the bytes that were read, and of each segment at its end.
 
         Raises ConfigurationError where nothing that is known is selected, and for a user's own RemoteStorageManager,
         which cannot list what it holds.
@@ -43,7 +49,7 @@ class RemoteLogChecks:
             self.parts.clock,
             grace_ms=self.parts.settings.remote_log_orphan_grace_ms,
             local_logs=LocalLogs(self.parts.source, self._is_copied) if self.parts.settings.log_dirs else None,
-            deep=self._deep_check() if deep else None,
+            deep=self._deep_check(on_moved) if deep else None,
         )
         self._keep_verdicts(report, selection, deep=deep)
         return report
@@ -51,15 +57,21 @@ class RemoteLogChecks:
     def write_audit_job(self, folder: str, selection: Selection = EVERYTHING) -> AuditJob:
         """Lay the deep part of an audit out in the work area, for workers; a quick audit goes before it."""
         listing_storage(self.parts.storage)
+        return AuditJob.write(self.parts.work, folder, self._copied(selection), self.parts.settings, self.parts.options)
+
+    def to_read(self, selection: Selection = EVERYTHING) -> Amount:
+        """Return how much a deep audit of `selection` reads."""
+        return Amount.of(self._copied(selection))
+
+    def _copied(self, selection: Selection) -> Iterator[RemoteLogSegmentMetadata]:
         segments = self.parts.segments
-        chosen = (
+        return (
             segment
             for partition in segments.list_partitions()
             if selection.matches(partition.topic, partition.partition)
             for segment in segments.list_remote_log_segments(partition)
             if segment.state is SegmentState.COPY_SEGMENT_FINISHED
         )
-        return AuditJob.write(self.parts.work, folder, chosen, self.parts.settings, self.parts.options)
 
     def conclude_deep_audit(self, quick: AuditReport, job: AuditJob, selection: Selection) -> AuditReport:
         """Add what workers found to the quick audit of `selection` that went before, and keep the verdict."""
@@ -89,12 +101,16 @@ class RemoteLogChecks:
         most = self.parts.settings.remote_log_unreferenced_max_percent
         keep_verdicts(report, self.parts.safety, selection, most, deep=deep)
 
-    def _deep_check(self) -> DeepCheck:
-        storage, limit = (
-            listing_storage(self.parts.storage),
-            RateLimit(self.parts.settings.audit_worker_bytes_per_second),
-        )
-        return lambda segment: audit_segment(segment, storage, limit)
+    def _deep_check(self, on_moved: OnMoved) -> DeepCheck:
+        storage = listing_storage(self.parts.storage)
+        limit = ToldLimit(RateLimit(self.parts.settings.audit_worker_bytes_per_second), on_moved)
+
+        def check(segment: RemoteLogSegmentMetadata) -> Sequence[Anomaly]:
+            found = audit_segment(segment, storage, limit)
+            on_moved(0, 1)
+            return found
+
+        return check
 
     def _is_copied(self, log: PartitionLog | UnreadablePartition) -> bool:
         if isinstance(log, UnreadablePartition):

@@ -35,6 +35,7 @@ from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.segment_source import UnreadablePartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.store_states import StoredState, write_partition_state
+from tiered_storage.remote_log.task_progress import Amount, OnMoved, untold
 from tiered_storage.remote_log.topic_decision import decide, is_wanted
 from tiered_storage.remote_log.topic_deletion import TopicDeletionPlan, mark_topic_deleted, plan_topic_deletion
 
@@ -58,11 +59,8 @@ class RemoteLogDeletions:
         """Return what local retention would remove at `now` (ms), and the partitions that must be left alone, and why.
 
         Only topics that are enabled, and where local deletion is allowed. `names` (such as orders-0) narrow it
-        further.
+        further. It is planned as ever while deletions are stopped: then nothing of it is done.
         """
-        stopped = self.gate.why_stopped()
-        if stopped is not None:
-            return [], [Finding("", stopped)]
         plans: list[LocalRetentionPlan] = []
         unreadable: list[Finding] = []
         for log in self.parts.source.partitions():
@@ -94,8 +92,10 @@ class RemoteLogDeletions:
                 unreadable.append(Finding(name, str(error)))
         return plans, unreadable
 
-    def enforce_local_retention(self, plans: Sequence[LocalRetentionPlan]) -> LocalRetentionReport:
-        """Remove what `plans` name; see LocalRetentionEnforcement.
+    def enforce_local_retention(
+        self, plans: Sequence[LocalRetentionPlan], on_moved: OnMoved = untold
+    ) -> LocalRetentionReport:
+        """Remove what `plans` name; see LocalRetentionEnforcement, also for what `on_moved` is told.
 
         A plan may be old: nothing goes of a topic that is not enabled any more, or where the right was taken away.
         Raises DeletionRefusedError where a person stopped all deletions.
@@ -110,6 +110,7 @@ class RemoteLogDeletions:
             self._keep_lineage,
             self._replan_local_retention,
             self.parts.settings.remote_log_verify_before_trim,
+            on_moved,
         )
         return enforcement.enforce(plans)
 
@@ -202,12 +203,10 @@ class RemoteLogDeletions:
         ensure_whole(segment, self.parts.storage)
 
     def due_deletions(self, selection: Selection = EVERYTHING) -> list[DueDeletion]:
-        """Return what delete_marked would find marked already; see due_deletions. Nothing while deletions are stopped.
+        """Return what delete_marked would find marked already; see due_deletions, while deletions are stopped too.
 
         Changes nothing, and asks the store nothing.
         """
-        if self.gate.why_stopped() is not None:
-            return []
         states = self.parts.segments.partition_states()
         return due_deletions(
             [each for each in sorted(states) if selection.matches(each.topic, each.partition)],
@@ -217,10 +216,21 @@ class RemoteLogDeletions:
             self.parts.clock() - self.parts.settings.remote_log_orphan_grace_ms,
         )
 
+    def marked(self, selection: Selection = EVERYTHING, only: Collection[TopicIdPartition] | None = None) -> Amount:
+        """Return how much delete_marked finds to do, with the same arguments."""
+        due = [each for each in self.due_deletions(selection) if only is None or each.topic_id_partition in only]
+        return Amount(sum(each.segments + each.leftovers for each in due), sum(each.size for each in due))
+
     def delete_marked(
-        self, owner: str, selection: Selection = EVERYTHING, only: Collection[TopicIdPartition] | None = None
+        self,
+        owner: str,
+        selection: Selection = EVERYTHING,
+        only: Collection[TopicIdPartition] | None = None,
+        on_moved: OnMoved = untold,
     ) -> DeletionReport:
         """Delete the objects of every marked segment, in `only` those partitions where it is given; see delete_marked.
+
+        `on_moved` is told of each segment that is gone.
 
         Raises DeletionRefusedError where a person stopped all deletions.
         """
@@ -238,6 +248,7 @@ class RemoteLogDeletions:
             self.parts.settings.deletion_batch_segments,
             _going(states),
             self.parts.local_log,
+            on_moved=on_moved,
         )
         self.parts.bind_store()
         return deletion.delete_marked(

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.restore.directory import DirectoryTarget, RestoredDirectory, restore_to_directory
-from tiered_storage.remote_log.restore.partition_files import OnBytes
 from tiered_storage.remote_log.restore.plan import plan_restore
 from tiered_storage.remote_log.restore.request import RestorePlan, RestoreRequest
 from tiered_storage.remote_log.restore.validation import Validation
+from tiered_storage.remote_log.task_progress import OnMoved, untold
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.restore.cluster import ClusterReport, ClusterTarget
@@ -34,7 +34,7 @@ class RemoteLogRestores:
         validation: Validation = Validation.SIZES,
         allow_gaps: bool = False,
         workers: int = 2,
-        on_bytes: OnBytes = lambda _: None,
+        on_moved: OnMoved = untold,
     ) -> list[RestoredDirectory]:
         """Bring back what `plan` names as files of a broker; see restore_to_directory."""
         return restore_to_directory(
@@ -44,7 +44,7 @@ class RemoteLogRestores:
             validation=validation,
             allow_gaps=allow_gaps,
             workers=workers,
-            on_bytes=on_bytes,
+            on_moved=on_moved,
         )
 
     def to_cluster(
@@ -54,11 +54,11 @@ class RemoteLogRestores:
         *,
         validation: Validation = Validation.SIZES,
         allow_gaps: bool = False,
-        on_bytes: OnBytes = lambda _: None,
+        on_moved: OnMoved = untold,
     ) -> ClusterReport:
         """Bring back what `plan` names as records in a running cluster; see restore_to_cluster."""
         from tiered_storage.remote_log.restore.cluster import restore_to_cluster  # noqa: PLC0415 -- a Kafka client
 
         return restore_to_cluster(
-            plan, self.parts.storage, target, validation=validation, allow_gaps=allow_gaps, on_bytes=on_bytes
+            plan, self.parts.storage, target, validation=validation, allow_gaps=allow_gaps, on_moved=on_moved
         )

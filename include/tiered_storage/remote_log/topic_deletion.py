@@ -17,7 +17,7 @@ from difflib import get_close_matches
 
 from tiered_storage.clock import Clock
 from tiered_storage.errors import ConfigurationError, TieredStorageError
-from tiered_storage.remote_log.copy_plan import Finding
+from tiered_storage.remote_log.copy_plan import Finding, finding_of
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.later_versions import ensure_known_partition
@@ -120,7 +120,7 @@ def mark_topic_deleted(
                 _mark(leases.acquire(partition, owner, lease_duration_ms), metadata, leases, storage, gate, clock)
             marked.append(partition)
         except TieredStorageError as error:
-            left.append(Finding(str(partition), str(error)))
+            left.append(finding_of(partition, error))
     return tuple(marked), tuple(left)
 
 

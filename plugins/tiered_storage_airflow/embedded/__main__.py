@@ -27,7 +27,7 @@ app = typer.Typer(help="The embedded Airflow.", add_completion=False, no_args_is
 
 @app.command()
 def up(config: Config = None, port: Port = DEFAULT_PORT) -> None:
-    """Start Airflow on this machine, for this machine only; its DAGs start paused."""
+    """Start Airflow on this machine, for this machine only; what has a schedule starts paused."""
     settings = load_settings(config)
     airflow = EmbeddedAirflow(settings.state_directory, settings.config_path, port)
     running = services.up(airflow, say=typer.echo)

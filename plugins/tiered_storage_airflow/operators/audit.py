@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from tiered_storage_airflow.operators.spark_groups import SPARK_JOBS, SparkGroupsOperator
 from tiered_storage_airflow.run_scope import is_switched_on, selected
@@ -31,7 +31,8 @@ class VerifySegmentsOperator(SparkGroupsOperator):
     """Audit the remote log: references, contiguity, sizes; and where `deep`, every batch, index and checksum.
 
     The quick part is done in the task. What a deep audit reads is read by Spark, unless it is so little that Spark's
-    start takes longer. It fails, without a retry, for every anomaly, and for segments that could not be read.
+    start takes longer. It fails for every anomaly, without a retry, and for segments that could not be read, to be
+    tried again.
 
     :param topics: a regular expression over whole topic names
     :param partitions: numbers of partitions, such as 0,2-4; empty: all
@@ -81,13 +82,16 @@ class VerifySegmentsOperator(SparkGroupsOperator):
     ) -> AuditJob:
         from tiered_storage.remote_log.job_progress import JobSize
         from tiered_storage.remote_log.rate_limit import RateLimit
+        from tiered_storage.remote_log.task_progress import Amount, TaskProgress
 
         folder = f"runs/{run_folder(context)}/{context['ti'].try_number}"
         job = remote_log.checks.write_audit_job(folder, selection)
         if quick.size < READ_HERE_BYTES:
+            progress = TaskProgress("read", Amount(quick.segments, quick.size), self.log.info)
             limit = RateLimit(remote_log.settings.audit_worker_bytes_per_second)
             for number in range(job.groups):
-                job.run_group(number, remote_log.storage, limit)
+                job.run_group(number, remote_log.storage, limit, progress)
+            progress.conclude()
             return job
 
         def has_results() -> bool:
@@ -125,9 +129,14 @@ def _summarize(remote_log: Any, context: Context, log: Any, report: AuditReport)
 
 
 def fail_for(report: AuditReport, path: str) -> None:
-    """Raise AirflowFailException where the report, kept at `path`, names anomalies, or not all could be read."""
-    if not report.anomalies and not report.unread:
+    """Fail where the report, kept at `path`, names anomalies; or where not all could be read, to be tried again."""
+    if not report.anomaly_count and not report.unread:
         return
+    if not report.anomaly_count:
+        raise AirflowException(
+            f"{report.unread} segments could not be read, and nothing is known to be wrong with them (report: {path}): "
+            "the next try audits anew; where all fail, see whether the store answers. " + "; ".join(report.notices)
+        )
     shown = report.anomalies[:MOST_ANOMALIES_SHOWN]
     unread = f", {report.unread} segments or documents could not be read" if report.unread else ""
     raise AirflowFailException(

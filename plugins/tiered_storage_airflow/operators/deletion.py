@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import SkipMixin, XComArg
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException
 
+from tiered_storage_airflow.operators.findings import fail_for_left, tell_stop
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
 from tiered_storage_airflow.run_scope import is_switched_on
-from tiered_storage_airflow.run_summary import summarize
+from tiered_storage_airflow.run_summary import keep_done, summarize
 from tiered_storage_airflow.run_time import lease_owner, run_folder
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class PlanTopicDeletionOperator(RemoteLogOperator, SkipMixin):
 
         only_show = is_switched_on(self.is_dry_run, "dry_run")
         with self.opened() as remote_log:
+            if not only_show:
+                remote_log.deletions.gate.ensure_running()
             plan = remote_log.deletions.plan_topic_deletion(self.topic, self.topic_id or None)
             path = f"runs/{run_folder(context)}/topic-deletion.jsonl"
             remote_log.work.write(path, [plan], TopicDeletionPlan)
@@ -56,6 +59,7 @@ class PlanTopicDeletionOperator(RemoteLogOperator, SkipMixin):
                 segments=sum(one.segments for one in plan.partitions),
                 bytes=sum(one.size for one in plan.partitions),
             )
+            tell_stop(remote_log, self.log)
         if only_show:
             self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
         return path
@@ -80,7 +84,8 @@ class MarkTopicDeletedOperator(RemoteLogOperator):
         self.confirmation = confirmation
 
     def execute(self, context: Context) -> None:
-        """Mark; fail, to be tried again, for partitions that somebody else works on."""
+        """Mark; fail for partitions that could not be, to be tried again where that may help."""
+        from tiered_storage.remote_log.model import TopicIdPartition
         from tiered_storage.remote_log.topic_deletion import TopicDeletionPlan
 
         if self.confirmation != self.topic:
@@ -91,9 +96,10 @@ class MarkTopicDeletedOperator(RemoteLogOperator):
         with self.opened() as remote_log:
             [plan] = remote_log.work.read(self.plan, TopicDeletionPlan)
             marked, left = remote_log.deletions.mark_topic_deleted(plan, lease_owner(context))
+            keep_done(remote_log, context, "marked", marked, TopicIdPartition)
+            summarize(remote_log, context, self.log, marked_partitions=len(marked), not_marked=len(left))
         self.log.info("marked %d partitions; the next runs of expire_remote_segments delete them", len(marked))
-        if left:
-            raise AirflowException("not marked: " + "; ".join(f"{one.partition}: {one.message}" for one in left))
+        fail_for_left(left, "not marked")
 
 
 class PlanRecordDeletionOperator(RemoteLogOperator, SkipMixin):
@@ -122,13 +128,13 @@ class PlanRecordDeletionOperator(RemoteLogOperator, SkipMixin):
 
     def execute(self, context: Context) -> str:
         """Plan. Fails where the offset is outside of what the partition has, or remote deletion is not allowed."""
-        from tiered_storage.remote_log.deletion_gate import DeletionKind
         from tiered_storage.remote_log.expiry import ExpiryPlan
 
         only_show = is_switched_on(self.is_dry_run, "dry_run")
         with self.opened() as remote_log:
             partition = remote_log.find_partition(self.topic, int(self.partition))
-            remote_log.deletions.gate.ensure(partition, DeletionKind.REMOTE)
+            if not only_show:
+                remote_log.deletions.gate.ensure_running()
             plan = remote_log.deletions.plan_record_deletion(partition, int(self.before))
             path = f"runs/{run_folder(context)}/expiry.jsonl"
             remote_log.work.write(path, [] if plan is None else [plan], ExpiryPlan)
@@ -141,6 +147,7 @@ class PlanRecordDeletionOperator(RemoteLogOperator, SkipMixin):
                 segments=0 if plan is None else len(plan.segments),
                 bytes=0 if plan is None else plan.size,
             )
+            tell_stop(remote_log, self.log)
         if only_show or plan is None:
             self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
         return path

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import SkipMixin, XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from tiered_storage_airflow.operators.findings import fail_for, fail_for_left, tell_stop, told
 from tiered_storage_airflow.operators.local_retention import left_alone_path
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, SelectingOperator
 from tiered_storage_airflow.run_scope import is_switched_on
-from tiered_storage_airflow.run_summary import summarize
+from tiered_storage_airflow.run_summary import keep_done, summarize
 from tiered_storage_airflow.run_time import lease_owner, run_folder, run_now
 
 if TYPE_CHECKING:
@@ -74,9 +75,9 @@ class PlanExpiryOperator(SelectingOperator, SkipMixin):
                 never_copied_segments=sum(plan.never_copied_segments for plan in plans),
                 left_alone=len(unreadable),
             )
+            tell_stop(remote_log, self.log)
         if only_show:
-            if unreadable:
-                raise AirflowException(f"cannot expire: {_told(unreadable)}")
+            fail_for(unreadable, "cannot expire")
             self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
         return path
 
@@ -100,6 +101,7 @@ class MarkDeletedOperator(RemoteLogOperator):
         """Mark all that can be. Fails, to be tried again where that may help, for partitions that nobody else tells."""
         from tiered_storage.remote_log.copy_plan import Finding, HeldFinding
         from tiered_storage.remote_log.expiry import ExpiryPlan
+        from tiered_storage.remote_log.model import TopicIdPartition
 
         with self.opened() as remote_log:
             plans = remote_log.work.read(self.plan, ExpiryPlan)
@@ -107,11 +109,13 @@ class MarkDeletedOperator(RemoteLogOperator):
             done, left = remote_log.deletions.mark_expired(plans, lease_owner(context))
             refused = [finding for finding in left if not isinstance(finding, HeldFinding)]
             remote_log.work.write(_not_marked_path(self.plan), refused, Finding)
+            keep_done(remote_log, context, "marked", done, TopicIdPartition)
+            summarize(remote_log, context, self.log, marked_partitions=len(done), not_marked=len(left))
         for finding in left:
             self.log.warning("%s is not marked: %s", finding.partition, finding.message)
         self.log.info("marked in %d partitions", len(done))
         if not self.is_told_later:
-            _fail_for_unmarked([*left_alone, *left])
+            fail_for_left([*left_alone, *left], "not deleted")
 
 
 class DeleteSegmentsOperator(SelectingOperator):
@@ -132,11 +136,18 @@ class DeleteSegmentsOperator(SelectingOperator):
 
         After that for what the plan and the marking left: that is planned anew by the next run alone.
         """
-        from tiered_storage.remote_log.copy_plan import HeldFinding
+        from tiered_storage.remote_log.copy_plan import Finding, HeldFinding
+        from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+        from tiered_storage.remote_log.task_progress import TaskProgress
 
         with self.opened() as remote_log:
-            report = remote_log.deletions.delete_marked(lease_owner(context), self.selection(remote_log))
+            selection = self.selection(remote_log)
+            progress = TaskProgress("deleted", remote_log.deletions.marked(selection), self.log.info)
+            report = remote_log.deletions.delete_marked(lease_owner(context), selection, on_moved=progress)
+            progress.conclude()
             not_expired = self._not_expired(remote_log)
+            keep_done(remote_log, context, "deleted", report.deleted, RemoteLogSegmentMetadata)
+            keep_done(remote_log, context, "not-deleted", (*report.failures, *report.left), Finding)
             failures = [*report.failures, *(each for each in report.left if not isinstance(each, HeldFinding))]
             for finding in report.left:
                 self.log.warning("%s is left to the next run: %s", finding.partition, finding.message)
@@ -155,7 +166,7 @@ class DeleteSegmentsOperator(SelectingOperator):
         if failures:
             raise AirflowException("not deleted, the next try takes them up: " + "; ".join(f.message for f in failures))
         if not_expired:
-            raise AirflowFailException(f"not expired; mend it, and the next run takes it up: {_told(not_expired)}")
+            raise AirflowFailException(f"not expired; mend it, and the next run takes it up: {told(not_expired)}")
 
     def _not_expired(self, remote_log: RemoteLogManager) -> list[Finding]:
         from tiered_storage.remote_log.copy_plan import Finding
@@ -168,20 +179,3 @@ class DeleteSegmentsOperator(SelectingOperator):
 
 def _not_marked_path(plan_path: str) -> str:
     return plan_path.removesuffix(".jsonl") + ".not-marked.jsonl"
-
-
-def _told(findings: Iterable[Finding]) -> str:
-    return "; ".join(
-        f"{finding.partition}: {finding.message}" if finding.partition else finding.message for finding in findings
-    )
-
-
-def _fail_for_unmarked(left: Sequence[Finding]) -> None:
-    from tiered_storage.remote_log.copy_plan import PassingFinding
-
-    if any(isinstance(finding, PassingFinding) for finding in left):
-        raise AirflowException(
-            f"not deleted: {_told(left)}; the next try takes it up, and once all have failed, run this again by hand"
-        )
-    if left:
-        raise AirflowFailException(f"not deleted: {_told(left)}; run this again once that is mended")

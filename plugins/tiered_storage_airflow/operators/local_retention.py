@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import SkipMixin, XComArg
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException
 
+from tiered_storage_airflow.operators.findings import fail_for, tell_stop
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, SelectingOperator
 from tiered_storage_airflow.run_scope import is_switched_on
-from tiered_storage_airflow.run_summary import summarize
+from tiered_storage_airflow.run_summary import keep_done, summarize
 from tiered_storage_airflow.run_time import run_folder, run_now
 
 if TYPE_CHECKING:
@@ -66,9 +67,10 @@ class PlanLocalRetentionOperator(SelectingOperator, SkipMixin):
                 held_back=sum(plan.held_back is not None for plan in furthest.values()),
                 left_alone=len(unreadable),
             )
+            tell_stop(remote_log, self.log)
         self._show(furthest.values(), unreadable.values())
         if only_show:
-            _fail_for(unreadable.values(), "cannot be trimmed")
+            fail_for(list(unreadable.values()), "cannot be trimmed")
             self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
         return path
 
@@ -99,13 +101,17 @@ class TrimLocalLogsOperator(RemoteLogOperator):
     def execute(self, context: Context) -> None:
         """Trim partition by partition; one that cannot be trimmed holds up no other."""
         from tiered_storage.remote_log.copy_plan import Finding
-        from tiered_storage.remote_log.local_retention import LocalRetentionPlan
+        from tiered_storage.remote_log.local_retention import LocalRetentionPlan, amount_to_look_at
+        from tiered_storage.remote_log.task_progress import TaskProgress
 
         with self.opened() as remote_log:
             plans = remote_log.work.read(self.plan, LocalRetentionPlan)
             left_alone = remote_log.work.read_if_there(left_alone_path(self.plan), Finding)
-            report = remote_log.deletions.enforce_local_retention(plans)
+            progress = TaskProgress("looked at, in both tiers,", amount_to_look_at(plans), self.log.info)
+            report = remote_log.deletions.enforce_local_retention(plans, progress)
+            progress.conclude()
             failures = [*left_alone, *report.failures]
+            keep_done(remote_log, context, "trimmed", report.trimmed, LocalRetentionPlan)
             summarize(
                 remote_log,
                 context,
@@ -118,7 +124,7 @@ class TrimLocalLogsOperator(RemoteLogOperator):
         self.log.info("trimmed %d partitions", len(report.trimmed))
         if report.stopped:
             raise AirflowFailException(report.stopped)
-        _fail_for(failures, "not trimmed")
+        fail_for(failures, "not trimmed")
 
 
 def left_alone_path(plan_path: str) -> str:
@@ -139,8 +145,3 @@ def _occasions(context: Context) -> list[tuple[int, frozenset[str] | None]]:
     if len(announced) < len(events) or not events:
         occasions.append((now, None))
     return occasions
-
-
-def _fail_for(findings: Any, introduction: str) -> None:
-    if failures := [f"{finding.partition}: {finding.message}" for finding in findings]:
-        raise AirflowException(f"{introduction}: " + "; ".join(failures))

@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, SelectingOperator
 from tiered_storage_airflow.run_scope import is_switched_on
-from tiered_storage_airflow.run_summary import summarize
+from tiered_storage_airflow.run_summary import keep_done, summarize
 from tiered_storage_airflow.run_time import lease_owner, run_folder
 
 if TYPE_CHECKING:
@@ -41,12 +41,15 @@ class PlanRepairOperator(SelectingOperator, SkipMixin):
         """Audit and plan; what a person has to decide is told as a warning."""
         from tiered_storage.remote_log.copy_plan import CopyPlan
         from tiered_storage.remote_log.repair_plan import RepairPlan
+        from tiered_storage.remote_log.task_progress import Amount, TaskProgress
 
         only_show = is_switched_on(self.is_dry_run, "dry_run")
         deep = is_switched_on(self.deep, "deep")
         with self.opened() as remote_log:
             selection = self.selection(remote_log)
-            found = remote_log.checks.audit(selection, deep=deep)
+            progress = TaskProgress("read", remote_log.checks.to_read(selection) if deep else Amount(), self.log.info)
+            found = remote_log.checks.audit(selection, deep=deep, on_moved=progress)
+            progress.conclude()
             plan = remote_log.repairs.plan(found, selection)
             folder = f"runs/{run_folder(context)}"
             remote_log.work.write(repair_path(context), [plan], RepairPlan)
@@ -112,6 +115,7 @@ class FinishRepairOperator(RemoteLogOperator):
 
         from tiered_storage.remote_log.copy_commit import CommitReport
         from tiered_storage.remote_log.copy_plan import CopyPlan
+        from tiered_storage.remote_log.remote_log_repairs import RepairReport
         from tiered_storage.remote_log.repair_plan import RepairPlan
 
         def nothing_more(_: CopyPlan) -> CommitReport:
@@ -121,6 +125,7 @@ class FinishRepairOperator(RemoteLogOperator):
             [plan] = remote_log.work.read(repair_path(context), RepairPlan)
             copied = replace(plan, copies=replace(plan.copies, segments=()))
             report = remote_log.repairs.carry_out(copied, lease_owner(context), nothing_more)
+            keep_done(remote_log, context, "repaired", [report], RepairReport)
             summarize(
                 remote_log,
                 context,

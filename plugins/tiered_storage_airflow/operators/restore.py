@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
 from tiered_storage_airflow.run_scope import is_switched_on
-from tiered_storage_airflow.run_summary import summarize
+from tiered_storage_airflow.run_summary import keep_done, summarize
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -182,18 +182,21 @@ class RestoreOperator(_RestoringOperator):
     def _to_directory(self, remote_log: RemoteLogManager, plan: RestorePlan, context: Context) -> None:
         from pathlib import Path
 
-        from tiered_storage.remote_log.restore.directory import DirectoryTarget
+        from tiered_storage.remote_log.restore.directory import DirectoryTarget, RestoredDirectory
         from tiered_storage.remote_log.restore.validation import Validation
 
         target = DirectoryTarget(Path(self.to_directory), self.as_topic or None, self.as_topic_id or None)
+        progress = self._progress(plan)
         done = remote_log.restores.to_directory(
             plan,
             target,
             validation=Validation(self.validation),
             allow_gaps=is_switched_on(self.allow_gaps, "allow_gaps"),
             workers=self.workers,
-            on_bytes=self._progress(plan),
+            on_moved=progress,
         )
+        progress.conclude()
+        keep_done(remote_log, context, "restored", done, RestoredDirectory)
         for each in done:
             self.log.info(
                 "restored %s/%s: offsets %d to %d",
@@ -207,7 +210,7 @@ class RestoreOperator(_RestoringOperator):
     def _to_cluster(self, remote_log: RemoteLogManager, plan: RestorePlan, context: Context) -> None:
         from pathlib import Path
 
-        from tiered_storage.remote_log.restore.cluster import ClusterTarget
+        from tiered_storage.remote_log.restore.cluster import ClusterTarget, RestoredRecords
         from tiered_storage.remote_log.restore.validation import Validation
 
         offset_map = self._offset_map(remote_log)
@@ -218,13 +221,16 @@ class RestoreOperator(_RestoringOperator):
             Path(self.client_properties) if self.client_properties else None,
             append=is_switched_on(self.append, "append"),
         )
+        progress = self._progress(plan)
         report = remote_log.restores.to_cluster(
             plan,
             target,
             validation=Validation(self.validation),
             allow_gaps=is_switched_on(self.allow_gaps, "allow_gaps"),
-            on_bytes=self._progress(plan),
+            on_moved=progress,
         )
+        progress.conclude()
+        keep_done(remote_log, context, "restored", report.partitions, RestoredRecords)
         for notice in report.notices:
             self.log.warning("%s", notice)
         for each in report.partitions:
@@ -246,9 +252,9 @@ class RestoreOperator(_RestoringOperator):
         return remote_log.settings.state_directory / "restores" / f"{self.as_topic or self.topic}-offset-map.jsonl"
 
     def _progress(self, plan: RestorePlan) -> Any:
-        from tiered_storage.remote_log.restore.progress import RestoreProgress
+        from tiered_storage.remote_log.task_progress import TaskProgress
 
-        return RestoreProgress(plan.size, self.log.info)
+        return TaskProgress("restored", plan.amount, self.log.info)
 
 
 def _offset(value: int | str | None, name: str) -> int | None:

@@ -9,9 +9,12 @@ from airflow.sdk.exceptions import AirflowException
 
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
 from tiered_storage_airflow.run_scope import is_switched_on
+from tiered_storage_airflow.run_summary import summarize
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 
 
 class StopDeletionsOperator(RemoteLogOperator):
@@ -40,15 +43,16 @@ class StopDeletionsOperator(RemoteLogOperator):
         if lift:
             with self.opened() as remote_log:
                 remote_log.safety.lift(by)
+                self._summarize(remote_log, context, "allowed again, where their topics allow them", by)
             self.log.info("deletions are allowed again, where their topics allow them")
         else:
-            self._stop(by)
+            self._stop(by, context)
             self.log.warning(
                 "all deletions are stopped (%s) until this DAG is run with Lift", self.reason or "no reason"
             )
         return not lift
 
-    def _stop(self, by: str) -> None:
+    def _stop(self, by: str, context: Context) -> None:
         """Stop deletions, whatever is wrong with store and settings, as long as the metadata are in reach."""
         from tiered_storage.clock import wall_clock
         from tiered_storage.errors import TieredStorageError
@@ -57,6 +61,10 @@ class StopDeletionsOperator(RemoteLogOperator):
         try:
             with self.opened() as remote_log:
                 remote_log.safety.stop(self.reason, by)
+                self._summarize(remote_log, context, "stopped", by)
         except (TieredStorageError, AirflowException, OSError) as error:
             stop_by_metadata_alone(self.reason, by, wall_clock)
             self.log.warning("%s: that is to be mended; of the stop the metadata alone were told", error)
+
+    def _summarize(self, remote_log: RemoteLogManager, context: Context, deletions: str, by: str) -> None:
+        summarize(remote_log, context, self.log, deletions=deletions, by=by, reason=self.reason or "none given")

@@ -23,7 +23,14 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.job_progress import JobSize, JobWatch, Progress
     from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 
-SPARK_JOBS = Path(__file__).parents[3] / "spark_jobs"
+
+def _spark_jobs() -> Path:
+    """Return the folder of the jobs: in the installed package, or else the project's own."""
+    installed = Path(__file__).parents[1] / "spark_jobs"
+    return installed if installed.is_dir() else Path(__file__).parents[3] / "spark_jobs"
+
+
+SPARK_JOBS = _spark_jobs()
 JOB_STUB = SPARK_JOBS / "job_stub.py"
 
 

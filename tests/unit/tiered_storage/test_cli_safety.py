@@ -23,6 +23,12 @@ def test_deletions_are_stopped_until_that_is_lifted(tmp_path: Path) -> None:
     [row] = stopped.rows
     assert (stopped.exit_code, row["stopped"], row["reason"]) == (0, True, "a wrong mount")
     assert row["said_by"].endswith(f" on {socket.gethostname()}")
+    shown = run_on(files, "retain", "--dry-run", "--json")
+    assert (shown.exit_code, shown.rows[0]["new_local_start"]) == (0, 30)
+    assert "note: nothing of this goes for now: " in shown.err
+    assert "a wrong mount" in shown.err
+    for command in ("expire", "delete-records orders 0 --before 20"):
+        assert "a wrong mount" in run_on(files, *command.split(), "--dry-run").err
     refused = run_on(files, "retain", "--json")
     assert (refused.exit_code, refused.document["error"]) == (1, "DeletionRefusedError")
     assert row["said_by"] in refused.document["message"]

@@ -18,13 +18,13 @@ from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.record import Record
 from tiered_storage.remote_log.restore.committed import CommittedRecords
 from tiered_storage.remote_log.restore.offset_map import MapHead, OffsetMapWriter
-from tiered_storage.remote_log.restore.partition_files import OnBytes
 from tiered_storage.remote_log.restore.read_back import compare, map_what_is_there
 from tiered_storage.remote_log.restore.request import RestorePlan
 from tiered_storage.remote_log.restore.sending import Sender
 from tiered_storage.remote_log.restore.target_cluster import TargetCluster, TargetTopic, read_client_properties
 from tiered_storage.remote_log.restore.validation import Validation, check_bytes, check_store
 from tiered_storage.remote_log.storage import RemoteStorageManager
+from tiered_storage.remote_log.task_progress import OnMoved, untold
 
 SETTLE_SECONDS = 1.0
 """A broker has written what a producer that died had sent, once the end stands still for so long."""
@@ -80,7 +80,7 @@ def restore_to_cluster(
     *,
     validation: Validation = Validation.SIZES,
     allow_gaps: bool = False,
-    on_bytes: OnBytes = lambda _: None,
+    on_moved: OnMoved = untold,
     sleep: Callable[[float], None] = time.sleep,
 ) -> ClusterReport:
     """Produce the committed records of `plan`, or go on with that where an earlier run ended.
@@ -111,7 +111,7 @@ def restore_to_cluster(
         firsts = {number: offset_map.progress[number].next_new for number in sources}
         restore = _Restore(cluster, topic, sources, offset_map)
         found = restore.map_what_is_there(sleep) if offset_map.is_resumed else {}
-        sent, without_time = restore.send(target.compression, on_bytes)
+        sent, without_time = restore.send(target.compression, on_moved)
         if validation is Validation.RECORDS:
             restore.read_back()
         rows = tuple(
@@ -146,11 +146,11 @@ class _Restore:
             for number in self.sources
         }
 
-    def send(self, compression: str, on_bytes: OnBytes) -> tuple[dict[int, int], int]:
+    def send(self, compression: str, on_moved: OnMoved) -> tuple[dict[int, int], int]:
         """Send what is to come; return how many records that were, by partition, and how many had no time."""
         sender = Sender(self.cluster.producer(compression), self.topic.name, self.offset_map)
         try:
-            sent = {number: sender.send(number, self._to_come(number, on_bytes)) for number in self.sources}
+            sent = {number: sender.send(number, self._to_come(number, on_moved)) for number in self.sources}
             sender.finish()
         except BaseException:
             sender.abandon()
@@ -163,8 +163,8 @@ class _Restore:
             first, end = self.offset_map.starts[number], self.offset_map.progress[number].next_new
             compare(self.cluster, self.topic, number, first, end, source.after(None))
 
-    def _to_come(self, number: int, on_bytes: OnBytes = lambda _: None) -> Iterator[Record]:
-        return self.sources[number].after(self.offset_map.progress[number].last_old, on_bytes)
+    def _to_come(self, number: int, on_moved: OnMoved = untold) -> Iterator[Record]:
+        return self.sources[number].after(self.offset_map.progress[number].last_old, on_moved)
 
 
 def settled_ends(

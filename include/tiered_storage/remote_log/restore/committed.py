@@ -8,7 +8,7 @@ end of all that is in the store, nothing from its first record on is given: nobo
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tiered_storage.kafka_log.batch_header import RecordBatch
@@ -19,8 +19,7 @@ from tiered_storage.remote_log.restore.open_transactions import OpenTransactions
 from tiered_storage.remote_log.restore.partition_files import taken_batches
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment, RestoreRequest
 from tiered_storage.remote_log.storage import RemoteStorageManager
-
-OnBytes = Callable[[int], None]
+from tiered_storage.remote_log.task_progress import OnMoved, untold
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +30,8 @@ class CommittedRecords:
     request: RestoreRequest
     storage: RemoteStorageManager
 
-    def after(self, offset: int | None, on_bytes: OnBytes = lambda _: None) -> Iterator[Record]:
-        """Yield the records behind `offset` (all: None); `on_bytes` is told what of the segments was gone through.
+    def after(self, offset: int | None, on_moved: OnMoved = untold) -> Iterator[Record]:
+        """Yield the records behind `offset` (all: None); `on_moved` is told what of the segments was gone through.
 
         Raises CorruptRecordError for a batch whose checksum is wrong, and what the store raises.
         """
@@ -45,12 +44,12 @@ class CommittedRecords:
         lost = tuple(transactions.lost_in_gaps())
         for number, segment in enumerate(self.partition.segments):
             if segment.end_offset < first:
-                on_bytes(segment.metadata.size)
+                on_moved(segment.metadata.size, 1)
                 continue
             if segment.start_offset >= end:
                 return
             aborted = _Aborted.of((*self._aborted(number, transactions), *lost))
-            for header, batch in self._batches(segment, on_bytes):
+            for header, batch in self._batches(segment, on_moved):
                 if header.last_offset < first or header.is_control or aborted.holds(header):
                     continue
                 yield from (
@@ -61,11 +60,12 @@ class CommittedRecords:
         begin, end = self.request.from_timestamp, self.request.to_timestamp
         return (begin is None or record.timestamp >= begin) and (end is None or record.timestamp < end)
 
-    def _batches(self, segment: RestoredSegment, on_bytes: OnBytes) -> Iterator[tuple[RecordBatch, memoryview]]:
+    def _batches(self, segment: RestoredSegment, on_moved: OnMoved) -> Iterator[tuple[RecordBatch, memoryview]]:
         pieces = self.storage.fetch_log_segment(segment.metadata)
         for window in taken_batches(segment, pieces, None):
             yield from batches_of(window, segment)
-            on_bytes(len(window))
+            on_moved(len(window))
+        on_moved(0, 1)
 
     @property
     def _every_segment(self) -> Sequence[RestoredSegment]:

@@ -17,11 +17,12 @@ from tiered_storage.kafka_log.meta_properties import META_PROPERTIES, MetaProper
 from tiered_storage.kafka_log.small_files import replace_file
 from tiered_storage.kafka_log.topic_partition import partition_directory_name
 from tiered_storage.remote_log.restore.open_transactions import OpenTransactions, all_decided, ended_before
-from tiered_storage.remote_log.restore.partition_files import OnBytes, PartitionWriter
+from tiered_storage.remote_log.restore.partition_files import PartitionWriter
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestorePlan
 from tiered_storage.remote_log.restore.target_directory import RestoredLog, TargetDirectory, UnfinishedRestore
 from tiered_storage.remote_log.restore.validation import Validation, check_store, check_written
 from tiered_storage.remote_log.storage import RemoteStorageManager
+from tiered_storage.remote_log.task_progress import OnMoved, untold
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def restore_to_directory(
     validation: Validation = Validation.SIZES,
     allow_gaps: bool = False,
     workers: int = 2,
-    on_bytes: OnBytes = lambda _: None,
+    on_moved: OnMoved = untold,
 ) -> list[RestoredDirectory]:
     """Put all that `plan` names in place, or nothing: whatever goes wrong before all is whole leaves no partition.
 
@@ -100,7 +101,7 @@ def restore_to_directory(
         directory.discard_staged(log.directory for log in named)
         directory.ensure_room(sum(each.size for each in todo.values()))
         check_store((segment for each in todo.values() for segment in each.segments), storage, validation)
-        writer = PartitionWriter(storage, topic_id, topic_id != plan.topic_id, on_bytes)
+        writer = PartitionWriter(storage, topic_id, topic_id != plan.topic_id, on_moved)
 
         def write(log: RestoredLog) -> int | None:
             staging = directory.staging(log.directory)

@@ -15,7 +15,7 @@ producer is known. What is to be written there holds no transaction without its 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,7 @@ from tiered_storage.kafka_log.segment_scan import SegmentScanner
 from tiered_storage.kafka_log.small_files import sync_directory
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment
 from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
+from tiered_storage.remote_log.task_progress import OnMoved
 
 FIRST_EPOCH = 0
 _EPOCH_BYTES = 4
@@ -46,9 +47,6 @@ _INDEX_SUFFIXES = {
     IndexKind.TRANSACTION: "transaction_index_path",
 }
 
-OnBytes = Callable[[int], None]
-"""Is told how many bytes came, as they come."""
-
 
 @dataclass(frozen=True, slots=True)
 class PartitionWriter:
@@ -57,7 +55,7 @@ class PartitionWriter:
     storage: RemoteStorageManager
     topic_id: str
     is_new_life: bool
-    on_bytes: OnBytes
+    on_moved: OnMoved
 
     def write(self, partition: RestoredPartition, directory: Path) -> None:
         """Make `directory`, which must not exist, and write all of `partition` into it, durably.
@@ -102,12 +100,13 @@ class PartitionWriter:
         size = 0
         for piece in self.storage.fetch_log_segment(segment.metadata):
             size += len(piece)
-            self.on_bytes(len(piece))
+            self.on_moved(len(piece))
             yield piece
         if size != segment.metadata.size:
             raise RemoteObjectCorruptError(
                 f"{segment.metadata.segment_id}: {size} bytes came, {segment.metadata.size} were sent"
             )
+        self.on_moved(0, 1)
 
     def _write_indexes(self, segment: RestoredSegment, local: LogSegment) -> None:
         """Write the indexes that travelled with a whole segment; those that did not are built from it."""

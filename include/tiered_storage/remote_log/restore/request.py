@@ -10,6 +10,7 @@ from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.task_progress import Amount
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,11 @@ class RestorePlan:
     def size(self) -> int:
         """The bytes of all segments together."""
         return sum(partition.size for partition in self.partitions)
+
+    @property
+    def amount(self) -> Amount:
+        """What comes back: segments, and their bytes."""
+        return Amount.of(segment.metadata for segment in self.segments())
 
     def segments(self) -> Iterator[RestoredSegment]:
         """Yield the segments of all partitions."""

@@ -62,7 +62,7 @@ def test_records_without_a_time_have_none() -> None:
 @pytest.mark.parametrize("count", COUNTS)
 def test_records_that_do_not_decode_to_the_last_byte_are_refused(codec: Compression, count: int) -> None:
     sound = encode_records(numbered(count), 0, TIME)
-    for content in (sound[:-1], sound + b"\0", b"garbage", b"\xff" * len(sound), sound[:-2] + b"\x7f\x7f"):
+    for content in (sound[:-1], sound + b"\0", b"garbage", b"\xff" * len(sound), sound[:-2] + b"\x7f\x7e"):
         batch = with_records(content, count, codec)
 
         with pytest.raises(CorruptRecordError, match=r"<batch>: at byte 0: .*record"):

@@ -35,6 +35,7 @@ from tiered_storage.kafka_log.record_batch import (
 )
 from tiered_storage.kafka_log.record_columns import SCHEMA
 from tiered_storage.kafka_log.segment_scan import SegmentScanner
+from tiered_storage.kafka_log.varint import append_varint
 
 MIB = 1 << 20
 EVERY_CODEC = pytest.mark.parametrize("codec", list(Compression))
@@ -277,6 +278,31 @@ def test_a_preallocated_file_ends_where_its_zeros_begin(tmp_path: Path, value_vi
     os.truncate(path, 1 << 30)
 
     assert rows_of(iterate_columns(path, 0, value_views=value_views)) == [*expected_rows(batches)]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("columns", [["value"], None])
+@pytest.mark.parametrize("value_views", [False, True])
+def test_a_value_of_nearly_2_gib_is_whole(tmp_path: Path, columns: list[str] | None, value_views: bool) -> None:
+    path, size = tmp_path / "00000000000000000000.log", INT32_MAX - 80
+    record = bytearray(1)
+    for field in (0, 0, -1, size):
+        append_varint(record, field)
+    body = bytearray()
+    append_varint(body, len(record) + size + 1)
+    body += record
+    header = bytearray(batch_of(b""))
+    header[8:12] = (BATCH_OVERHEAD - 12 + len(body) + size + 1).to_bytes(4, "big")
+    with path.open("wb") as file:
+        file.write(header + body + b"first")
+        file.seek(size - 9, os.SEEK_CUR)
+        file.write(b"last\0")
+    checks = Checks(crc=False, max_decompressed_bytes=INT32_MAX)
+
+    (chunk,) = iterate_columns(path, 0, columns, checks=checks, value_views=value_views)
+
+    value = memoryview(chunk["value"][0].as_buffer())
+    assert (len(value), bytes(value[:6]), bytes(value[-5:])) == (size, b"first\0", b"\0last")
 
 
 def test_of_two_broken_batches_the_first_is_named() -> None:

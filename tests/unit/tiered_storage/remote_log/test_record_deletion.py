@@ -83,8 +83,11 @@ def test_it_needs_the_right_to_delete_remotely(tmp_path: Path) -> None:
             remote_log.deletions.plan_record_deletion(ORDERS_0, 20)
 
 
-def test_none_is_planned_while_deletions_are_stopped(tmp_path: Path) -> None:
+def test_while_deletions_are_stopped_they_are_planned_as_ever_and_not_carried_out(tmp_path: Path) -> None:
     with a_copied_remote_log(tmp_path).open() as remote_log:
         remote_log.safety.stop("to look at it", "somebody")
+        planned = remote_log.deletions.plan_record_deletion(ORDERS_0, 20)
+        assert planned is not None
         with pytest.raises(DeletionRefusedError, match="somebody stopped all deletions"):
-            remote_log.deletions.plan_record_deletion(ORDERS_0, 20)
+            remote_log.deletions.mark_expired([planned], "delete-records")
+        assert len(segments_of(remote_log)) == 3

@@ -28,6 +28,8 @@ def test_the_projects_own_file_names_what_the_dags_use_and_no_secret() -> None:
     assert {pool.pool_name: pool.pool_slot for pool in settings.pools} == {
         "remote_log_copier": 2,
         "remote_log_deleter": 1,
+        "remote_log_reader": 2,
+        "remote_log_metadata": 4,
     }
 
 

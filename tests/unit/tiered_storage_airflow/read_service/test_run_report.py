@@ -21,6 +21,16 @@ def test_whatever_ids_names_and_figures_say_is_shown_as_text(tmp_path: Path) -> 
     assert "?file=%3Cscript%3E" in page
 
 
+def test_the_figures_of_every_task_are_shown(tmp_path: Path) -> None:
+    with a_remote_log(tmp_path).open() as remote_log:
+        summaries = [RunSummary("a_dag", "a run", task, 1_700_000_000_000, {task: 7}) for task in ("plan", "finish")]
+        remote_log.work.write(f"{FOLDER}/summary.json", summaries, RunSummary)
+        page = report_page("a_dag", "a run", remote_log.work, FOLDER, ["summary.json"])
+    for task in ("plan", "finish"):
+        assert f"<th>{task}</th><td>7</td>" in page
+        assert f"As {task} told it" in page
+
+
 def test_a_run_that_has_told_nothing_yet_has_a_page_too(tmp_path: Path) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
         remote_log.work.write(f"{FOLDER}/1/job.json", [], RunSummary)

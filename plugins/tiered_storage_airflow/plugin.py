@@ -1,0 +1,22 @@
+"""What Airflow is told of this package as of a plugin: the pages of read_service, and the link to them.
+
+Airflow finds it by the entry point `airflow.plugins` of the installed package, or else in its plugins folder, by
+plugins/tiered_storage_plugin.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.plugins_manager import AirflowPlugin
+
+from tiered_storage_airflow.links import REPORTS, ReportLink
+from tiered_storage_airflow.read_service.app import read_service
+
+
+class TieredStoragePlugin(AirflowPlugin):
+    """The plugin of that name."""
+
+    name = "tiered_storage"
+    fastapi_apps: list[Any] = [{"app": read_service(), "url_prefix": REPORTS, "name": "Remote Log"}]  # noqa: RUF012
+    operator_extra_links: list[Any] = [ReportLink()]  # noqa: RUF012
