@@ -102,6 +102,9 @@ def audit(
     )  # fmt: skip
     for notice in report.notices:
         output.say(f"note: {notice}")
+    if report.anomalies:
+        depth = " --deep" if deep else ""
+        output.say(f"note: 'tiered-storage repair{depth} --dry-run' shows what can be mended")
     if report.anomalies or report.unread:
         raise typer.Exit(1)
 

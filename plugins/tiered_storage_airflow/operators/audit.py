@@ -143,4 +143,5 @@ def fail_for(report: AuditReport, path: str) -> None:
         f"{report.anomaly_count} anomalies{unread} (report: {path}): "
         + "; ".join(f"{anomaly.kind.value} {anomaly.what}: {anomaly.message}" for anomaly in shown)
         + ("; …" if len(shown) < report.anomaly_count else "")
+        + "; the DAG repair_remote_log ('tiered-storage repair') mends what can be mended: its dry run shows what"
     )

@@ -111,6 +111,12 @@ class SparkGroupsOperator(SparkSubmitOperator):
                 if not has_results():
                     if watch.stuck is not None:
                         raise CopyStuckError(watch.stuck.message) from error
+                    if not isinstance(error, AirflowTaskTimeout):
+                        self.log.warning(
+                            "Spark left no result. Its own lines are above; where spark-submit itself failed, look at "
+                            "Airflow's connection %s (its master, its spark-binary), and whether Java is installed",
+                            self._conn_id,
+                        )
                     raise
                 self.log.warning("Spark failed; what it left results of is committed all the same: %s", error)
         return watch.stuck

@@ -193,6 +193,7 @@ def test_an_audit_names_what_is_wrong_and_fails(tmp_path: Path) -> None:
     assert row["kind"] == "missing object"
     assert "younger than" in told.document["notices"][0]
     assert "note: 1 unreferenced objects are younger" in shown.err
+    assert "note: 'tiered-storage repair --dry-run' shows what can be mended" in shown.err
 
 
 def test_only_a_deep_audit_reads_every_byte(tmp_path: Path) -> None:

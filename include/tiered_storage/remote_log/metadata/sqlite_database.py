@@ -33,7 +33,10 @@ from tiered_storage.remote_log.metadata.sql_engine import Database
 from tiered_storage.remote_log.metadata.sql_migrations import later_version, schema_version
 from tiered_storage.remote_log.metadata.sql_schema import SCHEMA_VERSION
 
-RESTORE = "restore the file from its backup; what it knew is in the object store too (manifests), so keep that as it is"
+RESTORE = (
+    "restore the file from its backup; where there is none, 'tiered-storage rebuild-metadata' makes it anew from the "
+    "object store, so keep that as it is"
+)
 
 SMALLEST_STORE = 4096
 """Bytes: even an empty store has more, in its many tables."""

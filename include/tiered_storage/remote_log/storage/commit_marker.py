@@ -35,6 +35,12 @@ class CommitMarker:
     indexes_size: int
     indexes_crc32c: int
 
+    def __str__(self) -> str:
+        return (
+            f"segment {self.segment_id}, {self.data_size} bytes of data with CRC-32C {self.data_crc32c:08x}, "
+            f"{self.indexes_size} of indexes with {self.indexes_crc32c:08x}"
+        )
+
     @classmethod
     def parse(cls, raw: bytes, source: str) -> Self:
         """Read a marker. Raises RemoteObjectCorruptError for one that is broken, and LaterVersionError."""

@@ -191,7 +191,7 @@ class ObjectRemoteStorageManager:
         marker = self._read_marker(names)
         if marker != self._marker(metadata) or marker.data_size != metadata.size:
             raise RemoteObjectCorruptError(
-                f"{self._source(names.commit_marker)}: tells of {marker}, the metadata of {self._marker(metadata)}"
+                f"{self._source(names.commit_marker)}: tells of {marker}; the metadata tell of {self._marker(metadata)}"
             )
         contents, manifest = self._read_bundle(names, marker)
         manifest.check_against(metadata, self._source(names.indexes))
@@ -337,7 +337,8 @@ class ObjectRemoteStorageManager:
             checksum, held = crc32c(piece, checksum), piece
         if checksum != expected:
             raise RemoteObjectCorruptError(
-                f"{self._source(name)}: its bytes have CRC-32C {checksum:08x}; {expected:08x} was sent"
+                f"{self._source(name)}: its bytes have CRC-32C {checksum:08x}; {expected:08x} was sent; "
+                "'tiered-storage repair --deep' copies it anew where the local log still has it"
             )
         if held:
             yield held
