@@ -22,6 +22,10 @@ TopicIdOption = Annotated[
     typer.Option("--topic-id", help="Which life of the topic, where it had several.", show_default=False),
 ]
 
+GiveUpOption = Annotated[
+    bool, typer.Option("--give-up", help="Also where the store has lost objects of the partition: they are given up.")
+]
+
 _RECORD_COLUMNS = ("partition", "new log start", "segments", "bytes")
 _TOPIC_COLUMNS = ("partition", "topic id", "segments", "bytes", "state")
 
@@ -30,6 +34,7 @@ def delete_records(
     topic: TopicArgument,
     partition: PartitionArgument,
     before: BeforeOption,
+    give_up: GiveUpOption = False,
     dry_run: DryRunOption = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -46,7 +51,7 @@ def delete_records(
         if dry_run:
             say_stop(remote_log, output)
         elif planned is not None:
-            _, left = remote_log.deletions.mark_expired([planned], lease_owner("delete-records"))
+            _, left = remote_log.deletions.mark_expired([planned], lease_owner("delete-records"), gives_up=give_up)
     rows = [] if planned is None or left else [(str(found), planned.new_log_start, len(planned.segments), planned.size)]
     title = "Would be deleted" if dry_run else "Deleted; the next run of expire removes the segments"
     if left:

@@ -126,3 +126,13 @@ def test_names_with_unusual_characters_are_kept(client: ObjectClient, name: str)
     assert [found.name for found in client.list()] == [name]
     client.delete(name)
     assert list(client.list()) == []
+
+
+def test_a_listing_may_begin_behind_a_name(client: ObjectClient) -> None:
+    names = ["log/0/00010-a.log", "log/0/00020-b.log", "log/0/state/3.json", "log/1/00000-c.log"]
+    for name in names:
+        put(client, name, b"x")
+
+    assert sorted(found.name for found in client.list("log/0", "log/0/00010-a.log")) == names[1:3]
+    assert sorted(found.name for found in client.list("log/0", "log/0/00015")) == names[1:3]
+    assert list(client.list("log/0", "log/0/t")) == []

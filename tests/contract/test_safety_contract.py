@@ -176,3 +176,15 @@ def test_a_text_without_end_is_cut(safety: Safety) -> None:
         next(safety.failures()).error,
     ):
         assert (len(text), text[-1]) == (LONGEST_TEXT, "…")
+
+
+def test_the_number_of_the_last_decision_only_rises(
+    opener: MetadataStoreOpener, tmp_path: Path, clock: ManualClock
+) -> None:
+    with opener(tmp_path, clock) as store:
+        assert store.safety.decision_number() == 0
+        store.safety.raise_decision_number(7)
+        store.safety.raise_decision_number(5)
+    with opener(tmp_path, clock) as store:
+        assert store.safety.decision_number() == 7
+        assert store.leases.acquire(ORDERS_0, "run", 1000).fencing_number == 1

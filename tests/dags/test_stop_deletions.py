@@ -46,3 +46,15 @@ def test_while_deletions_are_stopped_nothing_goes_and_runs_that_would_delete_say
     assert site.local("orders-0") == [20]
     assert airflow.run("expire_remote_segments").state == "success"
     assert site.segments("orders-0") == []
+
+
+def test_deletions_are_stopped_though_settings_contradict_each_other(airflow: AirflowHome, site: TieredSite) -> None:
+    site.write_logs({"orders-0": 2})
+    site.configure({"orders": {**DELETABLE, "retention.ms": 0}})
+
+    stopped = airflow.run("stop_deletions", {"reason": "look first"})
+
+    assert stopped.state == "success"
+    assert "the metadata alone were told" in stopped.log
+    site.configure({"orders": DELETABLE})
+    assert "look first" in airflow.run("expire_remote_segments").messages

@@ -168,7 +168,7 @@ def test_a_damaged_object_whose_local_segment_is_gone_is_named_and_left_and_read
 
     # Only who gives up what is lost has a clean audit again.
     run_on(files, "topics", "allow-deletion", "orders")
-    assert run_on(files, "delete-records", "orders", 0, "--before", 20).exit_code == 0
+    assert run_on(files, "delete-records", "orders", 0, "--before", 20, "--give-up").exit_code == 0
     assert run_on(files, "expire").exit_code == 0
     with files.open() as remote_log:
         assert_clean(remote_log)

@@ -6,8 +6,10 @@ Scenarios 6 (disable), 17, 18 (without its broker half), 19 and 21. Each ends wi
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -30,6 +32,7 @@ from support.remote_logs import (
     record,
     segments_of,
 )
+from tiered_storage.errors import RemoteStorageError
 from tiered_storage.kafka_log.offset_checkpoint import (
     LOG_START_OFFSET_CHECKPOINT,
     read_offset_checkpoint,
@@ -38,6 +41,7 @@ from tiered_storage.kafka_log.offset_checkpoint import (
 from tiered_storage.remote_log.marked_objects import DeletionReport
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.selection import EVERYTHING
+from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 
 SEGMENTS = 3
 TOTAL = SEGMENTS * SEGMENT_BYTES + BATCH_BYTES
@@ -209,18 +213,24 @@ def test_the_brokers_log_start_deletes_nothing_remote(tmp_path: Path) -> None:
 
 def test_a_deletion_that_fails_is_listed_counted_and_tried_again(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "retention.bytes": TOTAL - SEGMENT_BYTES}})
+    with files.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, files.clock.now)
+        assert remote_log.deletions.mark_expired(plans, "expire")[1] == ()
     marker = files.objects(".commit")[0]
-    marker.unlink()
-    marker.mkdir()
+    delete_many = LocalDirectory.delete_many
+
+    def refused(client: LocalDirectory, names: Sequence[str]) -> Mapping[str, RemoteStorageError]:
+        held = {name: RemoteStorageError(f"{name}: is held") for name in names if name.endswith(marker.name)}
+        return {**delete_many(client, [name for name in names if name not in held]), **held}
 
     for attempts in (1, 2):
-        assert run_on(files, "expire", "--json").document["deleted"] == 0
+        with mock.patch.object(LocalDirectory, "delete_many", refused):
+            assert run_on(files, "expire", "--json").document["deleted"] == 0
         [row] = run_on(files, "failed-deletions", "--json").rows
         assert (row["partition"], row["attempts"]) == ("orders-0", attempts)
         states = [each["state"] for each in run_on(files, "segments", "--json").rows]
         assert states.count("DELETE_SEGMENT_STARTED") == 1
 
-    marker.rmdir()
     assert run_on(files, "expire", "--json").document["deleted"] == 1
     assert run_on(files, "failed-deletions", "--json").rows == []
     with files.open() as remote_log:

@@ -19,6 +19,7 @@ import pytest
 from support.command_line import CommandResult, run_on
 from support.remote_logs import (
     ENABLED,
+    ORDERS_0,
     RemoteLogFiles,
     a_copied_remote_log,
     a_remote_log,
@@ -198,10 +199,39 @@ def test_without_the_right_nothing_is_deleted(tmp_path: Path, command: str) -> N
     result = run_on(files, *COMMANDS[command])
 
     assert Kept.of(files) == before
-    asked_for_by_name = command in {"delete-records", "delete-topic"}
-    assert result.exit_code == int(asked_for_by_name)
+    somebody_asked_for_it = command in {"delete-records", "delete-topic", "delete what is marked"}
+    assert result.exit_code == int(somebody_asked_for_it)
+    assert not somebody_asked_for_it or "allow-deletion" in said(result)
     with files.open() as remote_log:
         assert_clean(remote_log)
+
+
+@pytest.mark.parametrize("command", ["retain", "expire", "delete-records"])
+def test_nothing_ends_where_the_store_was_emptied_but_for_its_mark(tmp_path: Path, command: str) -> None:
+    """A lifecycle rule removed all that is old, and the store still says that it is ours."""
+    files = a_site(tmp_path)
+    objects_removed_behind_our_back(files)
+    before = Kept.of(files)
+
+    result = run_on(files, *COMMANDS[command])
+
+    assert (result.exit_code, Kept.of(files)) == (1, before)
+    with files.open() as remote_log:
+        assert {state.log_start_offset for state in remote_log.segments.partition_states().values()} == {0}
+    assert "orders-0" in result.err
+    assert command == "retain" or "tiered-storage audit" in result.err
+
+
+def test_one_object_that_is_lost_ends_nothing_unless_a_person_gives_it_up(tmp_path: Path) -> None:
+    files = a_site(tmp_path)
+    files.objects(".log")[-1].unlink()
+    for command in ("expire", "delete-records"):
+        assert run_on(files, *COMMANDS[command]).exit_code == 1
+
+    assert run_on(files, *COMMANDS["delete-records"], "--give-up").exit_code == 0
+
+    with files.open() as remote_log:
+        assert remote_log.segments.log_start_offset(ORDERS_0) == 20
 
 
 def test_nothing_goes_locally_where_the_store_cannot_show_what_must_hold_it(tmp_path: Path) -> None:

@@ -10,24 +10,31 @@ from itertools import islice
 from tiered_storage.clock import Clock
 from tiered_storage.doctor.check import Check, alone, note, ok, wrong
 from tiered_storage.doctor.object_stores import check_folder
-from tiered_storage.errors import TieredStorageError
+from tiered_storage.errors import RemoteObjectNotFoundError, TieredStorageError
+from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata import Topic
 from tiered_storage.remote_log.metadata.safety import AuditVerdict, Safety
 from tiered_storage.remote_log.metadata.sql_migrations import later_version, schema_version
 from tiered_storage.remote_log.metadata.sql_schema import SCHEMA_VERSION
 from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, sqlite_path
 from tiered_storage.remote_log.metadata.sqlite_database import SqliteDatabase, open_existing
-from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
+from tiered_storage.remote_log.storage.object_client import ObjectClient, ObjectStoreOptions
+from tiered_storage.remote_log.storage.object_names import segment_object_names
 from tiered_storage.remote_log.storage.opening import DEFAULT_REMOTE_STORAGE_MANAGER, open_object_client
 from tiered_storage.remote_log.storage.partition_document import PartitionDocuments
+from tiered_storage.remote_log.storage.store_decisions import StoreDecisions
 from tiered_storage.remote_log.storage.store_identity import ensure_store_identity, read_store_identity
 from tiered_storage.remote_log.store_states import outdated
+from tiered_storage.remote_log.told_decisions import outdated_decisions
 from tiered_storage.settings import Settings
 from tiered_storage.topic_settings import effective, refuse_compacted, seed
 
 MOST_FAILURES_NAMED = 5
 MOST_PARTITIONS_ASKED = 200
 """Metadata from a backup are mostly older for many partitions; each costs a short listing. An audit asks for all."""
+
+MOST_PARTITIONS_PROBED = 20
+"""A store that was emptied is noticed by any of them; each costs a request."""
 
 _NAME = "metadata"
 
@@ -92,6 +99,8 @@ def _check_pair(settings: Settings, options: ObjectStoreOptions, store: SqlMetad
         else:
             ensure_store_identity(client, store.identity.metadata_uuid, bound)
             yield ok("pair", f"{client.root}: store and metadata carry one another's UUID")
+            yield from _check_decisions(client, store)
+            yield from _check_objects(client, store)
 
 
 def _check_age(settings: Settings, options: ObjectStoreOptions, store: SqlMetadataStore) -> Iterator[Check]:
@@ -104,6 +113,25 @@ def _check_age(settings: Settings, options: ObjectStoreOptions, store: SqlMetada
             number, given = documents.newest_number(partition), store.leases.fencing_number(partition)
             if number is not None and number > given:
                 yield wrong("pair", str(outdated(partition, number, given)))
+
+
+def _check_objects(client: ObjectClient, store: SqlMetadataStore) -> Iterator[Check]:
+    """Yield the partitions whose newest finished segment has no commit marker in the store any more."""
+    for partition in islice(store.segments.list_partitions(), MOST_PARTITIONS_PROBED):
+        known = finished(store.segments.list_remote_log_segments(partition))
+        if not known:
+            continue
+        try:
+            client.size(segment_object_names(known[-1].segment_id, known[-1].start_offset).commit_marker)
+        except RemoteObjectNotFoundError as error:
+            advice = "does anything else delete there? tiered-storage audit names all that is missing"
+            yield wrong("pair", f"{partition}: the store has lost what was copied: {error}", advice)
+
+
+def _check_decisions(client: ObjectClient, store: SqlMetadataStore) -> Iterator[Check]:
+    known, newest = store.safety.decision_number(), StoreDecisions(client).newest()
+    if newest is not None and newest.number > known:
+        yield wrong("pair", str(outdated_decisions(newest, known)))
 
 
 def _check_topics(settings: Settings, known: tuple[Topic, ...]) -> Iterator[Check]:

@@ -22,7 +22,9 @@ from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.storage.object_names import (
+    STORE_DECISIONS,
     STORE_IDENTITY,
+    ObjectKind,
     parse_partition_folder,
     partition_folder,
     segment_object_names,
@@ -45,15 +47,18 @@ def audit_remote_log(
     grace_ms: int,
     local_logs: LocalLogs | None = None,
     deep: DeepCheck | None = None,
+    newest_lease: Callable[[TopicIdPartition], int] | None = None,
 ) -> AuditReport:
     """Audit the selected partitions; unreferenced objects are looked for in the same ones, and where no partition is.
 
     An unreferenced object counts once it is older than `grace_ms`. Where `local_logs` are in reach, the two tiers have
-    to meet. Raises what store and metadata raise as a whole.
+    to meet. `newest_lease` tells the number of the last lease that was ever given of a partition. Raises what store and
+    metadata raise as a whole.
     """
     now = clock()
     documents = DocumentAudit(metadata, leases, storage.partition_documents, now - grace_ms)
-    audit = _Audit(metadata, storage, documents, now - grace_ms, local_logs, deep, AuditTally.begun_at(now))
+    tally = AuditTally.begun_at(now)
+    audit = _Audit(metadata, storage, documents, now - grace_ms, local_logs, deep, tally, newest_lease)
     audit.tally.notices.extend(local_logs.notices if local_logs else ())
     # The store first: whatever is seen there had its metadata written before it.
     for partition, listed in groupby(storage.list_objects(), lambda found: parse_partition_folder(found.name)):
@@ -78,6 +83,7 @@ class _Audit:
     local_logs: LocalLogs | None
     deep: DeepCheck | None
     tally: AuditTally
+    newest_lease: Callable[[TopicIdPartition], int] | None = None
     seen: set[TopicIdPartition] = field(default_factory=set)
 
     def look_at(self, partition: TopicIdPartition, listed: Mapping[str, ListedObject]) -> None:
@@ -95,7 +101,11 @@ class _Audit:
             self.tally.segments += len(known)
             self.tally.size += sum(segment.size for segment in known)
             self.tally.add(self._segment_anomalies(partition, known, listed))
-            self.tally.add(self._offset_anomalies(partition, segments))
+            outdated = tuple(self._outdated(partition, listed, segments))
+            self.tally.add(outdated)
+            # What old metadata miss may all be there.
+            kinds = {AnomalyKind.OVERLAP} if outdated else set(AnomalyKind)
+            self.tally.add(each for each in self._offset_anomalies(partition, segments) if each.kind in kinds)
         self.tally.add(self._unreferenced_anomalies(partition, suspicious))
 
     def _look_at_document(self, partition: TopicIdPartition, listed: Mapping[str, ListedObject]) -> None:
@@ -124,7 +134,7 @@ class _Audit:
     def look_at_foreign(self, listed: Iterable[ListedObject]) -> None:
         """Name objects that are in no partition's folder."""
         for found in listed:
-            if found.name == STORE_IDENTITY:
+            if found.name == STORE_IDENTITY or found.name.startswith(f"{STORE_DECISIONS}/"):
                 continue
             self.tally.objects += 1
             if found.last_modified >= self.young_from:
@@ -132,6 +142,35 @@ class _Audit:
                 continue
             message = f"{found.size} bytes, of no partition: another program put it here; remove it, or move it away"
             self.tally.add([Anomaly(AnomalyKind.UNREFERENCED_OBJECT, found.name, message)])
+
+    def _outdated(
+        self,
+        partition: TopicIdPartition,
+        listed: Mapping[str, ListedObject],
+        segments: Sequence[RemoteLogSegmentMetadata],
+    ) -> Iterator[Anomaly]:
+        """Yield one where the store has whole segments, or a document of a lease, that the metadata never knew."""
+        marked = {
+            found.segment.segment_id.id
+            for found in listed.values()
+            if found.segment is not None
+            and found.segment.kind is ObjectKind.COMMIT_MARKER
+            and not found.segment.temporary
+        }
+        unlisted = marked - {segment.segment_id.id for segment in segments}
+        unknown = unlisted - self.metadata.known_segment_ids(partition, unlisted) if unlisted else unlisted
+        why = f"the store has {len(unknown)} whole segments that they never knew" if unknown else None
+        documents = [found.document.fencing_number for found in listed.values() if found.document is not None]
+        if why is None and documents and self.newest_lease is not None:
+            number = max(documents)
+            given = self.newest_lease(partition)
+            why = f"lease {number} has written to the store, they gave none after {given}" if number > given else None
+        if why is not None:
+            message = (
+                f"{why}: what they call missing may be there; restore a newer backup of them, or make them anew by "
+                "rebuild-metadata, before anything is repaired or given up"
+            )
+            yield Anomaly(AnomalyKind.OUTDATED_METADATA, str(partition), message, partition)
 
     def _segment_anomalies(
         self,

@@ -16,7 +16,7 @@ _ONLY_SO_MANY = "only the first are named"
 
 
 class AnomalyKind(StrEnum):
-    """What can be wrong, in the words of the field."""
+    """What can be wrong, in the words of the field; and that the metadata are older than the store."""
 
     MISSING_OBJECT = "missing object"
     UNREFERENCED_OBJECT = "unreferenced object"
@@ -24,6 +24,7 @@ class AnomalyKind(StrEnum):
     OVERLAP = "overlap"
     WRONG_SIZE = "wrong size"
     WRONG_CHECKSUM = "wrong checksum"
+    OUTDATED_METADATA = "metadata older than the store"
 
 
 DAMAGES = frozenset({AnomalyKind.MISSING_OBJECT, AnomalyKind.WRONG_SIZE, AnomalyKind.WRONG_CHECKSUM})

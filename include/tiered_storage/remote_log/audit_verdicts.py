@@ -20,12 +20,14 @@ def keep_verdicts(
 ) -> None:
     """Write down what the audit of `selection` found of each topic; what was not read is not cleared.
 
-    An audit of everything also has a verdict on the store as a whole: more than `unreferenced_max_percent` of its
-    objects may not be unreferenced, known leftovers apart.
+    There is one on the store as a whole, too: of the objects that were read no more than `unreferenced_max_percent` may
+    be unreferenced, known leftovers apart. An audit of some topics can only find the store wanting.
     """
-    if not selection.is_narrowed:
-        share = (report.unreferenced, report.objects, unreferenced_max_percent)
-        safety.put_verdict(store_verdict(*share, report.audited_at, deep=False))
+    of_store = store_verdict(
+        report.unreferenced, report.objects, unreferenced_max_percent, report.audited_at, deep=False
+    )
+    if of_store.anomalies or not selection.is_narrowed:
+        safety.put_verdict(of_store)
     for topic in report.topics:
         if topic.anomalies or selection.partitions is None:
             for verdict in _verdicts(topic, report.audited_at, deep=deep):

@@ -31,10 +31,12 @@ from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.store_states import (
     Refusals,
     StoredState,
-    outdated_leases,
+    outdated_from,
     raise_first,
     write_partition_states,
 )
+
+MAX_OFFSET = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,11 @@ def begin_copy(
         planned.setdefault(segment.topic_id_partition, []).append(segment)
         seen[segment.topic_id_partition] = segment.lineage
     seen |= {each.topic_id_partition: each.leader_epochs for each in plan.lineages}
-    errors = dict(outdated_leases(storage, leases, planned))
+    first_offsets = {
+        partition: min((segment.base_offset for segment in segments), default=MAX_OFFSET)
+        for partition, segments in planned.items()
+    }
+    errors = dict(outdated_from(storage, metadata, leases, first_offsets))
     if len(errors) == len(planned):
         raise_first(errors)
     taken = leases.acquire_many(

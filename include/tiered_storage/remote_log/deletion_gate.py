@@ -1,10 +1,10 @@
 """The one place that says whether anything may be deleted: whoever deletes asks here, before and between its steps.
 
-In this order: has a person stopped all deletions; do store and metadata belong together; was the right given for the
-topic; what did the last audits find. An audit that found a topic wanting stops trimming it (audit_verdicts.py), for its
-local segments may be the last good copy. A store of which too large a share is referred to by nothing stops all that
-deletes in it: then the metadata are likely not its own, or older than it is. Where no audit ever ran, none has an
-objection.
+In this order: has a person stopped all deletions; do store and metadata belong together, and do the metadata know all
+that was decided (told_decisions.py); was the right given for the topic; what did the last audits find. An audit that
+found a topic wanting stops trimming it (audit_verdicts.py), for its local segments may be the last good copy. A store
+of which too large a share is referred to by nothing stops all that deletes in it: then the metadata are likely not its
+own, or older than it is. Where no audit ever ran, none has an objection.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ class DeletionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeletionGate:
-    """Asks `safety`, `bind_store` (raises StoreMismatchError) and what was decided for a partition's topic."""
+    """Asks `safety`, `bind_store` and what was decided for a partition's topic.
+
+    `bind_store` raises StoreMismatchError, and OutdatedMetadataError for metadata that lack a decision.
+    """
 
     safety: Safety
     bind_store: Callable[[], None]
@@ -63,7 +66,7 @@ class DeletionGate:
         )
 
     def ensure(self, partition: TopicIdPartition, kind: DeletionKind) -> None:
-        """Raise DeletionRefusedError where nothing of `kind` may be deleted now, and StoreMismatchError."""
+        """Raise DeletionRefusedError where nothing of `kind` may be deleted now, and what `bind_store` raises."""
         for refused in self.refusals([partition], kind).values():
             raise refused
 
@@ -72,7 +75,8 @@ class DeletionGate:
     ) -> dict[TopicIdPartition, DeletionRefusedError]:
         """Return those of `partitions` where nothing of `kind` may be deleted now, and why.
 
-        Raises what holds for all: DeletionRefusedError where a person stopped all deletions, and StoreMismatchError.
+        Raises what holds for all: DeletionRefusedError where a person stopped all deletions, and what `bind_store`
+        raises.
         """
         self.ensure_running()
         self.bind_store()
@@ -120,7 +124,7 @@ def store_verdict(unreferenced: int, objects: int, max_percent: int, audited_at:
     """
     is_too_much = unreferenced > FEW_OBJECTS and unreferenced * 100 > objects * max_percent
     message = (
-        f"nothing refers to {unreferenced} of the store's {objects} objects, more than "
+        f"nothing refers to {unreferenced} of {objects} objects of the store that were looked at, more than "
         f"remote.log.unreferenced.max.percent ({max_percent}): the metadata may not be this store's, or older than it"
     )
     anomalies = unreferenced if is_too_much else 0

@@ -54,6 +54,8 @@ class ExpiryMarking:
     lease_duration_ms: int
     replan: Callable[[ExpiryPlan], ExpiryPlan | None]
     ensure_whole: Callable[[RemoteLogSegmentMetadata], None]
+    gives_up: bool = False
+    """Whether a person ends records by their word though the store has lost objects of the partition."""
 
     def mark(self, plans: Iterable[ExpiryPlan]) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
         """Move our log starts and mark; return the partitions done, and those left with the reason.
@@ -126,7 +128,9 @@ class ExpiryMarking:
     def _move(self, due: Sequence[_Due], marked: _Marked) -> None:
         """Write all of it: the store first, then our log starts, then the marks."""
         partitions = [each.partition for each in due]
-        for partition, error in outdated_partitions(self.storage, self.metadata, self.leases, partitions).items():
+        whole = {each.partition for each in due if not (self.gives_up and each.plan.reason is Reason.RECORDS)}
+        refusals = outdated_partitions(self.storage, self.metadata, self.leases, partitions, whole)
+        for partition, error in refusals.items():
             marked.leave([partition], error)
         changes = [self._change(each) for each in due if marked.is_undecided(each.partition)]
         # A person may have changed their mind while the others of the group were looked at.

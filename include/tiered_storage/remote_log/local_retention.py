@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tiered_storage.errors import (
     InvalidLogDirectoryError,
+    OutdatedMetadataError,
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
     TieredStorageError,
@@ -203,8 +204,9 @@ class LocalRetentionEnforcement:
     def enforce(self, plans: Sequence[LocalRetentionPlan]) -> LocalRetentionReport:
         """Remove what `plans` name, as far as it is still due.
 
-        One partition's failure stops no other; the report names it. Running it twice changes nothing. Raises
-        DeletionRefusedError where a person stopped all deletions before the first; later that ends the run, as told.
+        One partition's failure stops no other, unless its metadata turn out older than the store; the report names it.
+        Running it twice changes nothing. Raises DeletionRefusedError where a person stopped all deletions before the
+        first; later that ends the run, as told.
         """
         self.gate.ensure_running()
         trimmed: list[LocalRetentionPlan] = []
@@ -221,6 +223,11 @@ class LocalRetentionEnforcement:
                     reached = self._trim(part)
                     if reached < part.new_local_start:
                         break
+            except OutdatedMetadataError as error:
+                # They are an old backup: nobody knows what else was copied or decided since.
+                done = plan.up_to(reached)
+                trimmed += [done] if done.segments else []
+                return LocalRetentionReport(tuple(trimmed), tuple(failures), str(error))
             except (TieredStorageError, OSError) as error:
                 failures.append(finding_of(plan.topic_id_partition, error))
             done = plan.up_to(reached)

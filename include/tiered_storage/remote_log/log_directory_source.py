@@ -42,9 +42,9 @@ _HEADER_BYTES = 61
 class LogDirectorySource:
     """A SegmentSource over `directories`.
 
-    `cluster_id` is used where a directory has no meta.properties; without either, the id is derived from the
-    directory's path. `end_is_stable` is a person's word that nothing in these logs is still to be truncated. `held` is
-    a directory whose `.lock` the caller holds itself.
+    `cluster_id` is used where a directory has no meta.properties, and must be no other than that of one which has;
+    without either, the id is derived from the directory's path. `end_is_stable` is a person's word that nothing in
+    these logs is still to be truncated. `held` is a directory whose `.lock` the caller holds itself.
     """
 
     directories: tuple[Path, ...]
@@ -68,7 +68,7 @@ class LogDirectorySource:
         """Look at every partition of every directory."""
         if not self.directories:
             raise ConfigurationError("log.dirs names no directory: set it to the broker's log.dirs")
-        read = [_read_unlocked(root, self.held) for root in self.directories]
+        read = [self._read(root) for root in self.directories]
         places: dict[TopicIdPartition, list[Path]] = {}
         for directory, _ in read:
             for found in directory.partitions:
@@ -90,7 +90,7 @@ class LogDirectorySource:
         """Look at one partition, in whichever directory it is, and at no other."""
         looks: list[tuple[LogDirectory, PartitionDirectory, frozenset[str]]] = []
         for root in self.directories:
-            directory, compacted = _read_unlocked(root, self.held, partition)
+            directory, compacted = self._read(root, partition)
             for error in directory.damaged.values():
                 raise error
             looks += [
@@ -105,6 +105,15 @@ class LogDirectorySource:
     def first_timestamp(self, segment: LocalSegment) -> int | None:
         """Read it from the header of the segment's first batch."""
         return _first_timestamp(segment.log_path)
+
+    def _read(self, root: Path, only: TopicIdPartition | None = None) -> tuple[LogDirectory, frozenset[str]]:
+        directory, compacted = _read_unlocked(root, self.held, only)
+        if self.cluster_id is not None and directory.cluster_id not in {None, self.cluster_id}:
+            raise ConfigurationError(
+                f"{root} is of the cluster {directory.cluster_id} by its meta.properties, and cluster.id says "
+                f"{self.cluster_id}: leave cluster.id out, or name another directory in log.dirs"
+            )
+        return directory, compacted
 
     def _identify(self, directory: LogDirectory, found: PartitionDirectory) -> TopicIdPartition:
         cluster_id = directory.cluster_id or self.cluster_id or _derived_id(str(directory.root.resolve()))

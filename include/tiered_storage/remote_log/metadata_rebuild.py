@@ -106,6 +106,8 @@ class MetadataRebuild:
         Where it raises, nobody can say to which metadata the store belongs: this may be done again.
         """
         self._storage.bind_anew(store.identity.metadata_uuid, store.identity.bind_store)
+        # Whatever was decided until now gave or took rights that are all off in the new ones.
+        store.safety.raise_decision_number(self._storage.decisions.newest_number())
         # Not before: while the old metadata may still be used, no lease that they never gave may show in the store.
         for document in self._documents:
             self._storage.partition_documents.write(document)

@@ -84,7 +84,7 @@ class ObjectDeletion:
         """
         found = Found()
         self.gate.ensure_running()
-        for group in self._groups(partitions):
+        for group in self._groups(partitions, found):
             try:
                 self._delete_group(group, found)
             except DeletionRefusedError as error:
@@ -95,12 +95,16 @@ class ObjectDeletion:
                     found.fail(waiting.partition, error)
         return found.report()
 
-    def _groups(self, partitions: Iterable[TopicIdPartition]) -> Iterator[list[_Waiting]]:
+    def has_work(self, partition: TopicIdPartition) -> bool:
+        """Whether anything of `partition` is to go, is marked, or was begun and may have to be."""
+        return partition in self.going or self._waiting(partition, Found()) is not None
+
+    def _groups(self, partitions: Iterable[TopicIdPartition], found: Found) -> Iterator[list[_Waiting]]:
         """Yield what there is to do: partitions that can share a batch together, each of the others alone."""
         group: list[_Waiting] = []
         segments = 0
         for partition in partitions:
-            waiting = self._waiting(partition)
+            waiting = self._waiting(partition, found)
             if waiting is None:
                 continue
             if waiting.is_alone or waiting.segments > self.batch_segments:
@@ -114,7 +118,7 @@ class ObjectDeletion:
         if group:
             yield group
 
-    def _waiting(self, partition: TopicIdPartition) -> _Waiting | None:
+    def _waiting(self, partition: TopicIdPartition, found: Found) -> _Waiting | None:
         unfinished = marked = segments = 0
         for segment in self.metadata.list_remote_log_segments(partition):
             marked += segment.state is SegmentState.DELETE_SEGMENT_STARTED
@@ -122,7 +126,10 @@ class ObjectDeletion:
                 segments += 1
             elif segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
                 unfinished += 1
-        goes = partition in self.going and self.gate.is_allowed(partition, DeletionKind.REMOTE)
+        is_to_go = partition in self.going
+        goes = is_to_go and self.gate.is_allowed(partition, DeletionKind.REMOTE)
+        if is_to_go and not goes:
+            found.fail(partition, _forbidden(partition, segments))
         if not (goes or unfinished or marked):
             return None
         return _Waiting(partition, goes, goes or unfinished > 0, marked > 0, segments)
@@ -152,6 +159,8 @@ class ObjectDeletion:
 
     def _delete_held(self, held: dict[TopicIdPartition, Lease], found: Found) -> None:
         allowed = [partition for partition in held if self.gate.is_allowed(partition, DeletionKind.REMOTE)]
+        for partition in held.keys() - set(allowed) - set(self.going):
+            found.fail(partition, _forbidden(partition, len(self._due(partition)[1])))
         due = [segment for partition in allowed for segment in self._due(partition)[1]]
         self._delete_in_batches(due, DeletionKind.REMOTE, held, found)
 
@@ -242,8 +251,12 @@ class ObjectDeletion:
         if unfinished and listed is not None:
             unfinished = self._without_last_copies(unfinished, partition, listed, found)
         for kind, due in ((DeletionKind.LEFTOVER, unfinished), (DeletionKind.REMOTE, finished)):
-            if due and held and self.gate.is_allowed(partition, kind):
+            if not due or not held:
+                continue
+            if self.gate.is_allowed(partition, kind):
                 self._delete_in_batches(due, kind, held, found)
+            elif partition not in self.going:
+                found.fail(partition, _forbidden(partition, len(due)))
         return bool(held)
 
     def _without_last_copies(
@@ -272,6 +285,14 @@ class ObjectDeletion:
             elif segment.event_timestamp <= self.clock() - self.grace_ms:
                 unfinished.append(segment)
         return unfinished, finished
+
+
+def _forbidden(partition: TopicIdPartition, segments: int) -> str:
+    return (
+        f"{segments} segments of it are to be deleted by an earlier word, and may not be any more: what is marked "
+        "stays in the store, and no reader is given it; 'tiered-storage topics allow-deletion "
+        f"{partition.topic} --only remote' lets it go"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.remote_log.audit import DeepCheck, audit_remote_log
 from tiered_storage.remote_log.audit_job import AuditJob, with_outcomes
 from tiered_storage.remote_log.audit_offsets import LocalLogs
-from tiered_storage.remote_log.audit_report import Anomaly, AuditReport
+from tiered_storage.remote_log.audit_report import Anomaly, AnomalyKind, AuditReport
 from tiered_storage.remote_log.audit_verdicts import keep_verdicts
 from tiered_storage.remote_log.deep_audit import audit_segment
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
@@ -18,8 +18,10 @@ from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.segment_source import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.storage import RemoteStorageManager
+from tiered_storage.remote_log.storage.object_names import STORE_DECISIONS
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.task_progress import Amount, OnMoved, untold
+from tiered_storage.remote_log.told_decisions import outdated_decisions
 from tiered_storage.remote_log.topic_decision import decide, is_wanted
 
 
@@ -37,10 +39,14 @@ class RemoteLogChecks:
         Of a deep one `on_moved` is told of the bytes that were read, and of each segment at its end.
 
         Raises ConfigurationError where nothing that is known is selected, and for a user's own RemoteStorageManager,
-        which cannot list what it holds.
+        which cannot list what it holds; StoreMismatchError where store and metadata are no pair.
         """
         if nothing := self.why_nothing_matches(selection):
             raise ConfigurationError(nothing)
+        identity = self.parts.store.identity
+        bound = identity.bound_store_uuid()
+        if bound is not None:
+            listing_storage(self.parts.storage).ensure_identity(identity.metadata_uuid, bound)
         report = audit_remote_log(
             self.parts.segments,
             self.parts.leases,
@@ -50,9 +56,18 @@ class RemoteLogChecks:
             grace_ms=self.parts.settings.remote_log_orphan_grace_ms,
             local_logs=LocalLogs(self.parts.source, self._is_copied) if self.parts.settings.log_dirs else None,
             deep=self._deep_check(on_moved) if deep else None,
+            newest_lease=self.parts.leases.fencing_number,
         )
         self._keep_verdicts(report, selection, deep=deep)
-        return report
+        return replace(report, anomalies=(*self._lacking(), *report.anomalies))
+
+    def _lacking(self) -> Iterator[Anomaly]:
+        """Yield one where the store was told of decisions that the metadata do not know."""
+        storage, known = listing_storage(self.parts.storage), self.parts.safety.decision_number()
+        newest = storage.decisions.newest()
+        if newest is not None and newest.number > known:
+            message = str(outdated_decisions(newest, known))
+            yield Anomaly(AnomalyKind.OUTDATED_METADATA, storage.place_of(STORE_DECISIONS), message)
 
     def write_audit_job(self, folder: str, selection: Selection = EVERYTHING) -> AuditJob:
         """Lay the deep part of an audit out in the work area, for workers; a quick audit goes before it."""

@@ -34,7 +34,7 @@ from tiered_storage.remote_log.record_deletion import plan_record_deletion
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.segment_source import UnreadablePartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
-from tiered_storage.remote_log.store_states import StoredState, write_partition_state
+from tiered_storage.remote_log.store_states import StoredState, ensure_none_outdated, write_partition_state
 from tiered_storage.remote_log.task_progress import Amount, OnMoved, untold
 from tiered_storage.remote_log.topic_decision import decide, is_wanted
 from tiered_storage.remote_log.topic_deletion import TopicDeletionPlan, mark_topic_deleted, plan_topic_deletion
@@ -51,7 +51,7 @@ class RemoteLogDeletions:
     @property
     def gate(self) -> DeletionGate:
         """What says whether anything may be deleted."""
-        return DeletionGate(self.parts.safety, self.parts.bind_store, self.parts.decided_topic)
+        return DeletionGate(self.parts.safety, self.parts.bind_to_delete, self.parts.decided_topic)
 
     def plan_local_retention(
         self, selection: Selection, now: int, names: Collection[str] | None = None
@@ -98,9 +98,10 @@ class RemoteLogDeletions:
         """Remove what `plans` name; see LocalRetentionEnforcement, also for what `on_moved` is told.
 
         A plan may be old: nothing goes of a topic that is not enabled any more, or where the right was taken away.
-        Raises DeletionRefusedError where a person stopped all deletions.
+        Raises DeletionRefusedError where a person stopped all deletions, and OutdatedMetadataError, before anything
+        goes, where the metadata of any of the partitions are older than the store.
         """
-        self.parts.bind_store()
+        self._ensure_may_delete(plan.topic_id_partition for plan in plans if plan.segments)
         enforcement = LocalRetentionEnforcement(
             self.parts.segments,
             self.parts.leases,
@@ -174,14 +175,17 @@ class RemoteLogDeletions:
         return plan_record_deletion(partition, before, self.parts, self.parts.clock())
 
     def mark_expired(
-        self, plans: Iterable[ExpiryPlan], owner: str
+        self, plans: Iterable[ExpiryPlan], owner: str, *, gives_up: bool = False
     ) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
         """Move our log starts and mark what lies below; see ExpiryMarking.
 
         A plan may be old: nothing goes that the decisions and settings of this moment would keep. Raises
-        DeletionRefusedError where a person stopped all deletions.
+        DeletionRefusedError where a person stopped all deletions, and OutdatedMetadataError, before anything changes,
+        where the metadata of any of the partitions are older than the store. Nothing ends of a partition of which the
+        store lacks objects, unless a person `gives_up` what is lost, together with the records that they delete.
         """
-        self.parts.bind_store()
+        plans = list(plans)
+        self._ensure_may_delete(plan.topic_id_partition for plan in plans)
         marking = ExpiryMarking(
             self.parts.segments,
             self.parts.leases,
@@ -192,8 +196,15 @@ class RemoteLogDeletions:
             self.parts.settings.lease_duration_ms,
             replan=self._planner.replan,
             ensure_whole=self._ensure_whole,
+            gives_up=gives_up,
         )
         return marking.mark(plans)
+
+    def _ensure_may_delete(self, partitions: Iterable[TopicIdPartition]) -> None:
+        """Raise what stands against any deletion: a stop, a store of others, metadata older than theirs."""
+        self.gate.ensure_running()
+        self.parts.bind_to_delete()
+        ensure_none_outdated(partitions, self.parts.storage, self.parts.segments, self.parts.leases)
 
     @property
     def _planner(self) -> ExpiryPlanner:
@@ -230,9 +241,9 @@ class RemoteLogDeletions:
     ) -> DeletionReport:
         """Delete the objects of every marked segment, in `only` those partitions where it is given; see delete_marked.
 
-        `on_moved` is told of each segment that is gone.
-
-        Raises DeletionRefusedError where a person stopped all deletions.
+        `on_moved` is told of each segment that is gone. Raises DeletionRefusedError where a person stopped all
+        deletions, and OutdatedMetadataError, before anything goes, where the metadata of any partition with something
+        to delete are older than the store.
         """
         states = self.parts.segments.partition_states()
         deletion = ObjectDeletion(
@@ -250,12 +261,14 @@ class RemoteLogDeletions:
             self.parts.local_log,
             on_moved=on_moved,
         )
-        self.parts.bind_store()
-        return deletion.delete_marked(
+        selected = [
             each
             for each in sorted(states)
             if selection.matches(each.topic, each.partition) and (only is None or each in only)
-        )
+        ]
+        concerned = [partition for partition in selected if deletion.has_work(partition)]
+        self._ensure_may_delete(concerned)
+        return deletion.delete_marked(concerned)
 
     def plan_topic_deletion(self, topic: str, topic_id: str | None = None) -> TopicDeletionPlan:
         """Return what the deletion of everything remote of a topic takes; see plan_topic_deletion."""
@@ -264,8 +277,11 @@ class RemoteLogDeletions:
     def mark_topic_deleted(
         self, plan: TopicDeletionPlan, owner: str
     ) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
-        """Mark the partitions of `plan`, for delete_marked to delete; see mark_topic_deleted."""
-        self.parts.bind_store()
+        """Mark the partitions of `plan`, for delete_marked to delete; see mark_topic_deleted.
+
+        Raises OutdatedMetadataError, before anything is marked, where any of them is newer in the store.
+        """
+        self._ensure_may_delete(planned.topic_id_partition for planned in plan.partitions)
         return mark_topic_deleted(
             plan,
             self.parts.segments,

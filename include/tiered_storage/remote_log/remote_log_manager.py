@@ -6,16 +6,16 @@ command line and tests call the same methods; what each does is said where it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
-from tiered_storage.errors import ConfigurationError
+from tiered_storage.errors import ConfigurationError, OutdatedMetadataError
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.copy_commit import CommitReport, commit_copy
 from tiered_storage.remote_log.copy_job import CopyJob
 from tiered_storage.remote_log.copy_messages import CopyOutcome
-from tiered_storage.remote_log.copy_plan import CopyPlan, CopySelection, plan_copy
+from tiered_storage.remote_log.copy_plan import CopyPlan, CopySelection, Finding, plan_copy
 from tiered_storage.remote_log.copy_run import BegunCopy, begin_copy
 from tiered_storage.remote_log.lease_keeper import kept_alive
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
@@ -28,6 +28,7 @@ from tiered_storage.remote_log.remote_log_restores import RemoteLogRestores
 from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.store_states import outdated_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,20 @@ class RemoteLogManager(RemoteLogParts):
         """Return what a copy run would do now; see plan_copy."""
         limit = max_segments or self.settings.copy_max_segments_per_run
         chosen = CopySelection(selection, window_end, limit)
-        return plan_copy(self.source, self.segments, self.topics, self.settings, chosen, self._why_no_name)
+        return plan_copy(
+            self.source, self.segments, self.topics, self.settings, chosen, self._why_no_name, outdated=self._outdated
+        )
+
+    def _outdated(self, first_offsets: Mapping[TopicIdPartition, int]) -> list[Finding]:
+        if self.store.identity.bound_store_uuid() is None:
+            return []
+        refusals = outdated_from(self.storage, self.segments, self.leases, first_offsets)
+        # A store out of reach is told of by whoever copies.
+        return [
+            Finding(str(partition), str(error))
+            for partition, error in refusals.items()
+            if isinstance(error, OutdatedMetadataError)
+        ]
 
     def _why_no_name(self, partition: TopicIdPartition) -> str | None:
         storage = self.storage

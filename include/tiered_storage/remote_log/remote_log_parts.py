@@ -21,6 +21,7 @@ from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 from tiered_storage.remote_log.storage.opening import load_remote_storage_manager, open_object_client
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.told_decisions import DecisionTelling, ToldSafety, ToldTopics
 from tiered_storage.remote_log.topic_decision import decided_topic
 from tiered_storage.remote_log.work_area import WorkArea
 from tiered_storage.settings import WHERE_METADATA_ARE, Settings, load_settings
@@ -100,13 +101,18 @@ class RemoteLogParts:
 
     @property
     def topics(self) -> Topics:
-        """What was decided for each topic."""
-        return self.store.topics
+        """What was decided for each topic; the store is told of it too."""
+        return ToldTopics(self.store.topics, self.telling)
 
     @property
     def safety(self) -> Safety:
-        """What makes deleting safe."""
-        return self.store.safety
+        """What makes deleting safe; the store is told of it too."""
+        return ToldSafety(self.store.safety, self.telling)
+
+    @property
+    def telling(self) -> DecisionTelling:
+        """What tells the store of decisions."""
+        return DecisionTelling(self.store, lambda: self.storage, self.clock)
 
     def bind_store(self) -> None:
         """Make sure that store and metadata carry one another's UUID; a store of nobody's is marked as ours.
@@ -120,6 +126,14 @@ class RemoteLogParts:
         uuid = self.storage.ensure_identity(identity.metadata_uuid, known)
         if uuid != known:
             identity.bind_store(uuid)
+
+    def bind_to_delete(self) -> None:
+        """Make sure that the metadata are the store's, and know every decision that it was told of.
+
+        Raises StoreMismatchError and OutdatedMetadataError.
+        """
+        self.bind_store()
+        self.telling.ensure_known()
 
     def decided_topic(self, partition: TopicIdPartition) -> Topic:
         """Return what was decided for the partition's topic, or the seed that the settings file has for its name."""

@@ -81,7 +81,11 @@ def plan_repair(
     copies: list[PlannedSegment] = []
     replaced: list[RemoteLogSegmentMetadata] = []
     advice: list[Finding] = []
+    outdated = {each.partition: each for each in report.anomalies if each.kind is AnomalyKind.OUTDATED_METADATA}
+    advice.extend(Finding(each.what, f"{each.kind.value}: {each.message}") for each in outdated.values())
     for partition, known in sorted(partitions.items()):
+        if partition in outdated:
+            continue
         waiting = [segment for segment in unfinished if segment.topic_id_partition == partition]
         mending = _Mending(partition, known, by_partition[partition], damaged_ids(report), waiting)
         for segment in mending.damaged:
@@ -97,10 +101,11 @@ def plan_repair(
     if report.omitted and replaced:
         advice.append(_why_none_ends(report, len(replaced)))
         replaced = []
-    leftovers = tuple(_leftovers(report.anomalies))
-    documents = tuple(sorted({each.partition for each in report.anomalies if each.partition and each.is_of_a_document}))
-    damaged = damaged_ids(report)
-    return RepairPlan(plan, tuple(replaced), leftovers, tuple(advice), damaged, tuple(unfinished), documents)
+    leftovers = tuple(each for each in _leftovers(report.anomalies) if each.topic_id_partition not in outdated)
+    finishing = tuple(each for each in unfinished if each.topic_id_partition not in outdated)
+    broken = {each.partition for each in report.anomalies if each.partition and each.is_of_a_document}
+    documents = tuple(sorted(broken - set(outdated)))
+    return RepairPlan(plan, tuple(replaced), leftovers, tuple(advice), damaged_ids(report), finishing, documents)
 
 
 class _Mending:
@@ -154,7 +159,7 @@ class _Mending:
         return (
             "put the objects back from a backup or a version of the store, or name the log directory of another "
             f"replica in log.dirs and repair again; or give up everything before offset {end_offset + 1}: our log "
-            "start moves only by your word"
+            "start moves only by your word ('tiered-storage delete-records' with --give-up)"
         )
 
 

@@ -8,9 +8,10 @@ RemoteStorageManager keeps no such documents; then there is nothing to hold the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import Self, TypeAlias, TypeVar
 
 from tiered_storage.errors import (
@@ -21,6 +22,7 @@ from tiered_storage.errors import (
     RemoteObjectNotFoundError,
     RemoteStorageError,
 )
+from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
     Lease,
@@ -31,11 +33,13 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.storage import RemoteStorageManager
-from tiered_storage.remote_log.storage.object_names import PartitionDocumentName, partition_folder
+from tiered_storage.remote_log.storage.object_names import ObjectKind, PartitionDocumentName, partition_folder
 from tiered_storage.remote_log.storage.partition_document import MAX_MARKED, PartitionDocument, PartitionDocuments
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 
 REQUESTS_AT_ONCE = 8
+OBJECTS_AT_ONCE = 3_000
+"""So many objects of a listing are held against the metadata together."""
 
 Refusal: TypeAlias = RemoteStorageError | OutdatedMetadataError | LeaseLostError
 Refusals: TypeAlias = Mapping[TopicIdPartition, Refusal]
@@ -177,6 +181,39 @@ def outdated_leases(storage: RemoteStorageManager, leases: Leases, partitions: I
     return {partition: error for partition, error in zip(asked, errors, strict=True) if error is not None}
 
 
+def outdated_from(
+    storage: RemoteStorageManager,
+    metadata: RemoteLogMetadataManager,
+    leases: Leases,
+    first_offsets: Mapping[TopicIdPartition, int],
+) -> Refusals:
+    """Return those partitions of which the store knows more than the metadata from an offset on, or cannot be asked.
+
+    To be asked, as `outdated_leases` is, before anything is copied from that offset on: what is remote already, though
+    the metadata do not know it, must not be copied again. One listing a partition, of what lies behind that offset.
+    """
+    if not isinstance(storage, ObjectRemoteStorageManager):
+        return {}
+    asked = list(first_offsets)
+
+    def look(partition: TopicIdPartition) -> Refusal | None:
+        folder = partition_folder(partition)
+        try:
+            before = max(0, first_offsets[partition] - 1)
+            holder = metadata.remote_log_segment_metadata(partition, before)
+            # The document's folder comes after every segment's name.
+            after = f"{folder}/{before if holder is None else holder.start_offset:020}"
+            # What has no marker nobody can have finished, so nothing is copied twice because of it.
+            whole = (found for found in storage.list_objects(folder, after) if not _is_unmarked(found))
+            _ensure_known(partition, whole, metadata, leases)
+        except (RemoteStorageError, OutdatedMetadataError) as error:
+            return error
+        return None
+
+    errors = _at_once(look, asked)
+    return {partition: error for partition, error in zip(asked, errors, strict=True) if error is not None}
+
+
 def ensure_may_be_leased(partition: TopicIdPartition, storage: RemoteStorageManager, leases: Leases) -> None:
     """Raise what `outdated_leases` finds of one partition."""
     raise_first(outdated_leases(storage, leases, [partition]))
@@ -199,22 +236,101 @@ def ensure_not_outdated(
     """
     if not isinstance(storage, ObjectRemoteStorageManager):
         return []
-    # The store first: whatever is seen there had its metadata written before it.
     listed = list(storage.list_objects(partition_folder(partition)))
-    ids = {found.segment.segment_id.id for found in listed if found.segment is not None}
-    unknown = ids - metadata.known_segment_ids(partition, ids)
-    if unknown:
-        raise OutdatedMetadataError(
-            f"{partition}: the store has objects of {len(unknown)} segments that the metadata never knew, such as "
-            f"{min(unknown)}: {_WHAT_TO_DO}"
-        )
+    _ensure_known(partition, listed, metadata, leases)
     documents = [found.document for found in listed if found.document is not None]
-    number = max((document.fencing_number for document in documents), default=0)
-    given = leases.fencing_number(partition)
-    if number > given:
-        raise outdated(partition, number, given)
     ensure_understood(partition, documents, storage.partition_documents)
     return listed
+
+
+def ensure_none_outdated(
+    partitions: Iterable[TopicIdPartition],
+    storage: RemoteStorageManager,
+    metadata: RemoteLogMetadataManager,
+    leases: Leases,
+    *,
+    only_whole: bool = False,
+) -> None:
+    """Raise OutdatedMetadataError where the store knows more than the metadata of any of `partitions`.
+
+    For a run that removes something, before it removes anything: what is older in one partition is an old backup, and
+    nobody knows what else was decided or copied since. One listing a partition. Where the store cannot be asked of
+    one, that one fails at its turn. With `only_whole` what has no commit marker proves nothing.
+    """
+    if not isinstance(storage, ObjectRemoteStorageManager):
+        return
+
+    def look(partition: TopicIdPartition) -> OutdatedMetadataError | None:
+        try:
+            listed = storage.list_objects(partition_folder(partition))
+            proving = (found for found in listed if not (only_whole and _is_unmarked(found)))
+            _ensure_known(partition, proving, metadata, leases)
+        except OutdatedMetadataError as error:
+            return error
+        except RemoteStorageError:
+            pass
+        return None
+
+    for error in _at_once(look, sorted(set(partitions))):
+        if error is not None:
+            raise error
+
+
+def _is_unmarked(found: ListedObject) -> bool:
+    name = found.segment
+    return name is not None and (name.temporary or name.kind is not ObjectKind.COMMIT_MARKER)
+
+
+def _ensure_known(
+    partition: TopicIdPartition, listed: Iterable[ListedObject], metadata: RemoteLogMetadataManager, leases: Leases
+) -> None:
+    """Raise OutdatedMetadataError for what is `listed` in the partition's folder, if the metadata never knew it.
+
+    The store is asked first: whatever is seen there had its metadata written before it.
+    """
+    objects = iter(listed)
+    number = 0
+    while some := list(islice(objects, OBJECTS_AT_ONCE)):
+        ids = {found.segment.segment_id.id for found in some if found.segment is not None}
+        unknown = ids - metadata.known_segment_ids(partition, ids)
+        if unknown:
+            raise OutdatedMetadataError(
+                f"{partition}: the store has objects of segments that the metadata never knew, such as {min(unknown)}: "
+                f"{_WHAT_TO_DO}"
+            )
+        number = max([number, *(found.document.fencing_number for found in some if found.document is not None)])
+    given = leases.fencing_number(partition) if number else 0
+    if number > given:
+        raise outdated(partition, number, given)
+
+
+def ensure_all_listed(
+    partition: TopicIdPartition,
+    storage: RemoteStorageManager,
+    metadata: RemoteLogMetadataManager,
+    listed: Iterable[ListedObject],
+) -> None:
+    """Raise RemoteObjectNotFoundError where an object of a finished segment of `partition` is not `listed`.
+
+    A store that was emptied behind our back must end nothing: what is local may be all that is left. To be called under
+    the partition's lease, with a listing that was made under it.
+    """
+    if not isinstance(storage, ObjectRemoteStorageManager):
+        return
+    names = {found.name for found in listed}
+    missing = [
+        name
+        for segment in finished(metadata.list_remote_log_segments(partition))
+        for name in storage.expected_objects(segment)
+        if name not in names
+    ]
+    if missing:
+        raise RemoteObjectNotFoundError(
+            f"{partition}: the store lacks {len(missing)} objects of finished segments, such as {missing[0]}, so "
+            "nothing of the partition ends and our log start stays: 'tiered-storage audit' names what is missing, and "
+            "'tiered-storage repair' copies anew what is still local; who gives up what is lost says "
+            "'tiered-storage delete-records' with --give-up"
+        )
 
 
 def ensure_understood(
@@ -238,12 +354,18 @@ def outdated_partitions(
     metadata: RemoteLogMetadataManager,
     leases: Leases,
     partitions: Sequence[TopicIdPartition],
+    whole: Collection[TopicIdPartition] = frozenset(),
 ) -> Refusals:
-    """Do `ensure_not_outdated` for many, some at once; return what went wrong, by partition."""
+    """Do `ensure_not_outdated` for many, and `ensure_all_listed` for those in `whole`, some at once.
+
+    Returns what went wrong, by partition.
+    """
 
     def look(partition: TopicIdPartition) -> Refusal | None:
         try:
-            ensure_not_outdated(partition, storage, metadata, leases)
+            listed = ensure_not_outdated(partition, storage, metadata, leases)
+            if partition in whole:
+                ensure_all_listed(partition, storage, metadata, listed)
         except (RemoteStorageError, OutdatedMetadataError) as error:
             return error
         return None
@@ -260,8 +382,8 @@ def outdated(partition: TopicIdPartition, number: int, given: int) -> OutdatedMe
 
 
 _WHAT_TO_DO = (
-    "they are older than the store, so nothing of it is copied, trimmed or deleted; restore a newer backup of the "
-    "metadata, or make them again with 'tiered-storage rebuild-metadata'"
+    "they are older than the store, so nothing of it is copied, and nothing of anything is trimmed or deleted; restore "
+    "a newer backup of the metadata, or make them again with 'tiered-storage rebuild-metadata'"
 )
 
 

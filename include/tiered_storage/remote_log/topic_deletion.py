@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import ConfigurationError, TieredStorageError
+from tiered_storage.errors import ConfigurationError, OutdatedMetadataError, TieredStorageError
 from tiered_storage.remote_log.copy_plan import Finding, finding_of
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
@@ -32,7 +32,7 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
-from tiered_storage.remote_log.segment_source import PartitionLog
+from tiered_storage.remote_log.segment_source import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.store_states import (
@@ -78,7 +78,8 @@ def plan_topic_deletion(
     chosen = _chosen_life(topic, topic_id, lives, sorted({each.topic for each in known if each.is_named}))
     is_of_it = (chosen.cluster_id, chosen.topic_id)
     wanted = [replace(each, topic=topic) for each in known if (each.cluster_id, each.topic_id) == is_of_it]
-    if parts.decided_topic(chosen).remote_storage_enable and any(each in wanted for each in local):
+    is_in_sight = any(each in wanted for each in local) or _is_unreadable(topic, parts)
+    if parts.decided_topic(chosen).remote_storage_enable and is_in_sight:
         raise ConfigurationError(
             f"topic {topic} ({chosen.topic_id}) is tiered, and in log.dirs: its next run would copy it anew; first "
             f"'tiered-storage topics disable {topic}', or 'topics disable {topic} --delete-remote' for what is remote "
@@ -121,6 +122,8 @@ def mark_topic_deleted(
             marked.append(partition)
         except TieredStorageError as error:
             left.append(finding_of(partition, error))
+            if isinstance(error, OutdatedMetadataError):
+                break
     return tuple(marked), tuple(left)
 
 
@@ -215,6 +218,12 @@ def _local_logs(parts: RemoteLogParts) -> Iterable[PartitionLog]:
     for log in parts.source.partitions() if parts.settings.log_dirs else ():
         if isinstance(log, PartitionLog) and not log.is_internal:
             yield log
+
+
+def _is_unreadable(topic: str, parts: RemoteLogParts) -> bool:
+    """Whether a partition of that name is in log.dirs of which nobody can say which life it is."""
+    logs = parts.source.partitions() if parts.settings.log_dirs else ()
+    return any(isinstance(log, UnreadablePartition) and log.topic == topic for log in logs)
 
 
 def _chosen_life(

@@ -11,6 +11,7 @@ import pytest
 from support.command_line import run_on
 from support.remote_logs import ENABLED, a_copied_remote_log, a_remote_log
 from tiered_storage.errors import RemoteStorageError
+from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 
 WANTED = {"orders": {**ENABLED, "local.retention.bytes": 0}}
@@ -94,6 +95,9 @@ def test_a_person_without_a_name_may_stop_deletions_too(tmp_path: Path, monkeypa
 def test_failed_deletions_are_shown_until_they_are_made_good(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "retention.bytes": 1}})
     assert run_on(files, "failed-deletions", "--json").rows == []
+    with files.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, files.clock.now)
+        assert remote_log.deletions.mark_expired(plans, "expire")[1] == ()
     [marker, *_] = files.objects(".commit")
     delete_many = LocalDirectory.delete_many
 

@@ -10,6 +10,7 @@ from sqlalchemy import BigInteger, Integer, Row, String, bindparam, delete, sele
 from tiered_storage.clock import Clock
 from tiered_storage.remote_log.metadata.safety import LONGEST_TEXT, AuditVerdict, DeletionFailure, Stop
 from tiered_storage.remote_log.metadata.sql_engine import Database, insert_missing, insert_or_replace
+from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
 from tiered_storage.remote_log.metadata.sql_partition_key import (
     ROWS_A_STATEMENT,
     bound_key,
@@ -19,8 +20,11 @@ from tiered_storage.remote_log.metadata.sql_partition_key import (
     partition_of,
 )
 from tiered_storage.remote_log.metadata.sql_schema import audit_verdicts, deletion_failures, deletion_stop
-from tiered_storage.remote_log.model import RemoteLogSegmentId
+from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
+
+_OF_DECISIONS = TopicIdPartition("", "", 0, "")
+"""What stands in place of a partition: the number of the last decision only rises, as those of leases do."""
 
 _HAS_ID = has_bound_key(deletion_failures) & (deletion_failures.c.segment_id == bindparam("key_segment_id"))
 _COUNT_FAILURE = (
@@ -57,6 +61,7 @@ class SqlSafety:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
+        self._numbers = SqlLeases(database, clock)
 
     def stop(self, reason: str, said_by: str) -> None:
         """As Safety.stop."""
@@ -108,6 +113,14 @@ class SqlSafety:
                 AuditVerdict(row.cluster_id, row.topic_id, row.deep, row.audited_at, row.anomalies, row.message)
                 for row in connection.execute(statement)
             ]
+
+    def decision_number(self) -> int:
+        """As Safety.decision_number."""
+        return self._numbers.fencing_number(_OF_DECISIONS)
+
+    def raise_decision_number(self, number: int) -> None:
+        """As Safety.raise_decision_number."""
+        self._numbers.begin_above({_OF_DECISIONS: number})
 
     def note_failures(self, errors: Mapping[RemoteLogSegmentId, str], now: int) -> None:
         """As Safety.note_failures. A transaction takes ROWS_A_STATEMENT of them."""

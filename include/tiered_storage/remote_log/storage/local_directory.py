@@ -173,10 +173,10 @@ class LocalDirectory:
                 for leftover in leftovers:
                     Path(leftover).unlink(missing_ok=True)
 
-    def list(self, folder: str = "") -> Iterator[StoredObject]:
+    def list(self, folder: str = "", after: str = "") -> Iterator[StoredObject]:
         """Stream the files in a folder and below, temporary ones too; what goes meanwhile may be left out."""
         start = self._path(folder) if folder else self._root
-        return _walk(start, f"{folder}/" if folder else "")
+        return _walk(start, f"{folder}/" if folder else "", after)
 
     def close(self) -> None:
         """Do nothing: no file stays open between two calls."""
@@ -262,12 +262,14 @@ def _is_leftover(file_name: str, starts: tuple[str, ...]) -> bool:
     return is_temporary_name(file_name) and file_name.startswith(starts)
 
 
-def _walk(folder: Path, prefix: str) -> Iterator[StoredObject]:
-    """Stream the files of `folder` with names that begin with `prefix`, one open folder for each level."""
+def _walk(folder: Path, prefix: str, after: str) -> Iterator[StoredObject]:
+    """Stream the files of `folder` whose names, beginning with `prefix`, lie after `after`, one folder open a level."""
     with _store_errors("list", folder), suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                yield from _walk(Path(entry.path), f"{prefix}{entry.name}/")
+                yield from _walk(Path(entry.path), f"{prefix}{entry.name}/", after)
+                continue
+            if f"{prefix}{entry.name}" <= after:
                 continue
             with suppress(FileNotFoundError):
                 facts = entry.stat(follow_symlinks=False)

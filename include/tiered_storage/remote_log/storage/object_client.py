@@ -108,8 +108,11 @@ class ObjectClient(Protocol):
         """Remove what killed processes left of objects whose names begin with any of `stems`, as far as it is seen."""
         ...
 
-    def list(self, folder: str = "") -> Iterator[StoredObject]:
-        """Stream all objects in `folder` (no slash at the end; "": all) and the folders below, in no order."""
+    def list(self, folder: str = "", after: str = "") -> Iterator[StoredObject]:
+        """Stream all objects in `folder` (no slash at the end; "": all) and the folders below, in no order.
+
+        With `after` only those whose names, as a whole, come after it, byte by byte.
+        """
         ...
 
     def close(self) -> None:

@@ -5,6 +5,7 @@
                                                 {base offset, 20 digits}-{segment id}.commit    the mark of a whole copy
                                                 state/{fencing number, 20 digits}.json          what is kept of it
     store.json                                                                                  whose store this is
+    store.decisions/{number, 20 digits}.json                                                    the newest decision
 
 All names are below the store's root. The ids of topics and segments are Kafka Uuids: 22 characters of base64url. While
 a local directory writes an object, its name ends with `.{16 hex digits}.tmp`: a process that is killed leaves it.
@@ -20,6 +21,7 @@ from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
 
 STORE_IDENTITY = "store.json"
+STORE_DECISIONS = "store.decisions"
 MAX_NAME_BYTES = 1024
 """The longest key that every object store takes, less what the root of ours adds."""
 
@@ -43,6 +45,9 @@ _SEGMENT_OBJECT = re.compile(
 _PARTITION_DOCUMENT = re.compile(
     rf"[^/]+/[^/]+/[^/]+/state/(?P<fencing_number>[0-9]{{20}})\.json(?P<temporary>{_TEMPORARY_SUFFIX.pattern})?"
 )
+
+
+_STORE_DECISION = re.compile(rf"{re.escape(STORE_DECISIONS)}/(?P<number>[0-9]{{20}})\.json")
 
 
 class ObjectKind(StrEnum):
@@ -123,8 +128,8 @@ def partition_folder(partition: TopicIdPartition) -> str:
     Raises ConfigurationError where an id or the topic's name would make a name that leads elsewhere.
     """
     cluster_id = _plain("cluster id", partition.cluster_id)
-    if cluster_id == STORE_IDENTITY:
-        raise ConfigurationError(f"a cluster cannot have the id {STORE_IDENTITY!r}: the store keeps its identity there")
+    if cluster_id in {STORE_IDENTITY, STORE_DECISIONS}:
+        raise ConfigurationError(f"a cluster cannot have the id {cluster_id!r}: the store keeps its own things there")
     topic = _plain("topic", partition.topic)
     topic_id = _uuid("topic id", partition.topic_id)
     if not 0 <= partition.partition <= _MAX_PARTITION:
@@ -179,12 +184,23 @@ def parse_partition_folder(name: str) -> TopicIdPartition | None:
 
 
 def _partition_in(match: re.Match[str]) -> TopicIdPartition | None:
-    if match["cluster_id"] in {".", "..", STORE_IDENTITY} or match["topic"] in {".", ".."}:
+    if match["cluster_id"] in {".", "..", STORE_IDENTITY, STORE_DECISIONS} or match["topic"] in {".", ".."}:
         return None
     number = int(match["partition"])
     if number > _MAX_PARTITION:
         return None
     return TopicIdPartition(match["cluster_id"], match["topic_id"], number, match["topic"])
+
+
+def store_decision_name(number: int) -> str:
+    """Return what the object of a decision is called."""
+    return f"{STORE_DECISIONS}/{number:020}.json"
+
+
+def parse_store_decision_name(name: str) -> int | None:
+    """Return the number of a decision whose object is called `name`; None where it is none."""
+    match = _STORE_DECISION.fullmatch(name)
+    return None if match is None else int(match["number"])
 
 
 def temporary_name(name: str, random_hex: str) -> str:

@@ -156,12 +156,12 @@ class ObjectStore:
     def discard_unfinished_many(self, stems: Collection[str]) -> None:
         """Do nothing: unfinished uploads have no names. See the bucket's lifecycle rule above."""
 
-    def list(self, folder: str = "") -> Iterator[StoredObject]:
+    def list(self, folder: str = "", after: str = "") -> Iterator[StoredObject]:
         """Stream the objects in a folder and below, by the thousand; see ObjectClient."""
         if folder:
             check_object_name(folder)
         with self._store_errors("list", folder):
-            for page in obstore.list(self._store, folder or None, chunk_size=1000):
+            for page in obstore.list(self._store, folder or None, offset=after or None, chunk_size=1000):
                 for found in page:
                     changed = round(found["last_modified"].timestamp() * 1000)
                     yield StoredObject(found["path"], found["size"], changed)

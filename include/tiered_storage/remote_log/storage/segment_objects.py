@@ -43,6 +43,7 @@ from tiered_storage.remote_log.storage.object_names import (
 )
 from tiered_storage.remote_log.storage.opening import open_object_client
 from tiered_storage.remote_log.storage.partition_document import PartitionDocuments
+from tiered_storage.remote_log.storage.store_decisions import StoreDecisions
 from tiered_storage.remote_log.storage.store_identity import bind_store_anew, ensure_store_identity
 from tiered_storage.remote_log.storage.stored_copy import StoredCopy, parse_copy
 
@@ -266,9 +267,9 @@ class ObjectRemoteStorageManager:
         except RemoteObjectCorruptError:
             return True
 
-    def list_objects(self, folder: str = "") -> Iterator[ListedObject]:
-        """Stream every object in `folder` and below, ours or not; "" means the whole store."""
-        for found in self._client.list(folder):
+    def list_objects(self, folder: str = "", after: str = "") -> Iterator[ListedObject]:
+        """Stream every object in `folder` and below, ours or not; "" means the whole store; see ObjectClient.list."""
+        for found in self._client.list(folder, after):
             segment = parse_object_name(found.name)
             document = None if segment is not None else parse_partition_document_name(found.name)
             yield ListedObject(found.name, found.size, found.last_modified, segment, document)
@@ -295,6 +296,11 @@ class ObjectRemoteStorageManager:
     def partition_documents(self) -> PartitionDocuments:
         """What the store knows of partitions beside their segments."""
         return PartitionDocuments(self._client)
+
+    @property
+    def decisions(self) -> StoreDecisions:
+        """What the store knows of decisions about deleting."""
+        return StoreDecisions(self._client)
 
     def ensure_identity(self, metadata_uuid: str, known_store_uuid: str | None) -> str:
         """Return the store's UUID, once it is sure that it belongs to those metadata; see ensure_store_identity."""

@@ -244,3 +244,29 @@ def test_what_an_audit_found_is_wrong(tmp_path: Path) -> None:
     [told] = examined(files).wrong()
 
     assert "orders: the deep audit at 2023-11-14 22:13:20+00:00 found 3 anomalies: 2 missing objects" in told
+
+
+def test_a_store_that_lost_what_was_copied_is_wrong(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    for path in files.objects():
+        path.unlink()
+
+    [told] = examined(files).wrong()
+
+    assert told.startswith("orders-0: the store has lost what was copied: ")
+    assert "tiered-storage audit names all that is missing" in told
+
+
+def test_metadata_that_lack_a_decision_are_wrong(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        remote_log.bind_store()
+        backup = database_of(files).read_bytes()
+        remote_log.safety.stop("legal hold", "ada")
+    for path in database_of(files).parent.glob(f"{database_of(files).name}*"):
+        path.unlink()
+    database_of(files).write_bytes(backup)
+
+    [told] = examined(files).wrong()
+
+    assert "what they lack is 'all deletions are stopped'" in told

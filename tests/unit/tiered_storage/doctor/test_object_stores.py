@@ -47,10 +47,10 @@ class Misbehaving(LocalDirectory):
         content = super().get_range(name, start, length)
         return content[::-1] if "other bytes" in self.faults else content
 
-    def list(self, folder: str = "") -> Iterator[StoredObject]:
+    def list(self, folder: str = "", after: str = "") -> Iterator[StoredObject]:
         if "list" in self.faults:
             raise RemoteStorageRefusedError(f"{folder}: may not list it")
-        return iter(()) if "lists nothing" in self.faults else super().list(folder)
+        return iter(()) if "lists nothing" in self.faults else super().list(folder, after)
 
     def delete(self, name: str) -> None:
         if "delete" in self.faults:

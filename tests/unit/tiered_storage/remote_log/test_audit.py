@@ -424,8 +424,8 @@ class Meanwhile(ObjectRemoteStorageManager):
         super().__init__(like.storage._client)
         self._happenings = [happening]
 
-    def list_objects(self, folder: str = "") -> Any:
-        found = list(super().list_objects(folder))
+    def list_objects(self, folder: str = "", after: str = "") -> Any:
+        found = list(super().list_objects(folder, after))
         self.happen()
         return iter(found)
 
@@ -465,9 +465,9 @@ def test_a_deletion_that_ends_while_a_segment_is_looked_at_is_no_anomaly(files: 
     with files.open() as remote_log:
 
         class Late(Meanwhile):
-            def list_objects(self, folder: str = "") -> Any:
+            def list_objects(self, folder: str = "", after: str = "") -> Any:
                 # Nothing was there yet when it was listed, so that every object is looked for once more.
-                return super().list_objects(folder) if folder else iter(())
+                return super().list_objects(folder, after) if folder else iter(())
 
         def expire() -> None:
             remote_log.deletions.mark_expired(remote_log.deletions.plan_expiry(EVERYTHING, NOW)[0], "expire")
@@ -493,9 +493,9 @@ def test_the_store_is_listed_once_and_no_object_asked_for_singly_while_all_is_we
     class Counting(Meanwhile):
         asked: ClassVar[list[str]] = []
 
-        def list_objects(self, folder: str = "") -> Any:
+        def list_objects(self, folder: str = "", after: str = "") -> Any:
             self.asked.append(f"list {folder}")
-            return super().list_objects(folder)
+            return super().list_objects(folder, after)
 
         def object_size(self, name: str) -> int:
             self.asked.append(name)

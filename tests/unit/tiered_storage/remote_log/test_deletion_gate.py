@@ -117,7 +117,7 @@ def test_a_store_whose_objects_nobody_knows_stops_every_kind(remote_log: RemoteL
 
     why = refused(remote_log.deletions.gate)
     assert set(why) == set(DeletionKind)
-    assert "500 of the store's 1000 objects" in why[LEFTOVER]
+    assert "500 of 1000 objects of the store" in why[LEFTOVER]
     assert "the last audit of the store" in why[REMOTE]
 
 

@@ -29,6 +29,7 @@ from support.remote_logs import (
 )
 from tiered_storage.errors import (
     DeletionRefusedError,
+    OutdatedMetadataError,
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
     StoreMismatchError,
@@ -723,9 +724,8 @@ def test_nothing_goes_locally_under_metadata_that_are_older_than_the_store(tmp_p
         path.unlink()
     database.write_bytes(last_week)
 
-    with files.open() as remote_log:
-        [message] = retain(remote_log)
-    assert "older than the store" in message
+    with files.open() as remote_log, pytest.raises(OutdatedMetadataError, match="older than the store"):
+        retain(remote_log)
     assert files.local_starts() == [0, 10, 20, 30, 40, 50]
 
 

@@ -312,13 +312,16 @@ def test_ids_that_kafka_did_not_keep_are_derived_and_stay_the_same(tmp_path: Pat
     assert elsewhere.topic_id_partition.cluster_id != by_path
 
 
-def test_the_cluster_of_meta_properties_counts_more_than_that_of_the_settings(tmp_path: Path) -> None:
+def test_a_cluster_of_the_settings_that_contradicts_meta_properties_is_refused(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, {("orders", 0): 0})
-
-    [found] = LogDirectorySource((files.log_directory,), "another").partitions()
-
+    [found] = LogDirectorySource((files.log_directory,), CLUSTER_ID).partitions()
     assert isinstance(found, PartitionLog)
-    assert found.topic_id_partition.cluster_id == CLUSTER_ID
+
+    source = LogDirectorySource((files.log_directory,), "another")
+    with pytest.raises(ConfigurationError, match=rf"of the cluster {CLUSTER_ID} .* cluster\.id says another"):
+        list(source.partitions())
+    with pytest.raises(ConfigurationError, match=r"cluster\.id says another"):
+        source.partition(found.topic_id_partition)
 
 
 @pytest.mark.parametrize("checkpoint", ["missing", "empty"])

@@ -351,7 +351,9 @@ def test_a_whole_copy_below_all_others_that_is_not_known_does_not_end_its_life(t
         copy(remote_log)
         files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
         remote_log.deletions.delete_marked("expire")
-        assert [str(one.kind) for one in remote_log.checks.audit().anomalies if one.offsets == (0, 9)] == ["gap"]
+        # A whole copy that cannot be read is there: nobody is to give its offsets up.
+        told = "gap" if lost == "marker" else "metadata older than the store"
+        assert [str(one.kind) for one in remote_log.checks.audit().anomalies if one.offsets in {(0, 9), None}] == [told]
     assert len([one for one in files.objects() if one.name.startswith(f"{0:020}-")]) == (2 if lost == "marker" else 3)
 
     path.write_bytes(content)

@@ -24,6 +24,7 @@ from tiered_storage.remote_log.remote_log_parts import store_options
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.told_decisions import ToldTopics
 from tiered_storage.settings import load_settings
 
 
@@ -35,7 +36,8 @@ def test_all_parts_are_opened_and_closed_together(tmp_path: Path, monkeypatch: p
     with files.open() as remote_log:
         assert remote_log.segments is remote_log.store.segments
         assert remote_log.leases is remote_log.store.leases
-        assert remote_log.topics is remote_log.store.topics
+        assert isinstance(remote_log.topics, ToldTopics)
+        assert remote_log.topics.topics is remote_log.store.topics
         assert remote_log.work.url == (tmp_path / "state" / "work").as_uri()
         assert closed == []
 

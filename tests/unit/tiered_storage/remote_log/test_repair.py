@@ -27,6 +27,7 @@ from support.remote_logs import (
     segments_of,
     states_of,
 )
+from tiered_storage.errors import OutdatedMetadataError
 from tiered_storage.remote_log.audit_report import AnomalyKind
 from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_plan import CopyPlan, PlannedSegment
@@ -179,7 +180,6 @@ def test_leftovers_go_and_nothing_else(files: RemoteLogFiles) -> None:
     data = files.objects(".log")[0]
     content = data.read_bytes()
     temporary = files.objects(".log")[2].with_name(files.objects(".log")[2].name + ".0123456789abcdef.tmp")
-    unknown = data.with_name(f"{7:020}-{'A' * 22}.log")
     foreign = files.store / "holiday.jpg"
     with files.open() as remote_log:
         [first, *_] = segments_of(remote_log)
@@ -188,15 +188,15 @@ def test_leftovers_go_and_nothing_else(files: RemoteLogFiles) -> None:
         _mark(remote_log, first)
         files.properties["topics"] = {"orders": ENABLED}
         assert len(remote_log.deletions.delete_marked("expire").deleted) == 1
-        for path in (data, temporary, unknown, foreign):
+        for path in (data, temporary, foreign):
             path.write_bytes(content)
         plan = planned(remote_log)
         report = repaired(remote_log, plan)
 
         assert {name.rpartition("/")[2] for name in report.removed} == {data.name, temporary.name}
-        assert [path.exists() for path in (data, temporary, unknown, foreign)] == [False, False, True, True]
-        assert len(plan.advice) == 2
-        assert kinds(remote_log) == [AnomalyKind.UNREFERENCED_OBJECT] * 2
+        assert [path.exists() for path in (data, temporary, foreign)] == [False, False, True]
+        assert len(plan.advice) == 1
+        assert kinds(remote_log) == [AnomalyKind.UNREFERENCED_OBJECT]
 
 
 def test_leftovers_stay_while_a_person_stopped_all_deletions(files: RemoteLogFiles) -> None:
@@ -336,11 +336,10 @@ def test_metadata_that_are_older_than_the_store_end_nothing(files: RemoteLogFile
         files.objects(".log")[1].unlink()
         plan = planned(remote_log)
         third = files.objects(".log")[-1]
-        third.with_name(f"{30:020}-{'A' * 22}.log").write_bytes(third.read_bytes())
-        report = repaired(remote_log, plan)
-
-    assert report.retired == ()
-    assert "they are older than the store" in report.failures[0].message
+        third.with_name(f"{30:020}-{'A' * 22}.commit").write_bytes(third.read_bytes())
+        with pytest.raises(OutdatedMetadataError, match="older than the store"):
+            repaired(remote_log, plan)
+        assert SegmentState.DELETE_SEGMENT_STARTED not in {each.state for each in segments_of(remote_log)}
 
 
 def test_a_partition_that_somebody_works_on_is_left_to_them(files: RemoteLogFiles) -> None:

@@ -131,6 +131,13 @@ def test_a_marked_topic_is_not_copied_any_more(tmp_path: Path) -> None:
         assert remote_log.plan_copy().segments == ()
 
 
+def test_a_tiered_topic_whose_local_partition_cannot_be_read_is_in_sight_too(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    (files.partition_directory() / "partition.metadata").write_text("garbage")
+    with files.open() as remote_log, pytest.raises(ConfigurationError, match=r"is tiered, and in log\.dirs"):
+        remote_log.deletions.plan_topic_deletion("orders")
+
+
 def test_a_copy_that_never_finished_waits_for_the_grace_time_and_so_does_the_end(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:

@@ -1,0 +1,283 @@
+"""Bad input: metadata restored from last week delete nothing, wherever in the store they are found to be old; and what
+was forbidden, stopped or set since stays so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from support.command_line import CommandResult, run_on
+from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, assert_clean, copy, unsynced
+from tiered_storage.remote_log import told_decisions
+from tiered_storage.remote_log.metadata.sql_safety import SqlSafety
+from tiered_storage.remote_log.model import PartitionState, TopicIdPartition
+from tiered_storage.remote_log.selection import EVERYTHING
+
+DELETABLE = {**ENABLED, "retention.bytes": 1000, "local.retention.bytes": 0}
+TOPICS = {"orders": DELETABLE, "former": {**DELETABLE, "remote.storage.enable": False}}
+PARTITIONS = {("former", 0): 2, ("orders", 0): 3, ("orders", 1): 3}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> RemoteLogFiles:
+    return a_copied_remote_log(tmp_path, PARTITIONS, topics=TOPICS)
+
+
+@pytest.fixture(autouse=True)
+def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(told_decisions, "PAUSE_SECONDS", 0)
+
+
+@contextmanager
+def forgotten(files: RemoteLogFiles) -> Iterator[None]:
+    """Restore, at the end of the block, the metadata that there were at its beginning."""
+    with files.open() as remote_log:
+        remote_log.bind_store()
+    database = files.root / "state" / "remote_log_metadata.db"
+    backup = database.read_bytes()
+    yield
+    for path in database.parent.glob(f"{database.name}*"):
+        path.unlink()
+    database.write_bytes(backup)
+
+
+def copy_more(files: RemoteLogFiles, number: int = 1) -> None:
+    files.append(4, number=number)
+    with unsynced(), files.open() as remote_log:
+        assert len(copy(remote_log).committed) == 2
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The names of all that could be deleted, and what is kept of partitions."""
+
+    files: frozenset[str]
+    states: Mapping[TopicIdPartition, PartitionState]
+
+    @classmethod
+    def of(cls, files: RemoteLogFiles) -> Kept:
+        with files.open() as remote_log:
+            states = remote_log.segments.partition_states()
+        logs = [*files.log_directory.rglob("*.log"), *files.objects()]
+        return cls(frozenset(str(path) for path in logs), states)
+
+
+def refused(files: RemoteLogFiles, *command: object) -> CommandResult:
+    """Run a command that must fail because the metadata are old, and change nothing."""
+    before = Kept.of(files)
+    result = run_on(files, *command)
+    assert Kept.of(files) == before
+    assert result.exit_code == 1
+    assert "older than the store" in result.err, result.err
+    return result
+
+
+ONE_PARTITION = {
+    "retain": ("retain",),
+    "expire": ("expire",),
+    "delete-topic": ("delete-topic", "orders"),
+}
+
+
+@pytest.mark.parametrize("command", ONE_PARTITION)
+def test_one_partition_that_proves_the_metadata_old_stops_the_run(site: RemoteLogFiles, command: str) -> None:
+    with forgotten(site):
+        copy_more(site)
+    if command == "delete-topic":
+        site.properties["topics"] = {**TOPICS, "orders": {**DELETABLE, "remote.storage.enable": False}}
+
+    told = refused(site, *ONE_PARTITION[command])
+
+    assert "orders-1" in told.err
+    assert "rebuild-metadata" in told.err
+
+
+def test_what_is_marked_stays_where_another_partition_proves_the_metadata_old(site: RemoteLogFiles) -> None:
+    with site.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, site.clock.now)
+        remote_log.deletions.mark_expired(plans, "expire")
+    with forgotten(site):
+        copy_more(site)
+
+    refused(site, "expire")
+
+
+def forbid(files: RemoteLogFiles) -> None:
+    assert run_on(files, "topics", "forbid-deletion", "orders").exit_code == 0
+
+
+def keep_for_ever(files: RemoteLogFiles) -> None:
+    assert run_on(files, "topics", "set", "orders", "retention.bytes=-1", "local.retention.bytes=-2").exit_code == 0
+
+
+def disable(files: RemoteLogFiles) -> None:
+    assert run_on(files, "topics", "disable", "orders").exit_code == 0
+
+
+def pause(files: RemoteLogFiles) -> None:
+    assert run_on(files, "topics", "pause", "orders").exit_code == 0
+
+
+def stop(files: RemoteLogFiles) -> None:
+    assert run_on(files, "stop-deletions", "--reason", "legal hold").exit_code == 0
+
+
+def find_wanting(files: RemoteLogFiles) -> None:
+    """An audit finds a segment damaged; its object is put back before the metadata are lost."""
+    victim = files.objects(".log")[0]
+    content = victim.read_bytes()
+    victim.unlink()
+    assert run_on(files, "audit").exit_code == 1
+    victim.write_bytes(content)
+
+
+TAKEN_BACK = {each.__name__: each for each in (forbid, keep_for_ever, disable, pause, stop, find_wanting)}
+
+
+@pytest.mark.parametrize("command", [("expire",), ("retain",), ("delete-records", "orders", 0, "--before", 20)])
+@pytest.mark.parametrize("word", TAKEN_BACK)
+def test_a_right_that_was_taken_back_does_not_come_back_with_old_metadata(
+    site: RemoteLogFiles, word: str, command: tuple[object, ...]
+) -> None:
+    with forgotten(site):
+        TAKEN_BACK[word](site)
+
+    told = refused(site, *command)
+
+    assert "rebuild-metadata" in told.err
+
+
+def test_old_metadata_are_told_no_decision_but_a_stop(site: RemoteLogFiles) -> None:
+    with forgotten(site):
+        forbid(site)
+        pause(site)
+
+    for command in ("enable", "pause", "allow-deletion"):
+        refused(site, "topics", command, "orders")
+    refused(site, "stop-deletions", "--lift")
+    stop(site)
+    refused(site, "topics", "allow-deletion", "orders")
+
+
+def test_the_metadata_that_are_not_old_hear_of_a_stop_that_was_said_to_old_ones(site: RemoteLogFiles) -> None:
+    with forgotten(site):
+        stop(site)
+
+    refused(site, "expire")
+    stop(site)
+
+    assert "legal hold" in run_on(site, "expire").err
+    assert run_on(site, "stop-deletions", "--lift").exit_code == 0
+    assert run_on(site, "expire").exit_code == 0
+
+
+def test_who_was_killed_before_the_metadata_got_the_number_hinders_nobody(
+    site: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with site.open() as remote_log:
+        remote_log.bind_store()
+    with monkeypatch.context() as killed:
+        killed.setattr(SqlSafety, "raise_decision_number", died)
+        with pytest.raises(Killed):
+            keep_for_ever(site)
+    before = Kept.of(site)
+
+    for command in ("expire", "retain"):
+        assert run_on(site, command, "--topics", "orders").exit_code == 0
+
+    assert Kept.of(site) == before
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def died(*_: object) -> None:
+    raise Killed
+
+
+def test_a_stop_holds_where_the_store_is_out_of_reach_and_the_store_hears_of_it_later(
+    site: RemoteLogFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    with forgotten(site):
+        site.store.rename(site.root / "elsewhere")
+        stop(site)
+        assert "the store could not be told" in caplog.text
+        (site.root / "elsewhere").rename(site.store)
+        assert run_on(site, "expire").exit_code == 1
+        assert run_on(site, "stop-deletions", "--lift").exit_code == 0
+        assert run_on(site, "expire", "--topics", "former").exit_code == 0
+
+    refused(site, "expire")
+
+
+def test_metadata_made_anew_know_every_decision(site: RemoteLogFiles) -> None:
+    with site.open() as remote_log:
+        remote_log.bind_store()
+    forbid(site)
+    for path in (site.root / "state").glob("remote_log_metadata.db*"):
+        path.unlink()
+
+    assert run_on(site, "rebuild-metadata").exit_code == 0
+    assert run_on(site, "topics", "allow-deletion", "orders").exit_code == 0
+    assert run_on(site, "expire").exit_code == 0
+    with site.open() as remote_log:
+        assert_clean(remote_log)
+
+
+def expire_what_was_copied(files: RemoteLogFiles) -> None:
+    """Copy more, and let what the local log had of it go, as local retention does."""
+    copy_more(files)
+    assert run_on(files, "retain", "--topics", "orders").exit_code == 0
+
+
+def test_nothing_is_copied_twice_by_old_metadata(site: RemoteLogFiles) -> None:
+    with forgotten(site):
+        copy_more(site)
+
+    for command in ("plan", "copy"):
+        told = refused(site, command)
+        assert "orders-1" in told.err
+
+
+def test_no_offset_of_the_store_is_called_lost_by_old_metadata(site: RemoteLogFiles) -> None:
+    with forgotten(site):
+        expire_what_was_copied(site)
+    site.append(4, number=1)
+
+    for command in ("plan", "copy"):
+        told = refused(site, command)
+        assert "never copied" not in told.err + told.out
+    audited = run_on(site, "audit")
+    assert audited.exit_code == 1
+    assert "metadata older than the store" in audited.out
+    assert "gap" not in audited.out
+    repaired = run_on(site, "repair")
+    assert "give up" not in repaired.out + repaired.err
+    assert "restore a newer backup" in repaired.out + repaired.err
+
+
+def test_the_audit_tells_of_a_decision_that_the_metadata_lack(site: RemoteLogFiles) -> None:
+    with forgotten(site):
+        stop(site)
+
+    audited = run_on(site, "audit")
+
+    assert audited.exit_code == 1
+    assert "all deletions are stopped" in audited.out
+
+
+def test_an_audit_without_the_mark_of_the_store_is_no_clean_one(site: RemoteLogFiles) -> None:
+    with site.open() as remote_log:
+        remote_log.bind_store()
+    (site.store / "store.json").unlink()
+
+    audited = run_on(site, "audit")
+
+    assert audited.exit_code == 1
+    assert "no store.json is there" in audited.err
