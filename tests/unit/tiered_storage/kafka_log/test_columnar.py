@@ -420,6 +420,22 @@ def test_what_is_kept_of_a_chunk_does_not_keep_the_chunk() -> None:
     assert decoded[0].get_total_buffer_size() < 10_000
 
 
+@pytest.mark.parametrize("last_timestamp", [1000, 10])
+def test_views_do_not_keep_the_decompressed_batches_of_which_nothing_is_left(last_timestamp: int) -> None:
+    times = [1000] * 20 + [last_timestamp]
+    batches = [
+        encode_batch([Record(offset, time, None, bytes(2 * MIB))], Compression.ZSTD) for offset, time in enumerate(times)
+    ]
+
+    tracemalloc.start()
+    decoded = [*_record_batches(batches, ["value"], RecordRange(end_timestamp=500), value_views=True)]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert sum(batch.num_rows for batch in decoded) == (last_timestamp < 500)
+    assert peak < 10 * MIB
+
+
 def test_a_decoder_in_each_thread_reads_alike() -> None:
     # No two are alike, so that nothing of another thread's could pass for one's own.
     segments = [
