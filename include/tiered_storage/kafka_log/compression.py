@@ -7,7 +7,8 @@
              may stand where a block does; fewer bytes than a size has end the contents.
              librdkafka writes one raw Snappy block without framing: read too
     lz4      one LZ4 frame of independent blocks (Java reads no others); what follows its end is not looked at
-    zstd     one Zstandard frame; further frames are read too. The last of several may lack its end
+    zstd     one Zstandard frame; further frames are read too. The last of several may lack its end, if the one
+             before it ended in the same piece of 131,075 bytes, as Java reads them
 
 Java's codecs are that lenient, so a broker takes such bytes and its consumers read them. Compressed bytes do not say
 reliably how large their contents are, so output grows piece by piece and stops at a cap.
@@ -42,6 +43,8 @@ _GZIP_LEVEL = 2
 _ZSTD_LEVEL = 3
 _ZSTD_INPUT_BYTES = 1024
 """A 4-byte Zstandard block can hold 128 KiB: so few bytes at once cannot yield more than about 43 MiB."""
+_JAVA_ZSTD_INPUT_BYTES = zstandard.DECOMPRESSION_RECOMMENDED_INPUT_SIZE
+"""How many bytes Java's stream reads at once: the most that a block and its header take."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
@@ -201,9 +204,10 @@ def _lz4_pieces(data: memoryview) -> Iterator[bytes]:
 
 
 def _zstd_pieces(data: memoryview) -> Iterator[bytes]:
-    """Where one frame has ended, Java takes the end of the bytes for that of another as well."""
+    """Where a frame has ended in the last piece that Java reads, it takes the end of the bytes for that of another."""
     position = 0
-    has_ended = False
+    last_end = 0
+    java_reads_last = max(len(data) - 1, 0) // _JAVA_ZSTD_INPUT_BYTES * _JAVA_ZSTD_INPUT_BYTES
     decompressor = zstd_decompressor()
     frame: zstandard.ZstdDecompressionObj | None = decompressor.decompressobj()
     while position < len(data):
@@ -213,8 +217,8 @@ def _zstd_pieces(data: memoryview) -> Iterator[bytes]:
         position += len(taken)
         if frame.eof:
             position -= len(frame.unused_data)
-            frame, has_ended = None, True
-    if not has_ended:
+            frame, last_end = None, position
+    if frame is not None and last_end <= java_reads_last:
         raise ValueError("it ends inside a frame")
 
 
