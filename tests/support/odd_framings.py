@@ -18,6 +18,7 @@ _EMPTY_MEMBER = gzip.compress(b"", mtime=0)
 _GZIP_CONTENT = _EMPTY_MEMBER[len(_GZIP_HEADER) :]
 _XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _SKIPPABLE = bytes.fromhex("502a4d1804000000") + b"skip"
+_LONG_SKIPPABLE = bytes.fromhex("502a4d18e0930400") + bytes(300_000)
 
 
 def _gzip(data: bytes) -> bytes:
@@ -99,6 +100,7 @@ ODD_FRAMINGS: dict[str, Framing] = {
                     "a header behind xerial's blocks": _XERIAL_HEADER,
                     "a header and three bytes behind xerial's blocks": _XERIAL_HEADER + b"abc",
                     "an empty block behind xerial's blocks": b"\0\0\0\1\0",
+                    "half a magic number and garbage behind xerial's blocks": XERIAL_MAGIC[:4] + _GARBAGE,
                 },
             ),
             "two of xerial's streams": _in_halves(_xerial, _xerial),
@@ -119,6 +121,7 @@ ODD_FRAMINGS: dict[str, Framing] = {
                     "half a magic number behind it": _zstd(b"")[:2],
                     "half a frame behind it": _zstd(b"")[:-5],
                     "a skippable frame behind it": _SKIPPABLE,
+                    "a long frame and the beginning of another behind it": _LONG_SKIPPABLE + _SKIPPABLE[:-2],
                     "half a skippable frame behind it": _SKIPPABLE[:-2],
                 },
             ),
@@ -166,7 +169,14 @@ BROKEN_FRAMINGS: dict[str, Framing] = {
     **_framings(
         Compression.ZSTD,
         {
-            **_with(_zstd, {"garbage behind it": _GARBAGE, "a byte behind it": b"\0"}),
+            **_with(
+                _zstd,
+                {
+                    "garbage behind it": _GARBAGE,
+                    "a byte behind it": b"\0",
+                    "the beginning of a long frame behind it": _LONG_SKIPPABLE[:-1],
+                },
+            ),
             "without its checksum": lambda data: _zstd(data)[:-4],
         },
     ),

@@ -32,6 +32,11 @@ class ChunkFilling:
         """How many bytes of records are in the chunk."""
         return int(self.progress[parts.RECORD_BYTES])
 
+    @property
+    def viewed_bytes(self) -> int:
+        """How many bytes the chunk keeps for its views, whether or not a view looks at them."""
+        return sum(buffer.size for buffer in self.viewed)
+
     def begin(self, rows: int, size: int) -> None:
         """Take a new chunk for `rows` records of `size` bytes; where among the batches the kernel is stays noted."""
         self.capacity = (rows, size)
@@ -47,5 +52,6 @@ class ChunkFilling:
     def end(self) -> Iterator[pa.RecordBatch]:
         """Yield the chunk, if there is anything in it."""
         chunk, self._chunk = self._chunk, None
+        viewed, self.viewed = self.viewed, []
         if chunk is not None and self.progress[parts.ROWS]:
-            yield self._memory.record_batch(chunk, self.progress, self.viewed)
+            yield self._memory.record_batch(chunk, self.progress, viewed)

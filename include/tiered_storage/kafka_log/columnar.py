@@ -49,6 +49,8 @@ _HOT_BYTES = 1 << 20
 """So much is decompressed, then decoded out of the cache closest to a core; the codec takes the same memory again."""
 _SPARE_BYTES = _HOT_BYTES + (256 << 10)
 """A chunk of decompressed batches ends behind the ones that make it large enough."""
+_MOST_VIEWED = 2
+"""A chunk whose values are views keeps so many times its size at most, whatever is left out of what it looks at."""
 _MOST_ROWS = 1 << 16
 _MOST_TEXT_BYTES = 3
 """What a byte that is no UTF-8 becomes at most: U+FFFD."""
@@ -161,6 +163,7 @@ class ColumnDecoder:
 
         That is what SegmentScanner and iterate_segment give, best without checking checksums there. `window` has to
         stay as it is until the last record batch is taken; the record batches keep nothing of it but views of values.
+        A record batch is one piece of memory: who keeps one of its columns keeps all, so ask for those alone to keep.
 
         Raises CorruptRecordError at the first chunk that is broken: `position` is that of the batch in the segment.
         """
@@ -243,7 +246,8 @@ class ColumnDecoder:
                 continue
             self._begin(filling, size, sizes[first:], counts[first:], i + 1 - first)
             yield from self._fill(filling, batches, 0, first, contents)
-            if is_last or filling.record_bytes >= self._chunk_bytes:
+            held = max(filling.record_bytes, filling.viewed_bytes // _MOST_VIEWED)
+            if is_last or held >= self._chunk_bytes:
                 yield from filling.end()
             contents, first, size = [], i + 1, 0
 

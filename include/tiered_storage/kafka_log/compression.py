@@ -7,7 +7,8 @@
              may stand where a block does; fewer bytes than a size has end the contents.
              librdkafka writes one raw Snappy block without framing: read too
     lz4      one LZ4 frame of independent blocks (Java reads no others); what follows its end is not looked at
-    zstd     one Zstandard frame; further frames are read too. The last of several may lack its end
+    zstd     one Zstandard frame; further frames are read too. The last of several may lack its end, if the one
+             before it ended in the same piece of 131,075 bytes, as Java reads them
 
 Java's codecs are that lenient, so a broker takes such bytes and its consumers read them. Compressed bytes do not say
 reliably how large their contents are, so output grows piece by piece and stops at a cap.
@@ -42,6 +43,8 @@ _GZIP_LEVEL = 2
 _ZSTD_LEVEL = 3
 _ZSTD_INPUT_BYTES = 1024
 """A 4-byte Zstandard block can hold 128 KiB: so few bytes at once cannot yield more than about 43 MiB."""
+_JAVA_ZSTD_INPUT_BYTES = zstandard.DECOMPRESSION_RECOMMENDED_INPUT_SIZE
+"""How many bytes Java's stream reads at once: the most that a block and its header take."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
@@ -201,9 +204,10 @@ def _lz4_pieces(data: memoryview) -> Iterator[bytes]:
 
 
 def _zstd_pieces(data: memoryview) -> Iterator[bytes]:
-    """Where one frame has ended, Java takes the end of the bytes for that of another as well."""
+    """Where a frame has ended in the last piece that Java reads, it takes the end of the bytes for that of another."""
     position = 0
-    has_ended = False
+    last_end = 0
+    java_reads_last = max(len(data) - 1, 0) // _JAVA_ZSTD_INPUT_BYTES * _JAVA_ZSTD_INPUT_BYTES
     decompressor = zstd_decompressor()
     frame: zstandard.ZstdDecompressionObj | None = decompressor.decompressobj()
     while position < len(data):
@@ -213,8 +217,8 @@ def _zstd_pieces(data: memoryview) -> Iterator[bytes]:
         position += len(taken)
         if frame.eof:
             position -= len(frame.unused_data)
-            frame, has_ended = None, True
-    if not has_ended:
+            frame, last_end = None, position
+    if frame is not None and last_end <= java_reads_last:
         raise ValueError("it ends inside a frame")
 
 
@@ -235,8 +239,10 @@ def _snappy_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
     if len(data) < position:
         raise ValueError("it ends inside its header")
     while (start := position + _XERIAL_SIZE_BYTES) <= len(data):
-        if data[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
-            position += _xerial_header_bytes(data[position:])
+        if data[position:start] == _XERIAL_MAGIC[:_XERIAL_SIZE_BYTES]:
+            if not _begins_stream(data[position:]):
+                return
+            position += len(_XERIAL_HEADER)
             continue
         position = start + int.from_bytes(data[position:start], "big", signed=True)
         if not start <= position <= len(data):
@@ -246,12 +252,19 @@ def _snappy_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
         yield content
 
 
-def _xerial_header_bytes(rest: memoryview) -> int:
-    """Return how long the header is that another stream begins with: its magic number can be no block's size."""
+def _begins_stream(rest: memoryview) -> bool:
+    """Whether what begins as a magic number, which no block's size does, is the header of another stream.
+
+    Raises ValueError where it is cut, or of a version that Java does not read.
+    """
     version = rest[len(_XERIAL_MAGIC) : len(_XERIAL_MAGIC) + 4]
-    if len(rest) < len(_XERIAL_HEADER) or int.from_bytes(version, "big", signed=True) < _XERIAL_LEAST_VERSION:
-        raise ValueError("a header among the blocks is cut, or of a version that nobody writes")
-    return len(_XERIAL_HEADER)
+    if len(rest) < len(_XERIAL_HEADER):
+        raise ValueError("a header among the blocks is cut")
+    if rest[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        return False
+    if int.from_bytes(version, "big", signed=True) < _XERIAL_LEAST_VERSION:
+        raise ValueError("a header among the blocks is of a version that nobody writes")
+    return True
 
 
 def _decompress_snappy_block(block: memoryview, max_bytes: int) -> bytes:

@@ -250,14 +250,19 @@ class ChunkMemory:
         return pa.Array.from_buffers(_VIEW, noted[parts.ROWS], [validity, views, *viewed], nulls)
 
     def _reserve(self, size: int) -> None:
-        """Have room for the keys and headers of `size` bytes of records; a header takes two bytes or more."""
-        self._size = size
+        """Have room for the keys and headers of `size` bytes of records; a header takes two bytes or more.
+
+        Where there is not so much memory, all stays as it was: the kernel is given addresses, and must not be given old
+        ones.
+        """
+        keys, texts, ends = self.keys, self.header_texts, self.header_ends
         if self._has_key:
-            self.keys = np.empty(size, np.uint8)
+            keys = np.empty(size, np.uint8)
         if self._has_headers:
             most = size // 2 + 1
-            self.header_texts = (np.empty(size, np.uint8), np.empty(size, np.uint8), np.empty(most, np.uint8))
-            self.header_ends = (np.zeros(most + 1, np.int32), np.zeros(most + 1, np.int32))
+            texts = (np.empty(size, np.uint8), np.empty(size, np.uint8), np.empty(most, np.uint8))
+            ends = (np.zeros(most + 1, np.int32), np.zeros(most + 1, np.int32))
+        self._size, self.keys, self.header_texts, self.header_ends = size, keys, texts, ends
         self._note_places()
 
     def _note_places(self) -> None:

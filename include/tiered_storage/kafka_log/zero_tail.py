@@ -7,6 +7,7 @@ import os
 from typing import IO
 
 _PIECE_BYTES = 1 << 20
+_UNKNOWN_TO_FILE_SYSTEM = (errno.EINVAL, errno.ENOTSUP)
 
 
 def is_zero(file: IO[bytes], begin: int, end: int) -> bool:
@@ -26,10 +27,15 @@ def is_zero(file: IO[bytes], begin: int, end: int) -> bool:
 
 
 def _next_data(descriptor: int, begin: int, end: int) -> int:
-    """Return where the first bytes at `begin` or behind it are that lie in no hole, `end` where there are none."""
+    """Return where the first bytes at `begin` or behind it are that lie in no hole, `end` where there are none.
+
+    A file system that cannot say where holes are has bytes everywhere.
+    """
     try:
         return os.lseek(descriptor, begin, os.SEEK_DATA)
     except OSError as error:
-        if error.errno != errno.ENXIO:
-            raise
-        return end
+        if error.errno == errno.ENXIO:
+            return end
+        if error.errno in _UNKNOWN_TO_FILE_SYSTEM:
+            return begin
+        raise

@@ -5,15 +5,18 @@ import struct
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from support.examples import USUAL_EXAMPLES
 from support.made_up_batches import batch_of, record_of
@@ -23,8 +26,9 @@ from tiered_storage.errors import ConfigurationError, CorruptRecordError
 from tiered_storage.kafka_log import columnar, segment_scan
 from tiered_storage.kafka_log.batch_header import BATCH_OVERHEAD, INT32_MAX
 from tiered_storage.kafka_log.checksum import crc32c
+from tiered_storage.kafka_log.column_parts import KEYS, VALUES
 from tiered_storage.kafka_log.columnar import EVERYTHING, STRICT, Checks, ColumnDecoder, RecordRange, iterate_columns
-from tiered_storage.kafka_log.machine_code import load_kernels
+from tiered_storage.kafka_log.machine_code import address_of, load_kernels
 from tiered_storage.kafka_log.record_batch import (
     Compression,
     Record,
@@ -33,7 +37,7 @@ from tiered_storage.kafka_log.record_batch import (
     read_batch_header,
     read_records,
 )
-from tiered_storage.kafka_log.record_columns import SCHEMA
+from tiered_storage.kafka_log.record_columns import SCHEMA, ChunkMemory
 from tiered_storage.kafka_log.segment_scan import SegmentScanner
 from tiered_storage.kafka_log.varint import append_varint
 
@@ -420,6 +424,50 @@ def test_what_is_kept_of_a_chunk_does_not_keep_the_chunk() -> None:
     assert decoded[0].get_total_buffer_size() < 10_000
 
 
+@pytest.mark.parametrize("missing", range(6))
+def test_a_chunk_that_finds_no_memory_leaves_the_decoder_whole(missing: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = ChunkMemory(SCHEMA)
+    memory.allocate(4, 100)
+    found: list[int] = []
+
+    def take(make: Callable[..., NDArray[Any]]) -> Callable[..., NDArray[Any]]:
+        def take_or_fail(size: int, *arguments: object) -> NDArray[Any]:
+            if len(found) == missing:
+                raise MemoryError
+            found.append(size)
+            return make(size, *arguments)
+
+        return take_or_fail
+
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(np, "empty", take(np.empty))
+        patch.setattr(np, "zeros", take(np.zeros))
+        memory.allocate(4, 10_000)
+
+    for size in (100, 10_000):
+        chunk = memory.allocate(4, size)
+        kept: list[NDArray[Any]] = [memory.keys, *memory.header_texts, *memory.header_ends]
+        assert min(memory.keys.size, memory.header_texts[0].size, memory.header_texts[1].size) >= size
+        assert {*chunk.places[KEYS:].tolist()} - {chunk.places[VALUES]} == {address_of(array) for array in kept}
+
+
+@pytest.mark.parametrize("last_timestamp", [1000, 10])
+def test_views_do_not_keep_the_decompressed_batches_of_which_nothing_is_left(last_timestamp: int) -> None:
+    times = [1000] * 20 + [last_timestamp]
+    batches = [
+        encode_batch([Record(offset, time, None, bytes(2 * MIB))], Compression.ZSTD)
+        for offset, time in enumerate(times)
+    ]
+
+    tracemalloc.start()
+    decoded = [*_record_batches(batches, ["value"], RecordRange(end_timestamp=500), value_views=True)]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert sum(batch.num_rows for batch in decoded) == (last_timestamp < 500)
+    assert peak < 10 * MIB
+
+
 def test_a_decoder_in_each_thread_reads_alike() -> None:
     # No two are alike, so that nothing of another thread's could pass for one's own.
     segments = [
@@ -479,7 +527,8 @@ def test_neither_the_compiler_nor_pandas_is_loaded_where_kernels_are_compiled_al
 import sys
 from pathlib import Path
 from tiered_storage.kafka_log.columnar import RecordRange, iterate_columns
-from tiered_storage.kafka_log.machine_code import load_kernels
+from tiered_storage.kafka_log.column_parts import KEYS, VALUES
+from tiered_storage.kafka_log.machine_code import address_of, load_kernels
 
 for first_offset in (0, 150, 199):
     assert next(iterate_columns(Path(sys.argv[1]), 0, within=RecordRange(first_offset))).num_rows == 200 - first_offset

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -50,3 +51,31 @@ def test_holes_are_not_read_and_what_lies_behind_them_is(tmp_path: Path, monkeyp
         assert not is_zero(file, 1, 64 * MIB)
         assert is_zero(file, 1, 40 * MIB)
     assert sum(read) <= 4 * MIB
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
+def test_a_file_system_that_knows_no_holes_is_read_through(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" + bytes(2 * MIB) + b"x")
+
+    def refuse(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    with path.open("rb") as file:
+        monkeypatch.setattr(os, "lseek", refuse)
+        assert is_zero(file, 1, 2 * MIB + 1)
+        assert not is_zero(file, 1, 2 * MIB + 2)
+
+
+def test_a_file_that_cannot_be_read_is_not_taken_for_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(3))
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with path.open("rb") as file, pytest.raises(OSError, match="Input/output"):
+        monkeypatch.setattr(os, "lseek", fail)
+        is_zero(file, 0, 3)
