@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -151,6 +152,28 @@ def test_a_second_copy_that_was_marked_stays_so(tmp_path: Path) -> None:
         marked = [one.segment_id for one in segments_of(remote_log) if one.state.name == DELETING]
         assert marked == [going.segment_id]
         assert_clean(remote_log)
+
+
+def test_what_was_being_deleted_is_no_copy_that_waits_to_be_finished(tmp_path: Path) -> None:
+    """All commit markers went, as a deletion begins; then the run was killed, and the metadata were lost."""
+    files = a_copied_remote_log(tmp_path, topics={"orders": DELETED_ON_DISABLE})
+    with files.open() as remote_log:
+        mark(remote_log)
+    for marker in files.objects(".commit"):
+        marker.unlink()
+    shutil.rmtree(files.partition_directory())
+
+    for _ in range(2):
+        report = make_anew(files)
+        assert (report.segments, report.marked, report.unfinished) == (0, 3, 0)
+    files.clock.now = 2_000_000_000_000
+    with files.open() as remote_log:
+        assert states_of(remote_log) == [(start, DELETING) for start in (0, 10, 20)]
+        assert remote_log.repairs.plan(remote_log.checks.audit(), EVERYTHING).unfinished == ()
+        allow_deletion(remote_log)
+        report_of_deletion = remote_log.deletions.delete_marked("expire")
+        assert (len(report_of_deletion.deleted), report_of_deletion.failures) == (3, ())
+        assert files.objects() == []
 
 
 def test_a_mark_whose_objects_are_gone_is_forgotten(tmp_path: Path) -> None:
