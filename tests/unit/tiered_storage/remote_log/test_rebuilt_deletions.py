@@ -208,6 +208,35 @@ def test_a_mark_that_the_metadata_never_got_holds_until_the_next_commit(tmp_path
     assert make_anew(files).segments == 4
 
 
+def test_a_mark_that_the_metadata_never_got_is_found_by_an_audit_and_taken_back_by_a_repair(tmp_path: Path) -> None:
+    """As before, but nothing is copied any more, and the remote segments are the only ones there are."""
+    files = a_copied_remote_log(tmp_path, topics={"orders": DELETED_ON_DISABLE})
+    died = mock.Mock(side_effect=RuntimeError("killed"))
+    with files.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
+        with (
+            mock.patch.object(SqlRemoteLogMetadataManager, "update_remote_log_segments", died),
+            pytest.raises(RuntimeError),
+        ):
+            remote_log.deletions.mark_expired(plans, "expire")
+        decide(remote_log, enabled=True)
+        assert remote_log.checks.audit().anomalies == (), "whoever wrote it may be about to mark them"
+    shutil.rmtree(files.partition_directory())
+    files.clock.now += 100 * 24 * 3_600_000
+
+    with files.open() as remote_log:
+        found = remote_log.checks.audit()
+        [wrong] = found.anomalies
+        assert wrong.message.startswith("names 3 segments as marked for deletion that readers are given: 'tiered-")
+        report = remote_log.repairs.carry_out(remote_log.repairs.plan(found, EVERYTHING), "repair", mock.Mock())
+        assert (report.documents, report.failures) == ((ORDERS_0,), ())
+        assert remote_log.checks.audit().anomalies == ()
+
+    assert (make_anew(files).segments, stored_marks(files)) == (3, ())
+    with files.open() as remote_log:
+        assert offsets_read(remote_log, 0) == list(range(30))
+
+
 def test_no_more_is_marked_than_a_document_may_name_and_the_next_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
