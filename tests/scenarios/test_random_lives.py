@@ -38,6 +38,7 @@ from tiered_storage.remote_log.audit_report import AnomalyKind
 from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_messages import CopyOutcome
 from tiered_storage.remote_log.copy_plan import CopyPlan
+from tiered_storage.remote_log.deletion_gate import DeletionKind
 from tiered_storage.remote_log.lineage import contradiction
 from tiered_storage.remote_log.model import (
     PartitionDeleteState,
@@ -237,6 +238,9 @@ class PartitionLives(RuleBasedStateMachine):
         with unsynced(), self.open() as remote_log:
             reader = remote_log.reader.open(self.partition)
             before = data.draw(st.integers(reader.log_start_offset, reader.log_end_offset))
+            if not remote_log.deletions.gate.is_allowed(self.partition, DeletionKind.REMOTE):
+                # A right that only the settings file gives ends with the first decision on the topic's name.
+                return
             plan = remote_log.deletions.plan_record_deletion(self.partition, before)
             if plan is None:
                 return

@@ -116,6 +116,18 @@ def unreferenced(files: RemoteLogFiles) -> None:
     path.with_name(path.name + ".0123456789abcdef.tmp").write_bytes(b"half")
 
 
+def document_of(files: RemoteLogFiles) -> Path:
+    return next(files.store.glob("*/orders-*/0/state/*.json"))
+
+
+def missing_document(files: RemoteLogFiles) -> None:
+    shutil.rmtree(document_of(files).parent)
+
+
+def broken_document(files: RemoteLogFiles) -> None:
+    flip_bit(document_of(files), 0)
+
+
 def trim_locally(files: RemoteLogFiles, segments: int) -> None:
     """Let the oldest local segments of orders-0 be gone, as after local retention."""
     for base in range(0, 10 * segments, 10):
@@ -131,6 +143,43 @@ DAMAGES = pytest.mark.parametrize(
     ("damage", "kind"),
     [(missing, "missing object"), (wrong_size, "wrong size"), (wrong_checksum, "wrong checksum")],
 )
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind"), [(missing_document, "missing object"), (broken_document, "wrong checksum")]
+)
+def test_a_partitions_document_is_named_and_written_anew_so_that_what_ended_stays_so_without_the_metadata(
+    files: RemoteLogFiles, damage: Callable[[RemoteLogFiles], None], kind: str
+) -> None:
+    assert run_on(files, "delete-records", "orders", 0, "--before", 15).exit_code == 0
+    damage(files)
+
+    audited = run_on(files, "audit", "--json")
+    assert (audited.exit_code, kinds(audited)) == (1, [kind])
+    planned = run_on(files, "repair", "--dry-run", "--json")
+    assert [(row["action"], row["partition"]) for row in planned.rows] == [("write again", "orders-0")]
+    assert run_on(files, "repair").exit_code == 0
+    assert run_on(files, "audit", "--deep").exit_code == 0
+
+    for path in metadata_files(files):
+        path.unlink()
+    assert run_on(files, "rebuild-metadata").exit_code == 0
+    with files.open() as remote_log:
+        assert remote_log.segments.log_start_offset(ORDERS_0) == 15
+
+
+def test_what_a_broken_document_loses_with_the_metadata_is_said_and_no_segment_is_lost(files: RemoteLogFiles) -> None:
+    broken_document(files)
+    for path in metadata_files(files):
+        path.unlink()
+
+    rebuilt = run_on(files, "rebuild-metadata", "--json")
+    assert (rebuilt.exit_code, rebuilt.rows[0]["segments"]) == (1, 6)
+    [trouble] = rebuilt.document["troubles"]
+    assert trouble["partition"] == "orders-0"
+    assert "our log start is not known" in trouble["message"]
+    with files.open() as remote_log:
+        assert offsets_read(remote_log, 0) == list(range(35))
 
 
 @DAMAGES

@@ -47,18 +47,16 @@ def audit_remote_log(
     grace_ms: int,
     local_logs: LocalLogs | None = None,
     deep: DeepCheck | None = None,
-    newest_lease: Callable[[TopicIdPartition], int] | None = None,
 ) -> AuditReport:
     """Audit the selected partitions; unreferenced objects are looked for in the same ones, and where no partition is.
 
     An unreferenced object counts once it is older than `grace_ms`. Where `local_logs` are in reach, the two tiers have
-    to meet. `newest_lease` tells the number of the last lease that was ever given of a partition. Raises what store and
-    metadata raise as a whole.
+    to meet. Raises what store and metadata raise as a whole.
     """
     now = clock()
     documents = DocumentAudit(metadata, leases, storage.partition_documents, now - grace_ms)
     tally = AuditTally.begun_at(now)
-    audit = _Audit(metadata, storage, documents, now - grace_ms, local_logs, deep, tally, newest_lease)
+    audit = _Audit(metadata, leases, storage, documents, now - grace_ms, local_logs, deep, tally)
     audit.tally.notices.extend(local_logs.notices if local_logs else ())
     # The store first: whatever is seen there had its metadata written before it.
     for partition, listed in groupby(storage.list_objects(), lambda found: parse_partition_folder(found.name)):
@@ -77,13 +75,13 @@ class _Audit:
     """One audit under way; what was last changed after `young_from` (ms) is too young to count as left behind."""
 
     metadata: RemoteLogMetadataManager
+    leases: Leases
     storage: ObjectRemoteStorageManager
     documents: DocumentAudit
     young_from: int
     local_logs: LocalLogs | None
     deep: DeepCheck | None
     tally: AuditTally
-    newest_lease: Callable[[TopicIdPartition], int] | None = None
     seen: set[TopicIdPartition] = field(default_factory=set)
 
     def look_at(self, partition: TopicIdPartition, listed: Mapping[str, ListedObject]) -> None:
@@ -161,9 +159,9 @@ class _Audit:
         unknown = unlisted - self.metadata.known_segment_ids(partition, unlisted) if unlisted else unlisted
         why = f"the store has {len(unknown)} whole segments that they never knew" if unknown else None
         documents = [found.document.fencing_number for found in listed.values() if found.document is not None]
-        if why is None and documents and self.newest_lease is not None:
+        if why is None and documents:
             number = max(documents)
-            given = self.newest_lease(partition)
+            given = self.leases.fencing_number(partition)
             why = f"lease {number} has written to the store, they gave none after {given}" if number > given else None
         if why is not None:
             message = (

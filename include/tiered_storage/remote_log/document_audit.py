@@ -20,7 +20,6 @@ from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState, TopicIdPartition
 from tiered_storage.remote_log.storage.object_names import PartitionDocumentName, partition_documents_folder
 from tiered_storage.remote_log.storage.partition_document import PartitionDocument, PartitionDocuments
-from tiered_storage.remote_log.store_states import outdated
 
 _MENDING = "'tiered-storage repair' writes it anew from the metadata"
 
@@ -53,15 +52,15 @@ class DocumentAudit:
         expected = before or self.metadata.partition_state(partition)
         if newest is None:
             return self._missing(partition, expected)
+        if newest > self.leases.fencing_number(partition):
+            # The metadata are older than the store, which the audit tells of as a whole: nothing of theirs is right.
+            return None
         name = PartitionDocumentName(partition, newest).name
         try:
             document = self.documents.read_numbered(partition, newest)
         except (RemoteObjectCorruptError, RemoteObjectNotFoundError) as error:
             message = f"{error}; until then a rebuild would not know our log start: {_MENDING}"
             return Anomaly(kind_of(error), name, message, partition)
-        given = self.leases.fencing_number(partition)
-        if newest > given:
-            return Anomaly(AnomalyKind.UNREFERENCED_OBJECT, name, str(outdated(partition, newest, given)), partition)
         wrong = self._disagreement(document, expected) or self._marked_in_vain(document)
         if wrong is None:
             return None

@@ -56,7 +56,6 @@ class RemoteLogChecks:
             grace_ms=self.parts.settings.remote_log_orphan_grace_ms,
             local_logs=LocalLogs(self.parts.source, self._is_copied) if self.parts.settings.log_dirs else None,
             deep=self._deep_check(on_moved) if deep else None,
-            newest_lease=self.parts.leases.fencing_number,
         )
         self._keep_verdicts(report, selection, deep=deep)
         return replace(report, anomalies=(*self._lacking(), *report.anomalies))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import psutil
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
 
@@ -76,6 +77,18 @@ class SparkGroupsOperator(SparkSubmitOperator):
 
         stuck_after_ms = remote_log.settings.copy_stuck_after_ms
         return JobWatch(job, size, stuck_after_ms=stuck_after_ms, say=say, on_stuck=self.on_kill)
+
+    def on_kill(self) -> None:
+        """End Spark and what spark-submit started: where that hangs, it holds the output open, and with it the task."""
+        submitted = getattr(self._hook, "_submit_sp", None)
+        started: list[psutil.Process] = []
+        if submitted is not None:
+            with suppress(psutil.NoSuchProcess):
+                started = psutil.Process(submitted.pid).children(recursive=True)
+        super().on_kill()
+        for process in started:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def submit(
         self,

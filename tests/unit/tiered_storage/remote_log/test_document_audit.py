@@ -204,8 +204,7 @@ def test_one_of_a_lease_that_the_metadata_never_gave_is_told_and_left_alone(file
     later.write_bytes(replace(content, fencing_number=10**6).to_bytes())
     with files.open() as remote_log:
         [anomaly] = anomalies(remote_log)
-        assert (anomaly.kind, anomaly.is_leftover) == (AnomalyKind.UNREFERENCED_OBJECT, False)
-        assert "older than the store" in anomaly.message
+        assert (anomaly.kind, anomaly.is_of_a_document) == (AnomalyKind.OUTDATED_METADATA, False)
         assert repaired(remote_log).documents == ()
         assert later.exists()
 

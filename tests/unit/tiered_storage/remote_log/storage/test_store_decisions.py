@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tiered_storage.errors import RemoteObjectCorruptError
+from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.object_names import store_decision_name, temporary_name
 from tiered_storage.remote_log.storage.store_decisions import StoreDecision, StoreDecisions
@@ -51,11 +51,17 @@ def test_what_killed_writers_left_is_no_decision_and_goes_with_the_next(decision
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
-    [({"format_version": 2}, "later release"), ({"decision": 5}, "decision is 5"), ({"number": 0}, "number is 0")],
+    ("change", "error", "words"),
+    [
+        ({"format_version": 2}, LaterVersionError, "later release"),
+        ({"decision": 5}, RemoteObjectCorruptError, "decision is 5"),
+        ({"number": 0}, RemoteObjectCorruptError, "number is 0"),
+    ],
 )
-def test_what_cannot_be_read_is_told(decisions: StoreDecisions, change: dict[str, object], words: str) -> None:
+def test_what_cannot_be_read_is_told(
+    decisions: StoreDecisions, change: dict[str, object], error: type[Exception], words: str
+) -> None:
     fields = json.loads(StoreDecision(3, "x", 5).to_bytes())
     decisions.client.create(store_decision_name(3), json.dumps({**fields, **change}).encode())
-    with pytest.raises(RemoteObjectCorruptError, match=words):
+    with pytest.raises(error, match=words):
         decisions.newest()
