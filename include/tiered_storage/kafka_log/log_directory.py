@@ -97,7 +97,9 @@ def read_partition_directory(root: Path, topic: str, partition: int) -> LogDirec
     """
     directory = root / partition_directory_name(topic, partition)
     if not directory.is_dir():
-        # Whether `root` is a log directory at all, the others may have to tell.
+        if (root / META_PROPERTIES).is_file():
+            return _read(root, ())
+        # Whether `root` is a log directory at all, the others have to tell.
         return replace(read_log_directory(root), partitions=(), skipped={}, damaged={})
     return _read(root, [directory])
 

@@ -2,8 +2,9 @@
 
 The document is written first, so it never knows less than the metadata do. Where a writer was killed it may be a step
 ahead; what was not taken back long after that is wrong too, for a rebuild would believe it. A lineage may have gone on
-in either of the two: there only what contradicts counts. Segments that are marked one by one are not compared: where
-the list is wrong, a rebuild shows again what was to go, and loses nothing. Whatever looks wrong is looked at once more.
+in either of the two: there only what contradicts counts. Of segments that are marked one by one only those count that
+are named, and read all the same: a rebuild would mark them, and they may be the last copy. Where one is not named, a
+rebuild shows again what was to go, and loses nothing. Whatever looks wrong is looked at once more.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class DocumentAudit:
         except (RemoteObjectCorruptError, RemoteObjectNotFoundError) as error:
             message = f"{error}; until then a rebuild would not know our log start: {_MENDING}"
             return Anomaly(kind_of(error), name, message, partition)
-        wrong = self._disagreement(document, expected)
+        wrong = self._disagreement(document, expected) or self._marked_in_vain(document)
         if wrong is None:
             return None
         return Anomaly(AnomalyKind.WRONG_CHECKSUM, name, f"{wrong}: {_MENDING}", partition)
@@ -74,6 +75,14 @@ class DocumentAudit:
             return None
         message = f"the partition has no document: a rebuild would not know our log start; {_MENDING}"
         return Anomaly(AnomalyKind.MISSING_OBJECT, partition_documents_folder(partition), message, partition)
+
+    def _marked_in_vain(self, document: PartitionDocument) -> str | None:
+        if not document.marked or document.written_at >= self.young_from:
+            return None
+        named = frozenset(document.marked)
+        known = finished(list(self.metadata.list_remote_log_segments(document.topic_id_partition)))
+        count = sum(segment.segment_id.id in named for segment in known)
+        return f"names {count} segments as marked for deletion that readers are given" if count else None
 
     def _disagreement(self, document: PartitionDocument, known: PartitionState) -> str | None:
         told = document.state

@@ -66,11 +66,12 @@ class ExpiryMarking:
         self.gate.ensure_running()
         marked = _Marked()
         for group in _groups(plans):
+            marked.begin()
             try:
                 self._mark_group(group, marked)
             except (TieredStorageError, OSError) as error:
                 marked.leave([plan.topic_id_partition for plan in group], error)
-        return tuple(marked.done), tuple(marked.left)
+        return tuple(dict.fromkeys(marked.done)), tuple(marked.left)
 
     def _mark_group(self, group: Sequence[ExpiryPlan], marked: _Marked) -> None:
         plans = {plan.topic_id_partition: plan for plan in group}
@@ -209,6 +210,11 @@ class _Marked:
     left: list[Finding] = field(default_factory=list)
     nothing_due: set[TopicIdPartition] = field(default_factory=set)
     _decided: set[TopicIdPartition] = field(default_factory=set)
+
+    def begin(self) -> None:
+        """Begin with a group: another plan for a partition of an earlier one is carried out as well."""
+        self.nothing_due.clear()
+        self._decided.clear()
 
     def is_undecided(self, partition: TopicIdPartition) -> bool:
         return partition not in self._decided and partition not in self.nothing_due

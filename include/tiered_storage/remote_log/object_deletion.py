@@ -93,6 +93,10 @@ class ObjectDeletion:
                     return found.report(stopped)
                 for waiting in group:
                     found.fail(waiting.partition, error)
+            except RemoteStorageError as error:
+                # The store did not say whose it is: what was done until then is told all the same.
+                for waiting in group:
+                    found.fail(waiting.partition, error)
         return found.report()
 
     def has_work(self, partition: TopicIdPartition) -> bool:

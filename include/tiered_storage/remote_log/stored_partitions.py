@@ -115,6 +115,11 @@ def _read(
                 of_segment[found.segment.kind] = found.segment
             else:
                 of_segment.setdefault(ObjectKind.DATA, found.segment)
+    state = PartitionState() if document is None else document.state
+    named = frozenset(() if document is None else document.marked)
+    going = _going_already(by_id, named, storage, readers)
+    for segment in going:
+        del by_id[segment.segment_id.id]
     with_marker = [each[ObjectKind.COMMIT_MARKER] for each in by_id.values() if ObjectKind.COMMIT_MARKER in each]
     unfinished = [next(iter(each.values())) for each in by_id.values() if ObjectKind.COMMIT_MARKER not in each]
     finished: list[RemoteLogSegmentMetadata] = []
@@ -130,8 +135,6 @@ def _read(
             finished.append(outcome)
     # In the order in which they were copied, in which they become visible again.
     finished.sort(key=lambda segment: (segment.event_timestamp, segment.start_offset, segment.segment_id.id))
-    state = PartitionState() if document is None else document.state
-    named = frozenset(() if document is None else document.marked)
     marked = [segment for segment in finished if _was_marked(segment, state, named)]
     alive = _without(finished, marked)
     damaged, told = _damaged_twins(alive, state, storage, readers)
@@ -142,7 +145,7 @@ def _read(
         tuple(unfinished),
         (*broken, *unreadable, *told),
         tuple(damaged),
-        tuple(marked),
+        (*marked, *going),
         min(hidden, default=None),
         newest,
         () if document or broken or not finished else (Finding(str(partition), _NO_DOCUMENT),),
@@ -180,6 +183,30 @@ def _newest_readable(
         "by 'tiered-storage delete-records' what had ended"
     )
     return found, max(numbers), [Finding(str(partition), message)]
+
+
+def _going_already(
+    by_id: Mapping[str, dict[ObjectKind, SegmentObjectName]],
+    named: frozenset[str],
+    storage: ObjectRemoteStorageManager,
+    readers: ThreadPoolExecutor,
+) -> list[RemoteLogSegmentMetadata]:
+    """Return what is `named` as marked and is whole but for its commit marker: a deletion of it had begun with that.
+
+    It was finished once, so that nobody may take it for a copy that waits to be finished.
+    """
+    names = (_whole_without_marker(by_id[segment_id]) for segment_id in sorted(named & by_id.keys()))
+    copies = readers.map(lambda name: _find_copy(name, storage), [name for name in names if name is not None])
+    return [finished for finished in copies if finished is not None]
+
+
+def _find_copy(name: SegmentObjectName, storage: ObjectRemoteStorageManager) -> RemoteLogSegmentMetadata | None:
+    asked = RemoteLogSegmentMetadata(
+        name.segment_id, name.base_offset, name.base_offset, max_timestamp=-1, event_timestamp=0, size=0,
+        leader_epochs=(),
+    )  # fmt: skip
+    stored = storage.find_copy(asked)
+    return None if stored is None else stored.finished
 
 
 def _whole_without_marker(of_segment: Mapping[ObjectKind, SegmentObjectName]) -> SegmentObjectName | None:

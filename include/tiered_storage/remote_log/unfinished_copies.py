@@ -85,7 +85,7 @@ class UnfinishedCopies:
         found: list[RemoteLogSegmentMetadata] = []
         for partition in partitions:
             with suppress(LaterVersionError):
-                found.extend(stored.finished for stored in self._found_in(partition))
+                found.extend(self._found_in(partition))
         return found
 
     def finish(self, found: Iterable[RemoteLogSegmentMetadata]) -> tuple[list[RemoteLogSegmentMetadata], list[Finding]]:
@@ -100,7 +100,7 @@ class UnfinishedCopies:
                 failures.append(Finding(str(partition), str(error)))
         return finished, failures
 
-    def _found_in(self, partition: TopicIdPartition) -> list[StoredCopy]:
+    def _found_in(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
         due = self.clock() - self.grace_ms
         old = [
             segment
@@ -115,8 +115,9 @@ class UnfinishedCopies:
         listed = list(self.storage.list_objects(partition_folder(partition)))
         kept = self.check.why_kept(partition, old, listed)
         copies = (self.storage.find_copy(segment) for segment in old if segment.segment_id.id in kept)
-        ours = (one for one in copies if one is not None and one.finished.end_offset >= (state.log_start_offset or 0))
-        return sorted(ours, key=lambda one: _place(one.finished))
+        # Not their indexes: those of a thousand copies are too much to hold.
+        whole = (one.finished for one in copies if one is not None)
+        return sorted((one for one in whole if one.end_offset >= (state.log_start_offset or 0)), key=_place)
 
     def _state(self, partition: TopicIdPartition) -> PartitionState:
         """Return what metadata and store together keep of the partition: the store leads where a writer was killed.
@@ -158,14 +159,13 @@ class UnfinishedCopies:
             ensure_not_outdated(partition, self.storage, self.metadata, self.leases)
             reached, failed = -1, None
             with kept_alive(self.leases, [lease], self.lease_duration_ms):
-                for stored in self._found_in(partition):
-                    copy = stored.finished
+                for copy in self._found_in(partition):
                     if copy.segment_id not in wanted or copy.end_offset <= reached:
                         continue
                     if failed is not None and copy.start_offset > max(failed.start_offset, reached + 1):
                         return
                     try:
-                        yield self._finish(stored, lease)
+                        yield self._finish(copy, lease)
                     except TieredStorageError as error:
                         message = f"{copy.segment_id.id} stays as it is, and what lies behind it: {error}"
                         failures.append(Finding(str(partition), message))
@@ -176,8 +176,11 @@ class UnfinishedCopies:
         finally:
             self.leases.release(lease)
 
-    def _finish(self, stored: StoredCopy, lease: Lease) -> RemoteLogSegmentMetadata:
-        partition, copy = lease.topic_id_partition, stored.finished
+    def _finish(self, copy: RemoteLogSegmentMetadata, lease: Lease) -> RemoteLogSegmentMetadata:
+        partition = lease.topic_id_partition
+        stored = self.storage.find_copy(copy)
+        if stored is None:
+            raise RemoteObjectCorruptError(f"offsets {copy.start_offset} to {copy.end_offset} are whole no longer")
         known = self._state(partition)
         visible = [copy, *readable(self.metadata.list_remote_log_segments(partition))]
         lineage = whole_lineage(visible, self._leaders(partition, known.lineage))
@@ -206,7 +209,9 @@ class UnfinishedCopies:
         stored_state = StoredState.of(state, self.metadata.list_remote_log_segments(partition))
         write_partition_state(self.storage, self.leases, lease, stored_state, self.clock())
         self.metadata.put_lineage(partition, lineage, lease)
-        self.metadata.advance_log_start_offset(partition, log_start, lease)
+        if self.metadata.log_start_offset(partition) is None:
+            # Not above one that is known, though the store may be ahead: what ends there ends by an expiry alone.
+            self.metadata.advance_log_start_offset(partition, log_start, lease)
         update = RemoteLogSegmentMetadataUpdate(
             anew.segment_id,
             SegmentState.COPY_SEGMENT_FINISHED,

@@ -96,6 +96,16 @@ def test_two_plans_of_one_partition_are_carried_out_one_after_the_other(files: R
         assert (set(done), left) == ({ORDERS_0}, ())
 
 
+def test_a_second_plan_of_a_partition_is_not_taken_for_the_first(files: RemoteLogFiles) -> None:
+    with files.open() as remote_log:
+        plans = [remote_log.deletions.plan_record_deletion(ORDERS_0, before) for before in (5, 10)]
+        done, left = remote_log.deletions.mark_expired([plan for plan in plans if plan is not None], "expire")
+
+        assert (done, left) == ((ORDERS_0,), ())
+        assert remote_log.segments.log_start_offset(ORDERS_0) == 10
+        assert states_of(remote_log, ORDERS_0) == [(0, DELETING)]
+
+
 def test_a_stop_while_a_group_is_looked_at_marks_nothing_of_it(
     files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,6 +130,28 @@ def test_to_look_at_one_partition_reads_no_other(tmp_path: Path, monkeypatch: py
     assert looked_at == {files.partition_directory()}
 
 
+def test_to_look_for_a_partition_in_another_directory_reads_none_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = a_remote_log(tmp_path, {("orders", number): 1 for number in range(3)})
+    other = shutil.copytree(files.log_directory, tmp_path / "other")
+    shutil.rmtree(other / "orders-0")
+    listdir, scandir, looked_at = os.listdir, os.scandir, set()
+
+    def recorded(path: Path) -> Any:
+        looked_at.add(Path(path))
+        return scandir(path)
+
+    def listed(path: Path) -> Any:
+        looked_at.add(Path(path))
+        return listdir(path)
+
+    monkeypatch.setattr(os, "scandir", recorded)
+    monkeypatch.setattr(os, "listdir", listed)
+    assert LogDirectorySource((other, files.log_directory)).partition(ORDERS_0) is not None
+    assert looked_at == {files.partition_directory()}
+
+
 def test_the_log_start_is_the_checkpoints_where_that_is_higher(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, {("orders", 0): 2})
 

@@ -211,6 +211,29 @@ def test_what_is_wrong_with_one_of_a_group_stops_none_of_the_others(tmp_path: Pa
         assert [str(one.segment_id.topic_id_partition) for one in remote_log.safety.failures()] == ["orders-1"]
 
 
+def test_a_store_that_is_away_in_the_midst_of_a_group_leaves_a_report_of_what_was_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = a_marked_remote_log(tmp_path, segments=1, batch=2, partitions=4)
+
+    def away(*_: object) -> None:
+        raise RemoteStorageError("the store is away")
+
+    with files.open() as remote_log:
+        report = delete_with(
+            remote_log,
+            files,
+            lambda _: monkeypatch.setattr(ObjectRemoteStorageManager, "ensure_identity", away),
+        )
+
+        assert starts_by_partition(report) == [("orders-0", 0), ("orders-1", 0)]
+        assert [each.partition for each in report.failures] == ["orders-2", "orders-3"]
+        assert {each.message for each in report.failures} == {"the store is away"}
+        monkeypatch.undo()
+        for number in range(4):
+            held_by(remote_log, "another", partition_of("orders", number))
+
+
 def test_a_lease_of_a_group_that_was_taken_over_is_left_to_its_new_holder(tmp_path: Path) -> None:
     files = a_marked_remote_log(tmp_path, segments=2, batch=10, partitions=2)
 

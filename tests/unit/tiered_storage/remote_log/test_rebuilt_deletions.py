@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -153,6 +154,28 @@ def test_a_second_copy_that_was_marked_stays_so(tmp_path: Path) -> None:
         assert_clean(remote_log)
 
 
+def test_what_was_being_deleted_is_no_copy_that_waits_to_be_finished(tmp_path: Path) -> None:
+    """All commit markers went, as a deletion begins; then the run was killed, and the metadata were lost."""
+    files = a_copied_remote_log(tmp_path, topics={"orders": DELETED_ON_DISABLE})
+    with files.open() as remote_log:
+        mark(remote_log)
+    for marker in files.objects(".commit"):
+        marker.unlink()
+    shutil.rmtree(files.partition_directory())
+
+    for _ in range(2):
+        report = make_anew(files)
+        assert (report.segments, report.marked, report.unfinished) == (0, 3, 0)
+    files.clock.now = 2_000_000_000_000
+    with files.open() as remote_log:
+        assert states_of(remote_log) == [(start, DELETING) for start in (0, 10, 20)]
+        assert remote_log.repairs.plan(remote_log.checks.audit(), EVERYTHING).unfinished == ()
+        allow_deletion(remote_log)
+        report_of_deletion = remote_log.deletions.delete_marked("expire")
+        assert (len(report_of_deletion.deleted), report_of_deletion.failures) == (3, ())
+        assert files.objects() == []
+
+
 def test_a_mark_whose_objects_are_gone_is_forgotten(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": DELETED_ON_DISABLE})
     with files.open() as remote_log:
@@ -183,6 +206,35 @@ def test_a_mark_that_the_metadata_never_got_holds_until_the_next_commit(tmp_path
         assert len(copy(remote_log).committed) == 1
     assert stored_marks(files) == ()
     assert make_anew(files).segments == 4
+
+
+def test_a_mark_that_the_metadata_never_got_is_found_by_an_audit_and_taken_back_by_a_repair(tmp_path: Path) -> None:
+    """As before, but nothing is copied any more, and the remote segments are the only ones there are."""
+    files = a_copied_remote_log(tmp_path, topics={"orders": DELETED_ON_DISABLE})
+    died = mock.Mock(side_effect=RuntimeError("killed"))
+    with files.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
+        with (
+            mock.patch.object(SqlRemoteLogMetadataManager, "update_remote_log_segments", died),
+            pytest.raises(RuntimeError),
+        ):
+            remote_log.deletions.mark_expired(plans, "expire")
+        decide(remote_log, enabled=True)
+        assert remote_log.checks.audit().anomalies == (), "whoever wrote it may be about to mark them"
+    shutil.rmtree(files.partition_directory())
+    files.clock.now += 100 * 24 * 3_600_000
+
+    with files.open() as remote_log:
+        found = remote_log.checks.audit()
+        [wrong] = found.anomalies
+        assert wrong.message.startswith("names 3 segments as marked for deletion that readers are given: 'tiered-")
+        report = remote_log.repairs.carry_out(remote_log.repairs.plan(found, EVERYTHING), "repair", mock.Mock())
+        assert (report.documents, report.failures) == ((ORDERS_0,), ())
+        assert remote_log.checks.audit().anomalies == ()
+
+    assert (make_anew(files).segments, stored_marks(files)) == (3, ())
+    with files.open() as remote_log:
+        assert offsets_read(remote_log, 0) == list(range(30))
 
 
 def test_no_more_is_marked_than_a_document_may_name_and_the_next_run_goes_on(

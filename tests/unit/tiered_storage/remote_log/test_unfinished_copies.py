@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import weakref
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -33,15 +34,23 @@ from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, write_l
 from tiered_storage.kafka_log.log_segment import LogSegment
 from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_plan import CopyPlan
-from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState, RemotePartitionDeleteMetadata
+from tiered_storage.remote_log.model import (
+    PartitionDeleteState,
+    PartitionState,
+    RemoteLogSegmentMetadata,
+    RemotePartitionDeleteMetadata,
+)
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.remote_log_parts import store_options
 from tiered_storage.remote_log.remote_log_rebuild import rebuild_metadata
 from tiered_storage.remote_log.remote_log_repairs import RepairReport
 from tiered_storage.remote_log.repair_plan import RepairPlan
 from tiered_storage.remote_log.selection import EVERYTHING
+from tiered_storage.remote_log.storage import IndexKind
 from tiered_storage.remote_log.storage.index_bundle import build_bundle, parse_bundle
 from tiered_storage.remote_log.storage.partition_document import PartitionDocument
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.storage.stored_copy import StoredCopy
 from tiered_storage.remote_log.store_states import documents_of
 
 STARTED, FINISHED, DELETING = "COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", "DELETE_SEGMENT_STARTED"
@@ -310,6 +319,52 @@ def test_our_log_start_is_not_moved_back_and_what_lies_below_it_is_not_finished(
 
         assert ranges(repaired(remote_log).finished) == [(10, 19), (20, 29)]
         assert remote_log.segments.log_start_offset(ORDERS_0) == 15
+
+
+def test_our_log_start_moves_by_no_repair(tmp_path: Path) -> None:
+    """An expiry was killed when only the store knew of it; then deletion was forbidden."""
+    files = a_copied_remote_log(tmp_path, topics=TOPICS)
+    files.append(4)
+    with files.open() as remote_log:
+        carry_out(remote_log, begin(remote_log))
+    shutil.rmtree(files.partition_directory())
+    files.clock.now = 2_000_000_000_000
+    with files.open() as remote_log:
+        lease = held_by(remote_log, "expire")
+        documents = documents_of(remote_log.storage)
+        assert documents is not None
+        state = replace(remote_log.segments.partition_state(ORDERS_0), log_start_offset=20)
+        documents.write(PartitionDocument(ORDERS_0, lease.fencing_number, state, files.clock.now))
+        remote_log.leases.release(lease)
+
+        assert ranges(repaired(remote_log).finished) == [(30, 39), (40, 49)]
+        assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+        assert offsets_read(remote_log, 0) == list(range(50))
+
+
+def test_the_indexes_of_one_copy_at_a_time_are_held(files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[weakref.ref[IndexesOfACopy]] = []
+    most = 0
+    real = ObjectRemoteStorageManager.find_copy
+
+    def find_copy(self: ObjectRemoteStorageManager, metadata: RemoteLogSegmentMetadata) -> StoredCopy | None:
+        nonlocal most
+        found = real(self, metadata)
+        if found is None:
+            return None
+        contents = IndexesOfACopy(found.contents)
+        seen.append(weakref.ref(contents))
+        most = max(most, sum(each() is not None for each in seen))
+        return replace(found, contents=contents)
+
+    monkeypatch.setattr(ObjectRemoteStorageManager, "find_copy", find_copy)
+    with files.open() as remote_log:
+        assert len(repaired(remote_log).finished) == 3
+    assert most <= 2, "the one before may still be on its way out"
+
+
+class IndexesOfACopy(dict[IndexKind, bytes]):
+    """A dictionary that can be referred to weakly."""
 
 
 def test_a_partition_that_is_held_young_or_being_deleted_is_left_alone(files: RemoteLogFiles) -> None:
