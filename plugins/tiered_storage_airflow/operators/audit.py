@@ -134,8 +134,9 @@ def fail_for(report: AuditReport, path: str) -> None:
         return
     if not report.anomaly_count:
         raise AirflowException(
-            f"{report.unread} segments could not be read, and nothing is known to be wrong with them (report: {path}): "
-            "the next try audits anew; where all fail, see whether the store answers. " + "; ".join(report.notices)
+            f"{report.unread} segments or documents could not be read, and nothing is known to be wrong with them "
+            f"(report: {path}): the next try audits anew; where all fail, see whether the store answers. "
+            + "; ".join(report.notices)
         )
     shown = report.anomalies[:MOST_ANOMALIES_SHOWN]
     unread = f", {report.unread} segments or documents could not be read" if report.unread else ""
