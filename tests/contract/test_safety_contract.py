@@ -187,4 +187,8 @@ def test_the_number_of_the_last_decision_only_rises(
         store.safety.raise_decision_number(5)
     with opener(tmp_path, clock) as store:
         assert store.safety.decision_number() == 7
+        assert store.safety.untold_number() == 0
+        store.safety.raise_untold_number(9)
+        store.safety.raise_untold_number(8)
+        assert (store.safety.decision_number(), store.safety.untold_number()) == (7, 9)
         assert store.leases.acquire(ORDERS_0, "run", 1000).fencing_number == 1

@@ -21,7 +21,7 @@ from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 from tiered_storage.remote_log.storage.opening import load_remote_storage_manager, open_object_client
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage.remote_log.told_decisions import DecisionTelling, ToldSafety, ToldTopics
+from tiered_storage.remote_log.told_decisions import DecisionTelling, ToldSafety, ToldTopics, count_untold
 from tiered_storage.remote_log.topic_decision import decided_topic
 from tiered_storage.remote_log.work_area import WorkArea
 from tiered_storage.settings import WHERE_METADATA_ARE, Settings, load_settings
@@ -63,6 +63,7 @@ def stop_by_metadata_alone(reason: str, said_by: str, clock: Clock, config: Path
     """
     with open_metadata(load_settings(config, only=WHERE_METADATA_ARE), clock) as store:
         store.safety.stop(reason, said_by)
+        count_untold(store.safety)
         return store.safety.stopped()
 
 

@@ -6,8 +6,9 @@ deletions were stopped, retention was made longer, or an audit found something: 
 The decision is written into the metadata first, and holds from then on; then the store is given the next number, and at
 last the metadata. A backup made before the end has a lower number than the store. Where only the last number is lacking
 and the metadata hold what was decided, as after a process was killed in between, they get it. While the store cannot be
-told, the metadata alone get the next number; whoever wants to delete next tells the store. A user's own
-RemoteStorageManager keeps no such number; then there is nothing to hold the metadata against.
+told, the metadata count apart what it was not told of: only once it was seen that they lack nothing does whoever wants
+to delete next tell it. A user's own RemoteStorageManager keeps no such number; then there is nothing to hold the
+metadata against.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tiered_storage.clock import Clock
@@ -35,6 +37,7 @@ LOOKS = 5
 _STOPPED = "all deletions are stopped"
 _LIFTED = "deletions go on"
 _CAUGHT_UP = "what the store could not be told of when it was decided"
+_SOMETHING_WRONG = "found something wrong"
 
 _log = logging.getLogger(__name__)
 
@@ -57,15 +60,18 @@ class DecisionTelling:
         storage = self.open_storage()
         if not isinstance(storage, ObjectRemoteStorageManager):
             return
+        safety = self.store.safety
         # The metadata first: whatever they know the store was told of before.
-        known = self.store.safety.decision_number()
+        known = safety.decision_number()
         number = storage.decisions.newest_number()
+        if number > known and (newest := storage.decisions.newest()) is not None:
+            self._catch_up(newest)
+            known = safety.decision_number()
+        # Not before: with it, metadata that lack a decision would look as new as the store.
+        if (untold := safety.untold_number()) > known:
+            safety.raise_decision_number(known := untold)
         if number < known:
             storage.decisions.add(StoreDecision(known, _CAUGHT_UP, self.clock()))
-        elif number > known:
-            newest = storage.decisions.newest()
-            if newest is not None:
-                self._catch_up(newest)
 
     def ensure_not_outdated(self, decision: str) -> None:
         """Raise OutdatedMetadataError where the metadata lack another decision; a store out of reach is passed over."""
@@ -77,15 +83,15 @@ class DecisionTelling:
         if newest is not None and not self._is_next(newest, decision):
             self._catch_up(newest)
 
-    def tell(self, decision: str) -> None:
+    def tell(self, decision: str, before: Sequence[str] = (), *, by_outdated: bool = True) -> None:
         """Give `decision`, which is in the metadata by now, its number in the store and in the metadata.
 
-        Metadata that lack another one are given none: they stay known as older than the store. Where the store cannot
-        be told, a warning in the log says so.
+        `before` is what they held in its place. Metadata that lack another decision are given no number: they stay
+        known as older than the store, which is told by them only with `by_outdated`, and not of the same thing twice.
+        Where the store cannot be told, a warning in the log says so.
         """
-        known = self.store.safety.decision_number()
         try:
-            number = self._tell_store(decision, known)
+            number = self._tell_store(decision, before, by_outdated=by_outdated)
         except TieredStorageError as error:
             _log.warning(
                 "'%s' was decided and holds, but the store could not be told (%s): whoever deletes next tells it; "
@@ -93,23 +99,28 @@ class DecisionTelling:
                 decision,
                 error,
             )
-            number = known + 1
+            count_untold(self.store.safety)
+            return
         if number is not None:
             self.store.safety.raise_decision_number(number)
 
-    def _tell_store(self, decision: str, known: int) -> int | None:
-        """Return the number that the metadata get; None where they lack another decision."""
+    def _tell_store(self, decision: str, before: Sequence[str], *, by_outdated: bool) -> int | None:
+        """Return the number that the metadata get; None where they get none."""
+        known = self.store.safety.decision_number()
         decisions = self._decisions()
         if decisions is None:
-            return known + 1
+            count_untold(self.store.safety)
+            return None
         newest = decisions.newest()
         is_outdated = False
         if newest is not None and newest.number > known:
             if self._is_next(newest, decision):
                 return newest.number
             try:
-                self._catch_up(newest)
+                self._catch_up(newest, before)
             except OutdatedMetadataError:
+                if not by_outdated or newest.decision == decision:
+                    return None
                 is_outdated = True
         number = max(known, 0 if newest is None else newest.number)
         while not decisions.add(StoreDecision(number := number + 1, decision, self.clock())):
@@ -120,14 +131,17 @@ class DecisionTelling:
         """Whether the only decision that the metadata lack is this very one."""
         return newest.number == self.store.safety.decision_number() + 1 and newest.decision == decision
 
-    def _catch_up(self, newest: StoreDecision) -> None:
-        """Raise OutdatedMetadataError unless the metadata know the `newest` decision, or hold what it says."""
+    def _catch_up(self, newest: StoreDecision, before: Sequence[str] = ()) -> None:
+        """Raise OutdatedMetadataError unless the metadata know the `newest` decision, or hold what it says.
+
+        They do, too, where they held it right `before`.
+        """
         safety = self.store.safety
         for _ in range(LOOKS):
             known = safety.decision_number()
             if newest.number <= known:
                 return
-            if newest.number == known + 1 and newest.decision in self._held():
+            if newest.number == known + 1 and (newest.decision in before or newest.decision in self._held()):
                 safety.raise_decision_number(newest.number)
                 return
             self.pause(PAUSE_SECONDS)
@@ -155,9 +169,18 @@ class DecisionTelling:
         return storage.decisions
 
 
+def count_untold(safety: Safety) -> None:
+    """Count a decision that the store could not be told of; see DecisionTelling.ensure_known."""
+    safety.raise_untold_number(max(safety.decision_number(), safety.untold_number()) + 1)
+
+
 def outdated_decisions(newest: StoreDecision, known: int) -> OutdatedMetadataError:
     """Return the error for metadata that know decisions up to `known`, of a store that was told of the `newest`."""
-    lacking = f"what they lack is '{newest.decision}': decide that once more, or " if newest.number == known + 1 else ""
+    lacking = ""
+    if newest.number == known + 1:
+        can_be_decided = newest.decision != _CAUGHT_UP and not newest.decision.endswith(_SOMETHING_WRONG)
+        again = ": decide that once more, or " if can_be_decided else "; "
+        lacking = f"what they lack is '{newest.decision}'{again}"
     return OutdatedMetadataError(
         f"the store was told of decision {newest.number}, and the metadata know of none after {known}: they are older "
         f"than the store, so nothing is trimmed or deleted, and no topic is decided on; {lacking}restore a newer "
@@ -179,15 +202,21 @@ class ToldTopics:
     def put(self, topic: Topic) -> None:
         """As Topics.put."""
         self.telling.ensure_not_outdated(_in_words(topic))
+        before = self._words_of(topic.cluster_id, topic.topic_id)
         self.topics.put(topic)
-        self.telling.tell(_in_words(topic))
+        self.telling.tell(_in_words(topic), before)
 
     def change(self, cluster_id: str, topic_id: str, change: Callable[[Topic | None], Topic]) -> Topic:
         """As Topics.change."""
         self.telling.ensure_not_outdated(_in_words(change(self.topics.get(cluster_id, topic_id))))
+        before = self._words_of(cluster_id, topic_id)
         changed = self.topics.change(cluster_id, topic_id, change)
-        self.telling.tell(_in_words(changed))
+        self.telling.tell(_in_words(changed), before)
         return changed
+
+    def _words_of(self, cluster_id: str, topic_id: str) -> tuple[str, ...]:
+        topic = self.topics.get(cluster_id, topic_id)
+        return () if topic is None else (_in_words(topic),)
 
     def named(self, name: str) -> Sequence[Topic]:
         """As Topics.named."""
@@ -210,8 +239,9 @@ class ToldSafety:
 
     def stop(self, reason: str, said_by: str) -> None:
         """As Safety.stop."""
+        before = _STOPPED if self.safety.stopped() else _LIFTED
         self.safety.stop(reason, said_by)
-        self.telling.tell(_STOPPED)
+        self.telling.tell(_STOPPED, [before])
 
     def lift(self, said_by: str) -> None:
         """As Safety.lift. Raises OutdatedMetadataError for metadata that lack another decision."""
@@ -224,11 +254,19 @@ class ToldSafety:
         return self.safety.stopped()
 
     def put_verdict(self, verdict: AuditVerdict) -> None:
-        """As Safety.put_verdict; the store is told of the first that finds something, not of each night's."""
+        """As Safety.put_verdict; the store is told of the first that finds something, not of each night's.
+
+        What metadata find wanting that lack a decision it is not told of: those that lack none would lack that.
+        """
         known = [each for each in self.verdicts(verdict.cluster_id, verdict.topic_id) if each.deep == verdict.deep]
+        was_wanting = any(each.anomalies for each in known)
+        if was_wanting and not verdict.anomalies:
+            # While it is held: who was killed before the metadata got its number is caught up with.
+            with suppress(OutdatedMetadataError):
+                self.telling.ensure_not_outdated("")
         self.safety.put_verdict(verdict)
-        if verdict.anomalies and not any(each.anomalies for each in known):
-            self.telling.tell(_found_wanting(verdict))
+        if verdict.anomalies and not was_wanting:
+            self.telling.tell(_found_wanting(verdict), by_outdated=False)
 
     def verdicts(self, cluster_id: str, topic_id: str) -> Sequence[AuditVerdict]:
         """As Safety.verdicts."""
@@ -241,6 +279,14 @@ class ToldSafety:
     def raise_decision_number(self, number: int) -> None:
         """As Safety.raise_decision_number."""
         self.safety.raise_decision_number(number)
+
+    def untold_number(self) -> int:
+        """As Safety.untold_number."""
+        return self.safety.untold_number()
+
+    def raise_untold_number(self, number: int) -> None:
+        """As Safety.raise_untold_number."""
+        self.safety.raise_untold_number(number)
 
     def note_failures(self, errors: Mapping[RemoteLogSegmentId, str], now: int) -> None:
         """As Safety.note_failures."""
@@ -270,4 +316,4 @@ def _in_words(topic: Topic) -> str:
 def _found_wanting(verdict: AuditVerdict) -> str:
     depth = "deep" if verdict.deep else "quick"
     of_what = f"topic id {verdict.topic_id} of cluster {verdict.cluster_id}" if verdict.topic_id else "the whole store"
-    return f"the {depth} audit of {of_what} found something wrong"
+    return f"the {depth} audit of {of_what} {_SOMETHING_WRONG}"

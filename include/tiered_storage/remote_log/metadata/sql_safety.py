@@ -25,6 +25,7 @@ from tiered_storage.remote_log.selection import EVERYTHING, Selection
 
 _OF_DECISIONS = TopicIdPartition("", "", 0, "")
 """What stands in place of a partition: the number of the last decision only rises, as those of leases do."""
+_OF_UNTOLD_DECISIONS = TopicIdPartition("", "", 1, "")
 
 _HAS_ID = has_bound_key(deletion_failures) & (deletion_failures.c.segment_id == bindparam("key_segment_id"))
 _COUNT_FAILURE = (
@@ -121,6 +122,14 @@ class SqlSafety:
     def raise_decision_number(self, number: int) -> None:
         """As Safety.raise_decision_number."""
         self._numbers.begin_above({_OF_DECISIONS: number})
+
+    def untold_number(self) -> int:
+        """As Safety.untold_number."""
+        return self._numbers.fencing_number(_OF_UNTOLD_DECISIONS)
+
+    def raise_untold_number(self, number: int) -> None:
+        """As Safety.raise_untold_number."""
+        self._numbers.begin_above({_OF_UNTOLD_DECISIONS: number})
 
     def note_failures(self, errors: Mapping[RemoteLogSegmentId, str], now: int) -> None:
         """As Safety.note_failures. A transaction takes ROWS_A_STATEMENT of them."""

@@ -6,7 +6,8 @@
     log_starts        our log start offset of a partition
     lineages          the leader epochs of a partition that we keep, since brokers forget
     leases            the newest lease of a partition; a row is never removed, so that its number only rises;
-                      cluster and topic id "" stand for the decisions of the whole store, numbered alike
+                      cluster and topic id "" stand for the decisions of the whole store, numbered alike:
+                      partition 0 for those it was told of, 1 for those it could not be told of
     topics            what was decided for a topic
     store_identity    one row: our UUID, and that of the object store that we belong to
     partition_deletions  how far the deletion of a whole partition is

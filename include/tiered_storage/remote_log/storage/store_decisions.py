@@ -10,10 +10,11 @@ each creates an object of its own.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
-from tiered_storage.errors import RemoteObjectNotFoundError
+from tiered_storage.errors import RemoteObjectNotFoundError, RemoteStorageError
 from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES, JsonDocument, encode_document
 from tiered_storage.remote_log.storage.object_client import ObjectClient
 from tiered_storage.remote_log.storage.object_names import (
@@ -73,12 +74,16 @@ class StoreDecisions:
         return None
 
     def add(self, decision: StoreDecision) -> bool:
-        """Write one durably, and then remove those before it; False where its number was given already."""
+        """Write one durably, and then remove those before it; False where its number was given already.
+
+        One that cannot be removed stays until the next: it is told all the same.
+        """
         if not self.client.create(store_decision_name(decision.number), decision.to_bytes()):
             return False
-        for number, name in self._listed():
-            if number < decision.number:
-                self.client.delete(name)
+        with suppress(RemoteStorageError):
+            for number, name in self._listed():
+                if number < decision.number:
+                    self.client.delete(name)
         return True
 
     def _listed(self) -> list[tuple[int, str]]:

@@ -151,7 +151,7 @@ def test_a_store_out_of_reach_is_told_by_whoever_deletes_next(
         away = ToldSafety(remote_log.store.safety, replace(telling(remote_log), open_storage=out_of_reach))
         away.stop("why", "ada")
         assert "could not be told (away)" in caplog.text
-        assert numbers(remote_log) == (1, 0)
+        assert numbers(remote_log) == (0, 0)
         telling(remote_log).ensure_known()
         assert numbers(remote_log) == (1, 1)
 
@@ -176,4 +176,58 @@ def test_a_storage_manager_of_ones_own_is_told_nothing(files: RemoteLogFiles) ->
         own = DecisionTelling(remote_log.store, Own, ManualClock())  # type: ignore[arg-type]
         own.tell("x")
         own.ensure_known()
-        assert numbers(remote_log) == (1, 0)
+        assert numbers(remote_log) == (0, 0)
+
+
+def test_old_metadata_stay_old_where_the_store_is_out_of_reach_for_a_while(files: RemoteLogFiles) -> None:
+    def out_of_reach() -> ObjectRemoteStorageManager:
+        raise RemoteStorageError("away")
+
+    with files.open() as remote_log:
+        told(remote_log).add(StoreDecision(1, "topic orders (x): not remote deletion allowed", 5))
+        ToldSafety(remote_log.store.safety, replace(telling(remote_log), open_storage=out_of_reach)).stop("", "ada")
+        with pytest.raises(OutdatedMetadataError):
+            telling(remote_log).ensure_known()
+        with pytest.raises(OutdatedMetadataError):
+            ToldSafety(remote_log.store.safety, telling(remote_log)).lift("ada")
+
+
+@pytest.mark.parametrize(("killed_in", "next_word"), [("lift", "stop"), ("a verdict", "a clean verdict")])
+def test_what_a_killed_process_decided_is_known_though_the_next_word_takes_its_place(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch, killed_in: str, next_word: str
+) -> None:
+    words = DECISIONS | {"a clean verdict": lambda remote_log: remote_log.safety.put_verdict(a_verdict(0, 6))}
+    with files.open() as remote_log:
+        with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+            killed.setattr(SqlSafety, "raise_decision_number", interrupted)
+            words[killed_in](remote_log)
+        words[next_word](remote_log)
+        telling(remote_log).ensure_known()
+
+
+def test_what_old_metadata_find_wanting_does_not_make_the_newest_ones_old(files: RemoteLogFiles) -> None:
+    with files.open() as remote_log:
+        told(remote_log).add(StoreDecision(3, "topic orders (x): paused", 5))
+        ToldSafety(remote_log.store.safety, telling(remote_log)).put_verdict(a_verdict(1, 6))
+        assert numbers(remote_log) == (0, 3)
+
+
+def test_a_stop_that_is_said_to_old_metadata_again_and_again_is_told_once(files: RemoteLogFiles) -> None:
+    with files.open() as remote_log:
+        told(remote_log).add(StoreDecision(4, "topic orders (x): paused", 5))
+        for _ in range(3):
+            ToldSafety(remote_log.store.safety, telling(remote_log)).stop("why", "ada")
+        assert numbers(remote_log) == (0, 5)
+
+
+def test_a_store_that_keeps_earlier_decisions_has_been_told(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: object) -> None:
+        raise RemoteStorageError("nothing may be deleted here")
+
+    with files.open() as remote_log:
+        forbid(remote_log)
+        monkeypatch.setattr(type(told(remote_log).client), "delete", refuses)
+        DECISIONS["stop"](remote_log)
+        assert numbers(remote_log) == (2, 2)
