@@ -129,8 +129,8 @@ def _check_objects(client: ObjectClient, store: SqlMetadataStore) -> Iterator[Ch
 
 
 def _check_decisions(client: ObjectClient, store: SqlMetadataStore) -> Iterator[Check]:
-    known, newest = store.safety.decision_number(), StoreDecisions(client).newest()
-    if newest is not None and newest.number > known:
+    known = store.safety.decision_number()
+    if (newest := StoreDecisions(client).newest_after(known)) is not None:
         yield wrong("pair", str(outdated_decisions(newest, known)))
 
 

@@ -63,8 +63,8 @@ class RemoteLogChecks:
     def _lacking(self) -> Iterator[Anomaly]:
         """Yield one where the store was told of decisions that the metadata do not know."""
         storage, known = listing_storage(self.parts.storage), self.parts.safety.decision_number()
-        newest = storage.decisions.newest()
-        if newest is not None and newest.number > known:
+        newest = storage.decisions.newest_after(known)
+        if newest is not None:
             message = str(outdated_decisions(newest, known))
             yield Anomaly(AnomalyKind.OUTDATED_METADATA, storage.place_of(STORE_DECISIONS), message)
 

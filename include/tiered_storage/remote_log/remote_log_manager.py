@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 
-from tiered_storage.errors import ConfigurationError, OutdatedMetadataError
+from tiered_storage.errors import ConfigurationError, OutdatedMetadataError, RemoteStorageError
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.copy_commit import CommitReport, commit_copy
 from tiered_storage.remote_log.copy_job import CopyJob
@@ -28,7 +29,7 @@ from tiered_storage.remote_log.remote_log_restores import RemoteLogRestores
 from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage.remote_log.store_states import outdated_from
+from tiered_storage.remote_log.store_states import Refusal, outdated_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,13 @@ class RemoteLogManager(RemoteLogParts):
     def _outdated(self, first_offsets: Mapping[TopicIdPartition, int]) -> list[Finding]:
         if self.store.identity.bound_store_uuid() is None:
             return []
-        refusals = outdated_from(self.storage, self.segments, self.leases, first_offsets)
-        # A store out of reach is told of by whoever copies.
+        refusals: dict[TopicIdPartition, Refusal] = {}
+        for some in (islice(first_offsets, 1), islice(first_offsets, 1, None)):
+            asked = {partition: first_offsets[partition] for partition in some}
+            refusals |= outdated_from(self.storage, self.segments, self.leases, asked)
+            # A store out of reach is told of by whoever copies; of thousands of partitions it is not waited for.
+            if any(isinstance(error, RemoteStorageError) for error in refusals.values()):
+                break
         return [
             Finding(str(partition), str(error))
             for partition, error in refusals.items()

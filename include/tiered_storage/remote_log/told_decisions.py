@@ -28,7 +28,7 @@ from tiered_storage.remote_log.model import RemoteLogSegmentId
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage.remote_log.storage.store_decisions import StoreDecision, StoreDecisions
+from tiered_storage.remote_log.storage.store_decisions import UNREADABLE, StoreDecision, StoreDecisions
 
 PAUSE_SECONDS = 0.2
 LOOKS = 5
@@ -64,7 +64,7 @@ class DecisionTelling:
         # The metadata first: whatever they know the store was told of before.
         known = safety.decision_number()
         number = storage.decisions.newest_number()
-        if number > known and (newest := storage.decisions.newest()) is not None:
+        if number > known and (newest := storage.decisions.newest_after(known)) is not None:
             self._catch_up(newest)
             known = safety.decision_number()
         # Not before: with it, metadata that lack a decision would look as new as the store.
@@ -77,7 +77,8 @@ class DecisionTelling:
         """Raise OutdatedMetadataError where the metadata lack another decision; a store out of reach is passed over."""
         try:
             decisions = self._decisions()
-            newest = None if decisions is None else decisions.newest()
+            known = self.store.safety.decision_number()
+            newest = None if decisions is None else decisions.newest_after(known)
         except TieredStorageError:
             return
         if newest is not None and not self._is_next(newest, decision):
@@ -111,9 +112,9 @@ class DecisionTelling:
         if decisions is None:
             count_untold(self.store.safety)
             return None
-        newest = decisions.newest()
+        newest = decisions.newest_after(known)
         is_outdated = False
-        if newest is not None and newest.number > known:
+        if newest is not None:
             if self._is_next(newest, decision):
                 return newest.number
             try:
@@ -178,8 +179,8 @@ def outdated_decisions(newest: StoreDecision, known: int) -> OutdatedMetadataErr
     """Return the error for metadata that know decisions up to `known`, of a store that was told of the `newest`."""
     lacking = ""
     if newest.number == known + 1:
-        can_be_decided = newest.decision != _CAUGHT_UP and not newest.decision.endswith(_SOMETHING_WRONG)
-        again = ": decide that once more, or " if can_be_decided else "; "
+        by_nobody = newest.decision.startswith((_CAUGHT_UP, UNREADABLE)) or newest.decision.endswith(_SOMETHING_WRONG)
+        again = "; " if by_nobody else ": decide that once more, or "
         lacking = f"what they lack is '{newest.decision}'{again}"
     return OutdatedMetadataError(
         f"the store was told of decision {newest.number}, and the metadata know of none after {known}: they are older "

@@ -171,7 +171,7 @@ def parse_partition_document_name(name: str) -> PartitionDocumentName | None:
     """Return what `name` tells, or None where it is not that of a partition's document."""
     partition = parse_partition_folder(name)
     match = _PARTITION_DOCUMENT.fullmatch(name)
-    if partition is None or match is None:
+    if partition is None or match is None or int(match["fencing_number"]) > _MAX_OFFSET:
         return None
     return PartitionDocumentName(partition, int(match["fencing_number"]), match["temporary"] or "")
 
@@ -200,7 +200,8 @@ def store_decision_name(number: int) -> str:
 def parse_store_decision_name(name: str) -> int | None:
     """Return the number of a decision whose object is called `name`; None where it is none."""
     match = _STORE_DECISION.fullmatch(name)
-    return None if match is None else int(match["number"])
+    number = None if match is None else int(match["number"])
+    return None if number is None or number > _MAX_OFFSET else number
 
 
 def temporary_name(name: str, random_hex: str) -> str:

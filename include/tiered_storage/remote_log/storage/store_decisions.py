@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
-from tiered_storage.errors import RemoteObjectNotFoundError, RemoteStorageError
+from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError, RemoteStorageError
 from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES, JsonDocument, encode_document
 from tiered_storage.remote_log.storage.object_client import ObjectClient
 from tiered_storage.remote_log.storage.object_names import (
@@ -25,6 +25,8 @@ from tiered_storage.remote_log.storage.object_names import (
 )
 
 FORMAT_VERSION = 1
+UNREADABLE = "what cannot be read"
+"""What stands for a decision whose object is broken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,19 @@ class StoreDecisions:
                 continue
             return StoreDecision.parse(raw, f"{self.client.root}/{name}")
         return None
+
+    def newest_after(self, known: int) -> StoreDecision | None:
+        """Return the newest where its number is above `known`. One that is broken counts: its name has the number.
+
+        One short listing where there is none.
+        """
+        number = self.newest_number()
+        if number <= known:
+            return None
+        try:
+            return self.newest()
+        except RemoteObjectCorruptError as error:
+            return StoreDecision(number, f"{UNREADABLE} ({error})", 0)
 
     def add(self, decision: StoreDecision) -> bool:
         """Write one durably, and then remove those before it; False where its number was given already.

@@ -18,7 +18,7 @@ from support.remote_logs import (
     offsets_read,
     segments_of,
 )
-from tiered_storage.errors import ConfigurationError, StoreMismatchError, TieredStorageError
+from tiered_storage.errors import ConfigurationError, RemoteStorageError, StoreMismatchError, TieredStorageError
 from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore
 from tiered_storage.remote_log.remote_log_parts import store_options
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
@@ -244,3 +244,22 @@ def test_leases_are_kept_while_somebody_else_works(tmp_path: Path) -> None:
 
 def _remake_topic(files: RemoteLogFiles, topic_id: str) -> None:
     (files.partition_directory() / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}\n")
+
+
+def test_a_plan_does_not_wait_for_a_store_out_of_reach_partition_by_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = a_copied_remote_log(tmp_path, {("orders", number): 2 for number in range(5)})
+    for number in range(5):
+        files.append(2, number=number)
+    asked: list[str] = []
+
+    def away(_: ObjectRemoteStorageManager, folder: str = "", after: str = "") -> list[object]:
+        asked.append(folder + after)
+        raise RemoteStorageError("away")
+
+    with files.open() as remote_log:
+        remote_log.bind_store()
+        planned = len(remote_log.plan_copy().partitions)
+        monkeypatch.setattr(ObjectRemoteStorageManager, "list_objects", away)
+        assert (len(remote_log.plan_copy().partitions), planned, len(asked)) == (5, 5, 1)

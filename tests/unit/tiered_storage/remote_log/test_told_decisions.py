@@ -14,6 +14,7 @@ from tiered_storage.errors import ConfigurationError, OutdatedMetadataError, Rem
 from tiered_storage.remote_log.metadata.safety import AuditVerdict
 from tiered_storage.remote_log.metadata.sql_safety import SqlSafety
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.storage.object_names import store_decision_name
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.storage.store_decisions import StoreDecision, StoreDecisions
 from tiered_storage.remote_log.told_decisions import DecisionTelling, ToldSafety
@@ -231,3 +232,20 @@ def test_a_store_that_keeps_earlier_decisions_has_been_told(
         monkeypatch.setattr(type(told(remote_log).client), "delete", refuses)
         DECISIONS["stop"](remote_log)
         assert numbers(remote_log) == (2, 2)
+
+
+def test_a_broken_decision_that_is_known_hinders_nobody_and_one_that_is_not_names_the_way_out(
+    files: RemoteLogFiles,
+) -> None:
+    with files.open() as remote_log:
+        forbid(remote_log)
+        [known] = (files.store / "store.decisions").iterdir()
+        known.write_bytes(b"{")
+        assert remote_log.checks.audit().anomalies == ()
+        forbid(remote_log)
+        assert numbers(remote_log) == (2, 2)
+        (files.store / store_decision_name(3)).write_bytes(b"{")
+        with pytest.raises(OutdatedMetadataError, match=r"cannot be read .*no JSON.*rebuild-metadata"):
+            telling(remote_log).ensure_known()
+        [anomaly] = remote_log.checks.audit().anomalies
+        assert "rebuild-metadata" in anomaly.message

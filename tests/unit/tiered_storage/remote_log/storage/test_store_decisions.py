@@ -65,3 +65,17 @@ def test_what_cannot_be_read_is_told(
     decisions.client.create(store_decision_name(3), json.dumps({**fields, **change}).encode())
     with pytest.raises(error, match=words):
         decisions.newest()
+
+
+def test_a_broken_one_counts_by_its_number_where_nobody_knows_it(decisions: StoreDecisions) -> None:
+    decisions.client.create(store_decision_name(3), b"{")
+    assert decisions.newest_after(3) is None
+    broken = decisions.newest_after(2)
+    assert broken is not None
+    assert broken.number == 3
+    assert "no JSON" in broken.decision
+
+
+def test_a_number_that_nothing_can_hold_is_none(decisions: StoreDecisions) -> None:
+    decisions.client.create(store_decision_name(2**63), b"{")
+    assert decisions.newest_after(0) is None
