@@ -110,8 +110,8 @@ class DecisionTelling:
         known = self.store.safety.decision_number()
         decisions = self._decisions()
         if decisions is None:
-            count_untold(self.store.safety)
-            return None
+            # No store has a number that theirs could be taken for.
+            return known + 1
         newest = decisions.newest_after(known)
         is_outdated = False
         if newest is not None:

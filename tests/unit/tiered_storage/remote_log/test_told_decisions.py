@@ -177,7 +177,7 @@ def test_a_storage_manager_of_ones_own_is_told_nothing(files: RemoteLogFiles) ->
         own = DecisionTelling(remote_log.store, Own, ManualClock())  # type: ignore[arg-type]
         own.tell("x")
         own.ensure_known()
-        assert numbers(remote_log) == (0, 0)
+        assert numbers(remote_log) == (1, 0)
 
 
 def test_old_metadata_stay_old_where_the_store_is_out_of_reach_for_a_while(files: RemoteLogFiles) -> None:
@@ -249,3 +249,15 @@ def test_a_broken_decision_that_is_known_hinders_nobody_and_one_that_is_not_name
             telling(remote_log).ensure_known()
         [anomaly] = remote_log.checks.audit().anomalies
         assert "rebuild-metadata" in anomaly.message
+
+
+def test_a_backup_from_before_the_first_deletion_is_as_new_as_the_store(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        identity = remote_log.store.identity
+        if identity.bound_store_uuid() is None:
+            forbid(remote_log)
+        backup = remote_log.safety.decision_number(), remote_log.safety.untold_number()
+        assert backup[1] == 0
+        remote_log.bind_to_delete()
+        assert told(remote_log).newest_number() == backup[0]
