@@ -239,10 +239,8 @@ def _snappy_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
     if len(data) < position:
         raise ValueError("it ends inside its header")
     while (start := position + _XERIAL_SIZE_BYTES) <= len(data):
-        if data[position:start] == _XERIAL_MAGIC[:_XERIAL_SIZE_BYTES]:
-            if not _begins_stream(data[position:]):
-                return
-            position += len(_XERIAL_HEADER)
+        if data[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
+            position += _xerial_header_bytes(data[position:])
             continue
         position = start + int.from_bytes(data[position:start], "big", signed=True)
         if not start <= position <= len(data):
@@ -252,19 +250,12 @@ def _snappy_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
         yield content
 
 
-def _begins_stream(rest: memoryview) -> bool:
-    """Whether what begins as a magic number, which no block's size does, is the header of another stream.
-
-    Raises ValueError where it is cut, or of a version that Java does not read.
-    """
+def _xerial_header_bytes(rest: memoryview) -> int:
+    """Return how long the header is that another stream begins with: its magic number can be no block's size."""
     version = rest[len(_XERIAL_MAGIC) : len(_XERIAL_MAGIC) + 4]
-    if len(rest) < len(_XERIAL_HEADER):
-        raise ValueError("a header among the blocks is cut")
-    if rest[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
-        return False
-    if int.from_bytes(version, "big", signed=True) < _XERIAL_LEAST_VERSION:
-        raise ValueError("a header among the blocks is of a version that nobody writes")
-    return True
+    if len(rest) < len(_XERIAL_HEADER) or int.from_bytes(version, "big", signed=True) < _XERIAL_LEAST_VERSION:
+        raise ValueError("a header among the blocks is cut, or of a version that nobody writes")
+    return len(_XERIAL_HEADER)
 
 
 def _decompress_snappy_block(block: memoryview, max_bytes: int) -> bytes:
