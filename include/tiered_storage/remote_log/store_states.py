@@ -164,7 +164,6 @@ def outdated_leases(storage: RemoteStorageManager, leases: Leases, partitions: I
     documents = documents_of(storage)
     if documents is None:
         return {}
-    asked = list(partitions)
 
     def look(partition: TopicIdPartition) -> Refusal | None:
         try:
@@ -177,8 +176,7 @@ def outdated_leases(storage: RemoteStorageManager, leases: Leases, partitions: I
         given = leases.fencing_number(partition)
         return outdated(partition, number, given) if number > given else None
 
-    errors = _at_once(look, asked)
-    return {partition: error for partition, error in zip(asked, errors, strict=True) if error is not None}
+    return _refusals(look, list(partitions))
 
 
 def outdated_from(
@@ -194,7 +192,6 @@ def outdated_from(
     """
     if not isinstance(storage, ObjectRemoteStorageManager):
         return {}
-    asked = list(first_offsets)
 
     def look(partition: TopicIdPartition) -> Refusal | None:
         folder = partition_folder(partition)
@@ -210,8 +207,7 @@ def outdated_from(
             return error
         return None
 
-    errors = _at_once(look, asked)
-    return {partition: error for partition, error in zip(asked, errors, strict=True) if error is not None}
+    return _refusals(look, list(first_offsets))
 
 
 def ensure_may_be_leased(partition: TopicIdPartition, storage: RemoteStorageManager, leases: Leases) -> None:
@@ -370,8 +366,7 @@ def outdated_partitions(
             return error
         return None
 
-    errors = _at_once(look, partitions)
-    return {partition: error for partition, error in zip(partitions, errors, strict=True) if error is not None}
+    return _refusals(look, partitions)
 
 
 def outdated(partition: TopicIdPartition, number: int, given: int) -> OutdatedMetadataError:
@@ -385,6 +380,12 @@ _WHAT_TO_DO = (
     "they are older than the store, so nothing of it is copied, and nothing of anything is trimmed or deleted; restore "
     "a newer backup of the metadata, or make them again with 'tiered-storage rebuild-metadata'"
 )
+
+
+def _refusals(look: Callable[[TopicIdPartition], Refusal | None], partitions: Sequence[TopicIdPartition]) -> Refusals:
+    """Look at `partitions`, some at once; return what was found wrong, by partition."""
+    found = _at_once(look, partitions)
+    return {partition: error for partition, error in zip(partitions, found, strict=True) if error is not None}
 
 
 def _at_once(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
