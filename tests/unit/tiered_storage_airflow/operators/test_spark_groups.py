@@ -11,7 +11,7 @@ from tiered_storage_airflow.operators.spark_groups import SparkGroupsOperator
 
 def test_what_spark_submit_started_ends_with_it(tmp_path: Path) -> None:
     began = tmp_path / "began"
-    program = f"sleep 300 & touch {began}; wait"
+    program = f"sleep 300 & : > {began}; wait"
     with subprocess.Popen(["/bin/bash", "-c", program], stdout=subprocess.PIPE) as submitted:
         while not began.exists():
             assert submitted.poll() is None
