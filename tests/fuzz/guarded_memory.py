@@ -72,7 +72,7 @@ class GuardedChunkMemory(ChunkMemory):
 
     def allocate(self, rows: int, size: int) -> Chunk:
         chunk = super().allocate(rows, size)
-        content = np.frombuffer(chunk.slab, np.uint8)[self.message_size :]
+        content = chunk.memory[self.message_size :]
         self._slab = self._guarded("slab", content[: chunk.values])
         self._values = self._guarded("values", content[chunk.values :])
         places = chunk.places.copy()
@@ -86,7 +86,7 @@ class GuardedChunkMemory(ChunkMemory):
     def record_batch(
         self, chunk: Chunk, progress: NDArray[np.int64], viewed: Sequence[pa.Buffer] = ()
     ) -> pa.RecordBatch:
-        content = np.frombuffer(chunk.slab, np.uint8)[self.message_size :]
+        content = chunk.memory[self.message_size :]
         content[: chunk.values] = self._slab
         content[chunk.values :] = self._values
         return super().record_batch(chunk, progress, viewed)

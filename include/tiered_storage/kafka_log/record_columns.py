@@ -24,6 +24,7 @@ Source: KIP-32 (timestamp types); KIP-82 (headers); KIP-98 (producers, sequences
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -86,6 +87,10 @@ _EXTENT = {pa.binary(): (1, 3), SCHEMA.field("headers").type: (4, 9)}
 _ALIGNMENT = 64
 _NOT_COUNTED = -1
 _EMPTY = np.empty(0, np.uint8)
+_MOST_SPARES = 2
+"""Who takes a record batch while he has the one before it needs two chunks in turn."""
+_MOST_WASTE = 2
+"""A record batch that would keep so many times its memory is copied out of it."""
 _SPARE = 8
 """Memory is taken larger by such a share: the next chunk may need a little more."""
 
@@ -106,12 +111,11 @@ def select_columns(names: Sequence[str] | None, *, value_views: bool = False) ->
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Where the columns of the next chunk go, made for `rows` records whose bytes are `size` in all."""
+    """Where the columns of a chunk go: records whose bytes are `size` in all, as many as the layout has room for."""
 
-    rows: int
     size: int
-    slab: pa.Buffer
-    """All of it, in one piece: room for Arrow's message, the parts, the values; keys and headers will follow."""
+    memory: NDArray[np.uint8]
+    """All of it, in one piece: room for Arrow's message, the parts, the values, then for keys and headers."""
     layout: list[int]
     """Where each part begins, behind the message."""
     values: int
@@ -119,9 +123,18 @@ class Chunk:
     places: NDArray[np.int64]
     """The address of each part, in the slab and beside it, or 0."""
 
+    @property
+    def references(self) -> int:
+        """How many hold the memory. It changes only under the GIL: Arrow takes it to let go of what is Python's."""
+        return sys.getrefcount(self.memory)
+
 
 class ChunkMemory:
-    """Makes chunks and turns them into record batches. What is copied out anyway, keys and headers, is used again."""
+    """Makes chunks and turns them into record batches.
+
+    What is copied out anyway, keys and headers, is used again, and so is a chunk when nobody keeps its record batch: to
+    take memory of Arrow's and give it back costs more time, and twice the GIL.
+    """
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
@@ -139,6 +152,9 @@ class ChunkMemory:
         self._has_value = "value" in schema.names and not self.has_value_views
         self._has_headers = "headers" in schema.names
         self._size = self._rows = -1
+        self._tail_bytes = 0
+        self._spares: list[tuple[Chunk, int]] = []
+        """The last chunks, and how many held each before there was a record batch."""
         self._layout: list[int] = []
         self._parts_size = 0
         self._slab_parts = np.array([part for part, _ in self._parts], np.intp)
@@ -159,15 +175,28 @@ class ChunkMemory:
     def allocate(self, rows: int, size: int) -> Chunk:
         """Return a chunk for `rows` records that take `size` bytes in all."""
         if rows > self._rows or rows < self._rows // 2:
+            self._spares.clear()
             self._lay_out(rows + rows // _SPARE)
         if size > self._size:
+            self._spares.clear()
             self._reserve(size + size // _SPARE)
+        for chunk, references in self._spares:
+            if chunk.size >= size and chunk.references == references:
+                return chunk
+        return self._new_chunk(size + size // _SPARE)
+
+    def _new_chunk(self, size: int) -> Chunk:
         before, values = self._message.size, self._parts_size
-        slab: pa.Buffer = pa.allocate_buffer(before + values + (size if self._has_value else 0), resizable=True)
+        tail = values + (size if self._has_value else 0)
+        memory = np.frombuffer(pa.allocate_buffer(before + tail + self._tail_bytes), np.uint8)
+        address = address_of(memory)
         places = self._places.copy()
-        places[self._slab_parts] = self._offsets + (slab.address + before)
-        places[parts.VALUES] = slab.address + before + values if self._has_value else 0
-        return Chunk(rows, size, slab, self._layout, values, places)
+        places[self._slab_parts] = self._offsets + (address + before)
+        places[parts.VALUES] = address + before + values if self._has_value else 0
+        chunk = Chunk(size, memory, self._layout, values, places)
+        del memory
+        self._spares = [*self._spares[1 - _MOST_SPARES :], (chunk, chunk.references)]
+        return chunk
 
     def _lay_out(self, rows: int) -> None:
         """Give each part of a slab its place, with room for `rows` rows."""
@@ -191,20 +220,29 @@ class ChunkMemory:
         """Return what `chunk` was filled with; `progress` says how far that is. Views of values look into `viewed`."""
         noted = progress.tolist()
         rows = noted[parts.ROWS]
-        end = self._describe(chunk, noted)
-        slab, message = chunk.slab, self._message
-        message.put_size(rows, end - message.size)
-        memoryview(slab).cast("B")[: message.size] = message.content
-        slab.resize(end, shrink_to_fit=True)
-        batch = pa.ipc.read_record_batch(slab, message.schema)
+        message = self._message
+        tail = self._describe(chunk, noted)
+        end = message.size + tail.end
+        memory = chunk.memory
+        if end > memory.size:
+            # The next chunks have room for as much; this one is gone.
+            self._tail_bytes = max(self._tail_bytes, tail.size + tail.size // _SPARE)
+            self._spares.clear()
+            memory = np.frombuffer(pa.allocate_buffer(end), np.uint8)
+            memory[: end - tail.size] = chunk.memory[: end - tail.size]
+        message.put_size(rows, tail.end)
+        content = memory.data
+        content[: message.size] = message.content
+        tail.copy_to(content[message.size :])
+        batch = pa.ipc.read_record_batch(pa.py_buffer(memory), message.schema)
         if self.has_value_views:
             at = self.schema.get_field_index("value")
-            return batch.set_column(at, self.schema.field(at), self._views(chunk, noted, viewed))
-        is_wasteful = rows < chunk.rows // 2
+            return batch.set_column(at, self.schema.field(at), self._views(memory, chunk, noted, viewed))
+        is_wasteful = rows < self._rows // _MOST_WASTE or end < memory.size // _MOST_WASTE
         return batch.take(_first_numbers(rows)) if is_wasteful else batch
 
-    def _describe(self, chunk: Chunk, noted: list[int]) -> int:
-        """Put the numbers of a filled chunk into the message, what has to be copied into the slab; return its end."""
+    def _describe(self, chunk: Chunk, noted: list[int]) -> _Tail:
+        """Put the numbers of a filled chunk into the message; return what has to be copied behind its values."""
         message = self._message
         message.put_lengths(self._row_nodes, noted[parts.ROWS])
         end = chunk.values
@@ -218,7 +256,7 @@ class ChunkMemory:
             message.put_buffer(self._buffers["key"] + 2, *tail.add(self.keys, noted[parts.KEY_BYTES]))
         if self._has_headers:
             self._describe_headers(tail, noted)
-        return tail.append_to(chunk.slab, message.size)
+        return tail
 
     def _describe_headers(self, tail: _Tail, noted: list[int]) -> None:
         message, node, buffer = self._message, self._nodes["headers"], self._buffers["headers"]
@@ -242,9 +280,11 @@ class ChunkMemory:
         message.put_buffer(buffer + 7, *tail.add(value_ends, 4 * (count + 1)))
         message.put_buffer(buffer + 8, *tail.add(values, noted[parts.HEADER_VALUE_BYTES]))
 
-    def _views(self, chunk: Chunk, noted: list[int], viewed: Sequence[pa.Buffer]) -> pa.Array:
+    def _views(
+        self, memory: NDArray[np.uint8], chunk: Chunk, noted: list[int], viewed: Sequence[pa.Buffer]
+    ) -> pa.Array:
         nulls = noted[parts.VALUE_NULLS]
-        body = chunk.slab.slice(self._message.size)
+        body = pa.py_buffer(memory).slice(self._message.size)
         validity = body.slice(chunk.layout[parts.VALUE_VALIDITY]) if nulls else None
         views = body.slice(chunk.layout[parts.VALUE_VIEWS])
         return pa.Array.from_buffers(_VIEW, noted[parts.ROWS], [validity, views, *viewed], nulls)
@@ -277,29 +317,27 @@ class ChunkMemory:
 
 
 class _Tail:
-    """What is copied behind the values of a chunk."""
+    """What is copied behind the values of a chunk. Places count from the end of the message."""
 
-    def __init__(self, end: int) -> None:
-        self._end = end
+    def __init__(self, begin: int) -> None:
+        self._begin = begin
+        self.end = begin
         self._pieces: list[tuple[int, NDArray[Any], int]] = []
+
+    @property
+    def size(self) -> int:
+        return self.end - self._begin
 
     def add(self, source: NDArray[Any], size: int) -> tuple[int, int]:
         """Take the first `size` bytes of `source`; return where they go, and `size`."""
-        at = _aligned(self._end)
+        at = _aligned(self.end)
         self._pieces.append((at, source, size))
-        self._end = at + size
+        self.end = at + size
         return at, size
 
-    def append_to(self, slab: pa.Buffer, origin: int) -> int:
-        """Copy all of it into `slab`, by places that count from `origin`; return where it ends in the slab."""
-        end = origin + self._end
-        if end > slab.size:
-            slab.resize(end)
-        memory = memoryview(slab).cast("B")
+    def copy_to(self, body: memoryview) -> None:
         for at, source, size in self._pieces:
-            begin = origin + at
-            memory[begin : begin + size] = source.view(np.uint8)[:size].data
-        return end
+            body[at : at + size] = source.view(np.uint8)[:size].data
 
 
 def _numbered(schema: pa.Schema) -> tuple[dict[str, int], dict[str, int]]:

@@ -424,6 +424,25 @@ def test_what_is_kept_of_a_chunk_does_not_keep_the_chunk() -> None:
     assert decoded[0].get_total_buffer_size() < 10_000
 
 
+@pytest.mark.parametrize("value_views", [False, True])
+def test_a_chunk_is_used_again_only_when_nobody_keeps_anything_of_it(value_views: bool) -> None:
+    batches = [encode_batch([Record(offset, offset, b"k%d" % offset, b"v%d" % offset * 50)]) for offset in range(60)]
+    kept: list[pa.Array] = []
+    dropped: set[int] = set()
+
+    for batch in _record_batches(batches, chunk_bytes=500, value_views=value_views):
+        address = batch.column("offset").buffers()[1].address
+        assert address not in {each.buffers()[1].address for each in kept}
+        if len(kept) < 3:
+            kept.append(batch.column("offset"))
+        else:
+            dropped.add(address)
+
+    offsets = [offset for each in kept for offset in each.to_pylist()]
+    assert offsets == [*range(len(offsets))]
+    assert 0 < len(dropped) < 5
+
+
 @pytest.mark.parametrize("missing", range(6))
 def test_a_chunk_that_finds_no_memory_leaves_the_decoder_whole(missing: int, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = ChunkMemory(SCHEMA)
