@@ -1,0 +1,95 @@
+"""What the metadata routes answer with. Offsets named `end` are exclusive where they say log end, else inclusive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAnswer:
+    """One life of a topic, and whether its records may be read by who asks."""
+
+    topic: str
+    topic_id: str
+    cluster_id: str
+    partitions: list[int]
+    may_read: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsAnswer:
+    """The topics that somebody may see."""
+
+    topics: list[TopicAnswer]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionAnswer:
+    """A partition's two tiers at one moment. `log_end_offset` is behind the last offset; timestamps are ms.
+
+    `lag_offsets` are stable and not remote yet. `local_problem` is why the local tier cannot be read here.
+    """
+
+    topic: str
+    topic_id: str
+    cluster_id: str
+    partition: int
+    log_start_offset: int
+    log_end_offset: int
+    earliest_local_offset: int | None
+    latest_tiered_offset: int | None
+    lag_offsets: int
+    remote_segments: int
+    remote_bytes: int
+    local_segments: int
+    local_bytes: int
+    unfinished_copies: int
+    failed_deletions: int
+    delete_state: str | None
+    local_problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsAnswer:
+    """Some partitions of a topic; `next` is the number to go on from, None: these were the last."""
+
+    partitions: list[PartitionAnswer]
+    next: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentAnswer:
+    """A remote segment; `end_offset` is inclusive, timestamps are ms, `leader_epochs` are pairs of epoch and start."""
+
+    segment_id: str
+    start_offset: int
+    end_offset: int
+    size: int
+    max_timestamp: int
+    event_timestamp: int
+    state: str
+    leader_epochs: list[tuple[int, int]]
+
+    @classmethod
+    def of(cls, segment: RemoteLogSegmentMetadata) -> SegmentAnswer:
+        """Tell of `segment`."""
+        return cls(
+            segment.segment_id.id,
+            segment.start_offset,
+            segment.end_offset,
+            segment.size,
+            segment.max_timestamp,
+            segment.event_timestamp,
+            segment.state.name,
+            [(entry.epoch, entry.start_offset) for entry in segment.leader_epochs],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentsAnswer:
+    """Some segments by start offset; `next` is the start offset to go on from, None: these were the last."""
+
+    segments: list[SegmentAnswer]
+    next: int | None
