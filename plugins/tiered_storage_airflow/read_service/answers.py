@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 
@@ -93,3 +94,32 @@ class SegmentsAnswer:
 
     segments: list[SegmentAnswer]
     next: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexAnswer:
+    """Entries of an index, which has `count` in `size` bytes; `next` is the number to go on from, None: the end."""
+
+    segment_id: str
+    index: str
+    size: int
+    count: int
+    entries: list[dict[str, Any]]
+    next: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HealthCheck:
+    """One thing that the service needs, and whether it has it."""
+
+    name: str
+    ok: bool
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class HealthAnswer:
+    """Whether the service can work, and what it looked at."""
+
+    ok: bool
+    checks: list[HealthCheck]

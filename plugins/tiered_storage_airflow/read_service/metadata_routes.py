@@ -6,15 +6,16 @@ from collections import Counter
 from itertools import islice
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Path, Query, Request
 
-from tiered_storage.errors import TieredStorageError
+from tiered_storage.errors import RemoteObjectNotFoundError, TieredStorageError
 from tiered_storage.read_rights import Right
 from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage_airflow.read_service.access import access_of
 from tiered_storage_airflow.read_service.answers import (
+    IndexAnswer,
     PartitionAnswer,
     PartitionsAnswer,
     SegmentAnswer,
@@ -22,6 +23,7 @@ from tiered_storage_airflow.read_service.answers import (
     TopicAnswer,
     TopicsAnswer,
 )
+from tiered_storage_airflow.read_service.index_content import IndexName, index_entries
 from tiered_storage_airflow.read_service.login import VisitorDep
 from tiered_storage_airflow.read_service.partitions import (
     LARGEST_PARTITION,
@@ -30,7 +32,8 @@ from tiered_storage_airflow.read_service.partitions import (
     ensure_right,
     no_topic,
 )
-from tiered_storage_airflow.read_service.segments import SegmentPath, find_segment
+from tiered_storage_airflow.read_service.problem import not_found
+from tiered_storage_airflow.read_service.segments import SegmentPath, find_segment, readable_segment
 from tiered_storage_airflow.read_service.service import OpenService, OpenServiceDep
 from tiered_storage_airflow.read_service.tiers import look
 
@@ -112,6 +115,29 @@ async def segments(
 async def segment(asked: DescribedDep, segment_id: SegmentPath) -> SegmentAnswer:
     """Give one remote segment."""
     return SegmentAnswer.of(await find_segment(asked, segment_id))
+
+
+@router.get("/topics/{topic}/partitions/{partition}/segments/{segment_id}/indexes/{name}")
+async def index(
+    asked: DescribedDep,
+    segment_id: SegmentPath,
+    name: Annotated[IndexName, Path(description="Which index.")],
+    start: Annotated[int, Query(description="Begin with the entry of this number.", ge=0, le=2**31 - 1)] = 0,
+    limit: Annotated[int, Query(description="Give so many entries.", ge=1, le=10_000)] = 1000,
+) -> IndexAnswer:
+    """Give the entries of an index of a remote segment, its checksum checked."""
+    segment = await readable_segment(asked, segment_id)
+    service = asked.service
+    try:
+        raw = await service.tiers.index(segment, name.kind)
+    except RemoteObjectNotFoundError as error:
+        await readable_segment(asked, segment_id)
+        if "has no index" in str(error):
+            raise not_found(f"the segment {segment_id} has no index {name.value}") from error
+        raise
+    entries, count = await service.moving.run(lambda: index_entries(name, raw, segment, start, limit))
+    following = start + len(entries)
+    return IndexAnswer(segment_id, name.value, len(raw), count, entries, following if following < count else None)
 
 
 def known_partitions(log: RemoteLogManager) -> list[TopicIdPartition]:
