@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from fastapi.testclient import TestClient
 from httpx import Response
@@ -19,6 +19,9 @@ from httpx import Response
 from support.remote_logs import RemoteLogFiles, a_copied_remote_log
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+
+if TYPE_CHECKING:
+    from tiered_storage_airflow.read_service.service import ReadService
 
 LOCAL_START = 20
 RIGHTS = """\
@@ -59,12 +62,12 @@ def login(name: str, role: str = "VIEWER", seconds: int = 3600) -> dict[str, str
 
 @dataclass
 class ReadServiceSite:
-    """An open service. `log` is what it works on, once it was opened by its first request."""
+    """An open service, and a client of it."""
 
     files: RemoteLogFiles
     rights: Path
     client: TestClient
-    logs: list[RemoteLogManager] = field(default_factory=list)
+    service: ReadService
 
     @classmethod
     @contextmanager
@@ -84,16 +87,10 @@ class ReadServiceSite:
         for path in files.partition_directory().glob("0*"):
             if int(path.name.partition(".")[0]) < LOCAL_START:
                 path.unlink()
-        logs: list[RemoteLogManager] = []
-
-        def open_log() -> RemoteLogManager:
-            logs.append(files.open())
-            return logs[-1]
-
-        service = ReadService(open_log)
+        service = ReadService(files.open)
         try:
             with TestClient(read_api(service), raise_server_exceptions=False) as client:
-                yield cls(files, rights, client, logs)
+                yield cls(files, rights, client, service)
         finally:
             service.close()
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.reading.read_values import FoundOffset
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class PartitionAnswer:
     partition: int
     log_start_offset: int
     log_end_offset: int
+    last_stable_offset: int
     earliest_local_offset: int | None
     latest_tiered_offset: int | None
     lag_offsets: int
@@ -50,6 +52,23 @@ class PartitionAnswer:
     failed_deletions: int
     delete_state: str | None
     local_problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAnswer:
+    """An offset by its name or its timestamp; all are null where there is none, an epoch also where nobody knows."""
+
+    offset: int | None
+    timestamp: int | None
+    leader_epoch: int | None
+
+    @classmethod
+    def of(cls, found: FoundOffset | None) -> OffsetAnswer:
+        """Tell of `found`."""
+        if found is None:
+            return cls(None, None, None)
+        known = (found.timestamp, found.leader_epoch)
+        return cls(found.offset, *(None if value < 0 else value for value in known))
 
 
 @dataclass(frozen=True, slots=True)

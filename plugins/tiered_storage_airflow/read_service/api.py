@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fastapi import Depends, FastAPI
 
-from tiered_storage_airflow.read_service import data_routes, metadata_routes, service_routes
+from tiered_storage_airflow.read_service import data_routes, metadata_routes, offset_routes, service_routes
 from tiered_storage_airflow.read_service.access import AccessLog
 from tiered_storage_airflow.read_service.login import visitor_of
 from tiered_storage_airflow.read_service.problem_answers import answer_problems
@@ -27,6 +27,6 @@ def read_api(service: ReadService) -> FastAPI:
     app.state.read_service = service
     app.add_middleware(AccessLog, figures=service.figures)
     answer_problems(app)
-    for router in (metadata_routes.router, data_routes.router, service_routes.router):
+    for router in (metadata_routes.router, offset_routes.router, data_routes.router, service_routes.router):
         app.include_router(router, dependencies=[Depends(visitor_of)])
     return app

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from tiered_storage_airflow.read_service.access import access_of
 from tiered_storage_airflow.read_service.byte_range import RangeNotSatisfiableError, parse_range
+from tiered_storage_airflow.read_service.isolation import IsolationName, IsolationQuery
 from tiered_storage_airflow.read_service.partitions import ReadDep
 from tiered_storage_airflow.read_service.problem import plain
 from tiered_storage_airflow.read_service.record_forms import Form
@@ -71,7 +72,7 @@ async def segment_data(
     if request.method == "HEAD":
         return Response(status_code=status, headers=headers, media_type=media_type)
     access.took(segment.start_offset, segment.end_offset, None)
-    pieces = told_if_gone(asked, segment, asked.service.tiers.segment_bytes(segment, start, end))
+    pieces = told_if_gone(asked, segment, asked.service.tiers.segment_bytes(asked.partition, segment_id, start, end))
     return PiecesResponse(asked.service, pieces, status_code=status, headers=headers, media_type=media_type)
 
 
@@ -80,6 +81,9 @@ async def records(
     request: Request,
     asked: ReadDep,
     offset: Annotated[int | None, Query(description="Begin here; else at the log start.", ge=0, le=LARGEST)] = None,
+    timestamp: Annotated[
+        int | None, Query(description="Begin with the first record of this time (ms) or later.", ge=0, le=LARGEST)
+    ] = None,
     max_records: Annotated[int, Query(description="Stop after so many.", ge=1, le=MOST_RECORDS)] = 1000,
     max_bytes: Annotated[
         int,
@@ -90,19 +94,23 @@ async def records(
     form: Annotated[
         Form, Query(alias="format", description="JSON lines, an Arrow stream, or Kafka's batches.")
     ] = Form.JSON,
+    isolation: IsolationQuery = IsolationName.READ_UNCOMMITTED,
 ) -> Response:
-    """Give records, from whichever tier has them, up to the end that is stable now."""
+    """Give records, from whichever tier has them, up to the end that the isolation level has now."""
     service = asked.service
+    if offset is not None and timestamp is not None:
+        raise plain(422, "query offset: give it or a timestamp, and not both")
     view = await service.tiers.look(asked.partition)
-    start = view.reader.log_start_offset if offset is None else offset
-    view.ensure_known(start)
+    start = view.log_start_offset if offset is None else offset
+    if timestamp is not None:
+        start = await service.tiers.first_at(view, timestamp, isolation.level)
+    service.tiers.ensure_known(view, start, isolation.level)
     access = access_of(request)
     access.first_offset = start
-    stream = RecordStream(
-        service.tiers.batches(view, start), start, max_records, max_bytes, form, service.moving, access
-    )
+    batches = service.tiers.batches(asked.partition, start, isolation.level)
+    stream = RecordStream(batches, max_records, max_bytes, form, service.moving, access)
     headers = {
-        "Log-Start-Offset": str(view.reader.log_start_offset),
-        "Log-End-Offset": str(view.reader.log_end_offset),
+        "Log-Start-Offset": str(view.log_start_offset),
+        "Log-End-Offset": str(view.end_offset(isolation.level)),
     }
     return PiecesResponse(service, stream.pieces(), headers=headers, media_type=form.media_type)

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Path, Query, Request
 from tiered_storage.errors import RemoteObjectNotFoundError, TieredStorageError
 from tiered_storage.read_rights import Right
 from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
+from tiered_storage.remote_log.reading.read_values import Isolation
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage_airflow.read_service.access import access_of
@@ -35,7 +36,6 @@ from tiered_storage_airflow.read_service.partitions import (
 from tiered_storage_airflow.read_service.problem import not_found
 from tiered_storage_airflow.read_service.segments import SegmentPath, find_segment, readable_segment
 from tiered_storage_airflow.read_service.service import OpenService, OpenServiceDep
-from tiered_storage_airflow.read_service.tiers import look
 
 router = APIRouter(tags=["metadata"])
 SegmentStateName = Literal["COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", "DELETE_SEGMENT_STARTED"]
@@ -129,7 +129,7 @@ async def index(
     segment = await readable_segment(asked, segment_id)
     service = asked.service
     try:
-        raw = await service.tiers.index(segment, name.kind)
+        raw = await service.tiers.index(asked.partition, segment_id, name.kind)
     except RemoteObjectNotFoundError as error:
         await readable_segment(asked, segment_id)
         if "has no index" in str(error):
@@ -153,33 +153,35 @@ def known_partitions(log: RemoteLogManager) -> list[TopicIdPartition]:
 
 async def describe(service: OpenService, partition: TopicIdPartition) -> PartitionAnswer:
     """Return what there is of a partition."""
-    return await service.asking.run(lambda: _describe(service.log, partition))
-
-
-def _describe(log: RemoteLogManager, partition: TopicIdPartition) -> PartitionAnswer:
-    view = look(log, partition)
-    reader, local = view.reader, view.reader.local
-    states = Counter(segment.state for segment in log.segments.list_remote_log_segments(partition))
-    state = log.segments.partition_state(partition)
-    tiered = reader.coverage.end_offset
-    local_start = None if local is None else max(local.log_start_offset, reader.our_log_start)
-    behind = 0 if local is None else local.stable_offset - (local_start or 0 if tiered is None else tiered + 1)
+    view = await service.tiers.look(partition)
+    states, deletion = await service.asking.run(lambda: _states(service.log, partition))
+    local, tiered, end = view.local, view.coverage.end_offset, view.end_offset(Isolation.READ_UNCOMMITTED)
+    copied_up_to = view.local_start if tiered is None else tiered + 1
+    hidden = service.tiers.hidden(partition)
     return PartitionAnswer(
-        partition.topic,
-        partition.topic_id,
-        partition.cluster_id,
-        partition.partition,
-        reader.log_start_offset,
-        reader.log_end_offset,
-        local_start,
-        tiered,
-        max(0, behind),
-        states[SegmentState.COPY_SEGMENT_FINISHED],
-        sum(covered.size for covered in reader.coverage.ranges),
-        0 if local is None else len(local.segments),
-        0 if local is None else sum(segment.size for segment in local.segments),
-        states[SegmentState.COPY_SEGMENT_STARTED],
-        states[SegmentState.DELETE_SEGMENT_STARTED],
-        None if state.delete_state is None else state.delete_state.name,
-        None if view.hidden is None else type(view.hidden).__name__.removesuffix("Error"),
+        topic=partition.topic,
+        topic_id=partition.topic_id,
+        cluster_id=partition.cluster_id,
+        partition=partition.partition,
+        log_start_offset=view.log_start_offset,
+        log_end_offset=end,
+        last_stable_offset=view.end_offset(Isolation.READ_COMMITTED),
+        earliest_local_offset=None if local is None else view.local_start,
+        latest_tiered_offset=tiered,
+        lag_offsets=0 if local is None else max(0, local.stable_offset - copied_up_to),
+        remote_segments=states[SegmentState.COPY_SEGMENT_FINISHED],
+        remote_bytes=sum(covered.size for covered in view.coverage.ranges),
+        local_segments=0 if local is None else len(local.segments),
+        local_bytes=0 if local is None else sum(segment.size for segment in local.segments),
+        unfinished_copies=states[SegmentState.COPY_SEGMENT_STARTED],
+        failed_deletions=states[SegmentState.DELETE_SEGMENT_STARTED],
+        delete_state=deletion,
+        local_problem=None if hidden is None else type(hidden).__name__.removesuffix("Error"),
     )
+
+
+def _states(log: RemoteLogManager, partition: TopicIdPartition) -> tuple[Counter[SegmentState], str | None]:
+    """Return how many remote segments are in each state, and how far the partition's deletion is."""
+    states = Counter(segment.state for segment in log.segments.list_remote_log_segments(partition))
+    deletion = log.segments.partition_state(partition).delete_state
+    return states, None if deletion is None else deletion.name

@@ -20,7 +20,10 @@ RETRY_AFTER_SECONDS = 5
 MEDIA_TYPE = "application/problem+json"
 
 _STATUS: tuple[tuple[type[errors.TieredStorageError], int], ...] = (
+    (errors.RecordsDeletedError, 410),
     (errors.OffsetOutOfRangeError, 416),
+    (errors.ReadTimedOutError, 504),
+    (errors.ReadRefusedError, 429),
     (errors.UnsupportedTopicError, 409),
     (errors.DeletionRefusedError, 403),
 )

@@ -11,19 +11,18 @@ import json
 from collections.abc import Iterator
 from enum import StrEnum
 
+import numpy as np
 import pyarrow as pa
 
-from tiered_storage.kafka_log.batch_header import read_batch_header
 from tiered_storage.kafka_log.columnar import Checks, ColumnDecoder, RecordRange
-from tiered_storage.kafka_log.segment_scan import SegmentScanner
-from tiered_storage.remote_log.reader import FetchedBatches
+from tiered_storage.remote_log.reading.read_values import FetchedBatches, aborted_rows
 
 MOST_DECOMPRESSED_BYTES = 64 << 20
 """A batch that becomes more than this is refused: so much memory each thread may take."""
 ROWS_OF_A_PIECE = 4096
 PIECE_BYTES = 1 << 20
 
-_CHECKS = Checks(max_decompressed_bytes=MOST_DECOMPRESSED_BYTES)
+_CHECKS = Checks(crc=False, max_decompressed_bytes=MOST_DECOMPRESSED_BYTES)
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 _JSON_COLUMNS = ("offset", "timestamp", "timestamp_type", "leader_epoch", "key", "value", "headers")
 _ARROW_COLUMNS = (*_JSON_COLUMNS, "producer_id", "producer_epoch", "sequence", "transactional")
@@ -49,19 +48,22 @@ _MEDIA_TYPES = {
 }
 
 
-def decoded(form: Form, fetched: FetchedBatches, first_offset: int) -> Iterator[pa.RecordBatch]:
-    """Yield the records of `fetched` from `first_offset` on, without Kafka's own markers, some thousand at a time.
+def decoded(form: Form, fetched: FetchedBatches) -> Iterator[pa.RecordBatch]:
+    """Yield the records of `fetched` that count, without Kafka's own markers and aborted ones, some thousand at a time.
 
     Raises CorruptRecordError.
     """
-    within = RecordRange(first_offset, fetched.end_offset, with_control=False)
+    within = RecordRange(fetched.start_offset, fetched.end_offset, with_control=False)
     columns = _JSON_COLUMNS if form is Form.JSON else _ARROW_COLUMNS
-    decoder = ColumnDecoder(fetched.source, columns, within, _CHECKS)
-    scanner = SegmentScanner(fetched.source, 0, start_position=fetched.source_position, verify_crc=False)
-    window = memoryview(fetched.content)
-    table, consumed = scanner.feed(window)
-    scanner.finish(len(window) - consumed)
-    for batch in decoder.decode(window, table):
+    window, table = memoryview(fetched.content), fetched.table
+    skipped = aborted_rows(table, fetched.aborted)
+    if skipped.any():
+        rows = np.flatnonzero(~skipped)
+        if not rows.size:
+            return
+        table = type(table)(*(column[rows] for column in table.columns()))
+        window = window[int(table.position[0]) - fetched.source_position :]
+    for batch in ColumnDecoder(fetched.source, columns, within, _CHECKS).decode(window, table):
         for start in range(0, batch.num_rows, ROWS_OF_A_PIECE):
             yield batch.slice(start, ROWS_OF_A_PIECE)
 
@@ -103,22 +105,17 @@ def arrow_end() -> bytes:
     return _END_OF_STREAM
 
 
-def whole_batches(fetched: FetchedBatches, most_bytes: int, *, at_least_one: bool) -> tuple[bytes, int, int, bool]:
-    """Return the batches of `fetched` that fit into `most_bytes`, first and last offset of them, and whether all did.
+def whole_batches(fetched: FetchedBatches, most_bytes: int, *, at_least_one: bool) -> tuple[bytes, int]:
+    """Return the batches of `fetched` that fit into `most_bytes`, and the last offset of them that counts.
 
-    The first one is there in any case where `at_least_one` is wanted (KIP-74).
+    The first one is there in any case where `at_least_one` is wanted (KIP-74); -1 where none is.
     """
-    position, first, last = 0, -1, -1
-    while position < len(fetched.content):
-        header = read_batch_header(
-            fetched.content, position, source=fetched.source, source_position=fetched.source_position
-        )
-        if position + header.size > most_bytes and (position or not at_least_one):
-            return fetched.content[:position], first, last, False
-        first = header.base_offset if first < 0 else first
-        last = header.last_offset
-        position += header.size
-    return fetched.content, first, last, True
+    ends = fetched.table.position + fetched.table.size - fetched.source_position
+    rows = max(int(np.searchsorted(ends, most_bytes, side="right")), int(at_least_one))
+    if not rows or not ends.size:
+        return b"", -1
+    last = min(int(fetched.table.last_offset[rows - 1]), fetched.end_offset - 1)
+    return fetched.content[: int(ends[rows - 1])], last
 
 
 def _base64(value: bytes | None) -> str | None:

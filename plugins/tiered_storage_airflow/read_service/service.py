@@ -13,7 +13,7 @@ from tiered_storage_airflow.read_service.figures import Figures
 from tiered_storage_airflow.read_service.problem import busy
 from tiered_storage_airflow.read_service.rights_file import RightsFile
 from tiered_storage_airflow.read_service.threads import BoundedThreads
-from tiered_storage_airflow.read_service.tiers import ThreadedTiers, Tiers
+from tiered_storage_airflow.read_service.tiers import Tiers
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
@@ -29,7 +29,7 @@ class OpenService:
     log: RemoteLogManager
     rights: RightsFile
     moving: BoundedThreads
-    """For bytes and records."""
+    """For records that become JSON or Arrow."""
     asking: BoundedThreads
     """For metadata, so that they never wait behind bytes."""
     most_streams: int
@@ -52,7 +52,7 @@ class OpenService:
             settings.read_service_max_streams,
             settings.read_service_stalled_after_ms / 1000,
             figures,
-            ThreadedTiers(log, asking, moving),
+            Tiers.of(log),
         )
 
     def take_place(self) -> None:
@@ -69,7 +69,8 @@ class OpenService:
         self.figures.streams.set(self.streams)
 
     def close(self) -> None:
-        """Let the threads end, then close the remote log."""
+        """Let all threads end, then close the remote log."""
+        self.tiers.close()
         self.moving.close()
         self.asking.close()
         self.log.close()

@@ -109,7 +109,7 @@ def test_a_corrupt_chunk_is_an_error_of_its_own_and_no_end(own_site: ReadService
     answer = own_site.get(RECORDS, params={"format": form, "offset": 0})
     assert answer.status_code == 502
     told = answer.json()
-    assert told["title"] == "CorruptRecord"
+    assert told["title"] == "RemoteObjectCorrupt"
     assert "at byte 0" in told["detail"]
     assert "Traceback" not in answer.text
 
