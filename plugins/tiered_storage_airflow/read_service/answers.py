@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.reading.read_values import FoundOffset
 
@@ -81,7 +82,7 @@ class PartitionsAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SegmentAnswer:
-    """A remote segment; `end_offset` is inclusive, timestamps are ms, `leader_epochs` are pairs of epoch and start."""
+    """A remote segment; `end_offset` is inclusive, timestamps are ms."""
 
     segment_id: str
     start_offset: int
@@ -90,7 +91,7 @@ class SegmentAnswer:
     max_timestamp: int
     event_timestamp: int
     state: str
-    leader_epochs: list[tuple[int, int]]
+    leader_epochs: list[EpochEntry]
 
     @classmethod
     def of(cls, segment: RemoteLogSegmentMetadata) -> SegmentAnswer:
@@ -103,7 +104,7 @@ class SegmentAnswer:
             segment.max_timestamp,
             segment.event_timestamp,
             segment.state.name,
-            [(entry.epoch, entry.start_offset) for entry in segment.leader_epochs],
+            list(segment.leader_epochs),
         )
 
 

@@ -10,7 +10,7 @@ from fastapi import Depends, FastAPI
 from tiered_storage_airflow.read_service import data_routes, metadata_routes, offset_routes, service_routes
 from tiered_storage_airflow.read_service.access import AccessLog
 from tiered_storage_airflow.read_service.login import visitor_of
-from tiered_storage_airflow.read_service.problem_answers import answer_problems
+from tiered_storage_airflow.read_service.problem_answers import PROBLEMS, answer_problems
 from tiered_storage_airflow.read_service.service import ReadService
 
 
@@ -28,5 +28,5 @@ def read_api(service: ReadService) -> FastAPI:
     app.add_middleware(AccessLog, figures=service.figures)
     answer_problems(app)
     for router in (metadata_routes.router, offset_routes.router, data_routes.router, service_routes.router):
-        app.include_router(router, dependencies=[Depends(visitor_of)])
+        app.include_router(router, dependencies=[Depends(visitor_of)], responses=PROBLEMS)
     return app

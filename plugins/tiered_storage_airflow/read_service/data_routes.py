@@ -11,6 +11,7 @@ from tiered_storage_airflow.read_service.byte_range import RangeNotSatisfiableEr
 from tiered_storage_airflow.read_service.isolation import IsolationName, IsolationQuery
 from tiered_storage_airflow.read_service.partitions import ReadDep
 from tiered_storage_airflow.read_service.problem import plain
+from tiered_storage_airflow.read_service.problem_answers import PROBLEM
 from tiered_storage_airflow.read_service.record_forms import Form
 from tiered_storage_airflow.read_service.record_stream import RecordStream
 from tiered_storage_airflow.read_service.segments import SegmentPath, readable_segment, told_if_gone
@@ -27,14 +28,14 @@ BYTES: dict[str, Any] = {
         200: {"description": "All bytes.", "content": {Form.BATCHES.media_type: _BINARY}},
         206: {"description": "One range of them.", "content": {Form.BATCHES.media_type: _BINARY}},
         304: {"description": "They are those that the client has."},
-        416: {"description": "The range begins behind the end."},
+        416: {"description": "The range begins behind the end.", "content": PROBLEM},
     },
 }
 RECORDS: dict[str, Any] = {
     "response_class": Response,
     "responses": {
         200: {"description": "Records.", "content": {form.media_type: _BINARY for form in Form}},
-        416: {"description": "The partition has no such offset: below its log start or past its end."},
+        416: {"description": "Below the log start, or past the end.", "content": PROBLEM},
     },
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -10,7 +11,37 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from tiered_storage.errors import ConfigurationError, TieredStorageError
-from tiered_storage_airflow.read_service.problem import ProblemError, plain, problem_of
+from tiered_storage_airflow.read_service.problem import MEDIA_TYPE, ProblemError, plain, problem_of
+
+_SCHEMA = {
+    "type": "object",
+    "required": ["title", "status", "detail", "retriable"],
+    "properties": {
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "retriable": {"type": "boolean"},
+        "log_start_offset": {"type": "integer"},
+        "log_end_offset": {"type": "integer"},
+    },
+}
+PROBLEM = {MEDIA_TYPE: {"schema": _SCHEMA}}
+_MEANINGS = {
+    401: "Nobody is logged in, or the token is expired or none of Airflow's.",
+    403: "The topic may be seen, and its records not be read.",
+    404: "There is no such thing, or not for who asks.",
+    409: "Several lives of the topic have the name, or the segment's copy has not ended.",
+    410: "It was deleted.",
+    422: "A parameter cannot be meant.",
+    429: "No room now: come again.",
+    502: "The store or the metadata lost it, or it is damaged; or the service is set up wrongly.",
+    503: "The store, the metadata or the local tier are out of reach for a while.",
+    504: "The time for it was up.",
+}
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"description": meaning, "content": PROBLEM} for status, meaning in _MEANINGS.items()
+}
+"""What every route may answer with, for its documentation."""
 
 _MOST_CHARACTERS = 300
 _log = logging.getLogger(__name__)
