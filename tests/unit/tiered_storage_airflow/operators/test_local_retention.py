@@ -36,7 +36,7 @@ def test_no_event_makes_anything_older_than_it_is() -> None:
 
 @pytest.mark.parametrize("now", ["7", "soon", None, 7.5, True])
 def test_an_event_whose_time_is_none_is_refused(now: object) -> None:
-    with pytest.raises(AirflowFailException, match="an event of the asset says now=.* takes a number of milliseconds"):
+    with pytest.raises(AirflowFailException, match=r"an event of the asset says now=.* takes a number of milliseconds"):
         _occasions({"now": now, "partitions": ["orders-0"]})
 
 
