@@ -6,9 +6,9 @@ deletions were stopped, retention was made longer, or an audit found something: 
 The decision is written into the metadata first, and holds from then on; then the store is given the next number, and at
 last the metadata. A backup made before the end has a lower number than the store. Where only the last number is lacking
 and the metadata hold what was decided, as after a process was killed in between, they get it. While the store cannot be
-told, the metadata count apart what it was not told of: only once it was seen that they lack nothing does whoever copies,
-audits or wants to delete next tell it. A user's own RemoteStorageManager keeps no such number; then there is nothing to hold the
-metadata against.
+told, the metadata count apart what it was not told of: only once it was seen that they lack nothing does the next run
+that copies, audits or wants to delete tell it. A user's own RemoteStorageManager keeps no such number; then there is
+nothing to hold the metadata against.
 """
 
 from __future__ import annotations
