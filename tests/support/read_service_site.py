@@ -7,6 +7,8 @@ operator may read everything.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -111,3 +113,28 @@ class ReadServiceSite:
         """Change the remote log behind the service's back."""
         with self.files.open() as log:
             change(log)
+
+
+@contextmanager
+def served(site: ReadServiceSite) -> Iterator[str]:
+    """Serve `site` over HTTP on this machine, where Airflow has it; yield the address."""
+    import uvicorn
+    from fastapi import FastAPI
+
+    from tiered_storage_airflow.read_service.api import read_api
+
+    outer = FastAPI()
+    outer.mount("/remote-log/v1", read_api(site.service))
+    config = uvicorn.Config(outer, host="127.0.0.1", port=0, log_level="error", lifespan="off")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
