@@ -15,6 +15,10 @@ REPORTS = "/remote-log"
 """Where the API server answers with reports; plugin.py mounts it there."""
 
 
+PAGE = f"{REPORTS}/page/"
+"""Where it shows what lies where."""
+
+
 class ReportLink(BaseOperatorLink):
     """Leads to the page of the run's summary and of the files that its tasks left for one another."""
 

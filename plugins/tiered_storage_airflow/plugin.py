@@ -1,4 +1,4 @@
-"""What Airflow is told of this package as of a plugin: the pages of read_service, and the link to them.
+"""What Airflow is told of this package as of a plugin: what its API server answers, a link to it, a menu entry.
 
 Airflow finds it by the entry point `airflow.plugins` of the installed package, or else in its plugins folder, by
 plugins/tiered_storage_plugin.py.
@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from tiered_storage_airflow.links import REPORTS, ReportLink
+from tiered_storage_airflow.links import PAGE, REPORTS, ReportLink
 from tiered_storage_airflow.read_service.app import read_service
 
 
@@ -19,4 +19,7 @@ class TieredStoragePlugin(AirflowPlugin):
 
     name = "tiered_storage"
     fastapi_apps: list[Any] = [{"app": read_service(), "url_prefix": REPORTS, "name": "Remote Log"}]  # noqa: RUF012
+    external_views: list[Any] = [  # noqa: RUF012
+        {"name": "Remote Log", "href": PAGE, "destination": "nav", "category": "browse", "url_route": "remote_log"}
+    ]
     operator_extra_links: list[Any] = [ReportLink()]  # noqa: RUF012

@@ -1,4 +1,4 @@
-"""The application that the API server mounts at /remote-log: reports of runs, and the read service (api.py) at /v1.
+"""The application that the API server mounts at /remote-log: reports of runs, the read service at /v1, pages at /page.
 
 Nothing here is answered without a login. Reports are for whoever may see the run's DAG; core's own checks decide that.
 They only read, and only below `runs/` of the work area: the folder is computed from the ids of DAG and run, the file's
@@ -50,16 +50,18 @@ def read_service() -> FastAPI:
 @asynccontextmanager
 async def _with_api(app: FastAPI) -> AsyncIterator[None]:
     """Have the read service while the API server runs; other processes of Airflow load this module, and not that."""
-    from tiered_storage_airflow.read_service.api import read_api  # noqa: PLC0415 - see above
+    from tiered_storage_airflow.page.app import page_app  # noqa: PLC0415 - see above
+    from tiered_storage_airflow.read_service.api import read_api  # noqa: PLC0415
     from tiered_storage_airflow.read_service.service import ReadService  # noqa: PLC0415
 
     service = ReadService()
-    mounted = Mount("/v1", app=read_api(service))
-    app.router.routes.append(mounted)
+    mounted = [Mount("/v1", app=read_api(service)), Mount("/page", app=page_app(service))]
+    app.router.routes.extend(mounted)
     try:
         yield
     finally:
-        app.router.routes.remove(mounted)
+        for mount in mounted:
+            app.router.routes.remove(mount)
         service.close()
 
 

@@ -1,16 +1,16 @@
-"""Makes every error of a request an answer in the one form of problem.py."""
+"""Makes every error of a request an answer: in the one form of problem.py, or as a page."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from tiered_storage.errors import ConfigurationError, TieredStorageError
+from tiered_storage.errors import TieredStorageError
 from tiered_storage_airflow.read_service.problem import MEDIA_TYPE, ProblemError, plain, problem_of
 
 _SCHEMA = {
@@ -47,39 +47,38 @@ _MOST_CHARACTERS = 300
 _log = logging.getLogger(__name__)
 
 
-def answer_problems(app: FastAPI) -> None:
-    """Answer all that is raised in `app`; what nobody foresaw is logged, and told of without a word of it."""
-    app.add_exception_handler(ProblemError, _problem)
-    app.add_exception_handler(TieredStorageError, _of_the_library)
-    app.add_exception_handler(RequestValidationError, _unfit)
-    app.add_exception_handler(HTTPException, _of_http)
-    app.add_exception_handler(Exception, _unforeseen)
+Render = Callable[[Request, ProblemError], Response]
 
 
-async def _problem(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, ProblemError)  # noqa: S101 - what it is registered for
-    return error.response()
-
-
-async def _of_the_library(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, TieredStorageError)  # noqa: S101 - as above
-    problem = problem_of(error)
-    if isinstance(error, ConfigurationError) or problem.status == 502:
-        _log.error("the read service could not answer: %s", error)
+def as_json(_: Request, problem: ProblemError) -> Response:
+    """Answer in the form of problem.py."""
     return problem.response()
 
 
-async def _unfit(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)  # noqa: S101 - as above
-    told = [f"{' '.join(map(str, each['loc']))}: {each['msg']}"[:_MOST_CHARACTERS] for each in error.errors()[:10]]
-    return plain(422, "; ".join(told)).response()
+def answer_problems(app: FastAPI, render: Render = as_json) -> None:
+    """Answer all that is raised in `app`; what nobody foresaw is logged, and told of without a word of it."""
+
+    async def answer(request: Request, error: Exception) -> Response:
+        return render(request, _problem(request, error))
+
+    for kind in (ProblemError, TieredStorageError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, answer)
 
 
-async def _of_http(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)  # noqa: S101 - as above
-    return plain(error.status_code, str(error.detail), error.headers).response()
-
-
-async def _unforeseen(request: Request, error: Exception) -> JSONResponse:
-    _log.error("%s %s failed", request.method, request.url.path[:_MOST_CHARACTERS], exc_info=error)
-    return plain(500, "something went wrong that nobody foresaw; the service's log has it").response()
+def _problem(request: Request, error: Exception) -> ProblemError:
+    match error:
+        case ProblemError():
+            return error
+        case TieredStorageError():
+            problem = problem_of(error)
+            if problem.status == 502:
+                _log.error("the read service could not answer: %s", error)
+            return problem
+        case RequestValidationError():
+            told = [f"{' '.join(map(str, each['loc']))}: {each['msg']}"[:_MOST_CHARACTERS] for each in error.errors()]
+            return plain(422, "; ".join(told[:10]))
+        case HTTPException():
+            return plain(error.status_code, str(error.detail), error.headers)
+        case _:
+            _log.error("%s %s failed", request.method, request.url.path[:_MOST_CHARACTERS], exc_info=error)
+            return plain(500, "something went wrong that nobody foresaw; the service's log has it")

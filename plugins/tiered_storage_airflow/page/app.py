@@ -1,0 +1,172 @@
+"""The pages as an application, beside the read service: the same logins, rights, threads and lines of the log."""
+
+from __future__ import annotations
+
+import re
+from contextlib import aclosing
+from importlib.resources import files
+from itertools import islice
+from typing import Annotated
+
+from fastapi import Depends, FastAPI, Query, Request, Response
+from fastapi.responses import HTMLResponse
+
+from tiered_storage.clock import wall_clock
+from tiered_storage.kafka_log.record import Record
+from tiered_storage.read_rights import Right
+from tiered_storage.remote_log.metadata.safety import DeletionFailure
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.reading.read_values import Isolation, OffsetSpec
+from tiered_storage.remote_log.selection import Selection
+from tiered_storage_airflow.page import html
+from tiered_storage_airflow.page.copying_run import find_run
+from tiered_storage_airflow.page.partition_page import PartitionContent, partition_page
+from tiered_storage_airflow.page.records_page import RECORDS, records_page
+from tiered_storage_airflow.page.segment_page import segment_page
+from tiered_storage_airflow.page.topic_pages import topic_page, topics_page
+from tiered_storage_airflow.read_service.access import AccessLog, access_of
+from tiered_storage_airflow.read_service.login import Visitor, VisitorDep, visitor_of
+from tiered_storage_airflow.read_service.metadata_routes import describe, known_partitions
+from tiered_storage_airflow.read_service.metadata_routes import topics as visible_topics
+from tiered_storage_airflow.read_service.partitions import Asked, DescribedDep, ReadDep, ensure_right, no_topic
+from tiered_storage_airflow.read_service.problem import ProblemError, not_found
+from tiered_storage_airflow.read_service.problem_answers import answer_problems
+from tiered_storage_airflow.read_service.segments import SegmentPath, find_segment
+from tiered_storage_airflow.read_service.service import OpenService, OpenServiceDep, ReadService
+
+PARTITIONS_OF_A_PAGE = 25
+LARGEST = 2**63 - 1
+ASSETS = {"style.css": "text/css; charset=utf-8", "theme.js": "text/javascript; charset=utf-8"}
+
+
+def page_app(service: ReadService) -> FastAPI:
+    """Return the application that reads by `service`, which belongs to the caller."""
+    app = FastAPI(
+        title="Remote Log: what lies where",
+        dependencies=[Depends(visitor_of)],
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    app.state.read_service = service
+    app.add_middleware(AccessLog, figures=service.figures)
+    answer_problems(app, _as_page)
+    app.get("/")(_topics)
+    app.get("/assets/{name}")(_asset)
+    app.get("/topics/{topic}")(_topic)
+    app.get("/topics/{topic}/partitions/{partition}")(_partition)
+    app.get("/topics/{topic}/partitions/{partition}/records")(_records)
+    app.get("/topics/{topic}/partitions/{partition}/segments/{segment_id}")(_segment)
+    return app
+
+
+async def _topics(request: Request, service: OpenServiceDep, visitor: VisitorDep) -> Response:
+    return _page(topics_page(_root(request), (await visible_topics(service, visitor)).topics))
+
+
+async def _topic(
+    request: Request,
+    service: OpenServiceDep,
+    visitor: VisitorDep,
+    topic: str,
+    start: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
+) -> Response:
+    access_of(request).topic = topic
+    ensure_right(service, visitor, Right.DESCRIBE, topic)
+    known = await service.asking.run(lambda: known_partitions(service.log))
+    due = sorted((each for each in known if each.topic == topic), key=lambda each: each.partition)
+    if not due:
+        raise no_topic(topic)
+    due = [each for each in due if each.partition >= start]
+    shown = [(await describe(service, each), await service.tiers.look(each)) for each in due[:PARTITIONS_OF_A_PAGE]]
+    following = due[PARTITIONS_OF_A_PAGE].partition if len(due) > PARTITIONS_OF_A_PAGE else None
+    return _page(topic_page(_root(request), topic, shown, following))
+
+
+async def _partition(
+    request: Request, asked: DescribedDep, visitor: VisitorDep, start: Annotated[int, Query(ge=0, le=LARGEST)] = 0
+) -> Response:
+    service, partition = asked.service, asked.partition
+    latest = await service.tiers.offset(partition, OffsetSpec.MAX_TIMESTAMP, Isolation.READ_UNCOMMITTED)
+    content = PartitionContent(
+        answer=await describe(service, partition),
+        view=await service.tiers.look(partition),
+        segments=await service.asking.run(lambda: list(service.log.segments.list_remote_log_segments(partition))),
+        failures=await service.asking.run(lambda: _failures(service, partition)),
+        latest=None if latest is None or latest.timestamp < 0 else latest.timestamp,
+        now=wall_clock(),
+        stuck_after=service.log.settings.copy_stuck_after_ms,
+        may_read=_may_read(service, visitor, partition),
+        start=start,
+    )
+    return _page(partition_page(_root(request), content))
+
+
+async def _segment(request: Request, asked: DescribedDep, visitor: VisitorDep, segment_id: SegmentPath) -> Response:
+    segment: RemoteLogSegmentMetadata = await find_segment(asked, segment_id)
+    service, root = asked.service, _root(request)
+    run = await service.asking.run(lambda: find_run(service.log, segment_id))
+    may_read = _may_read(service, visitor, asked.partition)
+    return _page(segment_page(root, f"{root.removesuffix('/page')}/v1", segment, run, may_read=may_read))
+
+
+async def _records(
+    request: Request, asked: ReadDep, offset: Annotated[int | None, Query(ge=0, le=LARGEST)] = None
+) -> Response:
+    service = asked.service
+    view = await service.tiers.look(asked.partition)
+    start = view.log_start_offset if offset is None else offset
+    service.tiers.ensure_known(view, start, Isolation.READ_UNCOMMITTED)
+    service.take_place()
+    try:
+        records = await _first_records(asked, start)
+    finally:
+        service.free_place()
+    if records:
+        access_of(request).took(records[0].offset, records[-1].offset, len(records))
+    end = view.end_offset(Isolation.READ_UNCOMMITTED)
+    return _page(records_page(_root(request), asked.partition, start, records, end))
+
+
+async def _first_records(asked: Asked, start: int) -> list[Record]:
+    """Return the first records from `start` on: of the first batches that have any."""
+    async with aclosing(asked.service.tiers.batches(asked.partition, start, Isolation.READ_UNCOMMITTED)) as batches:
+        async for fetched in batches:
+            found = await asked.service.moving.run(lambda: list(islice(fetched.records(), RECORDS)))  # noqa: B023
+            if found:
+                return found
+    return []
+
+
+async def _asset(name: str) -> Response:
+    if name not in ASSETS:
+        raise not_found(f"there is no asset {name!r}")
+    content = files("tiered_storage_airflow.page").joinpath("assets", name).read_bytes()
+    headers = {"Cache-Control": "private, max-age=300", "X-Content-Type-Options": "nosniff"}
+    return Response(content, media_type=ASSETS[name], headers=headers)
+
+
+def _failures(service: OpenService, partition: TopicIdPartition) -> list[DeletionFailure]:
+    selection = Selection(re.escape(partition.topic), frozenset({partition.partition}))
+    found = service.log.store.safety.failures(selection)
+    return [each for each in found if each.segment_id.topic_id_partition == partition]
+
+
+def _may_read(service: OpenService, visitor: Visitor, partition: TopicIdPartition) -> bool:
+    return service.rights.current().allows(visitor.name, visitor.roles, Right.READ, partition.topic)
+
+
+def _root(request: Request) -> str:
+    return str(request.scope.get("root_path", "")).rstrip("/")
+
+
+def _page(text: str) -> Response:
+    return HTMLResponse(text, headers=html.HEADERS)
+
+
+def _as_page(request: Request, problem: ProblemError) -> Response:
+    """Answer a problem as a page, with its status."""
+    root = _root(request)
+    told = html.page(root, f"{problem.status}: {problem.title}", [], f"<p>{html.escape(problem.detail)}</p>")
+    return HTMLResponse(told, problem.status, headers={**html.HEADERS, **problem.headers})

@@ -1,0 +1,39 @@
+"""Which run copied a segment: the work area has what each run's workers were told to do."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+
+from tiered_storage.errors import TieredStorageError
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage_airflow.links import report_url
+from tiered_storage_airflow.page.segment_page import CopyingRun
+
+MOST_NAMES = 20_000
+MOST_FILES = 300
+MOST_FILE_BYTES = 8 << 20
+
+
+def find_run(log: RemoteLogManager, segment_id: str) -> CopyingRun | None:
+    """Return the run, if the work area still tells of it; at most MOST_FILES of it are read."""
+    wanted = segment_id.encode()
+    try:
+        names = [name for name in islice(log.work.names("runs"), MOST_NAMES) if "/tasks" in name]
+        for name in islice(sorted(names, reverse=True), MOST_FILES):
+            for line in log.work.content(f"runs/{name}", MOST_FILE_BYTES).splitlines():
+                if wanted in line:
+                    return _told_by(line)
+    except TieredStorageError:
+        return None
+    return None
+
+
+def _told_by(line: bytes) -> CopyingRun | None:
+    """Return what a line says of the run that holds its lease: the owner's name is both ids."""
+    try:
+        owner = str(json.loads(line)["lease"]["owner"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    dag_id, separator, run_id = owner.partition("/")
+    return CopyingRun(dag_id, run_id, report_url(dag_id, run_id)) if separator and run_id else None

@@ -1,0 +1,111 @@
+"""What all pages have in common. Whatever comes from outside goes through `escape`, here or where a page is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from html import escape as _escape
+
+from tiered_storage_airflow.page.regions import Place
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; form-action 'self'; frame-ancestors 'self'; "
+        "base-uri 'none'"
+    ),
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+}
+"""Nothing is loaded from elsewhere, and nothing that stands in a page is run."""
+
+escape = _escape
+
+LEGEND = {
+    Place.REMOTE: "remote only",
+    Place.BOTH: "remote and local",
+    Place.LOCAL: "local, not copied yet",
+    Place.ACTIVE: "local, still written to",
+    Place.MISSING: "missing",
+}
+
+_PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="stylesheet" href="{root}/assets/style.css"><script src="{root}/assets/theme.js"></script></head>
+<body><a class="skip" href="#content">To the content</a><nav aria-label="Where you are"><ol>{trail}</ol></nav>
+<main id="content"><h1>{title}</h1>{content}</main></body></html>
+"""
+
+
+def page(root: str, title: str, trail: Sequence[tuple[str, str]], content: str) -> str:
+    """Return a page; `trail` are the names and the paths (below `root`) of the pages above it, `content` is HTML."""
+    above = [("Remote Log", "/"), *trail]
+    links = "".join(f'<li><a href="{escape(root + path)}">{escape(name)}</a></li>' for name, path in above)
+    return _PAGE.format(title=escape(title), root=escape(root), trail=links, content=content)
+
+
+def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: frozenset[int]) -> str:
+    """Return a table of cells that are HTML already; the columns `numbers` (from 0 on) stand to the right."""
+
+    def kind(at: int) -> str:
+        return ' class="number"' if at in numbers else ""
+
+    head = "".join(f'<th scope="col"{kind(at)}>{escape(name)}</th>' for at, name in enumerate(columns))
+    body = "".join(
+        "<tr>" + "".join(f"<td{kind(at)}>{cell}</td>" for at, cell in enumerate(row)) + "</tr>" for row in rows
+    )
+    if not body:
+        return f"<p>{escape(caption)}: none.</p>"
+    return (
+        f'<div class="scroll" role="region" aria-label="{escape(caption)}" tabindex="0"><table>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def figures(values: Iterable[tuple[str, str]]) -> str:
+    """Return names and values side by side."""
+    shown = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in values)
+    return f'<dl class="figures">{shown}</dl>'
+
+
+def legend() -> str:
+    """Return what the colours of strips mean."""
+    items = "".join(f'<li><i class="{place.value}"></i>{escape(meaning)}</li>' for place, meaning in LEGEND.items())
+    return f'<ul class="legend">{items}</ul>'
+
+
+def link(address: str, text: str) -> str:
+    """Return a link."""
+    return f'<a href="{escape(address)}">{escape(text)}</a>'
+
+
+def number(value: int | None) -> str:
+    """Return a number as people read it."""
+    return "none" if value is None else f"{value:,}"
+
+
+def size(value: int) -> str:
+    """Return bytes in the unit that fits them."""
+    amount, units = float(value), ["bytes", "KiB", "MiB", "GiB", "TiB"]
+    while amount >= 1024 and len(units) > 1:
+        amount /= 1024
+        units.pop(0)
+    return f"{amount:,.0f} {units[0]}" if units[0] == "bytes" else f"{amount:,.1f} {units[0]}"
+
+
+def moment(timestamp: int | None) -> str:
+    """Return a timestamp (ms) as text."""
+    if timestamp is None or timestamp < 0:
+        return "no time"
+    try:
+        return f"{datetime.fromtimestamp(timestamp / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (OverflowError, ValueError, OSError):
+        return f"{timestamp} ms"
+
+
+def span(milliseconds: int) -> str:
+    """Return a length of time as text."""
+    minutes = milliseconds // 60_000
+    if minutes < 120:
+        return f"{minutes} min"
+    return f"{minutes // 60} h" if minutes < 48 * 60 else f"{minutes // 1440} days"

@@ -1,0 +1,69 @@
+"""Where the offsets of a partition lie, as runs of offsets that lie alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+from tiered_storage.kafka_log.log_read import Isolation
+from tiered_storage.remote_log.reading.partition_view import PartitionView
+
+
+class Place(StrEnum):
+    """Where offsets lie."""
+
+    REMOTE = "remote"
+    BOTH = "both"
+    LOCAL = "local"
+    ACTIVE = "active"
+    """In the local segment that is still written to."""
+    MISSING = "missing"
+    """Nowhere, though they lie between the log start and the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """The offsets `start` (inclusive) to `end` (exclusive), which all lie in one place."""
+
+    place: Place
+    start: int
+    end: int
+
+
+def regions_of(view: PartitionView) -> list[Region]:
+    """Return the regions of a partition from its log start to its end, in order, without a gap between them."""
+    start, end = view.log_start_offset, view.end_offset(Isolation.READ_UNCOMMITTED)
+    remote = [(max(each.start_offset, start), min(each.end_offset + 1, end)) for each in view.coverage.ranges]
+    local_start = end if view.local is None else max(start, view.local.log_start_offset)
+    local_end = end if view.local is None else min(end, view.local.readable_end)
+    active = _active_start(view, local_end)
+    edges = sorted({start, end, local_start, local_end, active, *(edge for each in remote for edge in each)})
+    found: list[Region] = []
+    at = 0
+    for first, last in pairwise(edges):
+        if first < start or last > end:
+            continue
+        while at < len(remote) and remote[at][1] <= first:
+            at += 1
+        is_remote = at < len(remote) and remote[at][0] <= first
+        place = _place(is_remote, is_local=local_start <= first < local_end, is_active=active <= first < local_end)
+        if found and found[-1].place is place:
+            found[-1] = Region(place, found[-1].start, last)
+        else:
+            found.append(Region(place, first, last))
+    return found
+
+
+def _active_start(view: PartitionView, local_end: int) -> int:
+    if view.local is None or not view.local.segments or not view.local.segments[-1].is_active:
+        return local_end
+    return max(view.local.segments[-1].base_offset, view.local_start)
+
+
+def _place(is_remote: bool, *, is_local: bool, is_active: bool) -> Place:
+    if is_remote:
+        return Place.BOTH if is_local else Place.REMOTE
+    if not is_local:
+        return Place.MISSING
+    return Place.ACTIVE if is_active else Place.LOCAL

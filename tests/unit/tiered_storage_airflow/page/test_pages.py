@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+
+import pytest
+from httpx import Response
+
+from support.read_service_site import ReadServiceSite
+from support.remote_logs import NOW, held_by
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+
+Look = Callable[..., Response]
+ORDERS = "/topics/orders/partitions/0"
+VOID = {"meta", "link", "input", "br"}
+
+
+class WellFormed(HTMLParser):
+    """Holds every tag against the one that ends it, and collects what an element says of itself."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.links: list[str] = []
+        self.attributes: set[str] = set()
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes |= {name for name, _ in attrs}
+        self.links += [value or "" for name, value in attrs if name in {"href", "src", "action"}]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def shown(answer: Response, status: int = 200) -> WellFormed:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    found = WellFormed(answer.text)
+    assert not [name for name in found.attributes if name.startswith("on") or name == "style"]
+    assert all(link.startswith(("/", "?", "#")) for link in found.links), found.links
+    return found
+
+
+def every_page(site: ReadServiceSite) -> list[str]:
+    segment = site.segments()[0].segment_id.id
+    return ["/", "/topics/orders", ORDERS, f"{ORDERS}/records", f"{ORDERS}/segments/{segment}", "/assets/style.css"]
+
+
+def test_pages_lead_down_to_a_segment_and_its_records(own_site: ReadServiceSite, look: Look) -> None:
+    topics = shown(look("/"))
+    assert "/topics/orders" in topics.links
+    partitions = shown(look("/topics/orders"))
+    assert ORDERS in partitions.links
+    partition = shown(look(ORDERS))
+    segment = own_site.segments()[0].segment_id.id
+    assert f"{ORDERS}/segments/{segment}" in partition.links
+    of_segment = look(f"{ORDERS}/segments/{segment}")
+    shown(of_segment)
+    assert f"{segment}.log" in of_segment.text
+    records = look(f"{ORDERS}/records", params={"offset": 18})
+    shown(records)
+    assert "value 18" in records.text
+    assert "value 17" not in records.text
+
+
+def test_a_partition_shows_what_lies_where(look: Look) -> None:
+    text = look(ORDERS).text
+    for told in (
+        "remote only: offsets 0 to 19",
+        "remote and local: offsets 20 to 29",
+        "still written to: offsets 30 to 34",
+    ):
+        assert told in text
+    assert "5 offsets" in text
+    assert "2023-11-14 22:13:29 UTC" in text
+    for name in ("Copies", "Deletions"):
+        assert f"{name}: none." in text
+
+
+def test_copies_that_stand_still_and_failed_deletions_are_shown(own_site: ReadServiceSite, look: Look) -> None:
+    first = own_site.segments()[0]
+
+    def change(log: RemoteLogManager) -> None:
+        lease = held_by(log, "somebody")
+        step = RemoteLogSegmentMetadataUpdate(first.segment_id, SegmentState.DELETE_SEGMENT_STARTED, NOW)
+        log.segments.update_remote_log_segment_metadata(step, lease)
+        log.store.safety.note_failures({first.segment_id: "the store <refused> it"}, NOW)
+        from dataclasses import replace
+
+        from tiered_storage.remote_log.model import RemoteLogSegmentId
+
+        begun = RemoteLogSegmentId(first.topic_id_partition, "A" * 21 + "Q")
+        metadata = replace(
+            first, segment_id=begun, start_offset=30, end_offset=34, state=SegmentState.COPY_SEGMENT_STARTED,
+            custom_metadata=None, fencing_number=lease.fencing_number, event_timestamp=NOW,
+        )  # fmt: skip
+        log.segments.add_remote_log_segment_metadata(metadata, lease)
+
+    own_site.changed(change)
+    answer = look(ORDERS)
+    shown(answer)
+    assert "stands still" in answer.text
+    assert "the store &lt;refused&gt; it" in answer.text
+
+
+def test_the_run_that_copied_a_segment_is_found_in_the_work_area(own_site: ReadServiceSite, look: Look) -> None:
+    segment = own_site.segments()[0].segment_id.id
+    path = f"{ORDERS}/segments/{segment}"
+    assert "No run in the work area" in look(path).text
+    folder = own_site.files.root / "state" / "work" / "runs" / "copy_segments_manual" / "1"
+    folder.mkdir(parents=True)
+    line = f'{{"metadata":{{"id":"{segment}"}},"lease":{{"owner":"copy_segments/manual__1"}}}}\n'
+    (folder / "tasks-00000.jsonl").write_text("broken\n" + line)
+    assert "/remote-log/dags/copy_segments/runs/manual__1" in shown(look(path)).links
+
+
+def test_every_page_asks_for_a_login_and_for_rights(own_site: ReadServiceSite, look: Look) -> None:
+    for path in every_page(own_site):
+        assert look(path, "").status_code == 401
+    for path in every_page(own_site)[1:-1]:
+        assert look(path, "stranger").status_code == 404
+        assert look(path.replace("orders", "payments")).status_code == 404
+    assert "payments" not in look("/").text
+    assert "orders" not in look("/", "stranger").text
+    shown(look(f"{ORDERS}/records", "watcher"), 403)
+    seen = look(ORDERS, "watcher")
+    assert f"{ORDERS}/records" not in shown(seen).links
+    assert "/data" not in look(every_page(own_site)[4], "watcher").text
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/topics/%3Cscript%3E", 404),
+        ("/topics/orders/partitions/99", 404),
+        ("/topics/orders/partitions/x", 422),
+        (f"{ORDERS}?start=-1", 422),
+        (f"{ORDERS}/records?offset=99", 416),
+        (f"{ORDERS}/segments/x", 422),
+        (f"{ORDERS}/segments/{'A' * 22}", 404),
+        ("/assets/..%2fapp.py", 404),
+        ("/assets/app.py", 404),
+        ("/nothing", 404),
+    ],
+)
+def test_what_cannot_be_shown_is_a_page_that_says_why(look: Look, path: str, status: int) -> None:
+    answer = look(path)
+    shown(answer, status)
+    assert "<script>" not in answer.text.replace("<script src=", "")
+    assert "Traceback" not in answer.text
+
+
+def test_records_are_shown_as_text_and_never_as_html(own_site: ReadServiceSite, look: Look) -> None:
+    from tiered_storage_airflow.page.records_page import _shown
+
+    assert _shown(None) == "<em>null</em>"
+    assert _shown(b"") == "<code></code>"
+    assert _shown(b"<script>") == "<code>&lt;script&gt;</code>"
+    assert _shown(b"\xff\x00") == "<code>ff 00</code>"
+    assert _shown(b"a\nb\x1b[0m") == "<code>a·b·[0m</code>"
+    assert _shown(b"x" * 5000).endswith(" … (5,000 bytes)")
+    assert len(_shown("ä".encode() * 5000)) < 1000
+
+
+def test_assets_are_our_own_and_load_nothing(look: Look) -> None:
+    style = look("/assets/style.css")
+    assert style.headers["content-type"].startswith("text/css")
+    assert not re.search(r"url\(|@import|https?:", style.text)
+    assert look("/assets/theme.js").headers["content-type"].startswith("text/javascript")
