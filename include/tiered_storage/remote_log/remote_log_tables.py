@@ -87,9 +87,9 @@ class BegunExport:
 
     @property
     def not_reached(self) -> tuple[int, ...]:
-        """The partitions whose copied part ends before the interval does: more of it may be copied later."""
+        """The partitions whose readable part ends before the interval does: more of it may come later."""
         end = self.request.interval.end
-        return tuple(each.topic_id_partition.partition for each in self.plan.partitions if each.newest_timestamp < end)
+        return tuple(each.topic_id_partition.partition for each in self.plan.partitions if not each.reaches(end))
 
     def write_job(self, folder: str) -> ExportJob:
         """Lay the job out in the work area."""

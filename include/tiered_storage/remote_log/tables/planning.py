@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.transaction_index import AbortedTransaction, TransactionIndex, collect_aborted
@@ -36,7 +36,8 @@ class TablePartition:
     """What a query takes of one partition: `ranges` in order of their offsets, `gaps` (inclusive) between them.
 
     What is copied of it has offsets `log_start_offset` (inclusive) to `log_end_offset` (exclusive), and
-    `newest_timestamp` (ms, -1: none) is the largest in there, whatever the query asks for.
+    `newest_timestamp` (ms, -1: none) is the largest in there, whatever the query asks for. Where only committed records
+    are asked for, those from `decided_end_offset` on are not decided yet.
     """
 
     topic_id_partition: TopicIdPartition
@@ -45,6 +46,11 @@ class TablePartition:
     log_start_offset: int
     log_end_offset: int
     newest_timestamp: int
+    decided_end_offset: int
+
+    def reaches(self, timestamp: int) -> bool:
+        """Whether what can be read goes on to `timestamp` (ms) or behind it; if not, later copies may bring more."""
+        return self.newest_timestamp >= timestamp and self.decided_end_offset == self.log_end_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +134,19 @@ def _planned(
     log_start = max(start, every[0].start_offset) if every else start
     log_end = every[-1].end_offset + 1 if every else start
     newest = max((each.metadata.max_timestamp for each in every), default=-1)
+    transactions = OpenTransactions(every, storage) if query.rows.committed_only else None
+    undecided = None if transactions is None else transactions.first_undecided()
+    decided_end = log_end if undecided is None else undecided
     ranges: list[TableRange] = []
     if not query.is_empty:
-        ranges = list(_taken(every, max(start, query.first_offset or 0), storage, query))
+        begin = max(start, query.first_offset or 0)
+        end = decided_end if query.end_offset is None else min(decided_end, query.end_offset)
+        ranges = list(_taken(every, begin, end, transactions, storage, query))
     gaps: list[tuple[int, int]] = []
     if ranges:
         missing = coverage.missing(ranges[0].start_offset, ranges[-1].end_offset)
         gaps = [gap for gap in missing if gap[1] >= start]
-    return TablePartition(partition, tuple(ranges), tuple(gaps), log_start, log_end, newest)
+    return TablePartition(partition, tuple(ranges), tuple(gaps), log_start, log_end, newest, decided_end)
 
 
 def _without_overlaps(coverage: Coverage, our_start: int) -> Iterator[RestoredSegment]:
@@ -149,29 +160,28 @@ def _without_overlaps(coverage: Coverage, our_start: int) -> Iterator[RestoredSe
 
 
 def _taken(
-    every: Sequence[RestoredSegment], first_offset: int, storage: RemoteStorageManager, query: TableQuery
+    every: Sequence[RestoredSegment],
+    first_offset: int,
+    end_offset: int,
+    transactions: OpenTransactions | None,
+    storage: RemoteStorageManager,
+    query: TableQuery,
 ) -> Iterator[TableRange]:
-    transactions = OpenTransactions(every, storage) if query.rows.committed_only else None
-    end = _end_offset(query, transactions)
+    """Yield what is taken of [`first_offset`, `end_offset`)."""
     chosen = [
         number
         for number, each in enumerate(every)
-        if each.end_offset >= first_offset and (end is None or each.start_offset < end) and _may_be_new(each, query)
+        if each.end_offset >= first_offset and each.start_offset < end_offset and _may_be_new(each, query)
     ]
     lost = () if transactions is None else tuple(transactions.lost_in_gaps())
     for number in _not_too_late(chosen, every, storage, query):
         each = every[number]
-        last = each.end_offset if end is None else end - 1
         aborted = () if transactions is None else (*_aborted(every, number, transactions, storage), *lost)
-        whole = TableRange(each.metadata, each.start_offset, each.end_offset, aborted)
-        taken = whole.within(first_offset, last)
+        taken = TableRange(each.metadata, each.start_offset, each.end_offset, aborted).within(
+            first_offset, end_offset - 1
+        )
         if taken is not None:
             yield taken
-
-
-def _end_offset(query: TableQuery, transactions: OpenTransactions | None) -> int | None:
-    undecided = None if transactions is None else transactions.first_undecided()
-    return min((end for end in (query.end_offset, undecided) if end is not None), default=None)
 
 
 def _may_be_new(segment: RestoredSegment, query: TableQuery) -> bool:
@@ -218,8 +228,3 @@ def unknown_partitions(plan: TablePlan) -> list[int]:
     if plan.query.partitions is None:
         return []
     return sorted(plan.query.partitions - {each.topic_id_partition.partition for each in plan.partitions})
-
-
-def without_times(query: TableQuery) -> TableQuery:
-    """Return `query` with no limit of times."""
-    return replace(query, rows=replace(query.rows, first_timestamp=None, end_timestamp=None))
