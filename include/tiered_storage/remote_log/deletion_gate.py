@@ -10,12 +10,13 @@ own, or older than it is. Where no audit ever ran, none has an objection.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import groupby
 
-from tiered_storage.errors import DeletionRefusedError
+from tiered_storage.errors import DeletionRefusedError, TieredStorageError
 from tiered_storage.remote_log.metadata import Topic
 from tiered_storage.remote_log.metadata.safety import AuditVerdict, Safety
 from tiered_storage.remote_log.model import TopicIdPartition
@@ -60,6 +61,9 @@ class DeletionGate:
         stop = self.safety.stopped()
         if stop is None:
             return None
+        # The store may not know of the stop yet, and whoever else would tell it goes no further than this.
+        with suppress(TieredStorageError):
+            self.bind_store()
         return (
             f"{stop.said_by} stopped all deletions at {as_date(stop.said_at)} ({stop.reason or 'no reason given'}): "
             "nothing is deleted until that is lifted by 'tiered-storage stop-deletions --lift'"
