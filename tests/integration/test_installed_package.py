@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+JOBS = ("audit_segments.py", "copy_segments.py", "export_parquet.py", "job_stub.py")
 PROJECT = Path(__file__).resolve().parents[2]
 LOOK = """
 import json, sys
@@ -76,7 +77,7 @@ def test_operators_find_their_jobs_and_airflow_the_plugin_once(
     plugins = PROJECT / "plugins" if plugins_folder == "of the project" else tmp_path
     jobs = installed / "tiered_storage_airflow" / "spark_jobs"
     assert look(installed, tmp_path, plugins) == {
-        "jobs": [str(jobs / name) for name in ("audit_segments.py", "copy_segments.py", "export_parquet.py", "job_stub.py")],
+        "jobs": [str(jobs / name) for name in JOBS],
         "plugins": ["tiered_storage"],
         "errors": {},
         "archive": True,
