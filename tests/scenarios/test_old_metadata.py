@@ -4,7 +4,7 @@ was forbidden, stopped or set since stays so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -216,6 +216,25 @@ def test_a_stop_holds_where_the_store_is_out_of_reach_and_the_store_hears_of_it_
         run_on(site, *command)
 
     refused(site, "expire")
+
+
+@pytest.mark.parametrize("word", [stop, pause])
+def test_a_word_the_store_was_not_told_of_is_not_overtaken_by_the_next_one(
+    site: RemoteLogFiles, word: Callable[[RemoteLogFiles], None]
+) -> None:
+    with forgotten(site):
+        site.store.rename(site.root / "elsewhere")
+        forbid(site)
+        (site.root / "elsewhere").rename(site.store)
+        word(site)
+
+    assert "decide that once more" not in refused(site, "expire").err
+    run_on(site, "topics", "pause", "orders")
+    stop(site)
+    refused(site, "stop-deletions", "--lift")
+    before = Kept.of(site)
+    assert run_on(site, "expire").exit_code == run_on(site, "retain").exit_code == 1
+    assert Kept.of(site) == before
 
 
 @pytest.mark.parametrize("command", BACK_IN_REACH)

@@ -164,6 +164,7 @@ class ColumnDecoder:
         That is what SegmentScanner and iterate_segment give, best without checking checksums there. `window` has to
         stay as it is until the last record batch is taken; the record batches keep nothing of it but views of values.
         A record batch is one piece of memory: who keeps one of its columns keeps all, so ask for those alone to keep.
+        It may be up to twice as large as its columns; the decoder uses it again when nobody keeps anything of it.
 
         Raises CorruptRecordError at the first chunk that is broken: `position` is that of the batch in the segment.
         """

@@ -89,6 +89,8 @@ _NOT_COUNTED = -1
 _EMPTY = np.empty(0, np.uint8)
 _MOST_SPARES = 2
 """Who takes a record batch while he has the one before it needs two chunks in turn."""
+_MOST_SPARE_BYTES = 8 << 20
+"""A chunk that is larger, for a large batch, is not kept."""
 _MOST_WASTE = 2
 """A record batch that would keep so many times its memory is copied out of it."""
 _SPARE = 8
@@ -202,7 +204,8 @@ class ChunkMemory:
         places[self._slab_parts] = self._offsets + (address + before)
         places[parts.VALUES] = address + before + values if self._has_value else 0
         chunk = Chunk(size, memory, self._layout, values, places)
-        self._spares = [*self._spares[1 - _MOST_SPARES :], chunk]
+        if memory.size <= _MOST_SPARE_BYTES:
+            self._spares = [*self._spares[1 - _MOST_SPARES :], chunk]
         return chunk
 
     def _lay_out(self, rows: int) -> None:

@@ -134,7 +134,7 @@ class DecisionTelling:
                 if not by_outdated or newest.decision == decision:
                     return None
                 is_outdated = True
-        number = max(known, 0 if newest is None else newest.number)
+        number = max(known, self.store.safety.untold_number(), 0 if newest is None else newest.number)
         while not decisions.add(StoreDecision(number := number + 1, decision, self.clock())):
             pass
         return None if is_outdated else number

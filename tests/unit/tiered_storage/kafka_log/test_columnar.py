@@ -444,6 +444,16 @@ def test_a_chunk_is_used_again_only_when_nobody_keeps_anything_of_it(value_views
     assert 0 < len(dropped) < 5
 
 
+def test_a_large_batch_leaves_no_memory_behind() -> None:
+    batches = [encode_batch([Record(0, 0, None, bytes(20 * MIB))]), encode_batch([Record(1, 1, None, b"v")])]
+    before = pa.total_allocated_bytes()
+
+    decoded = _record_batches(batches, ["value"])
+    assert [next(decoded).num_rows, pa.total_allocated_bytes() > before + 20 * MIB] == [1, True]
+    assert next(decoded).num_rows == 1
+    assert pa.total_allocated_bytes() < before + MIB
+
+
 def test_who_looks_into_the_decoder_while_it_works_does_not_make_it_write_over_what_is_kept() -> None:
     batches = [encode_batch([Record(offset, offset, b"k", b"v" * 100)]) for offset in range(60)]
     looks: list[int] = []
