@@ -117,6 +117,16 @@ class Settings(PropertyModel):
     )
     """Where plans and results of copy runs pass between Airflow and Spark; both must reach it."""
 
+    export_url: StorageUrl = setting(
+        "export.url",
+        _inside_state("exports"),
+        STATE,
+        Source.OURS,
+        allowed="a folder, or a URL such as file:///folder or s3://bucket/prefix",
+        default_text="{state.directory}/exports",
+    )
+    """Where topics are exported to as tables, each in a folder of its name; Airflow and Spark must reach it."""
+
     remote_log_storage_system_enable: bool = setting(
         "remote.log.storage.system.enable", True, REMOTE_STORAGE, Source.KAFKA
     )

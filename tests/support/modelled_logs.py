@@ -67,10 +67,11 @@ def _ended(producers: Sequence[int], kinds: Sequence[ControlRecordType]) -> list
 
 @dataclass
 class ModelledLog:
-    """What was appended: the timestamp (ms) and the fate of each offset."""
+    """What was appended: the timestamp (ms) and the fate of each offset, and at which offset that was decided."""
 
     timestamps: list[int] = field(default_factory=list)
     fates: list[Fate] = field(default_factory=list)
+    decided_at: list[int | None] = field(default_factory=list)
     start: int = 0
 
     @property
@@ -92,6 +93,11 @@ class ModelledLog:
     def committed(self, start: int, end: int) -> list[int]:
         """The offsets that a read_committed reader gets."""
         return [at for at in range(start, min(end, self.stable_end)) if self.fates[at] is Fate.VISIBLE]
+
+    def decided_end(self, end: int) -> int:
+        """The offset below which all is decided by what lies below `end`."""
+        decided = (self.decided_at[at] for at in range(end))
+        return next((at for at, marker in enumerate(decided) if marker is None or marker >= end), end)
 
     def first_at_or_after(self, timestamp: int, end: int) -> int | None:
         """The first offset below `end` with a timestamp (ms) of at least that."""
@@ -135,13 +141,17 @@ class _Writing:
     def _end(self, step: End) -> None:
         self.log.append_end_marker(step.producer, 0, step.kind)
         self.opened.discard(step.producer)
+        marker = self.model.end
         fate = Fate.ABORTED if step.kind is ControlRecordType.ABORT else Fate.VISIBLE
         for at, owner in enumerate(self.owners):
             if owner == step.producer and self.model.fates[at] is Fate.OPEN:
                 self.model.fates[at] = fate
+                self.model.decided_at[at] = marker
         self._count([NOW], Fate.MARKER)
 
     def _count(self, times: Sequence[int], fate: Fate, owner: int = 0) -> None:
+        is_open = fate is Fate.OPEN
+        self.model.decided_at += [None if is_open else self.model.end + i for i in range(len(times))]
         self.model.timestamps += times
         self.model.fates += [fate] * len(times)
         self.owners += [owner] * len(times)

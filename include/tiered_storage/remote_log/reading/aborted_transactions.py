@@ -9,6 +9,8 @@ Source: KIP-98; released Kafka.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tiered_storage.errors import CorruptIndexError
 from tiered_storage.kafka_log.batch_header import CONTROL_BIT, TRANSACTIONAL_BIT
 from tiered_storage.kafka_log.batch_table import BatchTable
@@ -43,9 +45,10 @@ class AbortedTransactionSearch:
         if not is_data.any():
             return ()
         found: set[AbortedTransaction] = set()
-        stable_end = view.end_offset(Isolation.READ_COMMITTED)
+        # Where another transaction is open, a marker may stand behind the last stable offset.
+        log_end = view.end_offset(Isolation.READ_UNCOMMITTED)
         at = start_offset
-        while at < stable_end:
+        while at < log_end:
             told, next_offset = await self._of_segment(view, at, deadline)
             here = told.index.collect_aborted(start_offset, end_offset)
             found.update(each for each in here.transactions if each.last_offset < next_offset)
@@ -55,6 +58,19 @@ class AbortedTransactionSearch:
             at = next_offset
         return tuple(sorted(found, key=lambda each: (each.first_offset, each.last_offset)))
 
+    async def decided(self, view: PartitionView, isolation: Isolation, deadline: FetchDeadline) -> PartitionView:
+        """Return `view` with the end of what is decided by what it shows, where that matters.
+
+        Where the log ends with the remote tier, transactions may end behind it, where nobody sees it: what they wrote
+        is not given to read_committed readers. Raises RemoteStorageError, ReadRefusedError.
+        """
+        ends_remotely = view.local is None or view.local.readable_end <= view.remote_end
+        if isolation is not Isolation.READ_COMMITTED or not ends_remotely or not view.coverage.ranges:
+            return view
+        covered = view.coverage.ranges[-1]
+        told = _as_far_as_it_counts(await self._chunks.transactions(covered.segment, deadline), covered)
+        return replace(view, undecided_from=told.undecided_from)
+
     async def _of_segment(
         self, view: PartitionView, offset: int, deadline: FetchDeadline
     ) -> tuple[SegmentTransactions, int]:
@@ -63,7 +79,7 @@ class AbortedTransactionSearch:
         if local is not None:
             told = await outcome_of(self._local_pool.submit(lambda: _read_local(local)))
             if told is not None:
-                end = view.end_offset(Isolation.READ_COMMITTED) if local.end_offset is None else local.end_offset + 1
+                end = view.end_offset(Isolation.READ_UNCOMMITTED) if local.end_offset is None else local.end_offset + 1
                 return told, end
         covered = view.existing_remote_range(offset)
         told = await self._chunks.transactions(covered.segment, deadline)

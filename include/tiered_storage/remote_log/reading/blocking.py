@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Generator, Sequence
 from typing import Any, Self, TypeVar
 
 import pyarrow as pa
@@ -23,7 +23,8 @@ Result = TypeVar("Result")
 class BlockingLogReader:
     """The same reads as RemoteLogReader, with what each returns and raises; safe from several threads.
 
-    `close` it, or use it in a `with`: its reader is closed with it.
+    `close` it, or use it in a `with`: its reader is closed with it. What iterates can be closed before its end; what is
+    on its way ends with it.
     """
 
     def __init__(self, reader: RemoteLogReader) -> None:
@@ -50,7 +51,7 @@ class BlockingLogReader:
         end_offset: int | None = None,
         isolation: Isolation = READ_UNCOMMITTED,
         deadline_ms: int | None = None,
-    ) -> Iterator[FetchedBatches]:
+    ) -> Generator[FetchedBatches, None, None]:
         """As RemoteLogReader.batches."""
         return self._iterate(
             self._reader.batches(
@@ -66,7 +67,7 @@ class BlockingLogReader:
         end_offset: int | None = None,
         isolation: Isolation = READ_UNCOMMITTED,
         deadline_ms: int | None = None,
-    ) -> Iterator[Record]:
+    ) -> Generator[Record, None, None]:
         """Yield records one by one: without markers, and at READ_COMMITTED without those of aborted transactions."""
         for fetched in self.batches(
             partition, start_offset, end_offset=end_offset, isolation=isolation, deadline_ms=deadline_ms
@@ -83,7 +84,7 @@ class BlockingLogReader:
         columns: Sequence[str] | None = None,
         within: RecordRange | None = None,
         deadline_ms: int | None = None,
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Generator[pa.RecordBatch, None, None]:
         """As RemoteLogReader.tables."""
         return self._iterate(
             self._reader.tables(
@@ -94,7 +95,7 @@ class BlockingLogReader:
 
     def segment_bytes(
         self, partition: TopicIdPartition, segment_id: str, start: int = 0, end_inclusive: int | None = None
-    ) -> Iterator[bytes]:
+    ) -> Generator[bytes, None, None]:
         """As RemoteLogReader.segment_bytes."""
         return self._iterate(self._reader.segment_bytes(partition, segment_id, start, end_inclusive))
 
@@ -125,7 +126,7 @@ class BlockingLogReader:
             waiting.cancel()
             raise
 
-    def _iterate(self, source: AsyncIterator[Result]) -> Iterator[Result]:
+    def _iterate(self, source: AsyncIterator[Result]) -> Generator[Result, None, None]:
         try:
             while True:
                 try:

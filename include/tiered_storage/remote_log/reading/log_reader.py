@@ -6,7 +6,8 @@ behind a bounded queue, each request with its own time. Here it is a library: no
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from types import TracebackType
 from typing import Self
 
@@ -27,7 +28,8 @@ from tiered_storage.remote_log.reading.partition_views import PartitionViews
 from tiered_storage.remote_log.reading.read_values import FetchedBatches, FoundOffset, Isolation, OffsetSpec
 from tiered_storage.remote_log.reading.reader_pools import ByteQuota, ReaderPool, outcome_of
 from tiered_storage.remote_log.reading.record_tables import decoded
-from tiered_storage.remote_log.reading.remote_chunks import Chunk, RemoteChunks, chunk_at_byte
+from tiered_storage.remote_log.reading.remote_chunks import Chunk, RemoteChunks
+from tiered_storage.remote_log.reading.segment_stream import segment_range
 from tiered_storage.remote_log.segment_source import SegmentSource
 from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
 from tiered_storage.settings import Settings
@@ -72,6 +74,21 @@ class RemoteLogReader:
         self._aborted = AbortedTransactionSearch(self._chunks, self._local_pool)
         self._offsets = OffsetSearch(self._chunks, self._local_pool)
 
+    @property
+    def remote_pending(self) -> int:
+        """How many remote reads wait for a thread."""
+        return self._remote_pool.pending
+
+    @property
+    def remote_running(self) -> int:
+        """How many remote reads are being carried out."""
+        return self._remote_pool.running
+
+    @property
+    def cached_bytes(self) -> int:
+        """How much of the remote tier is kept in memory."""
+        return self._cache.held_bytes
+
     async def view(self, partition: TopicIdPartition) -> PartitionView:
         """Return what there is of a partition: at most as old as remote.log.reader.metadata.max.age.ms says."""
         return await self._views.get(partition)
@@ -85,12 +102,17 @@ class RemoteLogReader:
         RemoteStorageError, ReadRefusedError, CorruptLogError, ConfigurationError for a negative timestamp.
         """
         deadline = self._deadline(None)
-        view = await self._views.get(partition)
         try:
-            return await self._offsets.find(view, spec, isolation, deadline)
+            return await self._find(await self._views.get(partition), spec, isolation, deadline)
         except (FileNotFoundError, RemoteObjectNotFoundError):
             # Trimmed or deleted since it was looked at; what is lost is missing after another look too.
-            return await self._offsets.find(await self._views.anew(partition), spec, isolation, deadline)
+            return await self._find(await self._views.anew(partition), spec, isolation, deadline)
+
+    async def _find(
+        self, seen: PartitionView, spec: OffsetSpec | int, isolation: Isolation, deadline: FetchDeadline
+    ) -> FoundOffset | None:
+        view = await self._aborted.decided(seen, isolation, deadline)
+        return await self._offsets.find(view, spec, isolation, deadline)
 
     def batches(
         self,
@@ -100,7 +122,7 @@ class RemoteLogReader:
         end_offset: int | None = None,
         isolation: Isolation = READ_UNCOMMITTED,
         deadline_ms: int | None = None,
-    ) -> AsyncIterator[FetchedBatches]:
+    ) -> AsyncGenerator[FetchedBatches, None]:
         """Yield whole batches from the one with `start_offset` up to `end_offset` (exclusive), or to the end as it is
         when this begins; each offset once.
 
@@ -117,7 +139,7 @@ class RemoteLogReader:
             views=self._views,
             chunks=self._chunks,
             local_pool=self._local_pool,
-            find_aborted=self._aborted.find,
+            aborted=self._aborted,
             new_deadline=lambda: self._deadline(deadline_ms),
             read_ahead_bytes=self._settings.remote_log_reader_read_ahead_bytes,
         )
@@ -133,7 +155,7 @@ class RemoteLogReader:
         columns: Sequence[str] | None = None,
         within: RecordRange | None = None,
         deadline_ms: int | None = None,
-    ) -> AsyncIterator[pa.RecordBatch]:
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
         """Yield the same records as Arrow record batches, with `columns` (record_columns.py; None: all).
 
         Markers of transactions are left out, and at READ_COMMITTED the records of aborted ones. `within` narrows it
@@ -160,7 +182,7 @@ class RemoteLogReader:
 
     async def segment_bytes(
         self, partition: TopicIdPartition, segment_id: str, start: int = 0, end_inclusive: int | None = None
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of a remote segment from `start` to `end_inclusive` (None: to its end), chunk by chunk.
 
         Every batch's checksum is right. Raises RemoteObjectNotFoundError, ValueError for a range that is not in it.
@@ -169,15 +191,13 @@ class RemoteLogReader:
         end = segment.size if end_inclusive is None else end_inclusive + 1
         if not 0 <= start < end <= segment.size:
             raise ValueError(f"{segment.segment_id}: bytes {start} to {end - 1} are not in it: it has {segment.size}")
-        position = start
-        while position < end:
-            deadline = self._deadline(None)
-            indexes = await self._chunks.indexes(segment, deadline)
-            entry = chunk_at_byte(indexes, position)
-            chunk = await self._chunks.chunk(segment, entry, deadline)
-            begin = position - entry.position
-            yield chunk.content[begin : end - entry.position]
-            position = entry.position + entry.length
+        pieces = segment_range(
+            self._chunks, segment, start, end, lambda: self._deadline(None),
+            self._settings.remote_log_reader_read_ahead_bytes,
+        )  # fmt: skip
+        async with aclosing(pieces):
+            async for piece in pieces:
+                yield piece
 
     async def index(self, partition: TopicIdPartition, segment_id: str, kind: IndexKind) -> bytes:
         """Return one index of a remote segment, its checksum checked. Raises RemoteObjectNotFoundError."""

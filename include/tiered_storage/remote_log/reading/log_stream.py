@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,10 +17,10 @@ from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.log_read import Isolation
 from tiered_storage.kafka_log.log_segment import LogSegment
 from tiered_storage.kafka_log.segment_scan import SegmentScanner
-from tiered_storage.kafka_log.transaction_index import AbortedTransaction
 from tiered_storage.remote_log.coverage import CoveredRange
 from tiered_storage.remote_log.local_read import LocalSegmentReader
 from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.reading.aborted_transactions import AbortedTransactionSearch
 from tiered_storage.remote_log.reading.chunk_cache import SharedFetch
 from tiered_storage.remote_log.reading.fetch_deadline import FetchDeadline
 from tiered_storage.remote_log.reading.partition_view import PartitionView
@@ -30,9 +30,6 @@ from tiered_storage.remote_log.reading.reader_pools import ReaderPool, outcome_o
 from tiered_storage.remote_log.reading.remote_chunks import Chunk, RemoteChunks
 from tiered_storage.remote_log.remote_log_index import RemoteLogIndexEntry
 from tiered_storage.remote_log.segment_source import LocalSegment
-
-FindAborted = Callable[[PartitionView, BatchTable, int, int, FetchDeadline], Awaitable[tuple[AbortedTransaction, ...]]]
-"""Returns the aborted transactions with records in the batches of a table, from one offset up to another."""
 
 
 @dataclass(slots=True)
@@ -57,7 +54,7 @@ class LogStream:
         views: PartitionViews,
         chunks: RemoteChunks,
         local_pool: ReaderPool,
-        find_aborted: FindAborted,
+        aborted: AbortedTransactionSearch,
         new_deadline: Callable[[], FetchDeadline],
         read_ahead_bytes: int,
     ) -> None:
@@ -67,7 +64,7 @@ class LogStream:
         self._views = views
         self._chunks = chunks
         self._local_pool = local_pool
-        self._find_aborted = find_aborted
+        self._aborted = aborted
         self._new_deadline = new_deadline
         self._read_ahead = read_ahead_bytes
         self._local_reader = LocalSegmentReader()
@@ -76,12 +73,13 @@ class LogStream:
         self._window = 1
         self._end = start_offset
 
-    async def fetch(self, end_offset: int | None) -> AsyncIterator[FetchedBatches]:
+    async def fetch(self, end_offset: int | None) -> AsyncGenerator[FetchedBatches, None]:
         """Yield the range's batches, up to `end_offset` or to what is readable when this begins.
 
         Raises OffsetOutOfRangeError, RecordsDeletedError, RemoteStorageError, ReadRefusedError, CorruptLogError.
         """
-        view = await self._views.get(self._partition)
+        seen = await self._views.get(self._partition)
+        view = await self._aborted.decided(seen, self._isolation, self._new_deadline())
         view.check_range(self._offset, self._isolation)
         readable = view.end_offset(self._isolation)
         self._end = readable if end_offset is None else min(end_offset, readable)
@@ -135,7 +133,7 @@ class LogStream:
     ) -> FetchedBatches:
         if self._isolation is not Isolation.READ_COMMITTED:
             return fetched
-        aborted = await self._find_aborted(view, fetched.table, fetched.start_offset, fetched.end_offset, deadline)
+        aborted = await self._aborted.find(view, fetched.table, fetched.start_offset, fetched.end_offset, deadline)
         return FetchedBatches(
             fetched.content, fetched.start_offset, fetched.end_offset, fetched.tier, fetched.source,
             fetched.source_position, fetched.table, aborted,

@@ -26,6 +26,8 @@ class PartitionView:
     coverage: Coverage
     our_log_start: int
     lineage: tuple[EpochEntry, ...]
+    undecided_from: int | None = None
+    """Where the first transaction begins of which nobody sees the end; None: there is none, or nobody looked."""
 
     @property
     def log_start_offset(self) -> int:
@@ -50,10 +52,13 @@ class PartitionView:
     def end_offset(self, isolation: Isolation) -> int:
         """Return the offset behind the last one that a reader is given; whatever is remote is stable."""
         local_end = 0
+        committed = isolation is Isolation.READ_COMMITTED
         if self.local is not None:
-            committed = isolation is Isolation.READ_COMMITTED
             local_end = self.local.stable_offset if committed else self.local.readable_end
-        return max(self.our_log_start, self.remote_end, local_end)
+        end = max(self.remote_end, local_end)
+        if committed and self.undecided_from is not None:
+            end = min(end, self.undecided_from)
+        return max(self.log_start_offset, end)
 
     def check_range(self, offset: int, isolation: Isolation) -> None:
         """Raise OffsetOutOfRangeError where `offset` lies outside; the end itself is inside."""

@@ -46,7 +46,7 @@ class ReaderPool:
     def running(self) -> int:
         """How many tasks are being carried out."""
         with self._changed:
-            return self._threads - self._idle
+            return self._threads - self._idle + min(self._idle, len(self._waiting))
 
     def has_room(self) -> bool:
         """Whether less than half of the places for waiting are taken: then there is room for what is read ahead."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
 from functools import partial
 
 import numpy as np
@@ -16,21 +17,21 @@ _CHECKED_ALREADY = Checks(crc=False)
 
 
 async def decoded(
-    batches: AsyncIterator[FetchedBatches],
+    batches: AsyncGenerator[FetchedBatches, None],
     columns: Sequence[str] | None,
     within: RecordRange,
     pool: ReaderPool,
-) -> AsyncIterator[pa.RecordBatch]:
+) -> AsyncGenerator[pa.RecordBatch, None]:
     """Yield the records of `batches` that lie `within` a range too, without those of aborted transactions.
 
     `columns` are those of record_columns.py, None: all. Decoding is done on the threads of `pool`, one record batch at
     a time. A record batch is one piece of memory: who keeps one of its columns keeps all.
     """
-    async for fetched in batches:
-        decoding = _decode(fetched, columns, within)
-        step = partial(next, decoding, None)
-        while (found := await outcome_of(pool.submit(step))) is not None:
-            yield found
+    async with aclosing(batches):
+        async for fetched in batches:
+            step = partial(next, _decode(fetched, columns, within), None)
+            while (found := await outcome_of(pool.submit(step))) is not None:
+                yield found
 
 
 def _decode(fetched: FetchedBatches, columns: Sequence[str] | None, within: RecordRange) -> Iterator[pa.RecordBatch]:

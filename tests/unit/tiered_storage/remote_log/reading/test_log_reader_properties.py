@@ -51,6 +51,23 @@ def test_ranges_tables_and_offsets_are_those_of_the_model(
                 start = data.draw(st.integers(model.start, model.stable_end), label="start")
                 end = data.draw(st.integers(start, model.end + 1), label="end")
                 assert_range(reader, model, start, end)
+        files.properties["log.dirs"] = []
+        with files.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
+            assert_remote_tier_alone(reader, model, remote_end(remote_log))
+
+
+def assert_remote_tier_alone(reader: BlockingLogReader, model: ModelledLog, end: int) -> None:
+    """Without the local log nobody sees how a transaction ends whose marker was never copied."""
+    start = model.start
+    if start > end:
+        return
+    decided = max(start, model.decided_end(end))
+    assert reader.offsets(ORDERS_0, OffsetSpec.LATEST, COMMITTED).offset == decided  # type: ignore[union-attr]
+    for isolation, expected in (
+        (UNCOMMITTED, model.visible(start, end)),
+        (COMMITTED, model.committed(start, decided)),
+    ):
+        assert [each.offset for each in reader.records(ORDERS_0, start, isolation=isolation)] == expected
 
 
 def assert_range(reader: BlockingLogReader, model: ModelledLog, start: int, end: int) -> None:
