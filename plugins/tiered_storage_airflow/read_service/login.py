@@ -49,7 +49,9 @@ VisitorDep = Annotated[Visitor, Depends(visitor_of)]
 
 
 def _roles(user: Any) -> Iterable[str]:
-    given: list[object] = [getattr(user, "role", None), *(getattr(user, "roles", None) or ())]
+    role = getattr(user, "role", None)
+    # The simple auth manager takes admin and ADMIN for the same role.
+    given: list[object] = [role.upper() if isinstance(role, str) else None, *(getattr(user, "roles", None) or ())]
     given += getattr(user, "groups", None) or ()
     for role in given:
         name = role if isinstance(role, str) else getattr(role, "name", None)

@@ -7,7 +7,7 @@ from support.remote_logs import a_remote_log
 
 
 def test_without_a_file_of_rights_it_is_said_that_nobody_reads(tmp_path: Path) -> None:
-    [told] = examined(a_remote_log(tmp_path)).notes("read service")
+    [told] = examined(a_remote_log(tmp_path)).ok("read service")
     assert "nobody sees or reads any topic" in told
 
 

@@ -73,6 +73,12 @@ HELD = {
         "remote.log.verify.before.trim",
         "deletion.batch.segments",
     },
+    "who reads through the API server, and how much at once": {
+        "read.service.rights.file",
+        "read.service.threads",
+        "read.service.max.streams",
+        "read.service.stalled.after.ms",
+    },
 }
 HELD_NAMES = sorted(set().union(*HELD.values()))
 

@@ -127,7 +127,7 @@ def test_roles_are_taken_from_the_users_of_every_auth_manager() -> None:
 
     from tiered_storage_airflow.read_service.login import _roles
 
-    assert set(_roles(SimpleNamespace(role="OP"))) == {"OP"}
+    assert set(_roles(SimpleNamespace(role="op"))) == {"OP"}
     assert set(_roles(SimpleNamespace(role=None))) == set()
     of_fab = SimpleNamespace(roles=[SimpleNamespace(name="Viewer"), SimpleNamespace(name="Analyst")])
     assert set(_roles(of_fab)) == {"Viewer", "Analyst"}
