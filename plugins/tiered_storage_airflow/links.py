@@ -18,6 +18,9 @@ REPORTS = "/remote-log"
 PAGE = f"{REPORTS}/page/"
 """Where it shows what lies where."""
 
+READ_SERVICE = f"{REPORTS}/v1"
+"""Where it gives bytes and records."""
+
 
 class ReportLink(BaseOperatorLink):
     """Leads to the page of the run's summary and of the files that its tasks left for one another."""

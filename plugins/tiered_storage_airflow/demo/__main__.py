@@ -13,6 +13,7 @@ from tiered_storage.errors import TieredStorageError
 from tiered_storage_airflow.demo.run import Demo
 from tiered_storage_airflow.demo.setting_up import DemoPlaces
 from tiered_storage_airflow.embedded.environment import PROJECT_ROOT
+from tiered_storage_airflow.links import PAGE
 
 
 def main() -> int:
@@ -31,7 +32,8 @@ def main() -> int:
     config = os.path.relpath(places.config)
     console.print(
         "All verified. To look around in Airflow: "
-        f"make up CONFIG={config}, then http://127.0.0.1:8080 (make down CONFIG={config} ends it)",
+        f"make up CONFIG={config}, then http://127.0.0.1:8080; what lies where: http://127.0.0.1:8080{PAGE} "
+        f"(make down CONFIG={config} ends it)",
         markup=False,
         highlight=False,
         soft_wrap=True,

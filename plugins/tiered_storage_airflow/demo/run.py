@@ -18,6 +18,7 @@ from tiered_storage.clock import wall_clock
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.remote_log_parts import store_options
 from tiered_storage.settings import load_settings
+from tiered_storage_airflow.demo.by_service import compare_by_service
 from tiered_storage_airflow.demo.comparison import Compared, compare
 from tiered_storage_airflow.demo.dag_runs import run_dag, wait_for_asset_run
 from tiered_storage_airflow.demo.expectation import ExpectedPartition
@@ -110,6 +111,9 @@ class Demo:
         with self.step("read and compare all"):
             before = self.compare_all(expected, {str(each): each.log_start_offset for each in expected})
             readable = self.readable_segments(expected)
+        with self.step("read by offset and by time through the read service"):
+            count = sum(compare_by_service(api.content, each, before[str(each)].start_offset) for each in expected)
+            self.say(f"  {count:,} records came back over HTTP as they were written")
         with self.step("expire"):
             for limit in limits:
                 if limit.topic in {each.topic for each in expected}:

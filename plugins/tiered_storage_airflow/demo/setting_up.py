@@ -31,6 +31,11 @@ class DemoPlaces:
         """The demo's settings file."""
         return self.state / "tiered_storage.yaml"
 
+    @property
+    def rights(self) -> Path:
+        """Who may read through the read service."""
+        return self.state / "read_rights.yaml"
+
     def write_config(self, limits: Sequence[TopicLimits], compacted: Sequence[str]) -> None:
         """Write the settings: one log directory, a local object store, and the topics that are switched on.
 
@@ -51,8 +56,10 @@ class DemoPlaces:
             # By size alone: what a broker wrote years ago would all be past any limit of time.
             "log.retention.ms": -1,
             "state.directory": str(self.state),
+            "read.service.rights.file": str(self.rights),
             "topics": switched_on | {topic: {"cleanup.policy": "compact"} for topic in compacted},
         }
+        self.rights.write_text(yaml.safe_dump({"roles": {"ADMIN": {"read": ["*"]}}}), encoding="utf-8")
         self.config.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
 
 

@@ -100,6 +100,17 @@ class AirflowApi:
         """Close the connections."""
         self._http.close()
 
+    def content(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
+        """Return the bytes that a plugin answers with at `path`."""
+        try:
+            response = self._http.get(path, params=query)
+        except httpx.TransportError as error:
+            raise EmbeddedAirflowError(f"GET {path}: Airflow does not answer: {error!r}") from error
+        if not response.is_success:
+            told = response.text[:500]
+            raise EmbeddedAirflowError(f"GET {response.url}: Airflow answered {response.status_code}: {told}")
+        return response.content
+
     def dags(self) -> list[Dag]:
         """Return the DAGs that Airflow knows and whose files are still there."""
         return [
