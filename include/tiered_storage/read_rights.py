@@ -98,7 +98,7 @@ def _compose(path: Path) -> yaml.Node | None:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigurationError(f"{path}: the rights cannot be read: {reason}") from error
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:
         reason = " ".join(str(error).split())
         raise ConfigurationError(f"{path}: this is not YAML: {reason}") from error
 

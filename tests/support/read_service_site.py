@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from httpx import Response
 
@@ -116,16 +117,18 @@ class ReadServiceSite:
 
 
 @contextmanager
-def served(site: ReadServiceSite) -> Iterator[str]:
-    """Serve `site` over HTTP on this machine, where Airflow has it; yield the address."""
+def served(site: ReadServiceSite, wrap: Callable[[FastAPI], None] = lambda _: None) -> Iterator[str]:
+    """Serve `site` over HTTP on this machine, where Airflow has it; yield the address. `wrap` adds layers around."""
     import uvicorn
-    from fastapi import FastAPI
 
+    from tiered_storage_airflow.page.app import page_app
     from tiered_storage_airflow.read_service.api import read_api
 
     outer = FastAPI()
     outer.mount("/remote-log/v1", read_api(site.service))
-    config = uvicorn.Config(outer, host="127.0.0.1", port=0, log_level="error", lifespan="off")
+    outer.mount("/remote-log/page", page_app(site.service))
+    wrap(outer)
+    config = uvicorn.Config(outer, host="127.0.0.1", port=0, log_level="critical", lifespan="off")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

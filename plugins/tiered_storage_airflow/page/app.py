@@ -72,8 +72,10 @@ async def _topic(
     topic: str,
     start: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
 ) -> Response:
-    access_of(request).topic = topic
+    access = access_of(request)
+    access.topic = topic
     ensure_right(service, visitor, Right.DESCRIBE, topic)
+    access.has_right = True
     known = await service.asking.run(lambda: known_partitions(service.log))
     due = sorted((each for each in known if each.topic == topic), key=lambda each: each.partition)
     if not due:

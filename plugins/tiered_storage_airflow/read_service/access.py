@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import structlog
@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tiered_storage_airflow.read_service.figures import Figures
 
 _KEY = "remote_log_access"
+MOST_CHARACTERS = 1000
 _log = structlog.get_logger("remote_log.access")
 
 
@@ -30,7 +31,8 @@ class Access:
     bytes: int = 0
     status: int | None = None
     is_whole: bool = False
-    route: str = field(default="none", repr=False)
+    has_right: bool = False
+    """Whether the topic was one that the user may see."""
 
     def took(self, first_offset: int, last_offset: int, records: int | None) -> None:
         """Add what was just given away of a partition."""
@@ -72,11 +74,23 @@ class AccessLog:
 
         try:
             await self._app(scope, receive, counted)
+        except Exception:
+            access.status = access.status or 500
+            raise
         finally:
             route = getattr(scope.get("route"), "path", "none")
             self._figures.answered(route, access.status or 0, access.bytes, time.monotonic() - begin)
-            _log.info("remote log access", method=scope["method"], path=scope["path"][:1000], **_shown(access))
+            _log.info("remote log access", method=scope["method"], path=plain_text(scope["path"]), **_shown(access))
 
 
 def _shown(access: Access) -> dict[str, Any]:
-    return {name: value for name, value in asdict(access).items() if value is not None and name != "route"}
+    return {
+        name: plain_text(value) if isinstance(value, str) else value
+        for name, value in asdict(access).items()
+        if value is not None and name != "has_right"
+    }
+
+
+def plain_text(text: str) -> str:
+    """Return `text` for a line of the log: what a terminal would not show as text is escaped."""
+    return (text if text.isprintable() else ascii(text)[1:-1])[:MOST_CHARACTERS]

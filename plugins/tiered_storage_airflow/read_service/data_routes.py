@@ -60,8 +60,9 @@ async def segment_data(
     headers = {"Accept-Ranges": "bytes", "ETag": etag}
     if if_none_match is not None and {"*", etag, f"W/{etag}"} & {each.strip() for each in if_none_match.split(",")}:
         return Response(status_code=304, headers=headers)
+    is_asked = request.method == "GET"
     try:
-        found = parse_range(range_header if if_range in {None, etag} else None, segment.size)
+        found = parse_range(range_header if is_asked and if_range in {None, etag} else None, segment.size)
     except RangeNotSatisfiableError as error:
         no_such = {"Content-Range": f"bytes */{segment.size}"}
         raise plain(416, f"the segment has {segment.size} bytes", no_such) from error
@@ -70,7 +71,7 @@ async def segment_data(
     if found:
         headers["Content-Range"] = f"bytes {start}-{end}/{segment.size}"
     status, media_type = 206 if found else 200, Form.BATCHES.media_type
-    if request.method == "HEAD":
+    if not is_asked:
         return Response(status_code=status, headers=headers, media_type=media_type)
     access.took(segment.start_offset, segment.end_offset, None)
     pieces = told_if_gone(asked, segment, asked.service.tiers.segment_bytes(asked.partition, segment_id, start, end))
@@ -109,7 +110,7 @@ async def records(
     access = access_of(request)
     access.first_offset = start
     batches = service.tiers.batches(asked.partition, start, isolation.level)
-    stream = RecordStream(batches, max_records, max_bytes, form, service.moving, access)
+    stream = RecordStream(batches, max_records, max_bytes, form, service, access)
     headers = {
         "Log-Start-Offset": str(view.log_start_offset),
         "Log-End-Offset": str(view.end_offset(isolation.level)),

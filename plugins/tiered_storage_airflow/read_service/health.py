@@ -16,29 +16,42 @@ SECONDS = 5.0
 
 
 async def health(service: OpenService) -> HealthAnswer:
-    """Look at everything, each for at most SECONDS."""
+    """Return how metadata and store were at most SECONDS ago, and how all else is now.
+
+    All who ask meanwhile share one look at the former.
+    """
+    now = asyncio.get_running_loop().time()
+    if service.look is None or (service.look[1].done() and now > service.look[0] + SECONDS):
+        service.look = (now, asyncio.ensure_future(_look(service)))
     service.rights.current()
     has_rights = service.rights.problem is None
     has_room = service.streams < service.most_streams
     checks = [
-        *await asyncio.gather(
-            _check(service, "metadata", service.log.store.identity.bound_store_uuid),
-            _check(service, "store", lambda: _ask_store(service.log)),
-        ),
+        *await asyncio.shield(service.look[1]),
         HealthCheck("rights", has_rights, "read" if has_rights else "nobody may anything; the service's log says why"),
         HealthCheck("room", has_room, f"{service.streams} of {service.most_streams} places for answers are taken"),
     ]
     return HealthAnswer(all(check.ok for check in checks), checks)
 
 
+async def _look(service: OpenService) -> list[HealthCheck]:
+    """Ask metadata and store, each for at most SECONDS."""
+    return list(
+        await asyncio.gather(
+            _check(service, "metadata", service.log.store.identity.bound_store_uuid),
+            _check(service, "store", lambda: _ask_store(service.log)),
+        )
+    )
+
+
 async def _check(service: OpenService, name: str, ask: Callable[[], object]) -> HealthCheck:
     try:
         async with asyncio.timeout(SECONDS):
-            await service.asking.run(ask)
+            await service.looking[name].run(ask)
     except TimeoutError:
         return HealthCheck(name, False, f"no answer within {SECONDS:g} s")
-    except ProblemError as error:
-        return HealthCheck(name, False, error.detail)
+    except ProblemError:
+        return HealthCheck(name, False, "no answer to an earlier question yet")
     except TieredStorageError as error:
         return HealthCheck(name, False, f"{problem_of(error).title}; the service's log says more")
     return HealthCheck(name, True, "answers")

@@ -73,8 +73,10 @@ async def partitions(
     limit: Annotated[int, Query(description="Give so many.", ge=1, le=1000)] = 100,
 ) -> PartitionsAnswer:
     """Give the partitions of a topic, in every life that it had, each with its offsets."""
-    access_of(request).topic = topic
+    access = access_of(request)
+    access.topic = topic
     ensure_right(service, visitor, Right.DESCRIBE, topic)
+    access.has_right = True
     found = [each for each in await service.asking.run(lambda: known_partitions(service.log)) if each.topic == topic]
     if not found:
         raise no_topic(topic)
@@ -105,8 +107,12 @@ async def segments(
             if segment.start_offset >= start and state in {None, segment.state.name}
         )
         shown = [SegmentAnswer.of(segment) for segment in islice(listed, limit)]
-        following = next(listed, None)
-        return SegmentsAnswer(shown, None if following is None else following.start_offset)
+        for following in listed:
+            # Copies of the same offsets stay together, so that the next part begins behind them.
+            if following.start_offset != shown[-1].start_offset:
+                return SegmentsAnswer(shown, following.start_offset)
+            shown.append(SegmentAnswer.of(following))
+        return SegmentsAnswer(shown, None)
 
     return await asked.service.asking.run(find)
 

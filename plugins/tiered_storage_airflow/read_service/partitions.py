@@ -65,6 +65,7 @@ def asked(right: Right) -> Callable[..., object]:
         access = access_of(request)
         access.topic, access.partition = topic, partition
         ensure_right(service, visitor, right, topic)
+        access.has_right = True
         return Asked(service, await service.asking.run(lambda: find_partition(service.log, topic, partition, topic_id)))
 
     return find

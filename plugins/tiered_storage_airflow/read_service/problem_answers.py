@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -11,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from tiered_storage.errors import TieredStorageError
+from tiered_storage_airflow.read_service.access import access_of
 from tiered_storage_airflow.read_service.problem import MEDIA_TYPE, ProblemError, plain, problem_of
 
 _SCHEMA = {
@@ -71,8 +73,12 @@ def _problem(request: Request, error: Exception) -> ProblemError:
             return error
         case TieredStorageError():
             problem = problem_of(error)
-            if problem.status == 502:
+            has_right = access_of(request).has_right
+            if problem.status == 502 or not has_right:
                 _log.error("the read service could not answer: %s", error)
+            if not has_right:
+                # Paths, hosts and other topics are for those who may see at least one topic, and asked for that.
+                return replace(problem, detail=f"{problem.title}: the service's log says more")
             return problem
         case RequestValidationError():
             told = [f"{' '.join(map(str, each['loc']))}: {each['msg']}"[:_MOST_CHARACTERS] for each in error.errors()]

@@ -17,12 +17,13 @@ import pyarrow as pa
 from tiered_storage.kafka_log.columnar import Checks, ColumnDecoder, RecordRange
 from tiered_storage.remote_log.reading.read_values import FetchedBatches, aborted_rows
 
-MOST_DECOMPRESSED_BYTES = 64 << 20
-"""A batch that becomes more than this is refused: so much memory each thread may take."""
-ROWS_OF_A_PIECE = 4096
-PIECE_BYTES = 1 << 20
+USUAL_BYTES = 4 << 20
+"""A batch that becomes no more than this is decoded as it comes."""
+MOST_BYTES = 64 << 20
+"""One that becomes more waits for one of few places, and one that becomes more than this is refused."""
+MOST_ROWS = 4096
+PIECE_BYTES = 256 << 10
 
-_CHECKS = Checks(crc=False, max_decompressed_bytes=MOST_DECOMPRESSED_BYTES)
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 _JSON_COLUMNS = ("offset", "timestamp", "timestamp_type", "leader_epoch", "key", "value", "headers")
 _ARROW_COLUMNS = (*_JSON_COLUMNS, "producer_id", "producer_epoch", "sequence", "transactional")
@@ -48,13 +49,15 @@ _MEDIA_TYPES = {
 }
 
 
-def decoded(form: Form, fetched: FetchedBatches) -> Iterator[pa.RecordBatch]:
-    """Yield the records of `fetched` that count, without Kafka's own markers and aborted ones, some thousand at a time.
+def decoded(form: Form, fetched: FetchedBatches, first_offset: int, most_decompressed: int) -> Iterator[pa.RecordBatch]:
+    """Yield the records of `fetched` that count, from `first_offset` on, about PIECE_BYTES at a time.
 
-    Raises CorruptRecordError.
+    Kafka's own markers and aborted records are left out. Raises CorruptRecordError, also for a batch that would become
+    more than `most_decompressed` bytes.
     """
-    within = RecordRange(fetched.start_offset, fetched.end_offset, with_control=False)
+    within = RecordRange(max(first_offset, fetched.start_offset), fetched.end_offset, with_control=False)
     columns = _JSON_COLUMNS if form is Form.JSON else _ARROW_COLUMNS
+    checks = Checks(crc=False, max_decompressed_bytes=most_decompressed)
     window, table = memoryview(fetched.content), fetched.table
     skipped = aborted_rows(table, fetched.aborted)
     if skipped.any():
@@ -63,9 +66,10 @@ def decoded(form: Form, fetched: FetchedBatches) -> Iterator[pa.RecordBatch]:
             return
         table = type(table)(*(column[rows] for column in table.columns()))
         window = window[int(table.position[0]) - fetched.source_position :]
-    for batch in ColumnDecoder(fetched.source, columns, within, _CHECKS).decode(window, table):
-        for start in range(0, batch.num_rows, ROWS_OF_A_PIECE):
-            yield batch.slice(start, ROWS_OF_A_PIECE)
+    for batch in ColumnDecoder(fetched.source, columns, within, checks).decode(window, table):
+        rows_of_a_piece = max(1, min(MOST_ROWS, batch.num_rows * PIECE_BYTES // max(batch.nbytes, 1)))
+        for start in range(0, batch.num_rows, rows_of_a_piece):
+            yield batch.slice(start, rows_of_a_piece)
 
 
 def json_lines(batch: pa.RecordBatch) -> bytes:

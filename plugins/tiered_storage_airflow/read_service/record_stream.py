@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TypeVar
 
 import pyarrow as pa
 
+from tiered_storage.errors import CorruptRecordError
 from tiered_storage.remote_log.reading.read_values import FetchedBatches
 from tiered_storage_airflow.read_service import record_forms
 from tiered_storage_airflow.read_service.access import Access
-from tiered_storage_airflow.read_service.record_forms import PIECE_BYTES, Form
-from tiered_storage_airflow.read_service.threads import BoundedThreads
-
-_T = TypeVar("_T")
+from tiered_storage_airflow.read_service.record_forms import Form
+from tiered_storage_airflow.read_service.service import OpenService
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +27,7 @@ class RecordStream:
     most_records: int
     most_bytes: int
     form: Form
-    threads: BoundedThreads
+    service: OpenService
     access: Access
 
     def pieces(self) -> AsyncGenerator[bytes, None]:
@@ -43,32 +41,52 @@ class RecordStream:
                 content, last = record_forms.whole_batches(fetched, left, at_least_one=is_first)
                 if content:
                     self.access.took(fetched.start_offset, last, None)
-                for position in range(0, len(content), PIECE_BYTES):
-                    yield content[position : position + PIECE_BYTES]
+                    yield content
                 left -= len(content)
                 is_first = False
                 if len(content) < len(fetched.content) or left <= 0:
                     return
 
     async def _records(self) -> AsyncGenerator[bytes, None]:
-        encode = record_forms.json_lines if self.form is Form.JSON else record_forms.arrow_message
         # It goes out with the first records, so that what is wrong with them can still be answered.
-        begin = await self.threads.run(record_forms.arrow_begin) if self.form is Form.ARROW else b""
+        begin = await self.service.moving.run(record_forms.arrow_begin) if self.form is Form.ARROW else b""
         left_records, left_bytes = self.most_records, self.most_bytes
         async with aclosing(self.batches) as batches:
             async for fetched in batches:
-                decoded = record_forms.decoded(self.form, fetched)
-                while left_records and (found := await self.threads.run(_next(decoded, left_records, encode))):
-                    piece, first, last, count = found
-                    left_records -= count
-                    self.access.took(first, last, count)
-                    yield begin + piece
-                    begin = b""
+                async with aclosing(self._encoded(fetched, left_records)) as pieces:
+                    async for piece, count in pieces:
+                        left_records -= count
+                        yield begin + piece
+                        begin = b""
                 left_bytes -= len(fetched.content)
-                if not left_records or left_bytes <= 0:
+                if left_records <= 0 or left_bytes <= 0:
                     break
         if self.form is Form.ARROW:
             yield begin + record_forms.arrow_end()
+
+    async def _encoded(self, fetched: FetchedBatches, most: int) -> AsyncGenerator[tuple[bytes, int], None]:
+        """Yield pieces with at most `most` records of `fetched` in all, and how many each one has."""
+        reached = fetched.start_offset
+        try:
+            async for piece, last, count in self._decoded(fetched, reached, most, record_forms.USUAL_BYTES):
+                reached, most = last + 1, most - count
+                yield piece, count
+        except CorruptRecordError:
+            # Too large for that, or really broken: decoding it again, where there is room for it, tells.
+            async with self.service.large:
+                async for piece, _, count in self._decoded(fetched, reached, most, record_forms.MOST_BYTES):
+                    yield piece, count
+
+    async def _decoded(
+        self, fetched: FetchedBatches, first_offset: int, most: int, most_decompressed: int
+    ) -> AsyncGenerator[tuple[bytes, int, int], None]:
+        encode = record_forms.json_lines if self.form is Form.JSON else record_forms.arrow_message
+        decoding = record_forms.decoded(self.form, fetched, first_offset, most_decompressed)
+        while most and (found := await self.service.moving.run(_next(decoding, most, encode))):
+            piece, first, last, count = found
+            most -= count
+            self.access.took(first, last, count)
+            yield piece, last, count
 
 
 def _next(

@@ -36,17 +36,18 @@ class RightsFile:
             return NO_RIGHTS
         stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
         if stamp != self._stamp:
-            self._read(self._path)
-            self._stamp = stamp
+            self._stamp = stamp if self._read(self._path) else None
         return self._rights
 
-    def _read(self, path: Path) -> None:
+    def _read(self, path: Path) -> bool:
+        """Read the file; return whether that was all there is to be known of it as it stands."""
         try:
             self._rights = load_read_rights(path)
         except ConfigurationError as error:
             self._deny(str(error))
-        else:
-            self.problem = None
+            return not isinstance(error.__cause__, OSError)
+        self.problem = None
+        return True
 
     def _deny(self, problem: str) -> None:
         self._rights = NO_RIGHTS

@@ -23,6 +23,9 @@ async def find_segment(asked: Asked, segment_id: str) -> RemoteLogSegmentMetadat
 async def readable_segment(asked: Asked, segment_id: str) -> RemoteLogSegmentMetadata:
     """Return a segment that readers may see. Raises ProblemError: 404, 409 before its copy has ended, 410 deleted."""
     segment = await find_segment(asked, segment_id)
+    state = await asked.service.asking.run(lambda: asked.service.log.segments.partition_state(asked.partition))
+    if state.delete_state is not None or segment.end_offset < (state.log_start_offset or 0):
+        raise _gone(segment_id)
     if segment.state is SegmentState.COPY_SEGMENT_STARTED:
         raise ProblemError(409, "NotFinished", f"the copy of segment {segment_id} has not ended", retriable=True)
     if segment.state is not SegmentState.COPY_SEGMENT_FINISHED:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Self
 
@@ -18,8 +19,10 @@ from tiered_storage_airflow.read_service.tiers import Tiers
 if TYPE_CHECKING:
     from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
     from tiered_storage.settings import Settings
+    from tiered_storage_airflow.read_service.answers import HealthCheck
 
 MOST_WAITING_CALLS = 1000
+MOST_LARGE = 4
 
 
 @dataclass(slots=True)
@@ -36,7 +39,13 @@ class OpenService:
     stalled_after_seconds: float
     figures: Figures
     tiers: Tiers
+    large: asyncio.Semaphore
+    """For records that take much memory once they are decompressed; who holds it may have one such batch."""
+    looking: Mapping[str, BoundedThreads]
+    """A thread for each thing that health is asked of: what hangs holds up nothing else."""
     streams: int = 0
+    look: tuple[float, asyncio.Future[list[HealthCheck]]] | None = None
+    """When metadata and store were looked at last (seconds of the event loop), and what came of it."""
 
     @classmethod
     def of(cls, settings: Settings, log: RemoteLogManager, figures: Figures) -> Self:
@@ -53,6 +62,8 @@ class OpenService:
             settings.read_service_stalled_after_ms / 1000,
             figures,
             Tiers.of(log),
+            asyncio.Semaphore(MOST_LARGE),
+            {name: BoundedThreads(f"health-{name}", 1, 0) for name in ("metadata", "store")},
         )
 
     def take_place(self) -> None:
@@ -73,6 +84,8 @@ class OpenService:
         self.tiers.close()
         self.moving.close()
         self.asking.close()
+        for threads in self.looking.values():
+            threads.close()
         self.log.close()
 
 

@@ -7,16 +7,32 @@ takes a part for the whole.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
 
+import anyio
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from tiered_storage_airflow.read_service.service import OpenService
 
+_log = logging.getLogger(__name__)
 
-class BrokenOffError(Exception):
-    """An answer that cannot be ended as it was begun; the client finds its connection closed."""
+SEND_BYTES = 64 << 10
+"""So much is handed on at once: who takes this much in its time does not stand still."""
+
+
+class BrokenOffError(BaseException):
+    """An answer that cannot be ended as it was begun; the client finds its connection closed.
+
+    No Exception: the layers around (starlette's BaseHTTPMiddleware) keep those of an answer that has begun to
+    themselves, and end it as if it were whole.
+    """
+
+
+class _Unsendable:
+    """A body that nobody can send: it makes the outermost layer, which holds the connection, fail and close it."""
 
 
 class PiecesResponse(Response):
@@ -47,6 +63,13 @@ class PiecesResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
         """Send it, until it ends or the client has left. Raises ProblemError where no place is free."""
         self._service.take_place()
+        try:
+            await self._send_while_there(receive, send)
+        finally:
+            # Before it nothing may wait: where the request was cancelled each wait ends at once.
+            self._service.free_place()
+
+    async def _send_while_there(self, receive: Receive, send: Send) -> None:
         sending = asyncio.ensure_future(self._send(send))
         leaving = asyncio.ensure_future(_left(receive))
         try:
@@ -58,28 +81,37 @@ class PiecesResponse(Response):
         finally:
             sending.cancel()
             leaving.cancel()
-            await asyncio.gather(sending, leaving, return_exceptions=True)
-            await self._pieces.aclose()
-            self._service.free_place()
+            with anyio.CancelScope(shield=True):
+                await asyncio.gather(sending, leaving, return_exceptions=True)
+                await self._pieces.aclose()
 
     async def _send(self, send: Send) -> None:
         piece = await anext(self._pieces, None)
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         while piece is not None:
-            try:
-                async with asyncio.timeout(self._service.stalled_after_seconds):
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
-            except TimeoutError as error:
-                self._service.figures.given_up.labels("client stalled").inc()
-                raise BrokenOffError("the client took nothing of its answer for too long") from error
-            piece = await self._following()
+            await self._send_piece(send, memoryview(piece))
+            piece = await self._following(send)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _following(self) -> bytes | None:
+    async def _send_piece(self, send: Send, piece: memoryview) -> None:
+        try:
+            for position in range(0, len(piece), SEND_BYTES):
+                async with asyncio.timeout(self._service.stalled_after_seconds):
+                    body = bytes(piece[position : position + SEND_BYTES])
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
+        except TimeoutError as error:
+            self._service.figures.given_up.labels("client stalled").inc()
+            raise BrokenOffError("the client took nothing of its answer for too long") from error
+
+    async def _following(self, send: Send) -> bytes | None:
         try:
             return await anext(self._pieces, None)
         except Exception as error:
             self._service.figures.given_up.labels(type(error).__name__).inc()
+            _log.error("an answer was broken off, for what follows cannot be had: %s", error)
+            with suppress(Exception):
+                async with asyncio.timeout(self._service.stalled_after_seconds):
+                    await send({"type": "http.response.body", "body": _Unsendable(), "more_body": True})
             raise BrokenOffError(f"what follows cannot be had: {error}") from error
 
 

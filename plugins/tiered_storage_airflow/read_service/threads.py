@@ -42,5 +42,5 @@ class BoundedThreads:
         self._under_way -= 1
 
     def close(self) -> None:
-        """Let go of the threads; what waits is not begun any more."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        """Let go of the threads; what waits is not begun any more, what runs ends by itself."""
+        self._pool.shutdown(wait=False, cancel_futures=True)

@@ -79,6 +79,7 @@ def test_a_file_that_allows_nothing_is_a_file(tmp_path: Path, text: str) -> None
         ("roles: {? [a] : {}}", "an entry without a name"),
         ("roles: {", "this is not YAML"),
         ("[" * 5000, "this is not YAML"),
+        ('roles: {"\\UFFFFFFFF": {read: [a]}}', "this is not YAML"),
         ("#" * (MOST_BYTES + 1), "bytes of rights"),
     ],
 )

@@ -123,3 +123,24 @@ def test_a_local_tier_that_a_broker_holds_hides_nothing_remote(own_site: ReadSer
         assert unknown.json()["retriable"] is True
         late = own_site.get(f"{ORDERS}/records", params={"timestamp": NOW + 31_000})
         assert late.status_code == 503
+
+
+def test_copies_of_the_same_offsets_stay_together_and_parts_come_to_an_end(own_site: ReadServiceSite) -> None:
+    from collections.abc import Iterator
+    from unittest import mock
+
+    from tiered_storage.remote_log.metadata.sql_remote_log_metadata import SqlRemoteLogMetadataManager
+    from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+
+    segments = own_site.segments()
+
+    def twice(*_: object) -> Iterator[RemoteLogSegmentMetadata]:
+        return (segment for segment in segments for _copy in range(2))
+
+    start, sizes = 0, []
+    with mock.patch.object(SqlRemoteLogMetadataManager, "list_remote_log_segments", twice):
+        while start is not None:
+            part = of(own_site, f"{ORDERS}/segments", start=start, limit=1)
+            sizes.append(len(part["segments"]))
+            start = part["next"]
+    assert sizes == [2, 2, 2]

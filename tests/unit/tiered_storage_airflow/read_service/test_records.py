@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import json
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -122,3 +123,32 @@ def test_a_corrupt_index_is_an_error_that_names_it(own_site: ReadServiceSite) ->
     assert bundle.name in answer.json()["detail"]
     # What lies behind it can still be read.
     assert [each["offset"] for each in lines(own_site.get(RECORDS, params={"offset": 10, "max_records": 1}))] == [10]
+
+
+def test_a_large_batch_goes_out_in_small_pieces_and_one_too_large_is_refused(own_site: ReadServiceSite) -> None:
+    from support.remote_logs import unsynced
+    from tiered_storage.kafka_log.compression import Compression
+    from tiered_storage.kafka_log.log_config import LogConfig
+    from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
+    from tiered_storage.kafka_log.record import Record
+    from tiered_storage_airflow.read_service import record_forms
+
+    config = LogConfig(segment_bytes=200 << 20, max_message_bytes=100 << 20)
+    with unsynced(), LogDirectoryWriter.open(own_site.files.log_directory, config, clock=lambda: NOW) as writer:
+        log = writer.log("orders", 0)
+        log.append([Record(0, NOW, None, bytes(1 << 20), ()) for _ in range(8)], Compression.ZSTD)
+        log.append([Record(0, NOW, None, bytes(1 << 20), ()) for _ in range(70)], Compression.ZSTD)
+    sizes: list[int] = []
+    encode = record_forms.json_lines
+
+    def measured(batch: pa.RecordBatch) -> bytes:
+        piece = encode(batch)
+        sizes.append(len(piece))
+        return piece
+
+    with mock.patch.object(record_forms, "json_lines", measured):
+        found = lines(own_site.get(RECORDS, params={"offset": 30, "max_records": 13, "max_bytes": 1 << 30}))
+    assert [each["offset"] for each in found] == list(range(30, 43))
+    assert max(sizes) < 2 << 20
+    bomb = own_site.get(RECORDS, params={"offset": 43, "max_bytes": 1 << 30})
+    assert (bomb.status_code, bomb.json()["title"]) == (502, "CorruptRecord")

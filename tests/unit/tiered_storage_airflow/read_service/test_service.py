@@ -133,3 +133,66 @@ def test_roles_are_taken_from_the_users_of_every_auth_manager() -> None:
     assert set(_roles(of_fab)) == {"Viewer", "Analyst"}
     assert set(_roles(SimpleNamespace(groups=["team-a"]))) == {"team-a"}
     assert set(_roles(SimpleNamespace())) == set()
+
+
+def test_a_store_that_hangs_holds_up_no_metadata(own_site: ReadServiceSite) -> None:
+    import threading
+    from collections.abc import Iterator
+    from unittest import mock
+
+    from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+    from tiered_storage_airflow.read_service import health
+
+    released = threading.Event()
+
+    def hang(*_: object) -> Iterator[object]:
+        released.wait(60)
+        return iter(())
+
+    try:
+        with (
+            mock.patch.object(ObjectRemoteStorageManager, "list_objects", hang),
+            mock.patch.object(health, "SECONDS", 0.1),
+        ):
+            for _ in range(8):
+                told = own_site.get("/health", "stranger")
+                assert told.status_code == 503
+                assert [check["name"] for check in told.json()["checks"] if not check["ok"]] == ["store"]
+            assert own_site.get("/topics/orders/partitions/0").status_code == 200
+    finally:
+        released.set()
+
+
+def test_who_has_no_right_hears_no_paths_hosts_or_topics(own_site: ReadServiceSite) -> None:
+    from unittest import mock
+
+    from tiered_storage.remote_log.metadata.sql_remote_log_metadata import SqlRemoteLogMetadataManager
+
+    error = errors.MetadataUnavailableError("sqlite:////srv/metadata.db is locked; payments-0")
+    with mock.patch.object(SqlRemoteLogMetadataManager, "list_partitions", side_effect=error):
+        for path in ("/topics", "/topics/orders/partitions"):
+            answer = own_site.get(path)
+            assert (answer.status_code, answer.json()["title"]) == (503, "MetadataUnavailable")
+        assert "/srv/" in answer.text
+        assert "/srv/" not in own_site.get("/topics", "stranger").text
+
+
+def test_what_nobody_foresaw_is_counted_and_told_without_a_word_of_it(own_site: ReadServiceSite) -> None:
+    from unittest import mock
+
+    unforeseen = mock.patch(
+        "tiered_storage_airflow.read_service.metadata_routes.known_partitions", side_effect=ZeroDivisionError("secret")
+    )
+    with unforeseen:
+        answer = own_site.get("/topics")
+    assert (answer.status_code, answer.headers["content-type"]) == (500, "application/problem+json")
+    assert "secret" not in answer.text
+    assert 'remote_log_requests_total{route="/topics",status="500"} 1.0' in own_site.get("/figures").text
+
+
+def test_a_line_of_the_log_holds_nothing_that_a_terminal_obeys() -> None:
+    from tiered_storage_airflow.read_service.access import plain_text
+
+    assert plain_text("orders-0") == "orders-0"
+    assert plain_text("a\x1b[2Jb\nc") == "a\\x1b[2Jb\\nc"
+    assert len(plain_text("x" * 5000)) == 1000

@@ -40,7 +40,8 @@ class Client:
         self.takes = takes
         self.leaves = leaves
         self.sent: list[Message] = []
-        self.scope = {
+        self.broken_off: str | None = None
+        self.scope: dict[str, Any] = {
             "type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"",
             "headers": [(b"authorization", login("reader")["Authorization"].encode())], "root_path": "",
             "http_version": "1.1", "scheme": "http", "server": ("testserver", 80), "client": ("client", 1),
@@ -63,7 +64,12 @@ class Client:
             await left.wait()
             return {"type": "http.disconnect"}
 
-        await self.site.client.app(self.scope, receive, send)
+        from tiered_storage_airflow.read_service.streaming import BrokenOffError
+
+        try:
+            await self.site.client.app(self.scope, receive, send)
+        except BrokenOffError as error:
+            self.broken_off = str(error)
 
     def run(self) -> None:
         self.site.client.portal.call(self.ask)  # type: ignore[union-attr]
@@ -85,11 +91,9 @@ def test_a_client_that_leaves_frees_its_place(narrow_site: ReadServiceSite, take
 
 
 def test_a_client_that_stands_still_is_given_up(narrow_site: ReadServiceSite) -> None:
-    from tiered_storage_airflow.read_service.streaming import BrokenOffError
-
     client = Client(narrow_site, RECORDS, takes=1, leaves=False)
-    with pytest.raises(BrokenOffError):
-        client.run()
+    client.run()
+    assert client.broken_off
     assert streams(narrow_site) == 0
     assert figure(narrow_site, 'remote_log_given_up_total{why="client stalled"}') == 1
 
@@ -130,17 +134,87 @@ def test_a_store_that_fails_before_the_first_byte_is_an_answer_of_its_own(own_si
 
 
 def test_a_store_that_fails_later_breaks_the_answer_off(own_site: ReadServiceSite) -> None:
-    from tiered_storage_airflow.read_service.streaming import BrokenOffError
-
     path = f"/topics/orders/partitions/0/segments/{own_site.segments()[0].segment_id.id}/data"
     client = Client(own_site, path, takes=9, leaves=False)
-    with (
-        mock.patch(
-            "tiered_storage_airflow.read_service.tiers.Tiers.segment_bytes",
-            failing_after(1, RemoteStorageError("the store is down")),
-        ),
-        pytest.raises(BrokenOffError, match="the store is down"),
+    with mock.patch(
+        "tiered_storage_airflow.read_service.tiers.Tiers.segment_bytes",
+        failing_after(1, RemoteStorageError("the store is down")),
     ):
         client.run()
+    assert "the store is down" in str(client.broken_off)
     assert not any(message.get("more_body") is False for message in client.sent)
     assert streams(own_site) == 0
+
+
+def test_a_request_that_is_cancelled_frees_its_place(own_site: ReadServiceSite) -> None:
+    """As the task group of a layer around does it, which cancels each wait anew."""
+    import anyio
+
+    client = Client(own_site, RECORDS, takes=9, leaves=False)
+
+    async def ask() -> None:
+        async with anyio.create_task_group() as group:
+
+            async def send(message: Message) -> None:
+                if message.get("body"):
+                    group.cancel_scope.cancel()
+                    await asyncio.Event().wait()
+
+            async def receive() -> Message:
+                await asyncio.Event().wait()
+                raise AssertionError
+
+            async def answer() -> None:
+                await own_site.client.app(client.scope, receive, send)
+
+            group.start_soon(answer)
+
+    own_site.client.portal.call(ask)  # type: ignore[union-attr]
+    assert streams(own_site) == 0
+
+
+@pytest.mark.parametrize("layers", [[], ["jwt"], ["gzip"], ["jwt", "gzip"], ["gzip", "jwt"]])
+def test_an_answer_that_breaks_off_is_no_whole_one_behind_airflows_layers(
+    own_site: ReadServiceSite, layers: list[str]
+) -> None:
+    import httpx
+    from airflow.api_fastapi.auth.middlewares.refresh_token import JWTRefreshMiddleware
+    from fastapi import FastAPI
+    from starlette.middleware.gzip import GZipMiddleware
+
+    from support.read_service_site import served
+
+    def wrap(app: FastAPI) -> None:
+        for layer in layers:
+            app.add_middleware(JWTRefreshMiddleware if layer == "jwt" else GZipMiddleware)
+
+    failing = mock.patch(
+        "tiered_storage_airflow.read_service.record_stream.RecordStream.pieces",
+        failing_after(2, RemoteStorageError("the store is down")),
+    )
+    with failing, served(own_site, wrap) as address, httpx.Client(trust_env=False) as client:
+        url = f"{address}/remote-log/v1{RECORDS}"
+        with pytest.raises(httpx.RemoteProtocolError):
+            client.get(url, headers=login("reader"))
+
+
+def test_a_client_that_takes_its_time_is_not_given_up(narrow_site: ReadServiceSite) -> None:
+    """It takes 64 KiB each 0.4 s: a piece of 320 KiB takes longer than a client may stand still."""
+    size = 5 * 64 << 10
+    client = Client(narrow_site, RECORDS, takes=99, leaves=False)
+
+    async def slow(message: Message) -> None:
+        await asyncio.sleep(0.4 if message.get("body") else 0)
+        client.sent.append(message)
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def produce(*_: object) -> Any:
+        yield bytes(size)
+
+    with mock.patch("tiered_storage_airflow.read_service.record_stream.RecordStream.pieces", produce):
+        narrow_site.client.portal.call(narrow_site.client.app, client.scope, receive, slow)  # type: ignore[union-attr]
+    assert sum(len(message.get("body", b"")) for message in client.sent) == size
+    assert client.sent[-1]["more_body"] is False

@@ -1,0 +1,180 @@
+"""Measure the read service against what its own server does with plain files, and under 200 clients at once.
+
+One uvicorn with one worker serves both, with Airflow's logins, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import quantiles
+
+import httpx
+import yaml
+from measuring import STATE, Timings, print_comparison, print_goal, print_machine
+from sample_site import SampleLog, SampleSite
+
+from tiered_storage.remote_log.copier import CopySizes
+
+SEGMENT_BYTES = 256 << 20
+SAMPLE = SampleLog(1, 1, SEGMENT_BYTES, 95)
+PARTITION = "/v1/topics/benchmark/partitions/0"
+ROUNDS = 5
+CLIENTS = 200
+METADATA_CALLS = 300
+LEAST_OF_A_PLAIN_FILE = 0.8
+MOST_TIMES_IDLE = 5.0
+SERVER = Path(__file__).with_name("read_service_server.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where it answers, and the header that logs in."""
+
+    url: str
+    headers: dict[str, str]
+
+
+def main() -> int:
+    """Measure; return 1 where a goal is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--directory", type=Path, default=STATE, help="where to work")
+    directory = parser.parse_args().directory
+    directory.mkdir(parents=True, exist_ok=True)
+    print_machine(directory)
+    root = Path(tempfile.mkdtemp(prefix="read-service-", dir=directory))
+    try:
+        segment_id, data = lay_out(root)
+        with served(root) as server:
+            missed = measure_stream(server, segment_id, data) + asyncio.run(measure_clients(server))
+            return min(missed, 1)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def lay_out(root: Path) -> tuple[str, Path]:
+    """Write and copy a segment; return its id and its object."""
+    site = SampleSite(root)
+    site.write(SAMPLE)
+    (root / "rights.yaml").write_text(yaml.safe_dump({"users": {"bench": {"read": ["*"]}}}))
+    with (root / "tiered_storage.yaml").open("a") as settings:
+        settings.write(yaml.safe_dump({"read.service.rights.file": str(root / "rights.yaml")}))
+    with site.open() as remote_log:
+        job = site.begin_copy(remote_log)
+        sizes = CopySizes(8 << 20, 4096, 1 << 20)
+        for number in range(job.groups):
+            job.run_group(number, remote_log.storage, sizes, remote_log.clock)
+        assert remote_log.commit_copy(job.outcomes()).is_whole
+    [data] = site.store.rglob("*.log")
+    return data.stem.partition("-")[2], data
+
+
+@contextmanager
+def served(root: Path) -> Iterator[Server]:
+    """Run the server; it says its address and a token in one line."""
+    home = root / "airflow"
+    home.mkdir()
+    environment = {**os.environ, "AIRFLOW_HOME": str(home), "TIERED_STORAGE_CONFIG": str(root / "tiered_storage.yaml")}
+    log = (root / "server.log").open("w")
+    process = subprocess.Popen(
+        [sys.executable, str(SERVER), str(root / "state")],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("ready "):
+                _, url, token = line.split()
+                break
+        else:
+            raise RuntimeError((root / "server.log").read_text()[-2000:])
+        yield Server(url, {"Authorization": f"Bearer {token}"})
+    finally:
+        process.terminate()
+        process.wait()
+        log.close()
+
+
+def measure_stream(server: Server, segment_id: str, data: Path) -> int:
+    """Read a whole segment, and the same file as the server gives any file."""
+    plain = f"{server.url}/v1/plain/{data.name}"
+    ours = f"{server.url}{PARTITION}/segments/{segment_id}/data"
+    batches = f"{server.url}{PARTITION}/records?format=batches&max_bytes={1 << 30}&offset=0"
+    seconds: dict[str, list[float]] = {plain: [], ours: [], batches: []}
+    with httpx.Client(headers=server.headers, timeout=120, trust_env=False) as client:
+        for address in seconds:
+            _read(client, address)
+        for _ in range(ROUNDS):
+            for address, taken in seconds.items():
+                taken.append(_read(client, address))
+    size = data.stat().st_size
+    peer = Timings("a plain file of the same server", size, seconds[plain])
+    segment = Timings("a segment's bytes", size, seconds[ours])
+    print_comparison([segment, Timings("records as Kafka's batches", size, seconds[batches])], peer)
+    ratio = segment.median / peer.median
+    return print_goal(f"a stream at {ratio:.2f} of a plain file", met=ratio >= LEAST_OF_A_PLAIN_FILE)
+
+
+def _read(client: httpx.Client, address: str) -> float:
+    begun = time.perf_counter()
+    with client.stream("GET", address) as answer:
+        assert answer.status_code == 200, answer.read()
+        for _ in answer.iter_raw(1 << 20):
+            pass
+    return time.perf_counter() - begun
+
+
+async def measure_clients(server: Server) -> int:
+    """Ask for metadata idle, and while CLIENTS read records all at once."""
+    limits = httpx.Limits(max_connections=CLIENTS + 10)
+    async with httpx.AsyncClient(headers=server.headers, timeout=300, trust_env=False, limits=limits) as client:
+        idle = await _metadata(client, server.url)
+        reading = [asyncio.create_task(_records(client, server.url, number)) for number in range(CLIENTS)]
+        await asyncio.sleep(0.05)
+        busy = await _metadata(client, server.url)
+        statuses = await asyncio.gather(*reading)
+    served_all = statuses.count(200) == CLIENTS
+    before, under = _p99(idle), _p99(busy)
+    print(f"  metadata calls, p99: {before * 1000:.1f} ms idle, {under * 1000:.1f} ms while {CLIENTS} clients read")
+    missed = print_goal(f"{statuses.count(200)} of {CLIENTS} clients at once served", met=served_all)
+    times = under / before
+    return missed + print_goal(f"metadata at {times:.1f} times idle under them", met=times < MOST_TIMES_IDLE)
+
+
+async def _metadata(client: httpx.AsyncClient, url: str) -> list[float]:
+    taken = []
+    for _ in range(METADATA_CALLS):
+        begun = time.perf_counter()
+        answer = await client.get(f"{url}{PARTITION}")
+        assert answer.status_code == 200, answer.text
+        taken.append(time.perf_counter() - begun)
+    return taken
+
+
+async def _records(client: httpx.AsyncClient, url: str, number: int) -> int:
+    address = f"{url}{PARTITION}/records?format=batches&max_bytes={8 << 20}&offset={number * 1000}"
+    async with client.stream("GET", address) as answer:
+        async for _ in answer.aiter_raw(1 << 20):
+            pass
+        return answer.status_code
+
+
+def _p99(seconds: list[float]) -> float:
+    return quantiles(seconds, n=100)[98]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

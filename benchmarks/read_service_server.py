@@ -1,0 +1,58 @@
+"""The server of bench_read_service.py: the read service and a folder of plain files, with Airflow's logins.
+
+AIRFLOW_HOME of its environment is a folder of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from socket import socket
+
+import uvicorn
+from airflow import settings
+from airflow.api_fastapi.app import get_auth_manager, init_auth_manager
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.models.revoked_token import RevokedToken
+from fastapi import Depends, FastAPI
+from fastapi.responses import FileResponse
+
+from tiered_storage_airflow.read_service.api import read_api
+from tiered_storage_airflow.read_service.login import visitor_of
+from tiered_storage_airflow.read_service.service import ReadService
+
+
+class TellingServer(uvicorn.Server):
+    """Says where it answers, and a token, once it does."""
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        """Start, and say so."""
+        await super().startup(sockets)
+        port = self.servers[0].sockets[0].getsockname()[1]
+        user = SimpleAuthManagerUser(username="bench", role="VIEWER")
+        sys.stdout.write(f"ready http://127.0.0.1:{port} {get_auth_manager().generate_jwt(user)}\n")
+        sys.stdout.flush()
+
+
+def main() -> None:
+    """Serve what lies below the folder of the first argument, until it is ended."""
+    files = {path.name: path for path in Path(sys.argv[1]).rglob("*.log")}
+    init_auth_manager()
+    RevokedToken.__table__.create(settings.engine, checkfirst=True)
+    service = ReadService()
+    api = read_api(service)
+
+    @api.get("/plain/{name}", dependencies=[Depends(visitor_of)])
+    async def plain(name: str) -> FileResponse:
+        return FileResponse(files[name])
+
+    outer = FastAPI()
+    outer.mount("/v1", api)
+    try:
+        TellingServer(uvicorn.Config(outer, host="127.0.0.1", port=0, log_level="error", lifespan="off")).run()
+    finally:
+        service.close()
+
+
+if __name__ == "__main__":
+    main()
