@@ -67,3 +67,16 @@ def test_what_goes_wrong_has_the_services_own_form_there_too(api: TestClient) ->
         answer = api.get(path, headers=login("somebody", "OP"))
         assert answer.status_code == status
         assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_the_menu_leads_to_the_page(api: TestClient) -> None:
+    operator = login("somebody", "OP")
+    plugins = api.get("/api/v2/plugins", headers=login("somebody", "ADMIN")).json()["plugins"]
+    [views] = [plugin["external_views"] for plugin in plugins if plugin["name"] == "tiered_storage"]
+    assert [(view["name"], view["href"]) for view in views] == [("Remote Log", "/remote-log/page/")]
+    token = operator["Authorization"].removeprefix("Bearer ")
+    page = api.get("/remote-log/page/", headers={"Cookie": f"_token={token}"})
+    assert page.status_code == 200
+    assert 'href="/remote-log/page/topics/orders"' in page.text
+    assert api.get("/remote-log/page/").status_code == 401
+    assert api.get("/remote-log/page/assets/style.css", headers=operator).status_code == 200
