@@ -15,6 +15,7 @@ from support import airflow_home
 from support.read_service_site import ReadServiceSite, prepare_logins, served, token
 
 assert airflow_home.HOME.is_dir()
+pytestmark = pytest.mark.nightly
 PARTITION = "/topics/orders/partitions/0"
 
 

@@ -76,7 +76,7 @@ async def _topic(
     access.topic = topic
     ensure_right(service, visitor, Right.DESCRIBE, topic)
     access.has_right = True
-    known = await service.asking.run(lambda: known_partitions(service.log))
+    known = await known_partitions(service)
     due = sorted((each for each in known if each.topic == topic), key=lambda each: each.partition)
     if not due:
         raise no_topic(topic)

@@ -16,18 +16,12 @@ SECONDS = 5.0
 
 
 async def health(service: OpenService) -> HealthAnswer:
-    """Return how metadata and store were at most SECONDS ago, and how all else is now.
-
-    All who ask meanwhile share one look at the former.
-    """
-    now = asyncio.get_running_loop().time()
-    if service.look is None or (service.look[1].done() and now > service.look[0] + SECONDS):
-        service.look = (now, asyncio.ensure_future(_look(service)))
+    """Return how metadata and store were a moment ago, and how all else is now."""
     service.rights.current()
     has_rights = service.rights.problem is None
     has_room = service.streams < service.most_streams
     checks = [
-        *await asyncio.shield(service.look[1]),
+        *await service.seen_health.get(lambda: _look(service)),
         HealthCheck("rights", has_rights, "read" if has_rights else "nobody may anything; the service's log says why"),
         HealthCheck("room", has_room, f"{service.streams} of {service.most_streams} places for answers are taken"),
     ]

@@ -46,7 +46,7 @@ async def topics(service: OpenServiceDep, visitor: VisitorDep) -> TopicsAnswer:
     """Give the topics that who asks may see, remote and local ones."""
     rights = service.rights.current()
     lives: dict[tuple[str, str, str], list[int]] = {}
-    for partition in await service.asking.run(lambda: known_partitions(service.log)):
+    for partition in await known_partitions(service):
         lives.setdefault((partition.topic, partition.cluster_id, partition.topic_id), []).append(partition.partition)
     return TopicsAnswer(
         [
@@ -77,7 +77,7 @@ async def partitions(
     access.topic = topic
     ensure_right(service, visitor, Right.DESCRIBE, topic)
     access.has_right = True
-    found = [each for each in await service.asking.run(lambda: known_partitions(service.log)) if each.topic == topic]
+    found = [each for each in await known_partitions(service) if each.topic == topic]
     if not found:
         raise no_topic(topic)
     due = sorted((each for each in found if each.partition >= start), key=lambda each: each.partition)
@@ -146,7 +146,12 @@ async def index(
     return IndexAnswer(segment_id, name.value, len(raw), count, entries, following if following < count else None)
 
 
-def known_partitions(log: RemoteLogManager) -> list[TopicIdPartition]:
+async def known_partitions(service: OpenService) -> list[TopicIdPartition]:
+    """Return all partitions, remote and local, as they were a moment ago."""
+    return await service.seen_partitions.get(lambda: service.asking.run(lambda: _known(service.log)))
+
+
+def _known(log: RemoteLogManager) -> list[TopicIdPartition]:
     """Return all partitions, remote and local; a local tier that cannot be read adds none."""
     found = set(log.segments.list_partitions())
     if log.settings.log_dirs:

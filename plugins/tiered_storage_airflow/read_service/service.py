@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Self
 
 from fastapi import Depends, Request
@@ -13,16 +13,19 @@ from fastapi import Depends, Request
 from tiered_storage_airflow.read_service.figures import Figures
 from tiered_storage_airflow.read_service.problem import busy
 from tiered_storage_airflow.read_service.rights_file import RightsFile
+from tiered_storage_airflow.read_service.shared_look import SharedLook
 from tiered_storage_airflow.read_service.threads import BoundedThreads
 from tiered_storage_airflow.read_service.tiers import Tiers
 
 if TYPE_CHECKING:
+    from tiered_storage.remote_log.model import TopicIdPartition
     from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
     from tiered_storage.settings import Settings
     from tiered_storage_airflow.read_service.answers import HealthCheck
 
 MOST_WAITING_CALLS = 1000
 MOST_LARGE = 4
+SECONDS_SEEN = 5.0
 
 
 @dataclass(slots=True)
@@ -44,8 +47,9 @@ class OpenService:
     looking: Mapping[str, BoundedThreads]
     """A thread for each thing that health is asked of: what hangs holds up nothing else."""
     streams: int = 0
-    look: tuple[float, asyncio.Future[list[HealthCheck]]] | None = None
-    """When metadata and store were looked at last (seconds of the event loop), and what came of it."""
+    seen_health: SharedLook[list[HealthCheck]] = field(default_factory=lambda: SharedLook(SECONDS_SEEN))
+    seen_partitions: SharedLook[list[TopicIdPartition]] = field(default_factory=lambda: SharedLook(SECONDS_SEEN))
+    """All that there are: where local logs are read too, looking at them takes its time."""
 
     @classmethod
     def of(cls, settings: Settings, log: RemoteLogManager, figures: Figures) -> Self:

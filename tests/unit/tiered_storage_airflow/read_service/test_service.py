@@ -181,7 +181,7 @@ def test_what_nobody_foresaw_is_counted_and_told_without_a_word_of_it(own_site: 
     from unittest import mock
 
     unforeseen = mock.patch(
-        "tiered_storage_airflow.read_service.metadata_routes.known_partitions", side_effect=ZeroDivisionError("secret")
+        "tiered_storage_airflow.read_service.metadata_routes._known", side_effect=ZeroDivisionError("secret")
     )
     with unforeseen:
         answer = own_site.get("/topics")
