@@ -69,6 +69,8 @@ class AbortedTransactionSearch:
             return view
         covered = view.coverage.ranges[-1]
         told = _as_far_as_it_counts(await self._chunks.transactions(covered.segment, deadline), covered)
+        if told.undecided_from is None or told.undecided_from >= view.remote_end:
+            return view
         return replace(view, undecided_from=told.undecided_from)
 
     async def _of_segment(
