@@ -60,12 +60,14 @@ format: setup-test ## Format the code and mend what ruff can mend
 	@$(PYTHON_BIN)/ruff format $(CODE)
 
 nightly: setup-test ## Run all tests, also those that take minutes
-	@$(PYTHON_BIN)/python -m pytest --ignore=tests/unit
-	@$(PYTHON_BIN)/python -m pytest tests/unit -m 'nightly or not nightly' --hypothesis-profile=nightly --timeout=1800 \
-		--numprocesses=auto --dist=worksteal
-	@$(PYTHON_BIN)/python -m pytest tests/fuzz -m nightly --numprocesses=auto --dist=worksteal
-	@$(PYTHON_BIN)/python -m pytest -m nightly --ignore=tests/unit --ignore=tests/fuzz --hypothesis-profile=nightly \
-		--numprocesses=auto --dist=loadgroup
+	@failed=0; \
+	$(PYTHON_BIN)/python -m pytest --ignore=tests/unit || failed=1; \
+	$(PYTHON_BIN)/python -m pytest tests/unit -m 'nightly or not nightly' --hypothesis-profile=nightly --timeout=1800 \
+		--numprocesses=auto --dist=worksteal || failed=1; \
+	$(PYTHON_BIN)/python -m pytest tests/fuzz -m nightly --numprocesses=auto --dist=worksteal || failed=1; \
+	$(PYTHON_BIN)/python -m pytest -m nightly --ignore=tests/unit --ignore=tests/fuzz --hypothesis-profile=nightly \
+		--numprocesses=auto --dist=loadgroup || failed=1; \
+	exit $$failed
 
 bench: setup-test ## Measure against the peers, a benchmark after the other
 	@missed=0; for bench in benchmarks/bench_*.py; do \

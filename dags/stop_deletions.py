@@ -1,14 +1,15 @@
 """Stop all deletions at once, or let them go on: the switch for whoever has a doubt.
 
 Only by hand. While deletions are stopped nothing goes, locally or remotely, whatever topics allow; copies go on. What
-deletes just now stops within one batch. Running it with Lift ends the stop.
+deletes just now stops within one batch. Running it with Lift ends the stop. A field that the form has not, which every
+other DAG refuses, is left out here with a warning: a stop goes through.
 """
 
 from __future__ import annotations
 
 from airflow.sdk import Param, dag
 
-from tiered_storage_airflow.forms import SETTINGS, reason_param, settings_param
+from tiered_storage_airflow.forms import SETTINGS, reason_param, settings_param, warn_of_unknown_fields
 from tiered_storage_airflow.operators.safety import StopDeletionsOperator
 from tiered_storage_airflow.task_defaults import BY_HAND, RETRIED
 
@@ -18,7 +19,7 @@ from tiered_storage_airflow.task_defaults import BY_HAND, RETRIED
     **BY_HAND,
     max_active_runs=1,
     tags=["tiered-storage", "safety"],
-    default_args={**RETRIED, "settings": SETTINGS},
+    default_args={**RETRIED, "settings": SETTINGS, "pre_execute": warn_of_unknown_fields},
     params={
         "lift": Param(False, type="boolean", title="Lift: let deletions go on"),
         "reason": reason_param("Reason", "Why, for whoever meets the stop."),

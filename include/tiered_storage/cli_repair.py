@@ -95,6 +95,10 @@ def rebuild_metadata(
     output.findings("note", report.notices)
     if not dry_run:
         output.say("note: what deletes was forbidden for every topic; 'tiered-storage topics' shows and changes it")
+        output.say(
+            "note: limits, pauses, and which topics are tiered are those of the settings file again: decide anew what "
+            "was decided otherwise ('tiered-storage topics') before you allow to delete"
+        )
         output.say("note: that all deletions were stopped is not known any more: 'stop-deletions' stops them anew")
     if report.unreadable:
         raise typer.Exit(1)

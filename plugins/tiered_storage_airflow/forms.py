@@ -6,6 +6,7 @@ take plain arguments.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -118,11 +119,20 @@ def refuse_unknown_fields(context: Mapping[str, Any]) -> None:
 
     A mistyped `dry_run` would be left out without a word, and the run would not only show.
     """
+    if unknown := _unknown_fields(context):
+        raise AirflowFailException(f"nothing was done: {unknown}")
+
+
+def warn_of_unknown_fields(context: Mapping[str, Any]) -> None:
+    """Say in the task's log where the run was given a field that the DAG's form has not: for what has to go through."""
+    if unknown := _unknown_fields(context):
+        logging.getLogger(__name__).warning("left out: %s", unknown)
+
+
+def _unknown_fields(context: Mapping[str, Any]) -> str | None:
     known = list(context["dag"].params)
     unknown = sorted(set(context["dag_run"].conf or {}) - set(known))
     if not unknown:
-        return
+        return None
     near = [f"; {each} may be meant to be {found[0]}" for each in unknown if (found := get_close_matches(each, known))]
-    raise AirflowFailException(
-        f"nothing was done: the form has no {', '.join(unknown)}{''.join(near)}; it has {', '.join(known)}"
-    )
+    return f"the form has no {', '.join(unknown)}{''.join(near)}; it has {', '.join(known)}"

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
@@ -29,7 +29,14 @@ from tiered_storage_airflow.embedded.environment import (
     virtual_environment_bin,
 )
 from tiered_storage_airflow.embedded.java import java_home
-from tiered_storage_airflow.embedded.processes import MARK_VARIABLE, is_running, start
+from tiered_storage_airflow.embedded.processes import (
+    MARK_VARIABLE,
+    ServiceProcess,
+    is_running,
+    members,
+    signal_all,
+    start,
+)
 from tiered_storage_airflow.embedded.record import SCHEDULER, RunningAirflow, write_record
 from tiered_storage_airflow.embedded.waiting import wait_until
 
@@ -49,6 +56,8 @@ class CrashingAirflow:
     environ: Mapping[str, str]
     running: RunningAirflow
     halt: Path
+    killed: list[ServiceProcess] = field(default_factory=list)
+    """Schedulers that were killed: what they left waits for work for ever."""
 
     def api(self) -> AirflowApi:
         return services.connect(self.running)
@@ -108,6 +117,7 @@ class CrashingAirflow:
         marked = {**environment, MARK_VARIABLE: self.running.mark}
         scheduler = start(SCHEDULER, command, marked, log=log, directory=self.running.home)
         others = [one for one in self.running.services if one.name != SCHEDULER]
+        self.killed += [one for one in self.running.services if one.name == SCHEDULER]
         self.running = replace(self.running, services=(*others, scheduler))
         write_record(self.running)
 
@@ -168,14 +178,15 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, state_directory: Path) -> 
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv(HALT, str(root / "halt"))
         running = services.up(embedded, say=lambda _: None, environ=environ)
+        crashing = CrashingAirflow(files, embedded, environ, running, root / "halt")
         try:
-            crashing = CrashingAirflow(files, embedded, environ, running, root / "halt")
             with crashing.api() as api:
                 api.unpause("copy_segments")
             crashing.run()
             yield crashing
         finally:
             services.down(root / "airflow-state", say=lambda _: None)
+            signal_all(members(crashing.killed, running.mark), signal.SIGKILL)
 
 
 @pytest.fixture(autouse=True)

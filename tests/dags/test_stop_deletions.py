@@ -52,9 +52,10 @@ def test_deletions_are_stopped_though_settings_contradict_each_other(airflow: Ai
     site.write_logs({"orders-0": 2})
     site.configure({"orders": {**DELETABLE, "retention.ms": 0}})
 
-    stopped = airflow.run("stop_deletions", {"reason": "look first"})
+    stopped = airflow.run("stop_deletions", {"reason": "look first", "reeson": "a hurry"})
 
     assert stopped.state == "success"
+    assert "left out: the form has no reeson; reeson may be meant to be reason" in stopped.log
     assert "the metadata alone were told" in stopped.log
     site.configure({"orders": DELETABLE})
     assert "look first" in airflow.run("expire_remote_segments").messages

@@ -4,7 +4,7 @@ was forbidden, stopped or set since stays so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 
 from support.command_line import CommandResult, run_on
-from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, assert_clean, copy, unsynced
+from support.remote_logs import (
+    ENABLED,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    a_remote_log,
+    assert_clean,
+    copy,
+    unsynced,
+)
 from tiered_storage.remote_log import told_decisions
 from tiered_storage.remote_log.metadata.sql_safety import SqlSafety
 from tiered_storage.remote_log.model import PartitionState, TopicIdPartition
@@ -201,19 +209,64 @@ def died(*_: object) -> None:
     raise Killed
 
 
+BACK_IN_REACH = [("expire",), ("retain",), ("copy",), ("audit",), ("expire", "--topics", "former")]
+
+
+@pytest.mark.parametrize("command", BACK_IN_REACH)
 def test_a_stop_holds_where_the_store_is_out_of_reach_and_the_store_hears_of_it_later(
-    site: RemoteLogFiles, caplog: pytest.LogCaptureFixture
+    site: RemoteLogFiles, caplog: pytest.LogCaptureFixture, command: tuple[str, ...]
 ) -> None:
     with forgotten(site):
         site.store.rename(site.root / "elsewhere")
         stop(site)
         assert "the store could not be told" in caplog.text
         (site.root / "elsewhere").rename(site.store)
-        assert run_on(site, "expire").exit_code == 1
-        assert run_on(site, "stop-deletions", "--lift").exit_code == 0
-        assert run_on(site, "expire", "--topics", "former").exit_code == 0
+        run_on(site, *command)
 
     refused(site, "expire")
+
+
+@pytest.mark.parametrize("command", ["expire", "retain"])
+def test_a_dry_run_while_deletions_are_stopped_takes_no_store_and_tells_none(tmp_path: Path, command: str) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 3}, topics={"orders": DELETABLE})
+    stop(files)
+
+    assert run_on(files, command, "--dry-run").exit_code == 0
+
+    assert not files.store.exists() or not [*files.store.iterdir()]
+
+
+@pytest.mark.parametrize("word", [stop, pause])
+def test_a_word_the_store_was_not_told_of_is_not_overtaken_by_the_next_one(
+    site: RemoteLogFiles, word: Callable[[RemoteLogFiles], None]
+) -> None:
+    with forgotten(site):
+        site.store.rename(site.root / "elsewhere")
+        forbid(site)
+        (site.root / "elsewhere").rename(site.store)
+        word(site)
+
+    assert "decide that once more" not in refused(site, "expire").err
+    run_on(site, "topics", "pause", "orders")
+    stop(site)
+    refused(site, "stop-deletions", "--lift")
+    before = Kept.of(site)
+    assert run_on(site, "expire").exit_code == run_on(site, "retain").exit_code == 1
+    assert Kept.of(site) == before
+
+
+@pytest.mark.parametrize("command", BACK_IN_REACH)
+def test_a_stop_in_spite_of_wrong_settings_is_told_to_the_store_later(
+    site: RemoteLogFiles, command: tuple[str, ...]
+) -> None:
+    with forgotten(site):
+        right = site.properties["topics"]
+        site.properties["topics"] = {**TOPICS, "mistyped": {"retention.ms": 0}}
+        stop(site)
+        site.properties["topics"] = right
+        run_on(site, *command)
+
+    refused(site, "retain")
 
 
 def test_metadata_made_anew_know_every_decision(site: RemoteLogFiles) -> None:

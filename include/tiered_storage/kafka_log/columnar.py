@@ -34,6 +34,7 @@ from tiered_storage.kafka_log.machine_code import (
     load_brief_kernels,
     load_kernels,
 )
+from tiered_storage.kafka_log.open_batches import DecompressedBatches, OpenBatches
 from tiered_storage.kafka_log.placed_batches import ENDS, HEADERS, STARTS, PlacedBatches
 from tiered_storage.kafka_log.record_columns import ChunkMemory, select_columns
 from tiered_storage.kafka_log.segment_scan import as_array, check_checksums, iterate_segment
@@ -47,7 +48,7 @@ _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _LEAST_RECORD_BYTES = 7
 _HOT_BYTES = 1 << 20
 """So much is decompressed, then decoded out of the cache closest to a core; the codec takes the same memory again."""
-_SPARE_BYTES = _HOT_BYTES + (256 << 10)
+_SPARE_BYTES = 1 << 20
 """A chunk of decompressed batches ends behind the ones that make it large enough."""
 _MOST_VIEWED = 2
 """A chunk whose values are views keeps so many times its size at most, whatever is left out of what it looks at."""
@@ -56,7 +57,6 @@ _MOST_TEXT_BYTES = 3
 """What a byte that is no UTF-8 becomes at most: U+FFFD."""
 _EMPTY = -1
 """In the place of a codec: a batch without records."""
-_Contents = list[pa.Buffer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +164,7 @@ class ColumnDecoder:
         That is what SegmentScanner and iterate_segment give, best without checking checksums there. `window` has to
         stay as it is until the last record batch is taken; the record batches keep nothing of it but views of values.
         A record batch is one piece of memory: who keeps one of its columns keeps all, so ask for those alone to keep.
+        It may be up to twice as large as its columns; the decoder uses it again when nobody keeps anything of it.
 
         Raises CorruptRecordError at the first chunk that is broken: `position` is that of the batch in the segment.
         """
@@ -218,7 +219,7 @@ class ColumnDecoder:
         filling = ChunkFilling(self._memory)
         most_rows = min(batches.records, batches.total // _LEAST_RECORD_BYTES, _MOST_ROWS)
         filling.begin(most_rows, min(batches.total, 2 * self._chunk_bytes))
-        yield from self._fill(filling, batches, int(self._checks_in_kernel and self._checks.crc))
+        yield from self._fill(filling, OpenBatches.in_window(batches), is_checked=self._checks_in_kernel)
         yield from filling.end()
 
     def _decode_compressed(self, batches: PlacedBatches) -> Iterator[pa.RecordBatch]:
@@ -227,39 +228,38 @@ class ColumnDecoder:
         begins, ends = (batches.places[STARTS] - window).tolist(), (batches.places[ENDS] - window).tolist()
         sizes, counts = batches.places[ENDS] - batches.places[STARTS], batches.record_counts()
         codecs = np.where(counts, batches.table.attributes[batches.rows] & CODEC_BITS, _EMPTY).tolist()
-        filling = ChunkFilling(self._memory)
-        contents: _Contents = []
-        first = size = 0
+        headers = batches.places[HEADERS].tolist()
+        filling, ready = ChunkFilling(self._memory), DecompressedBatches()
+        first, last = 0, len(codecs) - 1
         for i, (codec, begin, end) in enumerate(zip(codecs, begins, ends, strict=True)):
             try:
                 content = self._records_of(batches, i, view[begin:end], codec)
             except CorruptRecordError:
                 # A batch before it may be broken as well: that one is named then.
-                if contents:
-                    self._begin(filling, size, sizes[first:i], counts[first:i], i - first)
-                    yield from self._fill(filling, batches, 0, first, contents)
+                if ready and not filling.is_begun:
+                    self._begin(filling, ready.size, sizes[first:i], counts[first:i], i - first)
+                if ready:
+                    yield from self._fill(filling, ready.opened(batches, first))
                 raise
-            contents.append(content)
-            size += content.size
-            is_last = i + 1 == len(codecs)
-            if size < _HOT_BYTES and not is_last:
+            ready.add(headers[i], content)
+            if ready.size < _HOT_BYTES and i != last:
                 continue
-            self._begin(filling, size, sizes[first:], counts[first:], i + 1 - first)
-            yield from self._fill(filling, batches, 0, first, contents)
+            if not filling.is_begun:
+                self._begin(filling, ready.size, sizes[first:], counts[first:], i + 1 - first)
+            yield from self._fill(filling, ready.opened(batches, first))
             held = max(filling.record_bytes, filling.viewed_bytes // _MOST_VIEWED)
-            if is_last or held >= self._chunk_bytes:
+            if i == last or held >= self._chunk_bytes:
                 yield from filling.end()
-            contents, first, size = [], i + 1, 0
+            ready.clear()
+            first = i + 1
 
     def _begin(
         self, filling: ChunkFilling, size: int, compressed: NDArray[np.int64], counts: NDArray[np.int64], ready: int
     ) -> None:
-        """Begin a chunk, if there is none, for batches of which the `ready` first ones have become `size` bytes.
+        """Begin a chunk for batches of which the `ready` first ones have become `size` bytes.
 
         How much the others become is guessed from that: a chunk that turns out too small is followed by another.
         """
-        if filling.is_begun:
-            return
         all_bytes = int(compressed.sum()) * size // max(int(compressed[:ready].sum()), 1)
         most_bytes = min(min(max(all_bytes, size), max(self._chunk_bytes, size)) + _SPARE_BYTES, INT32_MAX)
         records = int(counts.sum())
@@ -267,54 +267,43 @@ class ColumnDecoder:
             records = max(records * most_bytes // all_bytes, int(counts[:ready].sum()))
         filling.begin(min(records, most_bytes // _LEAST_RECORD_BYTES, _MOST_ROWS), most_bytes)
 
-    def _records_of(self, batches: PlacedBatches, number: int, body: memoryview, codec: int) -> pa.Buffer:
+    def _records_of(self, batches: PlacedBatches, number: int, body: memoryview, codec: int) -> bytes | memoryview:
         """Return the records of a batch, which are its `body` in the form of `codec`."""
         most = self._checks.max_decompressed_bytes
         decompress_whole = WHOLE.get(codec)
         if decompress_whole and (whole := decompress_whole(body, most)) is not None:
-            return pa.py_buffer(whole)
+            return whole
         if codec == _EMPTY or (codec == Compression.NONE and len(body) <= most):
-            return pa.py_buffer(body)
+            return body
         position = int(batches.table.position[batches.rows[number]])
-        content = decompress(Compression(codec), body, max_bytes=most, source=self._source, source_position=position)
-        return pa.py_buffer(content)
+        return decompress(Compression(codec), body, max_bytes=most, source=self._source, source_position=position)
 
     def _fill(
-        self,
-        filling: ChunkFilling,
-        batches: PlacedBatches,
-        is_checked: int,
-        first: int = 0,
-        contents: _Contents | None = None,
+        self, filling: ChunkFilling, opened: OpenBatches, *, is_checked: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """Decode all of `batches`; yield each chunk that is full, and leave the last one as far as it came.
+        """Decode all of `opened`; yield each chunk that is full, and leave the last one as far as it came.
 
-        Where `contents` are given, they are the records of as many batches, the one of number `first` and those behind.
+        With `is_checked` the kernel compares checksums, if anybody does.
         """
         progress = filling.progress
         progress[: parts.ROWS] = 0
-        data_end = batches.data_end
-        places: Sequence[NDArray[np.int64]] = list(batches.places)
-        view_base = data_end - batches.data.size
-        if contents is not None:
-            view_base = 0
-            starts = np.array([content.address for content in contents], np.int64)
-            sizes = np.array([content.size for content in contents], np.int64)
-            places, data_end = (places[HEADERS][first : first + starts.size], starts, starts + sizes), 0
-        addresses = [address_of(column) for column in places]
         while True:
             first_buffer = len(filling.viewed)
             if self._memory.has_value_views:
-                filling.viewed += map(pa.py_buffer, contents or [batches.data])
+                filling.viewed += map(pa.py_buffer, opened.viewed)
             verdict = self._kernels.decode_batches(
-                *addresses, places[STARTS].size, data_end, is_checked, view_base, first_buffer, self._bounds_address,
+                opened.headers, opened.starts, opened.ends, opened.count, opened.data_end,
+                int(is_checked and self._checks.crc), opened.view_base, first_buffer, self._bounds_address,
                 *filling.arguments(),
             )  # fmt: skip
+            if verdict == parts.ALL_DONE and not progress[parts.STRANGE_HEADER_KEYS]:
+                return
+            placed, first = opened.placed, opened.first
             if verdict > parts.FULL:
-                self._raise_broken(verdict, batches, first + int(progress[parts.BATCH]), int(progress[parts.RECORD]))
+                self._raise_broken(verdict, placed, first + int(progress[parts.BATCH]), int(progress[parts.RECORD]))
             if progress[parts.STRANGE_HEADER_KEYS] and progress[parts.HEADER_KEY_BYTES] > INT32_MAX // _MOST_TEXT_BYTES:
                 reason = "its header keys, which are no UTF-8, are too long as text"
-                raise CorruptRecordError(self._source, int(batches.table.position[batches.rows[first]]), reason)
+                raise CorruptRecordError(self._source, int(placed.table.position[placed.rows[first]]), reason)
             if verdict == parts.ALL_DONE:
                 return
             rows, size = filling.capacity
@@ -324,7 +313,7 @@ class ColumnDecoder:
             if progress[parts.ROWS]:
                 yield from filling.end()
             else:
-                rows, size = max(rows, 1), min(max(size, int((places[ENDS] - places[STARTS]).sum())), INT32_MAX)
+                rows, size = max(rows, 1), min(max(size, opened.size), INT32_MAX)
             filling.begin(rows, size)
 
     def _raise_broken(self, verdict: int, batches: PlacedBatches, number: int, behind: int) -> NoReturn:

@@ -158,7 +158,7 @@ def _no_partition(name: str) -> str:
     return "its name is not of the form topic-partition"
 
 
-def _offsets(path: Path) -> dict[tuple[str, int], int] | None:
+def _offsets(path: Path) -> Mapping[tuple[str, int], int] | None:
     return read_offset_checkpoint(path) if path.is_file() else None
 
 

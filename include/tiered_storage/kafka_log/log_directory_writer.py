@@ -17,6 +17,7 @@ Source: released Kafka (the content of the last file: KIP-966).
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -208,11 +209,11 @@ class LogDirectoryWriter:
                 self._found_high_watermarks[name] = known, log.log_end_offset
         remove_clean_shutdown(self.root)
 
-    def _read_checkpoint(self, name: str, found: LogDirectory) -> dict[tuple[str, int], int]:
+    def _read_checkpoint(self, name: str, found: LogDirectory) -> Mapping[tuple[str, int], int]:
         path = self.root / name
         offsets = read_offset_checkpoint(path) if path.is_file() else {}
-        passed_over = [parse_partition_directory(directory) for directory in found.skipped]
-        self._passed_over[name] = {partition: offsets[partition] for partition in passed_over if partition in offsets}
+        passed_over = {parse_partition_directory(directory) for directory in found.skipped}
+        self._passed_over[name] = {partition: offsets[partition] for partition in offsets if partition in passed_over}
         return offsets
 
     def _high_watermark(self, partition: tuple[str, int]) -> int:

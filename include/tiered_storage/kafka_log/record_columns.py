@@ -89,6 +89,8 @@ _NOT_COUNTED = -1
 _EMPTY = np.empty(0, np.uint8)
 _MOST_SPARES = 2
 """Who takes a record batch while he has the one before it needs two chunks in turn."""
+_MOST_SPARE_BYTES = 8 << 20
+"""A chunk that is larger, for a large batch, is not kept."""
 _MOST_WASTE = 2
 """A record batch that would keep so many times its memory is copied out of it."""
 _SPARE = 8
@@ -129,6 +131,14 @@ class Chunk:
         return sys.getrefcount(self.memory)
 
 
+_ALONE = Chunk(0, np.empty(0, np.uint8), [], 0, np.empty(0, np.int64)).references
+"""How many hold the memory of a chunk that nobody else holds.
+
+Not counted where one is made: a debugger may hold it there for a while, and with a number that is too high memory would
+be written over that somebody has.
+"""
+
+
 class ChunkMemory:
     """Makes chunks and turns them into record batches.
 
@@ -153,8 +163,8 @@ class ChunkMemory:
         self._has_headers = "headers" in schema.names
         self._size = self._rows = -1
         self._tail_bytes = 0
-        self._spares: list[tuple[Chunk, int]] = []
-        """The last chunks, and how many held each before there was a record batch."""
+        self._spares: list[Chunk] = []
+        """The last chunks."""
         self._layout: list[int] = []
         self._parts_size = 0
         self._slab_parts = np.array([part for part, _ in self._parts], np.intp)
@@ -180,8 +190,8 @@ class ChunkMemory:
         if size > self._size:
             self._spares.clear()
             self._reserve(size + size // _SPARE)
-        for chunk, references in self._spares:
-            if chunk.size >= size and chunk.references == references:
+        for chunk in self._spares:
+            if chunk.size >= size and chunk.references <= _ALONE:
                 return chunk
         return self._new_chunk(size + size // _SPARE)
 
@@ -194,8 +204,8 @@ class ChunkMemory:
         places[self._slab_parts] = self._offsets + (address + before)
         places[parts.VALUES] = address + before + values if self._has_value else 0
         chunk = Chunk(size, memory, self._layout, values, places)
-        del memory
-        self._spares = [*self._spares[1 - _MOST_SPARES :], (chunk, chunk.references)]
+        if memory.size <= _MOST_SPARE_BYTES:
+            self._spares = [*self._spares[1 - _MOST_SPARES :], chunk]
         return chunk
 
     def _lay_out(self, rows: int) -> None:

@@ -42,17 +42,21 @@ class DeletionKind(StrEnum):
 class DeletionGate:
     """Asks `safety`, `bind_store` and what was decided for a partition's topic.
 
-    `bind_store` raises StoreMismatchError, and OutdatedMetadataError for metadata that lack a decision.
+    `bind_store` raises StoreMismatchError, and OutdatedMetadataError for metadata that lack a decision. `tell_store`
+    tells a store that is bound of what it could not be told of before, if that can be by now.
     """
 
     safety: Safety
     bind_store: Callable[[], None]
     decided_topic: Callable[[TopicIdPartition], Topic]
+    tell_store: Callable[[], None]
 
     def ensure_running(self) -> None:
         """Raise DeletionRefusedError where a person stopped all deletions."""
         stopped = self.why_stopped()
         if stopped is not None:
+            # The store may not know of the stop yet, and whoever else would tell it goes no further than this.
+            self.tell_store()
             raise DeletionRefusedError(stopped)
 
     def why_stopped(self) -> str | None:

@@ -71,7 +71,9 @@ class TieredReader:
         if local is not None:
             local = _up_to_what_a_later_leader_cut(local, state.lineage)
         lineage = merged(state.lineage, observed)
-        coverage = Coverage.of(self._metadata.list_remote_log_segments(partition), lineage)
+        # Of a topic that a person deleted nothing remote is read, also before the next expiry ends it.
+        segments = () if state.delete_state is not None else self._metadata.list_remote_log_segments(partition)
+        coverage = Coverage.of(segments, lineage)
         return PartitionReader(partition, local, coverage, state.log_start_offset or 0, self._storage)
 
     def log_start_offset(self, partition: TopicIdPartition) -> int:

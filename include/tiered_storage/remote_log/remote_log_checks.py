@@ -62,6 +62,7 @@ class RemoteLogChecks:
 
     def _lacking(self) -> Iterator[Anomaly]:
         """Yield one where the store was told of decisions that the metadata do not know."""
+        self.parts.telling.tell_what_is_untold()
         storage, known = listing_storage(self.parts.storage), self.parts.safety.decision_number()
         newest = storage.decisions.newest_after(known)
         if newest is not None:

@@ -127,6 +127,7 @@ class RemoteLogParts:
         uuid = self.storage.ensure_identity(identity.metadata_uuid, known)
         if uuid != known:
             identity.bind_store(uuid)
+        self.telling.tell_what_is_untold()
 
     def bind_to_delete(self) -> None:
         """Make sure that the metadata are the store's, and know every decision that it was told of.

@@ -39,6 +39,9 @@ from tiered_storage.remote_log.store_states import (
 )
 
 _MARKER = f".{ObjectKind.COMMIT_MARKER}"
+_NO_ROOM = (
+    "as many segments are marked as the document of a partition names; once those are deleted, the next repair takes it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +144,13 @@ class Repair:
         if going and (stopped := self.why_stopped()):
             held_back += [Finding(str(partition), f"{one.segment_id.id} stays as it is: {stopped}") for one in going]
             going = []
-        return self._mark(going, segments, state, lease), held_back
+        room = StoredState.of(state, segments).room_for(going)
+        held_back += [
+            Finding(str(partition), f"{one.segment_id.id} stays as it is: {_NO_ROOM}")
+            for one in going
+            if one not in room
+        ]
+        return self._mark(room, segments, state, lease), held_back
 
     def _mark(
         self,

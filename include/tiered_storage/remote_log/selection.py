@@ -10,7 +10,28 @@ from tiered_storage.errors import ConfigurationError
 MOST_PARTITIONS = 100_000
 """More numbers than this are taken for a slip of the pen."""
 
+_TOKEN = re.compile(
+    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<begin>\()(?:\?[^:!=<)]*[:!=<]?)?|\)(?P<end>[*+{]?)|(?P<choice>[*+?{|])",
+    re.DOTALL,
+)
+"""What matters of a regular expression for _may_take_for_ever; what is escaped or in brackets does not."""
 _PART = re.compile(r"(?P<first>\d{1,10})(?:-(?P<last>\d{1,10}))?", re.ASCII)
+
+
+def _may_take_for_ever(expression: str) -> bool:
+    """Whether a group is repeated that has repeats or alternatives in it: there are too many ways to read a name."""
+    groups = [False]
+    for token in _TOKEN.finditer(expression):
+        if token["begin"]:
+            groups.append(False)
+        elif token["end"] is not None:
+            has_choices = groups.pop() if len(groups) > 1 else groups[0]
+            if token["end"] and has_choices:
+                return True
+            groups[-1] |= has_choices or bool(token["end"])
+        elif token["choice"]:
+            groups[-1] = True
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +51,11 @@ class Selection:
         # The last two: a repeat that no machine counts to, and too many groups in one another.
         except (re.error, OverflowError, RecursionError) as error:
             raise ConfigurationError(f"topics: {self.topics!r} is not a regular expression: {error}") from error
+        if _may_take_for_ever(self.topics):
+            raise ConfigurationError(
+                f"topics: {self.topics!r} repeats a group that has repeats or alternatives in it: with some names that "
+                "takes for ever; write it without, as orders-.* or (eu|us)-orders"
+            )
 
     @property
     def is_narrowed(self) -> bool:

@@ -6,9 +6,9 @@ deletions were stopped, retention was made longer, or an audit found something: 
 The decision is written into the metadata first, and holds from then on; then the store is given the next number, and at
 last the metadata. A backup made before the end has a lower number than the store. Where only the last number is lacking
 and the metadata hold what was decided, as after a process was killed in between, they get it. While the store cannot be
-told, the metadata count apart what it was not told of: only once it was seen that they lack nothing does whoever wants
-to delete next tell it. A user's own RemoteStorageManager keeps no such number; then there is nothing to hold the
-metadata against.
+told, the metadata count apart what it was not told of: only once it was seen that they lack nothing does the next run
+that copies, audits or wants to delete tell it. A user's own RemoteStorageManager keeps no such number; then there is
+nothing to hold the metadata against.
 """
 
 from __future__ import annotations
@@ -73,6 +73,19 @@ class DecisionTelling:
         if number < known:
             storage.decisions.add(StoreDecision(known, _CAUGHT_UP, self.clock()))
 
+    def tell_what_is_untold(self) -> None:
+        """Tell the store of what it could not be told of when it was decided, if it can be told of that by now.
+
+        Whoever copies, audits, or would delete does this: so the time in which an older backup would not be known as
+        such ends by itself. A store that belongs to nobody yet stays so.
+        """
+        safety = self.store.safety
+        if safety.untold_number() <= safety.decision_number():
+            return
+        with suppress(TieredStorageError):
+            if self._decisions() is not None:
+                self.ensure_known()
+
     def ensure_not_outdated(self, decision: str) -> None:
         """Raise OutdatedMetadataError where the metadata lack another decision; a store out of reach is passed over."""
         try:
@@ -95,8 +108,8 @@ class DecisionTelling:
             number = self._tell_store(decision, before, by_outdated=by_outdated)
         except TieredStorageError as error:
             _log.warning(
-                "'%s' was decided and holds, but the store could not be told (%s): whoever deletes next tells it; "
-                "until then an older backup of the metadata would not be known as such",
+                "'%s' was decided and holds, but the store could not be told (%s): the next run that reaches it "
+                "tells it; until then an older backup of the metadata would not be known as such",
                 decision,
                 error,
             )
@@ -123,7 +136,7 @@ class DecisionTelling:
                 if not by_outdated or newest.decision == decision:
                     return None
                 is_outdated = True
-        number = max(known, 0 if newest is None else newest.number)
+        number = max(known, self.store.safety.untold_number(), 0 if newest is None else newest.number)
         while not decisions.add(StoreDecision(number := number + 1, decision, self.clock())):
             pass
         return None if is_outdated else number

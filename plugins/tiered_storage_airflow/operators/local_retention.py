@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import SkipMixin, XComArg
@@ -47,7 +47,7 @@ class PlanLocalRetentionOperator(SelectingOperator, SkipMixin):
         unreadable: dict[str, Finding] = {}
         with self.opened() as remote_log:
             selection = self.selection(remote_log)
-            for now, partitions in _occasions(context):
+            for now, partitions in occasions_of(context):
                 plans, left_alone = remote_log.deletions.plan_local_retention(selection, now, partitions)
                 unreadable.update((finding.partition, finding) for finding in left_alone)
                 for plan in plans:
@@ -132,16 +132,29 @@ def left_alone_path(plan_path: str) -> str:
     return plan_path.removesuffix(".jsonl") + ".left.jsonl"
 
 
-def _occasions(context: Context) -> list[tuple[int, frozenset[str] | None]]:
+def occasions_of(context: Context) -> list[tuple[int, frozenset[str] | None]]:
+    """Return what a run takes as now (ms), for which partitions (None: all): once, or once for each of its events."""
     from tiered_storage.clock import wall_clock
 
     events = [event for events in (context.get("triggering_asset_events") or {}).values() for event in events]
-    announced = [event.extra for event in events if {"now", "partitions"} <= event.extra.keys()]
+    announced = [_announced(event.extra) for event in events if {"now", "partitions"} <= event.extra.keys()]
     now = run_now(context, wall_clock())
     # Whoever may create an event must not be able to make anything older than it is.
     occasions: list[tuple[int, frozenset[str] | None]] = [
-        (min(int(extra["now"]), now), frozenset(extra["partitions"])) for extra in announced
+        (min(moment, now), partitions) for moment, partitions in announced
     ]
     if len(announced) < len(events) or not events:
         occasions.append((now, None))
     return occasions
+
+
+def _announced(extra: Mapping[str, Any]) -> tuple[int, frozenset[str]]:
+    """Return the now (ms) and the partitions of an event. Raises AirflowFailException where it has none."""
+    now, partitions = extra["now"], extra["partitions"]
+    is_list = isinstance(partitions, list) and all(isinstance(partition, str) for partition in partitions)
+    if type(now) is not int or not is_list:
+        raise AirflowFailException(
+            f"nothing was done: an event of the asset says now={now!r:.100} and partitions={partitions!r:.100}; it "
+            "takes a number of milliseconds and a list of names such as orders-0, as commit_metadata puts them there"
+        )
+    return now, frozenset(partitions)

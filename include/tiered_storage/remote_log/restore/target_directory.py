@@ -144,7 +144,7 @@ class TargetDirectory:
         ):
             path = self.root / name
             known = read_offset_checkpoint(path) if path.is_file() else {}
-            write_offset_checkpoint(path, known | {(topic, number): offset for number, offset in offsets.items()})
+            write_offset_checkpoint(path, {**known, **{(topic, number): offset for number, offset in offsets.items()}})
 
     def put_in_place(self, name: str) -> None:
         """Give the partition that was written aside its name, in the place of an empty one."""

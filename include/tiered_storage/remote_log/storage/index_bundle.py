@@ -77,6 +77,8 @@ class BundleHead:
         if magic != MAGIC:
             raise _broken(source, 0, f"it begins with {bytes(magic)!r}, not with {MAGIC!r}")
         if version > VERSION:
+            if 1 <= count <= MAX_SECTIONS and _is_head(_with_version(raw, count), count):
+                raise _broken(source, 4, f"it says version {version}, and its checksum is that of version {VERSION}")
             raise LaterVersionError(source, version, VERSION)
         if version != VERSION:
             raise _broken(source, 4, f"there never was a version {version} of the format")
@@ -85,12 +87,24 @@ class BundleHead:
         table_end = _START.size + count * _ROW.size
         if len(raw) < table_end + _CRC.size:
             raise _broken(source, len(raw), "it ends inside its head")
-        if _CRC.unpack_from(raw, table_end)[0] != crc32c(memoryview(raw)[:table_end]):
+        if not _is_head(raw, count):
             raise _broken(source, table_end, "the checksum of its head is wrong")
         rows = _ROW.iter_unpack(memoryview(raw)[_START.size : table_end])
         sections = [Section(kind, crc, position, length) for kind, _, crc, position, length in rows]
         _check_layout(sections, table_end + _CRC.size, bundle_size, source)
         return cls({section.kind: section for section in sections})
+
+
+def _with_version(raw: bytes | memoryview, count: int) -> bytes:
+    """Return the head of `count` sections that `raw` begins with, as one of our version."""
+    rest = raw[_START.size : _START.size + count * _ROW.size + _CRC.size]
+    return _START.pack(MAGIC, VERSION, count) + bytes(rest)
+
+
+def _is_head(raw: bytes | memoryview, count: int) -> bool:
+    """Whether `raw` begins with a head of `count` sections that has the checksum it says."""
+    end = _START.size + count * _ROW.size
+    return len(raw) >= end + _CRC.size and _CRC.unpack_from(raw, end)[0] == crc32c(memoryview(raw)[:end])
 
 
 def build_bundle(contents: Mapping[IndexKind, bytes]) -> bytes:

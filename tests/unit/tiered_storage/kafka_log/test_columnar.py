@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -441,6 +442,34 @@ def test_a_chunk_is_used_again_only_when_nobody_keeps_anything_of_it(value_views
     offsets = [offset for each in kept for offset in each.to_pylist()]
     assert offsets == [*range(len(offsets))]
     assert 0 < len(dropped) < 5
+
+
+def test_a_large_batch_leaves_no_memory_behind() -> None:
+    batches = [encode_batch([Record(0, 0, None, bytes(20 * MIB))]), encode_batch([Record(1, 1, None, b"v")])]
+    before = pa.total_allocated_bytes()
+
+    decoded = _record_batches(batches, ["value"])
+    assert [next(decoded).num_rows, pa.total_allocated_bytes() > before + 20 * MIB] == [1, True]
+    assert next(decoded).num_rows == 1
+    assert pa.total_allocated_bytes() < before + MIB
+
+
+def test_who_looks_into_the_decoder_while_it_works_does_not_make_it_write_over_what_is_kept() -> None:
+    batches = [encode_batch([Record(offset, offset, b"k", b"v" * 100)]) for offset in range(60)]
+    looks: list[int] = []
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        if "record_columns" in frame.f_code.co_filename and event != "call":
+            looks.append(len(frame.f_locals))
+
+    sys.setprofile(look)
+    try:
+        kept = [*_record_batches(batches, ["offset", "value"], chunk_bytes=500)]
+    finally:
+        sys.setprofile(None)
+
+    assert looks
+    assert [offset for batch in kept for offset in batch.column("offset").to_pylist()] == [*range(60)]
 
 
 @pytest.mark.parametrize("missing", range(6))

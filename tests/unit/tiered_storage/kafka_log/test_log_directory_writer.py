@@ -159,7 +159,7 @@ def test_what_checkpoints_say_of_partitions_that_are_passed_over_is_kept(tmp_pat
     LogDirectoryWriter.open(tmp_path, clock=lambda: NOW).close()
 
     for name in names:
-        said = read_offset_checkpoint(tmp_path / name)
+        said = dict(read_offset_checkpoint(tmp_path / name))
         assert set(said) == {("orders", 0), ("orders", 1), ("empty", 0)}
         assert said["empty", 0] == 7
 

@@ -31,3 +31,14 @@ def test_a_partition_that_is_there_twice_is_refused(tmp_path: Path) -> None:
         read_offset_checkpoint(path)
 
     assert raised.value.position == 16
+
+
+def test_what_is_read_again_is_what_stands_there_now(tmp_path: Path) -> None:
+    path = tmp_path / "replication-offset-checkpoint"
+    for offset in (1, 2, 1):
+        path.write_text(f"0\n1\norders 0 {offset}\n")
+        assert read_offset_checkpoint(path) == {("orders", 0): offset}
+    path.write_text("0\n1\norders 0 x\n")
+    for _ in range(2):
+        with pytest.raises(CorruptIndexError):
+            read_offset_checkpoint(path)

@@ -36,7 +36,7 @@ def seen(files: RemoteLogFiles) -> tuple[LocalSegment, ...]:
 
 
 def log_starts(files: RemoteLogFiles) -> dict[tuple[str, int], int]:
-    return read_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT)
+    return dict(read_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT))
 
 
 def test_the_oldest_segments_go_with_all_that_belongs_to_them(tmp_path: Path) -> None:

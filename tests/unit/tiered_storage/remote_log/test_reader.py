@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from support.command_line import run_on
 from support.metadata_stores import a_step
 from support.remote_logs import (
     BATCH_BYTES,
@@ -200,6 +201,19 @@ def test_what_is_remote_is_read_without_any_local_log(tmp_path: Path) -> None:
         assert (reader.log_start_offset, reader.log_end_offset) == (0, 30)
         assert offsets_read(remote_log, 3) == list(range(3, 30))
         assert reader.fetch(30) == FetchedBatches(b"", Tier.REMOTE, "orders-0", 0)
+
+
+def test_of_a_topic_that_was_deleted_nothing_remote_is_read(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, {("orders", 0): 3})
+    assert run_on(files, "topics", "disable", "orders").exit_code == 0
+    with files.open() as remote_log:
+        trim(remote_log, 20)
+        remote_log.deletions.mark_topic_deleted(remote_log.deletions.plan_topic_deletion("orders"), "delete")
+
+        reader = reader_of(remote_log)
+        assert reader.log_start_offset == 20
+        with pytest.raises(OffsetOutOfRangeError, match="20 to 34"):
+            reader.fetch(0)
 
 
 def test_a_log_that_was_never_copied_is_read_locally(tmp_path: Path) -> None:

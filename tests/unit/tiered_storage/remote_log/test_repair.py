@@ -230,6 +230,22 @@ def test_while_deletions_are_stopped_damaged_segments_are_copied_anew_and_none_e
         assert kinds(remote_log) == []
 
 
+def test_no_more_segments_end_than_the_document_of_a_partition_names(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tiered_storage.remote_log.store_states.MAX_MARKED", 1)
+    for path in files.objects(".log")[:2]:
+        flip_bit(path, 100)
+    with files.open() as remote_log:
+        damaged = [segment.segment_id.id for segment in segments_of(remote_log)[:2]]
+        report = repaired(remote_log)
+
+        [ended] = report.retired
+        [left] = {*damaged} - {ended.segment_id.id}
+        [told] = report.failures
+        assert told.message.startswith(f"{left} stays as it is: as many segments are marked")
+
+
 def test_a_stop_that_comes_while_what_is_to_be_read_instead_is_read_ends_nothing(
     files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:

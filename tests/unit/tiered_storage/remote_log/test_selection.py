@@ -34,6 +34,37 @@ def test_an_expression_that_is_too_much_is_refused_too(pattern: str) -> None:
         Selection(pattern)
 
 
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "(a+)+b",
+        "(a|a)*b",
+        "((a+)b?)+",
+        "(?:x|y){3}",
+        "(a{2,})*",
+        r"([a-z]+\.)*orders",
+        "(a*)*",
+        "(?P<n>a+)+",
+        "((a)+)+",
+        "(a?){50}a{50}",
+    ],
+)
+def test_an_expression_that_may_take_for_ever_is_refused(expression: str) -> None:
+    with pytest.raises(ConfigurationError, match="takes for ever"):
+        Selection(expression)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "orders|payments", "(eu|us)-orders", "(eu|us)?-.*", "orders-.*", r"(?!__).*", "^orders$", r"a\(b+\)+",
+        "[(a+)]+b", "(abc)+", "(ab)*c", "[]a(|]+x", r"x{2}|y+", "(?i:orders.*)", r"(a\+)+", "(?P<name>orders)+",
+    ],
+)  # fmt: skip
+def test_what_people_write_is_taken(expression: str) -> None:
+    assert isinstance(Selection(expression).matches("a" * 60 + "!"), bool)
+
+
 def test_a_selection_knows_whether_it_leaves_anything_out() -> None:
     assert not EVERYTHING.is_narrowed
     assert Selection("orders").is_narrowed

@@ -14,7 +14,7 @@ from support.remote_segments import segment_metadata
 from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import RemoteLogSegmentId, SegmentState, TopicIdPartition
-from tiered_storage.remote_log.storage.manifest import Manifest
+from tiered_storage.remote_log.storage.manifest import FORMAT_VERSION, Manifest
 
 OFFSETS = st.integers(0, 2**63 - 1)
 TEXTS = st.text(min_size=1, max_size=30)
@@ -144,6 +144,11 @@ JSON = st.recursive(
 @settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted(json.loads(MANIFEST.to_bytes()))), JSON))
 def test_any_values_make_a_manifest_or_are_corrupt(fields: dict[str, object]) -> None:
+    version = fields.get("format_version", FORMAT_VERSION)
+    if type(version) is int and version > FORMAT_VERSION:
+        with pytest.raises(LaterVersionError if version < 1 << 63 else RemoteObjectCorruptError):
+            Manifest.parse(changed(**fields), "manifest")
+        return
     try:
         manifest = Manifest.parse(changed(**fields), "manifest")
     except RemoteObjectCorruptError:
