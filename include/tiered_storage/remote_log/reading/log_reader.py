@@ -20,6 +20,7 @@ from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.reading.aborted_transactions import AbortedTransactionSearch
 from tiered_storage.remote_log.reading.chunk_cache import ChunkCache
+from tiered_storage.remote_log.reading.chunk_files import ChunkFiles
 from tiered_storage.remote_log.reading.fetch_deadline import FetchDeadline, ReadTiming
 from tiered_storage.remote_log.reading.log_stream import LogStream
 from tiered_storage.remote_log.reading.offset_search import OffsetSearch
@@ -61,7 +62,10 @@ class RemoteLogReader:
         )
         quota = ByteQuota(settings.remote_log_manager_fetch_max_bytes_per_second, self._timing.now)
         self._cache: ChunkCache[Chunk] = ChunkCache(
-            self._remote_pool, settings.remote_log_reader_cache_memory_bytes, lambda chunk: chunk.memory
+            self._remote_pool,
+            settings.remote_log_reader_cache_memory_bytes,
+            lambda chunk: chunk.memory,
+            _files(settings),
         )
         self._chunks = RemoteChunks(storage, self._remote_pool, self._cache, quota)
         has_source = bool(settings.log_dirs)
@@ -235,6 +239,11 @@ class RemoteLogReader:
         return FetchDeadline.after(
             self._settings.remote_fetch_max_wait_ms if wait_ms is None else wait_ms, self._timing
         )
+
+
+def _files(settings: Settings) -> ChunkFiles | None:
+    most = settings.remote_log_reader_cache_disk_bytes
+    return ChunkFiles(settings.state_directory / "chunk-cache", most) if most else None
 
 
 def _segment_in(view: PartitionView, segment_id: str) -> RemoteLogSegmentMetadata | None:

@@ -38,8 +38,12 @@ Kept = TypeVar("Kept")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
-    """A chunk's bytes and the headers of its batches, whose checksums were right; its own place is `entry`."""
+    """A chunk's bytes and the headers of its batches, whose checksums were right; its own place is `entry`.
 
+    `base_offset` is that of its segment.
+    """
+
+    base_offset: int
     entry: RemoteLogIndexEntry
     content: bytes
     table: BatchTable
@@ -230,7 +234,7 @@ class RemoteChunks:
     def _fetch_chunk(self, segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry) -> Chunk:
         self._quota.spend(entry.length)
         pieces = list(self._storage.fetch_log_segment(segment, entry.position, entry.position + entry.length - 1))
-        return read_chunk(segment, entry, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        return read_chunk(segment.start_offset, entry, pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
 
 def _key(segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry) -> Hashable:
@@ -241,12 +245,12 @@ def _named(entry: RemoteLogIndexEntry) -> str:
     return f"{entry.object_name}, the chunk at byte {entry.position}"
 
 
-def read_chunk(segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry, content: bytes) -> Chunk:
-    """Return the chunk whose bytes are `content`, once every batch's checksum is right and the index tells the truth.
+def read_chunk(base_offset: int, entry: RemoteLogIndexEntry, content: bytes) -> Chunk:
+    """Return the chunk of which `content` are the bytes, once every checksum is right and the index tells the truth.
 
-    Raises RemoteObjectCorruptError.
+    `base_offset` is that of its segment. Raises RemoteObjectCorruptError.
     """
-    scanner = SegmentScanner(entry.object_name, segment.start_offset, start_position=entry.position)
+    scanner = SegmentScanner(entry.object_name, base_offset, start_position=entry.position)
     try:
         table, consumed = scanner.feed(memoryview(content))
     except UnsupportedMagicError:
@@ -262,7 +266,7 @@ def read_chunk(segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry, co
             f"{entry.object_name}: the batches from byte {entry.position} on do not hold offsets {entry.first_offset} "
             f"to {entry.last_offset}, as their index says"
         )
-    return Chunk(entry, content, table)
+    return Chunk(base_offset, entry, content, table)
 
 
 def chunk_at_byte(indexes: RemoteIndexes, position: int) -> RemoteLogIndexEntry:

@@ -17,6 +17,14 @@ from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 
 COMMITTED, UNCOMMITTED = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
 SHARES = st.floats(0, 1)
+LIMITS = {
+    "remote.log.reader.cache.memory.bytes": [64 << 20, 1000, 0],
+    "remote.log.reader.cache.disk.bytes": [0, 1 << 20, 200],
+    "remote.log.reader.read.ahead.bytes": [16 << 20, 300, 0],
+    "remote.log.reader.threads": [10, 1],
+    "remote.log.reader.metadata.max.age.ms": [1000, 0],
+}
+"""Whatever room a reader has, it gives the same."""
 
 
 def tiered(
@@ -44,6 +52,7 @@ def test_ranges_tables_and_offsets_are_those_of_the_model(
 ) -> None:
     with TemporaryDirectory() as folder:
         files, model = write_modelled_log(Path(folder), steps)
+        files.properties |= {name: data.draw(st.sampled_from(values), label=name) for name, values in LIMITS.items()}
         with files.open() as remote_log:
             tiered(files, model, remote_log, trimmed, begun)
             with BlockingLogReader(remote_log.open_log_reader()) as reader:
