@@ -37,6 +37,7 @@ from tiered_storage.configuration.types import (
     Folders,
     MetadataUrl,
     OptionalEndpoint,
+    OptionalFile,
     OptionalText,
     StorageUrl,
     TopicName,
@@ -54,6 +55,7 @@ COPYING = "Copying"
 RETENTION = "Retention"
 READING = "Reading"
 AUDIT = "The audit"
+READ_SERVICE = "The read service"
 TOPICS = "Topics"
 
 _CLASS_NAME = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"
@@ -114,6 +116,16 @@ class Settings(PropertyModel):
         default_text="{state.directory}/work",
     )
     """Where plans and results of copy runs pass between Airflow and Spark; both must reach it."""
+
+    export_url: StorageUrl = setting(
+        "export.url",
+        _inside_state("exports"),
+        STATE,
+        Source.OURS,
+        allowed="a folder, or a URL such as file:///folder or s3://bucket/prefix",
+        default_text="{state.directory}/exports",
+    )
+    """Where topics are exported to as tables, each in a folder of its name; Airflow and Spark must reach it."""
 
     remote_log_storage_system_enable: bool = setting(
         "remote.log.storage.system.enable", True, REMOTE_STORAGE, Source.KAFKA
@@ -331,6 +343,34 @@ class Settings(PropertyModel):
         special={UNLIMITED: "as fast as it goes"},
     )
     """How much each worker of a deep audit reads in a second, so that what serves readers is left alone."""
+
+    read_service_rights_file: OptionalFile = setting(
+        "read.service.rights.file",
+        None,
+        READ_SERVICE,
+        Source.OURS,
+        allowed="a file",
+        default_text="none: nobody sees or reads any topic",
+    )
+    """Who may see which topics through the read service, and who may read their records. It is read again whenever it
+    changes; where it is broken nobody may anything."""
+
+    read_service_threads: Whole = setting(
+        "read.service.threads", 4, READ_SERVICE, Source.OURS, unit="threads", at_least=1, at_most=64
+    )
+    """How many threads of each process of the API server read and decode records. As many again answer what is asked
+    of metadata."""
+
+    read_service_max_streams: Whole = setting(
+        "read.service.max.streams", 256, READ_SERVICE, Source.OURS, unit="answers", at_least=1, at_most=4096
+    )
+    """How many answers with bytes or records a process gives at once, each with some MiB in memory. Who comes then is
+    told to come again (429)."""
+
+    read_service_stalled_after_ms: Whole = setting(
+        "read.service.stalled.after.ms", 60_000, READ_SERVICE, Source.OURS, unit="ms", at_least=1000
+    )
+    """How long a client may take none of its answer before it is given up."""
 
     topics: Mapping[TopicName, TopicSettings] = setting(
         "topics", {}, TOPICS, Source.OURS, allowed="a mapping from topic names to their properties"

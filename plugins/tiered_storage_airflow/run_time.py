@@ -28,6 +28,14 @@ def window_end(context: Mapping[str, Any]) -> int | None:
     return int(context["dag_run"].data_interval_end.timestamp() * 1000)
 
 
+def data_interval(context: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the run's data interval (ms, the end exclusive); None where it has none, or one of no time."""
+    begin, end = (getattr(context["dag_run"], f"data_interval_{name}", None) for name in ("start", "end"))
+    if begin is None or end is None or begin >= end:
+        return None
+    return int(begin.timestamp() * 1000), int(end.timestamp() * 1000)
+
+
 def run_now(context: Mapping[str, Any], wall_clock_ms: int) -> int:
     """Return what the run takes as now (ms): the smaller of a backfill's window end and the wall clock."""
     end = window_end(context)

@@ -39,6 +39,20 @@ def test_an_object_is_replaced_whole(client: ObjectClient) -> None:
     assert client.get_range(NAME, 0, client.size(NAME)) == b"second"
 
 
+def test_an_object_is_moved_over_another_one(client: ObjectClient) -> None:
+    put(client, "new/first", b"first")
+    client.move("new/first", NAME)
+    put(client, "new/second", b"second")
+    client.move("new/second", NAME)
+    assert client.get_range(NAME, 0, client.size(NAME)) == b"second"
+    assert [found.name for found in client.list()] == [NAME]
+    with pytest.raises(RemoteObjectNotFoundError, match="new/second"):
+        client.move("new/second", "elsewhere")
+    with pytest.raises(ConfigurationError):
+        client.move(NAME, "../elsewhere")
+    assert [found.name for found in client.list()] == [NAME]
+
+
 def test_a_range_past_the_end_is_corrupt(client: ObjectClient) -> None:
     put(client, NAME, b"0123456789")
     assert client.get_range(NAME, 8, 2) == b"89"

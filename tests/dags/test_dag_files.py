@@ -27,7 +27,12 @@ OVER_PARTITIONS = (
     "repair_remote_log",
 )
 ONLY_BY_HAND = ("delete_records", "delete_topic", "repair_remote_log", "restore_topic", "stop_deletions")
-READING_MUCH = (("audit_remote_log", "audit"), ("repair_remote_log", "plan"), ("restore_topic", "restore"))
+READING_MUCH = (
+    ("audit_remote_log", "audit"),
+    ("export_topic", "export"),
+    ("repair_remote_log", "plan"),
+    ("restore_topic", "restore"),
+)
 COPYING = (("copy_segments", "copy"), ("repair_remote_log", "copy"))
 DELETING = (
     ("delete_records", "mark_deleted"),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+JOBS = ("audit_segments.py", "copy_segments.py", "export_parquet.py", "job_stub.py")
 PROJECT = Path(__file__).resolve().parents[2]
 LOOK = """
 import json, sys
@@ -21,10 +22,12 @@ from tiered_storage.library_archive import build_library_archive
 from tiered_storage_airflow.operators.audit import AUDIT_JOB
 from tiered_storage_airflow.operators.remote_storage import COPY_JOB
 from tiered_storage_airflow.operators.spark_groups import JOB_STUB
+from tiered_storage_airflow.operators.tables import EXPORT_JOB
+from tiered_storage_airflow.spark_tables import RemoteLogTables
 
 plugins, errors = plugins_manager._get_plugins()
 print(json.dumps({
-    "jobs": [str(path) for path in (AUDIT_JOB, COPY_JOB, JOB_STUB) if path.is_file()],
+    "jobs": [str(path) for path in (AUDIT_JOB, COPY_JOB, EXPORT_JOB, JOB_STUB) if path.is_file()],
     "plugins": [plugin.name for plugin in plugins if plugin.fastapi_apps],
     "errors": errors,
     "archive": build_library_archive(Path(sys.argv[1])).is_file(),
@@ -74,7 +77,7 @@ def test_operators_find_their_jobs_and_airflow_the_plugin_once(
     plugins = PROJECT / "plugins" if plugins_folder == "of the project" else tmp_path
     jobs = installed / "tiered_storage_airflow" / "spark_jobs"
     assert look(installed, tmp_path, plugins) == {
-        "jobs": [str(jobs / name) for name in ("audit_segments.py", "copy_segments.py", "job_stub.py")],
+        "jobs": [str(jobs / name) for name in JOBS],
         "plugins": ["tiered_storage"],
         "errors": {},
         "archive": True,

@@ -19,6 +19,7 @@ from tiered_storage.remote_log.copier import copy_segment
 from tiered_storage.remote_log.copy_messages import CopyOutcome
 from tiered_storage.remote_log.copy_worker import run_copy_group
 from tiered_storage.remote_log.job_worker import group_count
+from tiered_storage.remote_log.tables.export_worker import run_export_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +80,17 @@ class SparkInProcess:
             left = None if left is None else left - 1
             return copy_segment(*of_segment)  # type: ignore[arg-type]  # as it was called
 
-        run_group = run_audit_group if Path(job.application).stem == "audit_segments" else run_copy_group
+        run_group = _WORKERS[Path(job.application).stem]
         with patch.object(copy_job, "copy_segment", copy):
             for group in range(group_count(work_url, folder)):
                 run_group(work_url, folder, group)
+
+
+_WORKERS: dict[str, Callable[[str, str, int], int]] = {
+    "audit_segments": run_audit_group,
+    "copy_segments": run_copy_group,
+    "export_parquet": run_export_group,
+}
 
 
 class _WorkerDiedError(BaseException):

@@ -28,6 +28,7 @@ from tiered_storage.remote_log.remote_log_deletions import RemoteLogDeletions
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.remote_log_repairs import RemoteLogRepairs
 from tiered_storage.remote_log.remote_log_restores import RemoteLogRestores
+from tiered_storage.remote_log.remote_log_tables import RemoteLogTables
 from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
@@ -57,6 +58,11 @@ class RemoteLogManager(RemoteLogParts):
     def restores(self) -> RemoteLogRestores:
         """What brings topics back from the store."""
         return RemoteLogRestores(self)
+
+    @property
+    def tables(self) -> RemoteLogTables:
+        """What gives topics as tables."""
+        return RemoteLogTables(self)
 
     @property
     def reader(self) -> TieredReader:

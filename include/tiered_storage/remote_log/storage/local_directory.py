@@ -105,6 +105,15 @@ class LocalDirectory:
             sync_directory(target.parent)
         return True
 
+    def move(self, name: str, target: str) -> None:
+        """Rename an object, and sync both folders; see ObjectClient."""
+        path, new_path = self._path(name), self._path(target)
+        with _store_errors("rename", path):
+            _make_durable_folder(new_path.parent)
+            path.replace(new_path)
+            sync_directory(new_path.parent)
+            sync_directory(path.parent)
+
     def get_range(self, name: str, start: int, length: int) -> bytes:
         """Return a part of an object; see ObjectClient."""
         path = self._path(name)

@@ -82,6 +82,13 @@ class ObjectClient(Protocol):
         """Write a small object durably unless there is one; whether it was written."""
         ...
 
+    def move(self, name: str, target: str) -> None:
+        """Give an object the name `target`, durably and whole, over whatever has it; no byte comes here.
+
+        After a failure it has one of the two names, or both. Raises RemoteObjectNotFoundError.
+        """
+        ...
+
     def get_range(self, name: str, start: int, length: int) -> bytes:
         """Return `length` bytes from `start`.
 

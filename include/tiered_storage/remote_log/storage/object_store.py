@@ -110,6 +110,14 @@ class ObjectStore:
                 return False
         return True
 
+    def move(self, name: str, target: str) -> None:
+        """Copy an object within the store, then remove it; see ObjectClient. S3 copies up to 5 GB in one go."""
+        check_object_name(name)
+        check_object_name(target)
+        with self._store_errors("copy", name):
+            obstore.copy(self._store, name, target, overwrite=True)
+        self.delete(name)
+
     def get_range(self, name: str, start: int, length: int) -> bytes:
         """Return a part of an object in one request; see ObjectClient."""
         check_object_name(name)

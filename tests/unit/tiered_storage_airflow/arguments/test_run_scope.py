@@ -73,6 +73,17 @@ HELD = {
         "remote.log.verify.before.trim",
         "deletion.batch.segments",
     },
+    "what all readers of a process share": {
+        "remote.log.reader.threads",
+        "remote.log.reader.max.pending.tasks",
+        "remote.fetch.max.wait.ms",
+        "remote.log.manager.fetch.max.bytes.per.second",
+        "local.log.reader.threads",
+        "remote.log.reader.read.ahead.bytes",
+        "remote.log.reader.cache.memory.bytes",
+        "remote.log.reader.cache.disk.bytes",
+        "remote.log.reader.metadata.max.age.ms",
+    },
 }
 HELD_NAMES = sorted(set().union(*HELD.values()))
 

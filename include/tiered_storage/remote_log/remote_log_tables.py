@@ -1,0 +1,185 @@
+"""What gives topics as tables: their plans, and exports to Parquet."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.remote_log.lease_keeper import kept_alive
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
+from tiered_storage.remote_log.storage.opening import open_object_client
+from tiered_storage.remote_log.tables.commit import IntervalCommit
+from tiered_storage.remote_log.tables.export_job import (
+    BLOCK_OFFSETS,
+    ExportJob,
+    ExportOutcome,
+    ExportTask,
+    export_tasks,
+)
+from tiered_storage.remote_log.tables.layout import (
+    FORMAT_VERSION,
+    ExportedTable,
+    ExportManifest,
+    Interval,
+    TableFolder,
+)
+from tiered_storage.remote_log.tables.parquet import DEFAULT_CODEC, check_codec
+from tiered_storage.remote_log.tables.planning import TablePlan, plan_table, unknown_partitions
+from tiered_storage.remote_log.tables.query import TableQuery, ensure_some_rows
+
+USUAL_DISORDER_MS = 3_600_000
+"""By how much a record may be earlier than the first one of its batch and still be exported."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRequest:
+    """An interval of a topic, or of some of its partitions: where it goes below `url`, how it is packed and cut.
+
+    The times of `query` are those of `interval`. Raises ConfigurationError for what cannot be meant.
+    """
+
+    query: TableQuery
+    interval: Interval
+    url: str
+    codec: str = DEFAULT_CODEC
+    block_offsets: int = BLOCK_OFFSETS
+    allow_gaps: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant before anything is looked at."""
+        check_codec(self.codec)
+        ensure_some_rows(self.table_query)
+
+    @property
+    def table_query(self) -> TableQuery:
+        """What is read."""
+        rows = replace(self.query.rows, first_timestamp=self.interval.begin, end_timestamp=self.interval.end)
+        return replace(self.query, rows=rows)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport:
+    """How an export ended. Nothing is committed while there are `failures`; `changed` is whether any file is new."""
+
+    place: str
+    changed: bool
+    files: int
+    rows: int
+    size: int
+    dead_letters: int
+    not_reached: tuple[int, ...]
+    failures: tuple[ExportOutcome, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BegunExport:
+    """One attempt at an export, under its lease."""
+
+    parts: RemoteLogParts
+    request: ExportRequest
+    plan: TablePlan
+    tasks: tuple[ExportTask, ...]
+    commitment: IntervalCommit
+
+    @property
+    def not_reached(self) -> tuple[int, ...]:
+        """The partitions whose readable part ends before the interval does: more of it may come later."""
+        end = self.request.interval.end
+        return tuple(each.topic_id_partition.partition for each in self.plan.partitions if not each.reaches(end))
+
+    def write_job(self, folder: str) -> ExportJob:
+        """Lay the job out in the work area."""
+        return ExportJob.write(
+            self.parts.work,
+            folder,
+            self.tasks,
+            self.parts.settings,
+            self.parts.options,
+            export_url=self.request.url,
+            export_folder=self.commitment.attempt_folder,
+            rows=self.request.table_query.rows,
+            codec=self.request.codec,
+        )
+
+    def commit(self, outcomes: Sequence[ExportOutcome]) -> ExportReport:
+        """Make the files of all blocks the interval's; with a failure among `outcomes` nothing changes.
+
+        Raises LeaseLostError where another attempt took over, and what the store raises.
+        """
+        place = f"{self.commitment.folder.place}/{self.request.interval.folder}"
+        failures = tuple(outcome for outcome in outcomes if outcome.failure is not None)
+        if failures:
+            return ExportReport(place, False, 0, 0, 0, 0, self.not_reached, failures)
+        files = sorted((file for outcome in outcomes for file in outcome.files), key=lambda file: file.name)
+        broken = sorted(
+            {each for outcome in outcomes for each in outcome.broken},
+            key=lambda each: (each.partition, each.first_offset, each.object, each.position),
+        )
+        query = self.request.table_query
+        manifest = ExportManifest(
+            FORMAT_VERSION,
+            self.request.interval.begin,
+            self.request.interval.end,
+            self.request.codec,
+            query.rows.committed_only,
+            query.rows.disorder_ms,
+            tuple(files),
+            len(broken),
+            self.not_reached,
+        )
+        changed = self.commitment.commit(manifest, broken)
+        rows, size = sum(file.rows for file in files), sum(file.size for file in files)
+        return ExportReport(place, changed, len(files), rows, size, len(broken), self.not_reached)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLogTables:
+    """Tables over the open `parts`; what each does is said where it is implemented."""
+
+    parts: RemoteLogParts
+
+    def plan(self, query: TableQuery) -> TablePlan:
+        """Return what `query` takes of the store; see plan_table."""
+        return plan_table(self.parts.segments, self.parts.storage, query)
+
+    @contextmanager
+    def export(self, request: ExportRequest, owner: str) -> Iterator[BegunExport]:
+        """Begin an export for a `with`, under a lease of `owner` on the interval's folder.
+
+        A further attempt of the same owner takes over. Raises ConfigurationError where the topic, its partitions or the
+        folder are not what was meant, RemoteObjectNotFoundError for offsets that are missing, LeaseHeldError.
+        """
+        plan = self.plan(request.table_query)
+        if unknown := unknown_partitions(plan):
+            raise ConfigurationError(
+                f"{request.query.topic}: nothing was ever copied of its partitions {', '.join(map(str, unknown))}"
+            )
+        if not request.allow_gaps:
+            plan.ensure_no_gaps()
+        table = ExportedTable(FORMAT_VERSION, plan.cluster_id, request.query.topic, plan.topic_id)
+        leases, duration = self.parts.leases, self.parts.settings.lease_duration_ms
+        with closing(open_object_client(request.url, self.parts.options)) as client:
+            folder = TableFolder(client, table)
+            folder.claim()
+            lease = leases.acquire(_lease_name(folder, request.interval), owner, duration)
+            try:
+                with kept_alive(leases, [lease], duration):
+                    commitment = IntervalCommit(
+                        folder, request.interval, lease.fencing_number, lambda: leases.check(lease)
+                    )
+                    commitment.begin()
+                    tasks = tuple(export_tasks(plan.ranges(), request.block_offsets))
+                    yield BegunExport(self.parts, request, plan, tasks, commitment)
+            finally:
+                leases.release(lease)
+
+
+def _lease_name(folder: TableFolder, interval: Interval) -> TopicIdPartition:
+    """Return what stands for the interval's folder among leases, which are of partitions."""
+    place = f"{folder.place}/{interval.folder}"
+    digest = hashlib.sha256(place.encode()).hexdigest()[:22]
+    return TopicIdPartition(folder.table.cluster_id, f"export-{digest}", 0, f"the export to {place}")

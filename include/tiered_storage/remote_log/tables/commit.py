@@ -1,0 +1,117 @@
+"""How the files of an attempt take the place of what an interval had before: all of them, by one attempt at a time.
+
+Every step may be the last one, and may be taken again. Nobody reads what has no _SUCCESS as whole: it goes first and
+comes last. An attempt whose files are those that are there already touches nothing. Who may commit is decided by a
+lease, which `still_ours` asks for: an attempt that was taken over stops at its next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tiered_storage.errors import RemoteStorageError
+from tiered_storage.remote_log.copy_messages import to_lines
+from tiered_storage.remote_log.tables.layout import (
+    DEAD_LETTERS,
+    MANIFEST,
+    PART_SUFFIX,
+    SUCCESS,
+    TEMPORARY,
+    ExportManifest,
+    Interval,
+    TableFolder,
+    encoded,
+    is_file_name,
+)
+from tiered_storage.remote_log.tables.reading import BrokenBytes
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalCommit:
+    """The commit of one interval by the attempt of that number."""
+
+    folder: TableFolder
+    interval: Interval
+    attempt: int
+    still_ours: Callable[[], None]
+
+    @property
+    def attempt_folder(self) -> str:
+        """Where the attempt's workers write, below the export's URL."""
+        return attempt_folder(self.folder, self.interval, self.attempt)
+
+    def begin(self) -> None:
+        """Take what earlier attempts left away. Raises ConfigurationError where the folder is somebody else's."""
+        self.folder.claim()
+        self.folder.ensure_no_overlap(self.interval)
+        self._remove_left()
+
+    def commit(self, manifest: ExportManifest, broken: Sequence[BrokenBytes] = ()) -> bool:
+        """Give the attempt's files their names; whether anything changed.
+
+        Raises what the store raises and `still_ours`.
+        """
+        self.still_ours()
+        if self._is_there(manifest, broken):
+            self._remove_left()
+            return False
+        self.folder.ensure_no_overlap(self.interval)
+        client, path = self.folder.client, self._path
+        client.delete(path(SUCCESS))
+        for file in manifest.files:
+            self.still_ours()
+            client.move(f"{self.attempt_folder}/{file.name}{PART_SUFFIX}", path(file.name))
+        self.still_ours()
+        named = {file.name for file in manifest.files}
+        self._remove([name for name in self._names() if is_file_name(name) and name not in named])
+        if broken:
+            self._put(DEAD_LETTERS, to_lines(broken, BrokenBytes))
+        else:
+            client.delete(path(DEAD_LETTERS))
+        self.still_ours()
+        self._put(MANIFEST, encoded(manifest, ExportManifest))
+        self._put(SUCCESS, b"")
+        self._remove_left()
+        return True
+
+    def _is_there(self, manifest: ExportManifest, broken: Sequence[BrokenBytes]) -> bool:
+        """Whether what the attempt wrote is what the interval has already, to the last file."""
+        names = self._names()
+        files = {file.name: file.size for file in manifest.files}
+        found = {name: size for name, size in names.items() if is_file_name(name)}
+        return (
+            SUCCESS in names
+            and found == files
+            and names.get(DEAD_LETTERS) == (len(to_lines(broken, BrokenBytes)) if broken else None)
+            and self.folder.manifest(self.interval) == manifest
+        )
+
+    def _names(self) -> dict[str, int]:
+        return self.folder.names(self.interval)
+
+    def _path(self, name: str) -> str:
+        return self.folder.path(self.interval, name)
+
+    def _put(self, name: str, content: bytes) -> None:
+        self.folder.client.put(self._path(name), len(content), iter((memoryview(content),)))
+
+    def _remove_left(self) -> None:
+        """Remove what this attempt and those before it wrote below temporary names; a later one's stays."""
+        left = [name for name in self._names() if self._is_left(name)]
+        self._remove(left)
+
+    def _is_left(self, name: str) -> bool:
+        temporary, _, rest = name.partition("/")
+        number = rest.partition("/")[0]
+        return temporary == TEMPORARY and number.isdecimal() and int(number) <= self.attempt
+
+    def _remove(self, names: Sequence[str]) -> None:
+        kept = self.folder.client.delete_many([self._path(name) for name in names])
+        for error in kept.values():
+            raise RemoteStorageError(f"what an earlier export left cannot be removed: {error}") from error
+
+
+def attempt_folder(folder: TableFolder, interval: Interval, attempt: int) -> str:
+    """Return where the workers of that attempt write, below the export's URL."""
+    return folder.path(interval, f"{TEMPORARY}/{attempt}")

@@ -1,0 +1,210 @@
+"""The export of an interval of a topic as a job in groups: job_groups.py says what is where in the work area.
+
+A task is a block of offsets of one partition, a result an ExportOutcome. Where a block begins and ends depends on the
+offsets alone, so that its files are the same whatever segments hold them. Workers read the store and write files below
+a temporary name; what becomes of them is the matter of whoever laid the job out (commit.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import ClassVar
+
+from pydantic import ConfigDict
+
+from tiered_storage.errors import ConfigurationError, TieredStorageError
+from tiered_storage.remote_log.copy_messages import CopyFailure
+from tiered_storage.remote_log.job_groups import GroupResults, JobDescription, JobFolder, grouped
+from tiered_storage.remote_log.job_progress import JobSize, ProgressLog
+from tiered_storage.remote_log.storage import RemoteStorageManager
+from tiered_storage.remote_log.storage.object_client import PIECE_BYTES, ObjectClient, ObjectStoreOptions
+from tiered_storage.remote_log.tables.columns import TableColumns
+from tiered_storage.remote_log.tables.layout import PART_SUFFIX, ExportedFile, file_name
+from tiered_storage.remote_log.tables.parquet import LocalFile, write_files
+from tiered_storage.remote_log.tables.query import RowFilter
+from tiered_storage.remote_log.tables.reading import BrokenBytes, read_range
+from tiered_storage.remote_log.tables.splits import TableRange
+from tiered_storage.remote_log.task_progress import OnMoved, untold
+from tiered_storage.remote_log.work_area import WorkArea
+from tiered_storage.settings import Settings
+
+BLOCK_OFFSETS = 1_000_000
+"""How many offsets of a partition one task reads; another number makes other files."""
+
+_BYTES_AS_BASE64 = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportTask:
+    """The offsets from `block` on, BLOCK_OFFSETS of them at most, of one partition, as far as they are copied."""
+
+    partition: int
+    block: int
+    ranges: tuple[TableRange, ...]
+    __pydantic_config__: ClassVar[ConfigDict] = _BYTES_AS_BASE64
+
+    @property
+    def size(self) -> int:
+        """The bytes of segments to read, about."""
+        return sum(each.size for each in self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOutcome:
+    """What a worker made of one block: files, and what could not be decoded; or why it could not do it at all."""
+
+    partition: int
+    block: int
+    files: tuple[ExportedFile, ...] = ()
+    broken: tuple[BrokenBytes, ...] = ()
+    failure: CopyFailure | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExportJobDescription(JobDescription):
+    """What every worker needs: where the files go, which rows, and how they are packed."""
+
+    export_url: str
+    export_folder: str
+    rows: RowFilter
+    codec: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExportJob:
+    """One try of an export."""
+
+    files: JobFolder
+    groups: int
+
+    @classmethod
+    def write(
+        cls,
+        work: WorkArea,
+        folder: str,
+        tasks: Iterable[ExportTask],
+        settings: Settings,
+        options: ObjectStoreOptions,
+        *,
+        export_url: str,
+        export_folder: str,
+        rows: RowFilter,
+        codec: str,
+    ) -> ExportJob:
+        """Lay the job out in the work area, holding only a group in memory."""
+        files, count = JobFolder(work, folder), 0
+        for group in grouped(tasks, lambda each: (each.partition, each.block), lambda each: each.size):
+            files.write_tasks(count, group, ExportTask)
+            count += 1
+        more = {"export_url": export_url, "export_folder": export_folder, "rows": rows, "codec": codec}
+        files.describe(ExportJobDescription.of(count, settings, options, **more))
+        return cls(files, count)
+
+    def run_group(
+        self,
+        number: int,
+        storage: RemoteStorageManager,
+        target: ObjectClient,
+        description: ExportJobDescription,
+        on_moved: OnMoved = untold,
+    ) -> int:
+        """Export the blocks of one group; return how many succeeded. `on_moved` is told as the progress is."""
+        results = GroupResults(self.files, number, ExportOutcome)
+        done = 0
+        with ProgressLog(self.files, number) as progress:
+
+            def moved(size: int, segments: int = 0, /) -> None:
+                progress.moved(size)
+                on_moved(size, segments)
+
+            for task in self.files.tasks(number, ExportTask):
+                outcome = _exported(task, storage, target, description, moved)
+                done += outcome.failure is None
+                results.add(outcome)
+                progress.ended()
+                moved(0, 1)
+            results.write()
+        return done
+
+    def size_of(self, tasks: Sequence[ExportTask]) -> JobSize:
+        """Return how much there is to do for `tasks`, those of this job."""
+        return JobSize(self.groups, len(tasks), sum(task.size for task in tasks))
+
+    def outcomes(self) -> Iterator[ExportOutcome]:
+        """Yield what came of every block; one without a result ended with its worker."""
+        for number in range(self.groups):
+            results = self.files.results(number, ExportOutcome)
+            known = {(outcome.partition, outcome.block) for outcome in results}
+            yield from results
+            for task in self.files.tasks(number, ExportTask):
+                if (task.partition, task.block) not in known:
+                    died = CopyFailure("", "its worker died before it was written", retriable=True)
+                    yield ExportOutcome(task.partition, task.block, failure=died)
+
+
+def export_tasks(ranges: Iterable[TableRange], block_offsets: int = BLOCK_OFFSETS) -> Iterator[ExportTask]:
+    """Yield a task for each block of offsets that `ranges`, by partition and offset, have some of.
+
+    Raises ConfigurationError for blocks of no offsets.
+    """
+    if block_offsets < 1:
+        raise ConfigurationError(f"blocks of {block_offsets} offsets: take 1 or more")
+    parts = (
+        (each.segment.topic_id_partition.partition, block, part)
+        for each in ranges
+        for block in range(each.start_offset // block_offsets * block_offsets, each.end_offset + 1, block_offsets)
+        if (part := each.within(block, block + block_offsets - 1)) is not None
+    )
+    for (partition, block), of_block in groupby(parts, lambda part: part[:2]):
+        yield ExportTask(partition, block, tuple(part for _, _, part in of_block))
+
+
+def _exported(
+    task: ExportTask,
+    storage: RemoteStorageManager,
+    target: ObjectClient,
+    description: ExportJobDescription,
+    on_moved: OnMoved,
+) -> ExportOutcome:
+    begun = time.monotonic()
+    broken: list[BrokenBytes] = []
+    files: list[ExportedFile] = []
+    columns = TableColumns()
+
+    def rows() -> Iterator[object]:
+        for each in task.ranges:
+            yield from read_range(each, description.rows, storage, columns, on_moved=on_moved, on_broken=broken.append)
+
+    try:
+        with TemporaryDirectory(prefix="remote-log-export-") as folder:
+            paths = Path(folder)
+            for local in write_files(rows(), lambda part: paths / f"{part}", description.codec):
+                files.append(_uploaded(local, task, target, description.export_folder))
+                local.path.unlink()
+    except (TieredStorageError, OSError) as error:
+        failure = CopyFailure.of(error)
+        return ExportOutcome(task.partition, task.block, failure=failure, seconds=time.monotonic() - begun)
+    seconds = time.monotonic() - begun
+    return ExportOutcome(task.partition, task.block, tuple(files), tuple(broken), seconds=seconds)
+
+
+def _uploaded(local: LocalFile, task: ExportTask, target: ObjectClient, folder: str) -> ExportedFile:
+    name = file_name(task.partition, task.block, local.part)
+    size = local.path.stat().st_size
+    written = target.put(f"{folder}/{name}{PART_SUFFIX}", size, _pieces(local.path))
+    return ExportedFile(
+        name, task.partition, local.rows, written.size, written.crc32c, local.first_offset, local.last_offset
+    )
+
+
+def _pieces(path: Path) -> Iterator[memoryview]:
+    buffer = memoryview(bytearray(PIECE_BYTES))
+    with path.open("rb", buffering=0) as file:
+        while length := file.readinto(buffer):
+            yield buffer[:length]

@@ -1,0 +1,239 @@
+"""What lies where in an exported table, and whose it is.
+
+Below the export's URL, in a folder named as the topic:
+
+    _table.json                      ExportedTable: whose records these are
+    interval={begin}_{end}/          the records of one interval of time, UTC, the end exclusive
+        {partition}-{block}-{part}.parquet   in order of offsets; `block` is where its block of offsets begins
+        _dead_letters.jsonl          BrokenBytes lines: what could not be decoded; only where there is any
+        _manifest.json               ExportManifest: which files belong to it
+        _SUCCESS                     empty; while it is there, the files are those of the manifest
+        _temporary/{number}/         what an attempt has written and not committed
+
+Readers of Parquet take folders named so for a column `interval`, and leave out what begins with an underscore.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from tiered_storage.errors import (
+    ConfigurationError,
+    LaterVersionError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+)
+from tiered_storage.remote_log.storage.object_client import ObjectClient
+
+FORMAT_VERSION = 1
+TABLE, MANIFEST, SUCCESS, DEAD_LETTERS, TEMPORARY = (
+    "_table.json", "_manifest.json", "_SUCCESS", "_dead_letters.jsonl", "_temporary",
+)  # fmt: skip
+PART_SUFFIX = ".part"
+"""Behind the name of a file that is not committed, so that a reader of *.parquet never takes it for one."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME = "%Y-%m-%dT%H-%M-%S"
+_INTERVAL = re.compile(r"interval=(?P<begin>[^_/]+)_(?P<end>[^_/]+)")
+_FILE = re.compile(r"\d{5,10}-\d{20}-\d{3,}\.parquet")
+Document = TypeVar("Document")
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Record timestamps in ms, the end exclusive. Raises ConfigurationError for an interval that holds nothing."""
+
+    begin: int
+    end: int
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant before anything is looked at."""
+        if self.begin >= self.end:
+            raise ConfigurationError(
+                f"the interval from {_shown(self.begin)} to before {_shown(self.end)} holds nothing: name a later end"
+            )
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder."""
+        return f"interval={_shown(self.begin)}_{_shown(self.end)}"
+
+    @classmethod
+    def of_folder(cls, name: str) -> Interval | None:
+        """Return the interval whose folder `name` is, or None."""
+        found = _INTERVAL.fullmatch(name)
+        if found is None:
+            return None
+        begin, end = _read_time(found["begin"]), _read_time(found["end"])
+        return None if begin is None or end is None or begin >= end else cls(begin, end)
+
+    def overlaps(self, other: Interval) -> bool:
+        """Whether both have some time in common."""
+        return self.begin < other.end and other.begin < self.end
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedFile:
+    """One file of rows: its name in the interval's folder, bytes, offsets (inclusive) and timestamps (ms)."""
+
+    name: str
+    partition: int
+    rows: int
+    size: int
+    crc32c: int
+    first_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedTable:
+    """Whose records a table has."""
+
+    format_version: int
+    cluster_id: str
+    topic: str
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExportManifest:
+    """What an interval's folder has; times are ms. Nothing in it depends on when, or how often, it was exported.
+
+    `not_reached` are the partitions whose copied part ended before the interval did: more may come.
+    """
+
+    format_version: int
+    begin: int
+    end: int
+    codec: str
+    committed_only: bool
+    disorder_ms: int | None
+    files: tuple[ExportedFile, ...]
+    dead_letters: int = 0
+    not_reached: tuple[int, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class TableFolder:
+    """The folder of a topic's table in a store."""
+
+    client: ObjectClient
+    table: ExportedTable
+
+    @property
+    def name(self) -> str:
+        """Its name below the export's URL."""
+        return self.table.topic
+
+    @property
+    def place(self) -> str:
+        """Where it is, for messages."""
+        return f"{self.client.root}/{self.name}"
+
+    def claim(self) -> None:
+        """Make sure that it is this table's; an empty folder becomes it.
+
+        Raises ConfigurationError where it belongs to another table, or to somebody else altogether.
+        """
+        found = self._read_table()
+        if found is None:
+            stranger = next(iter(self.client.list(self.name)), None)
+            if stranger is not None and stranger.name != f"{self.name}/{TABLE}":
+                raise ConfigurationError(
+                    f"{self.place} is no table of ours and not empty: it has {stranger.name} and no {TABLE}; name "
+                    "another place (export.url)"
+                )
+            self.client.create(f"{self.name}/{TABLE}", encoded(self.table, ExportedTable))
+            found = self._read_table()
+        if found != self.table:
+            raise ConfigurationError(
+                f"{self.place} belongs to another table: {_owner(found)}, and not to {_owner(self.table)}; name "
+                "another place (export.url), or move that table away"
+            )
+
+    def ensure_no_overlap(self, interval: Interval) -> None:
+        """Raise ConfigurationError where another interval was exported that has some time in common with this one."""
+        for found in self.client.list(self.name):
+            folder, _, rest = found.name.removeprefix(f"{self.name}/").partition("/")
+            other = Interval.of_folder(folder) if rest == MANIFEST else None
+            if other is not None and other != interval and other.overlaps(interval):
+                raise ConfigurationError(
+                    f"{self.place} has {folder} already, which overlaps {interval.folder}: a reader would find records "
+                    "twice; export the same intervals as before, or to another place (export.url)"
+                )
+
+    def path(self, interval: Interval, name: str) -> str:
+        """Return the name below the export's URL of what has `name` in the interval's folder."""
+        return f"{self.name}/{interval.folder}/{name}"
+
+    def manifest(self, interval: Interval) -> ExportManifest | None:
+        """Return what was committed; None where nothing was. Raises RemoteObjectCorruptError and LaterVersionError."""
+        return read_document(self.client, self.path(interval, MANIFEST), ExportManifest)
+
+    def names(self, interval: Interval) -> dict[str, int]:
+        """Return the names in the interval's folder, and below it, with sizes."""
+        prefix = self.path(interval, "")
+        return {found.name.removeprefix(prefix): found.size for found in self.client.list(prefix.rstrip("/"))}
+
+    def _read_table(self) -> ExportedTable | None:
+        return read_document(self.client, f"{self.name}/{TABLE}", ExportedTable)
+
+
+def file_name(partition: int, block: int, part: int) -> str:
+    """Return the name of a file of rows."""
+    return f"{partition:05d}-{block:020d}-{part:03d}.parquet"
+
+
+def is_file_name(name: str) -> bool:
+    """Whether `name` is one that `file_name` makes."""
+    return _FILE.fullmatch(name) is not None
+
+
+def encoded(document: Document, kind: type[Document]) -> bytes:
+    """Return a document's JSON, a field a line."""
+    return TypeAdapter(kind).dump_json(document, indent=1) + b"\n"
+
+
+def read_document(client: ObjectClient, name: str, kind: type[Document]) -> Document | None:
+    """Read a document; None where it is not there. Raises RemoteObjectCorruptError and LaterVersionError."""
+    try:
+        raw = client.get_range(name, 0, client.size(name))
+    except RemoteObjectNotFoundError:
+        return None
+    source = f"{client.root}/{name}"
+    try:
+        found: Any = TypeAdapter(kind).validate_json(raw)
+    except ValidationError as error:
+        raise RemoteObjectCorruptError(f"{source}: is not what an export writes there: {error}") from error
+    if found.format_version > FORMAT_VERSION:
+        raise LaterVersionError(source, found.format_version, FORMAT_VERSION)
+    return found  # type: ignore[no-any-return]
+
+
+def _owner(table: ExportedTable | None) -> str:
+    if table is None:
+        return "nobody"
+    return f"topic {table.topic} with the id {table.topic_id} of cluster {table.cluster_id}"
+
+
+def _shown(time: int) -> str:
+    try:
+        moment = _EPOCH + timedelta(milliseconds=time)
+    except OverflowError as error:
+        raise ConfigurationError(f"{time} ms since 1970 is no time of any calendar") from error
+    fraction = f".{time % 1000:03d}" if time % 1000 else ""
+    return f"{moment.replace(microsecond=0, tzinfo=None).isoformat().replace(':', '-')}{fraction}Z"
+
+
+def _read_time(text: str) -> int | None:
+    whole, dot, fraction = text.removesuffix("Z").partition(".")
+    try:
+        moment = datetime.strptime(whole, _TIME).replace(tzinfo=UTC)
+        return int((moment - _EPOCH).total_seconds()) * 1000 + (int(fraction) if dot else 0)
+    except ValueError:
+        return None

@@ -1,0 +1,150 @@
+"""Rows to Parquet files whose bytes depend on the rows alone: not on how the segments, or the chunks, had them.
+
+A row group ends with the row that makes it ROW_GROUP_BYTES large, or with row ROW_GROUP_ROWS; a file with the row group
+that makes it FILE_BYTES large. Rows are weighed before they are packed. Memory is that of two row groups, or of one
+record, if that is larger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.remote_log.tables.columns import SCHEMA
+
+ROW_GROUP_BYTES = 32 << 20
+ROW_GROUP_ROWS = 1 << 17
+FILE_BYTES = 512 << 20
+CODECS = ("zstd", "snappy", "lz4", "gzip", "none")
+DEFAULT_CODEC = "zstd"
+
+_ROW_WEIGHT = 64
+_REPEATING = ["topic", "partition", "timestampType"]
+_RISING = ["offset", "timestamp"]
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetSizes:
+    """Where row groups and files end, in bytes of keys and values and in rows."""
+
+    row_group_bytes: int = ROW_GROUP_BYTES
+    row_group_rows: int = ROW_GROUP_ROWS
+    file_bytes: int = FILE_BYTES
+
+
+USUAL_SIZES = ParquetSizes()
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFile:
+    """A file that is whole: the number of its part, its rows, and their first and last offsets."""
+
+    path: Path
+    part: int
+    rows: int
+    first_offset: int
+    last_offset: int
+
+
+def check_codec(codec: str) -> str:
+    """Return `codec`. Raises ConfigurationError where it is none of CODECS."""
+    if codec not in CODECS:
+        raise ConfigurationError(f"codec {codec!r}: take one of {', '.join(CODECS)}")
+    return codec
+
+
+def write_files(
+    batches: Iterable[pa.RecordBatch],
+    new_path: Callable[[int], Path],
+    codec: str = DEFAULT_CODEC,
+    sizes: ParquetSizes = USUAL_SIZES,
+) -> Iterator[LocalFile]:
+    """Write `batches`, which have all columns of a table, to the files that `new_path` names by their parts' numbers.
+
+    Each is yielded when it is whole; no rows make no file. Raises ConfigurationError for an unknown codec.
+    """
+    part = 0
+    file: _OpenFile | None = None
+    try:
+        for group in _row_groups(batches, sizes):
+            file = file or _OpenFile(new_path(part), part, check_codec(codec))
+            file.write(group)
+            if file.weight >= sizes.file_bytes:
+                yield file.close()
+                file, part = None, part + 1
+        if file is not None:
+            whole, file = file.close(), None
+            yield whole
+    finally:
+        if file is not None:
+            file.close()
+
+
+class _OpenFile:
+    def __init__(self, path: Path, part: int, codec: str) -> None:
+        self._path = path
+        self._part = part
+        self._rows = self._first_offset = self._last_offset = 0
+        self.weight = 0
+        self._writer: Any = pq.ParquetWriter(
+            path,
+            SCHEMA,
+            compression=codec,
+            use_dictionary=_REPEATING,
+            column_encoding=dict.fromkeys(_RISING, "DELTA_BINARY_PACKED"),
+            write_statistics=[*_REPEATING, *_RISING],
+        )
+
+    def write(self, group: pa.Table) -> None:
+        offsets = group.column("offset")
+        if not self._rows:
+            self._first_offset = offsets[0].as_py()
+        self._last_offset = offsets[-1].as_py()
+        self._rows += group.num_rows
+        self.weight += int(_weights(group).sum())
+        self._writer.write_table(group, row_group_size=group.num_rows)
+
+    def close(self) -> LocalFile:
+        self._writer.close()
+        return LocalFile(self._path, self._part, self._rows, self._first_offset, self._last_offset)
+
+
+def _row_groups(batches: Iterable[pa.RecordBatch], sizes: ParquetSizes) -> Iterator[pa.Table]:
+    gathered: list[pa.RecordBatch] = []
+    rows = weight = 0
+    for whole in batches:
+        batch = whole
+        while batch.num_rows:
+            behind = weight + np.cumsum(_weights(batch))
+            full = int(np.searchsorted(behind, sizes.row_group_bytes)) + 1
+            taken = min(full, sizes.row_group_rows - rows, batch.num_rows)
+            gathered.append(batch.slice(0, taken))
+            rows, weight = rows + taken, int(behind[taken - 1])
+            batch = batch.slice(taken)
+            if weight >= sizes.row_group_bytes or rows >= sizes.row_group_rows:
+                yield _joined(gathered)
+                gathered, rows, weight = [], 0, 0
+    if gathered:
+        yield _joined(gathered)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.Table:
+    """Return one table in one piece: pages end where pieces do."""
+    return pa.Table.from_batches(batches, SCHEMA).combine_chunks()
+
+
+def _weights(rows: pa.RecordBatch | pa.Table) -> NDArray[np.int64]:
+    weights = np.full(rows.num_rows, _ROW_WEIGHT, np.int64)
+    for name in ("key", "value"):
+        lengths = pc.fill_null(pc.binary_length(rows.column(name)), 0)
+        weights += lengths.to_numpy(zero_copy_only=False) if isinstance(lengths, pa.Array) else lengths.to_numpy()
+    return weights

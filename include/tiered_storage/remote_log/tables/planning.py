@@ -1,0 +1,230 @@
+"""Which ranges of which remote segments hold what a query asks for, each offset in one of them only.
+
+Offsets come from the metadata alone. Beside them, and only where the query asks for it, the store is read:
+
+    times       a segment is left out by its largest timestamp, which the metadata have; where the query says how far
+                records may be out of order, also by the smallest one that its manifest tells
+    committed   which transactions were aborted, and which nobody has decided yet, is told by transaction indexes and
+                producer snapshots: from the first undecided record on nothing is given
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
+from tiered_storage.kafka_log.transaction_index import AbortedTransaction, TransactionIndex, collect_aborted
+from tiered_storage.remote_log.copy_plan import Finding
+from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
+from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.restore.open_transactions import OpenTransactions, index_of, transaction_index
+from tiered_storage.remote_log.restore.request import RestoredSegment
+from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
+from tiered_storage.remote_log.storage.manifest import Manifest
+from tiered_storage.remote_log.tables.query import TableQuery
+from tiered_storage.remote_log.tables.splits import TableRange
+
+NAMED_AT_MOST = 20
+MANIFESTS_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TablePartition:
+    """What a query takes of one partition: `ranges` in order of their offsets, `gaps` (inclusive) between them.
+
+    What is copied of it has offsets `log_start_offset` (inclusive) to `log_end_offset` (exclusive), and
+    `newest_timestamp` (ms, -1: none) is the largest in there, whatever the query asks for. Where only committed records
+    are asked for, those from `decided_end_offset` on are not decided yet.
+    """
+
+    topic_id_partition: TopicIdPartition
+    ranges: tuple[TableRange, ...]
+    gaps: tuple[tuple[int, int], ...]
+    log_start_offset: int
+    log_end_offset: int
+    newest_timestamp: int
+    decided_end_offset: int
+
+    def reaches(self, timestamp: int) -> bool:
+        """Whether what can be read goes on to `timestamp` (ms) or behind it; if not, later copies may bring more."""
+        return self.newest_timestamp >= timestamp and self.decided_end_offset == self.log_end_offset
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """What a query takes of each partition. It is the dry run: reading it looks nothing up in the metadata."""
+
+    query: TableQuery
+    topic_id: str
+    cluster_id: str
+    partitions: tuple[TablePartition, ...]
+    notices: tuple[Finding, ...] = ()
+
+    def ranges(self) -> Iterator[TableRange]:
+        """Yield the ranges of all partitions."""
+        for partition in self.partitions:
+            yield from partition.ranges
+
+    def ensure_no_gaps(self) -> None:
+        """Raise RemoteObjectNotFoundError where offsets are missing between what the query takes."""
+        told = [
+            f"{each.topic_id_partition}: offsets {first} to {last}"
+            for each in self.partitions
+            for first, last in each.gaps
+        ]
+        if told:
+            raise RemoteObjectNotFoundError(
+                f"missing in the remote log: {'; '.join(told[:NAMED_AT_MOST])}: 'tiered-storage repair' copies them "
+                "again where the local log still has them; allow gaps to read what there is"
+            )
+
+
+def plan_table(metadata: RemoteLogMetadataManager, storage: RemoteStorageManager, query: TableQuery) -> TablePlan:
+    """Return what `query` takes of the store.
+
+    Raises ConfigurationError where the store has no such topic, several lives of it, or none that is not being deleted.
+    """
+    known = _partitions_of(metadata.list_partitions(), query)
+    states = {partition: metadata.partition_state(partition) for partition in known}
+    there = [partition for partition in known if states[partition].delete_state is None]
+    if not there:
+        raise ConfigurationError(f"{query.topic}: its deletion was asked for: what is left of it is on its way out")
+    going = (partition for partition in known if states[partition].delete_state is not None)
+    notices = [Finding(str(each), "left out: its deletion was asked for") for each in going]
+    wanted = [each for each in there if query.partitions is None or each.partition in query.partitions]
+    partitions = tuple(
+        _planned(partition, states[partition], list(metadata.list_remote_log_segments(partition)), storage, query)
+        for partition in wanted
+    )
+    return TablePlan(query, there[0].topic_id, there[0].cluster_id, partitions, tuple(notices))
+
+
+def _partitions_of(known: Sequence[TopicIdPartition], query: TableQuery) -> list[TopicIdPartition]:
+    found = sorted(
+        (each for each in known if each.topic == query.topic and query.topic_id in {None, each.topic_id}),
+        key=lambda each: each.partition,
+    )
+    if not found:
+        names = sorted({each.topic for each in known})
+        there = ", ".join(names[:NAMED_AT_MOST]) + (" and more" if len(names) > NAMED_AT_MOST else "")
+        life = "" if query.topic_id is None else f" with the id {query.topic_id}"
+        raise ConfigurationError(
+            f"nothing of topic {query.topic!r}{life} was ever copied; the remote log has: {there or 'no topic'}"
+        )
+    lives = sorted({(each.cluster_id, each.topic_id) for each in found})
+    if len(lives) > 1:
+        told = ", ".join(f"{topic_id} of cluster {cluster_id}" for cluster_id, topic_id in lives)
+        raise ConfigurationError(f"{query.topic} had several lives: say which by its topic id: {told}")
+    return found
+
+
+def _planned(
+    partition: TopicIdPartition,
+    state: PartitionState,
+    segments: Sequence[RemoteLogSegmentMetadata],
+    storage: RemoteStorageManager,
+    query: TableQuery,
+) -> TablePartition:
+    coverage = Coverage.of(segments, state.lineage)
+    start = state.log_start_offset or 0
+    every = list(_without_overlaps(coverage, start))
+    log_start = max(start, every[0].start_offset) if every else start
+    log_end = every[-1].end_offset + 1 if every else start
+    newest = max((each.metadata.max_timestamp for each in every), default=-1)
+    transactions = OpenTransactions(every, storage) if query.rows.committed_only else None
+    undecided = None if transactions is None else transactions.first_undecided()
+    decided_end = log_end if undecided is None else undecided
+    ranges: list[TableRange] = []
+    if not query.is_empty:
+        begin = max(start, query.first_offset or 0)
+        end = decided_end if query.end_offset is None else min(decided_end, query.end_offset)
+        ranges = list(_taken(every, begin, end, transactions, storage, query))
+    gaps: list[tuple[int, int]] = []
+    if ranges:
+        missing = coverage.missing(ranges[0].start_offset, ranges[-1].end_offset)
+        gaps = [gap for gap in missing if gap[1] >= start]
+    return TablePartition(partition, tuple(ranges), tuple(gaps), log_start, log_end, newest, decided_end)
+
+
+def _without_overlaps(coverage: Coverage, our_start: int) -> Iterator[RestoredSegment]:
+    """Yield the ranges that reach to our log start or above it, each offset in one of them only."""
+    reached = 0
+    for covered in coverage.ranges:
+        start = max(covered.start_offset, reached)
+        reached = covered.end_offset + 1
+        if start <= covered.end_offset and covered.end_offset >= our_start:
+            yield RestoredSegment(covered.segment, start, covered.end_offset)
+
+
+def _taken(
+    every: Sequence[RestoredSegment],
+    first_offset: int,
+    end_offset: int,
+    transactions: OpenTransactions | None,
+    storage: RemoteStorageManager,
+    query: TableQuery,
+) -> Iterator[TableRange]:
+    """Yield what is taken of [`first_offset`, `end_offset`)."""
+    chosen = [
+        number
+        for number, each in enumerate(every)
+        if each.end_offset >= first_offset and each.start_offset < end_offset and _may_be_new(each, query)
+    ]
+    lost = () if transactions is None else tuple(transactions.lost_in_gaps())
+    for number in _not_too_late(chosen, every, storage, query):
+        each = every[number]
+        aborted = () if transactions is None else (*_aborted(every, number, transactions, storage), *lost)
+        taken = TableRange(each.metadata, each.start_offset, each.end_offset, aborted).within(
+            first_offset, end_offset - 1
+        )
+        if taken is not None:
+            yield taken
+
+
+def _may_be_new(segment: RestoredSegment, query: TableQuery) -> bool:
+    first = query.rows.first_timestamp
+    return first is None or segment.metadata.max_timestamp >= first
+
+
+def _not_too_late(
+    numbers: Sequence[int], every: Sequence[RestoredSegment], storage: RemoteStorageManager, query: TableQuery
+) -> Iterator[int]:
+    """Yield those of the segments that do not begin too late, as far as their manifests tell."""
+    latest = query.rows.latest_begin
+    if latest is None:
+        yield from numbers
+        return
+
+    def begin(number: int) -> int | None:
+        raw = index_of(every[number], IndexKind.MANIFEST, storage)
+        return None if raw is None else Manifest.parse(raw, str(every[number].metadata.segment_id)).first_timestamp
+
+    with ThreadPoolExecutor(MANIFESTS_AT_ONCE) as pool:
+        for number, first in zip(numbers, pool.map(begin, numbers), strict=True):
+            if first is None or first < latest:
+                yield number
+
+
+def _aborted(
+    every: Sequence[RestoredSegment], number: int, transactions: OpenTransactions, storage: RemoteStorageManager
+) -> tuple[AbortedTransaction, ...]:
+    """Return the aborted transactions with records in the segment of that number; later ones tell of them too."""
+
+    def indexes() -> Iterator[TransactionIndex]:
+        for at in range(number, len(every)):
+            yield transaction_index(every[at], storage)
+            if not transactions.at_end_of(at):
+                return
+
+    segment = every[number]
+    return collect_aborted(indexes(), segment.start_offset, segment.end_offset + 1).transactions
+
+
+def unknown_partitions(plan: TablePlan) -> list[int]:
+    """Return the numbers that the query names and of which nothing was ever copied."""
+    if plan.query.partitions is None:
+        return []
+    return sorted(plan.query.partitions - {each.topic_id_partition.partition for each in plan.partitions})

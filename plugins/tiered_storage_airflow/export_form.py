@@ -1,0 +1,50 @@
+"""The form of export_topic: its fields, and the templates by which the operators take them."""
+
+from __future__ import annotations
+
+from airflow.sdk import Param
+
+from tiered_storage_airflow import forms
+
+TOPIC_VARIABLE = "remote_log_export_topic"
+"""The Airflow Variable with the topic of scheduled runs, whose form nobody fills in."""
+
+_TOPIC = Param(
+    "",
+    type="string",
+    pattern=forms.TOPIC_OR_NOTHING_PATTERN,
+    title="Topic",
+    description=f"One topic, by its name; empty: the Airflow Variable {TOPIC_VARIABLE}, or else nothing is done.",
+)
+
+_FROM = "Records from this time on: ISO 8601, or ms since 1970; empty: the run's interval."
+
+FORM = {
+    "topic": _TOPIC,
+    "topic_id": forms.word_param("topic_id", "Which life of the topic, where it had several."),
+    "partitions": forms.partitions_param(),
+    "from_time": forms.word_param("from_time", _FROM, forms.TIME_PATTERN),
+    "to_time": forms.word_param("to_time", "Records before this time.", forms.TIME_PATTERN),
+    "isolation": Param("read_committed", enum=["read_committed", "read_uncommitted"], title="Isolation"),
+    "codec": Param("zstd", enum=["zstd", "snappy", "lz4", "gzip", "none"], title="Codec of the files"),
+    "max_disorder_minutes": Param(
+        60,
+        type="integer",
+        minimum=0,
+        title="Most disorder within a batch, in minutes",
+        description="A record that is earlier by more than this than the first one of its batch may be left out.",
+    ),
+    "allow_gaps": Param(False, type="boolean", title="Export though offsets are missing between"),
+    "dry_run": forms.dry_run_param("Only show the plan"),
+    "settings": forms.settings_param(),
+}
+TAKEN = {
+    "topic": f"{{{{ params.topic or var.value.get('{TOPIC_VARIABLE}', '') }}}}",
+    **{
+        name: f"{{{{ '' if params.{name} is none else params.{name} }}}}"
+        for name in ("topic_id", "partitions", "from_time", "to_time")
+    },
+    **{name: f"{{{{ params.{name} }}}}" for name in ("isolation", "codec", "max_disorder_minutes", "allow_gaps")},
+    "settings": forms.SETTINGS,
+}
+"""For default_args of both operators."""

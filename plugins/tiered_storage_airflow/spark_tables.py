@@ -1,0 +1,211 @@
+"""Topics as tables in a Spark session: the data source `remote_log`, in batches, with no broker in the path.
+
+    from tiered_storage_airflow.spark_tables import register
+    register(spark)
+    spark.read.format("remote_log").option("topic", "orders").load().where("offset >= 1000").show()
+
+It is here, in the installed package, so that a session of anybody's can import it; the library itself knows no Spark.
+The driver plans: it needs the settings, and reaches the metadata. Workers reach the store alone, with the secrets of
+their own environment (AWS_*), and need the package too. Nothing here imports Airflow.
+
+Options (all but `topic` may be left out; a filter on the column topic stands in for it):
+
+    topic           the topic, by its name
+    topicId         which life of it, where it had several
+    config          the settings file; else TIERED_STORAGE_CONFIG, or the project's
+    isolation       read_uncommitted, the default as of Spark's Kafka source, or read_committed
+    splitBytes      how many bytes of segments a task reads, about
+    maxDisorderMs   by how much a record may be earlier than the first one of its batch: lets a filter on timestamps
+                    leave later segments out. Without it all are read that a filter's lower end does not leave out
+    allowGaps       true: read what there is though offsets are missing between
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.remote_log.tables.predicates import Comparison, Operator, narrowed
+from tiered_storage.remote_log.tables.query import RowFilter, TableQuery
+from tiered_storage.remote_log.tables.splits import SPLIT_BYTES, TableSplit, plan_splits
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+    from tiered_storage.remote_log.tables.store_access import StoreAccess
+
+NAME = "remote_log"
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+SCHEMA = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
+    "headers array<struct<key: string, value: binary>>"
+)
+
+_OPTIONS = ("topic", "topicId", "config", "isolation", "splitBytes", "maxDisorderMs", "allowGaps")
+_ISOLATION = {"read_committed": True, "read_uncommitted": False}
+_SWITCH = {"true": True, "false": False}
+_OPERATORS: dict[type[Filter], Operator] = {
+    EqualTo: Operator.EQUAL,
+    EqualNullSafe: Operator.EQUAL,
+    GreaterThan: Operator.GREATER,
+    GreaterThanOrEqual: Operator.GREATER_OR_EQUAL,
+    LessThan: Operator.LESS,
+    LessThanOrEqual: Operator.LESS_OR_EQUAL,
+    In: Operator.IN,
+}
+_NEVER_NULL = frozenset({"topic", "partition", "offset", "timestamp", "timestampType", "headers"})
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format `remote_log` known to a session, and let it hand filters down, which Spark has off by default."""
+    spark.conf.set(PUSHDOWN, "true")
+    spark.dataSource.register(RemoteLogTables)
+
+
+class RemoteLogTables(DataSource):
+    """The data source; see above. Raises ConfigurationError for options that cannot be meant."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return NAME
+
+    def schema(self) -> str:
+        """Return all columns, named and typed as those of Spark's Kafka source; `.schema(...)` takes fewer."""
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return what plans and reads."""
+        return TableReader(TableOptions(self.options), schema.fieldNames())
+
+
+class TableOptions:
+    """The options of a table, checked."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        known = {name.lower(): name for name in _OPTIONS}
+        given = {str(name).lower(): str(value) for name, value in options.items()}
+        unknown = sorted(set(given) - set(known) - {"path"})
+        if unknown or "path" in given:
+            raise ConfigurationError(
+                f"{NAME} has no option {', '.join(unknown) or 'path'} (a table is named by option topic); it has: "
+                f"{', '.join(_OPTIONS)}"
+            )
+        self.config = Path(given["config"]) if "config" in given else None
+        self.split_bytes = _number(given, "splitbytes") or SPLIT_BYTES
+        self.allow_gaps = _choice(given, "allowgaps", _SWITCH, "false")
+        committed_only = _choice(given, "isolation", _ISOLATION, "read_uncommitted")
+        rows = RowFilter(committed_only=committed_only, disorder_ms=_number(given, "maxdisorderms"))
+        self.query = TableQuery(given.get("topic", ""), given.get("topicid"), rows=rows)
+
+
+class SplitPartition(InputPartition):
+    """One split, for one task."""
+
+    def __init__(self, split: TableSplit) -> None:
+        super().__init__(split)
+        self.split = split
+
+
+class TableReader(DataSourceReader):
+    """Plans on the driver, reads on the workers."""
+
+    def __init__(self, options: TableOptions, columns: list[str]) -> None:
+        from tiered_storage.remote_log.tables.columns import TableColumns  # noqa: PLC0415 - heavy
+
+        TableColumns(columns)
+        self._options = options
+        self._query = options.query
+        self._columns = columns
+        self._access: StoreAccess | None = None
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Take in what the query can; yield the rest, which Spark then looks at row by row."""
+        for each in filters:
+            taken = self._taken(each)
+            if taken is None:
+                yield each
+            else:
+                self._query = taken
+
+    def _taken(self, pushed: Filter) -> TableQuery | None:
+        attribute: tuple[str, ...] = getattr(pushed, "attribute", ())
+        if len(attribute) != 1:
+            return None
+        if isinstance(pushed, IsNotNull):
+            return self._query if attribute[0] in _NEVER_NULL else None
+        operator = _OPERATORS.get(type(pushed))
+        if operator is None:
+            return None
+        value: Any = getattr(pushed, "value", None)
+        comparison = Comparison(attribute[0], operator, tuple(value) if operator is Operator.IN else value)
+        return narrowed(self._query, comparison)
+
+    def partitions(self) -> list[InputPartition]:
+        """Plan: one task for each split."""
+        from tiered_storage.clock import wall_clock  # noqa: PLC0415 - heavy
+        from tiered_storage.remote_log.remote_log_manager import RemoteLogManager  # noqa: PLC0415 - as above
+        from tiered_storage.remote_log.remote_log_parts import store_options  # noqa: PLC0415 - as above
+        from tiered_storage.remote_log.tables.store_access import StoreAccess  # noqa: PLC0415 - as above
+        from tiered_storage.settings import load_settings  # noqa: PLC0415 - as above
+
+        if not self._query.topic:
+            raise ConfigurationError(f'{NAME}: say which topic: .option("topic", ...), or a filter topic = ...')
+        settings = load_settings(self._options.config)
+        options = store_options(settings)
+        self._access = StoreAccess.of(settings, options)
+        with RemoteLogManager.open(settings, wall_clock, options) as remote_log:
+            plan = remote_log.tables.plan(self._query)
+        if not self._options.allow_gaps:
+            plan.ensure_no_gaps()
+        splits = plan_splits(plan.ranges(), self._query.rows, self._options.split_bytes)
+        nothing = TableSplit((), self._query.rows)
+        return [SplitPartition(split) for split in splits] or [SplitPartition(nothing)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one split, in Arrow."""
+        from tiered_storage.remote_log.tables.columns import TableColumns  # noqa: PLC0415 - heavy
+        from tiered_storage.remote_log.tables.reading import read_split  # noqa: PLC0415 - as above
+
+        if not isinstance(partition, SplitPartition) or not partition.split.ranges:
+            return
+        if self._access is None:
+            raise ConfigurationError(f"{NAME}: it was never planned what to read")
+        with closing(self._access.open()) as storage:
+            yield from read_split(partition.split, storage, TableColumns(self._columns))
+
+
+def _number(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise ConfigurationError(f"{NAME}: option {name} is {text!r}, and can only be a whole number")
+    return int(text)
+
+
+def _choice(given: Mapping[str, str], name: str, choices: Mapping[str, bool], usual: str) -> bool:
+    text = given.get(name, usual).lower()
+    if text not in choices:
+        raise ConfigurationError(f"{NAME}: option {name} is {text!r}, and can only be {' or '.join(choices)}")
+    return choices[text]

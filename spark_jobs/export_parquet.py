@@ -1,0 +1,16 @@
+"""Export an interval of a topic to Parquet, a group of blocks of offsets in each task; job_stub.py says how."""
+
+from __future__ import annotations
+
+from job_stub import run_groups
+
+
+def export(work_url: str, job: str, group: int) -> int:
+    from tiered_storage.remote_log.tables.export_worker import run_export_group
+
+    return run_export_group(work_url, job, group)
+
+
+if __name__ == "__main__":
+    blocks, groups = run_groups(__doc__, export)
+    print(f"exported {blocks} blocks in {groups} groups")  # noqa: T201 - the driver's log is what Airflow shows

@@ -1,0 +1,101 @@
+"""A Spark session reads a topic from the store, and what was exported of it: the examples of docs/tables.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.exported import EXPECTED, example, export_orders
+from support.remote_logs import NOW, RemoteLogFiles, a_copied_remote_log
+from tiered_storage_airflow.embedded.java import java_home
+
+# All in one session: its start takes longer than everything else.
+PROGRAM = """
+import json, runpy, sys
+from pyspark.sql import SparkSession
+
+source, files, config, exports = sys.argv[1:]
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+sys.argv = [source, config]
+runpy.run_path(source)
+sys.argv = [files, exports]
+runpy.run_path(files)
+
+
+def table(**options):
+    return spark.read.format("remote_log").options(config=config, topic="orders", **options)
+
+
+def error(read):
+    try:
+        read()
+    except Exception as found:
+        return str(found)
+    return None
+
+
+everything = table().load()
+pushed = everything.where("offset between 7 and 12 and timestamp < timestamp_millis(%(time)d) and topic = 'orders'")
+found = {
+    "schema": everything.dtypes,
+    "rows": sorted(map(list, everything.select("partition", "offset").collect())),
+    "some": sorted(map(list, pushed.select("partition", "offset").collect())),
+    "plan": pushed._jdf.queryExecution().executedPlan().toString(),
+    "other": everything.where("cast(key as string) = 'key' and offset < 0").count(),
+    "none": everything.where("offset > 5 and offset < 3").count(),
+    "columns": table().schema("value binary, offset long").load().columns,
+    "small": table(splitBytes="300").load().rdd.getNumPartitions(),
+    "headers": everything.where("offset = 3 and partition = 0").first()["headers"][0].asDict()["key"],
+    "unknown": error(lambda: spark.read.format("remote_log").options(config=config, topic="payments").load().count()),
+    "mistyped": error(lambda: table(topik="orders").load().count()),
+}
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> RemoteLogFiles:
+    return a_copied_remote_log(tmp_path, {("orders", 0): 3, ("orders", 1): 1})
+
+
+def test_a_session_reads_the_store_and_what_was_exported(
+    files: RemoteLogFiles, state_directory: Path, tmp_path: Path
+) -> None:
+    programs = {"program": PROGRAM % {"time": NOW + 11_000}}
+    programs["source"] = example('format("remote_log")')
+    programs["files"] = example("spark.read.parquet")
+    for name, text in programs.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    arguments = [tmp_path / f"{name}.py" for name in ("program", "source", "files")]
+    done = subprocess.run(
+        [sys.executable, *arguments, files.config, export_orders(files)],
+        env={
+            **os.environ,
+            "JAVA_HOME": str(java_home(state_directory, os.environ)),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": sys.executable,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    of_source, of_files, told = done.stdout.splitlines()
+    assert of_source == "25 records from offset 5"
+    assert of_files == EXPECTED
+    found = json.loads(told)
+    assert found["rows"] == [*([0, offset] for offset in range(30)), *([1, offset] for offset in range(10))]
+    assert found["some"] == [[0, 7], [0, 8], [0, 9], [0, 10], [1, 7], [1, 8], [1, 9]]
+    # All of them were handed down: Spark has nothing left to filter.
+    assert "Filter" not in found["plan"].replace("PushedFilters", ""), found["plan"]
+    assert (found["other"], found["none"], found["headers"]) == (0, 0, "trace")
+    assert found["columns"] == ["value", "offset"]
+    assert found["small"] > 5
+    assert "nothing of topic 'payments' was ever copied" in found["unknown"]
+    assert "has no option topik" in found["mistyped"]
+    assert dict(found["schema"])["timestamp"] == "timestamp"

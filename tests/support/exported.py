@@ -1,0 +1,37 @@
+"""The table orders, exported in this process, and the examples of docs/tables.md that read it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from support.remote_logs import NOW, RemoteLogFiles, unsynced
+from tiered_storage.remote_log.remote_log_tables import ExportRequest
+from tiered_storage.remote_log.tables.export_worker import run_export_group
+from tiered_storage.remote_log.tables.layout import Interval
+from tiered_storage.remote_log.tables.query import TableQuery
+
+EXPECTED = "30 records up to offset 29"
+"""What each example prints that reads the files of the table."""
+
+
+def export_orders(files: RemoteLogFiles) -> Path:
+    """Export all of the topic orders, in two intervals; return where exports are."""
+    with unsynced(), files.open() as remote_log:
+        url = remote_log.settings.export_url
+        for number, (begin, end) in enumerate([(NOW, NOW + 12_000), (NOW + 12_000, NOW + 60_000)]):
+            request = ExportRequest(TableQuery("orders"), Interval(begin, end), url)
+            with remote_log.tables.export(request, "test") as begun:
+                job = begun.write_job(f"runs/export/{number}")
+                for group in range(job.groups):
+                    run_export_group(remote_log.work.url, f"runs/export/{number}", group, {})
+                assert not begun.commit(list(job.outcomes())).failures
+    return files.root / "state" / "exports"
+
+
+def example(with_words: str) -> str:
+    """Return the example of docs/tables.md that has these words."""
+    text = (Path(__file__).parents[2] / "docs" / "tables.md").read_text()
+    scripts = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    [script] = [script for script in scripts if with_words in script]
+    return str(script)

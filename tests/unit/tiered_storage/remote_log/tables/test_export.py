@@ -1,0 +1,357 @@
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from support import remote_logs
+from support.metadata_stores import a_step
+from support.remote_logs import (
+    NOW,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    copy,
+    records,
+    segments_of,
+    unsynced,
+)
+from tiered_storage.errors import ConfigurationError, LeaseHeldError, LeaseLostError, RemoteObjectNotFoundError
+from tiered_storage.remote_log.copier import CopySizes
+from tiered_storage.remote_log.model import SegmentState
+from tiered_storage.remote_log.remote_log_tables import BegunExport, ExportReport, ExportRequest
+from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.tables.export_worker import run_export_group
+from tiered_storage.remote_log.tables.layout import Interval
+from tiered_storage.remote_log.tables.query import TableQuery
+
+INTERVAL = Interval(NOW + 3_000, NOW + 24_000)
+"""Record n has the timestamp NOW + n seconds: offsets 3 to 23."""
+FOLDER = "interval=2023-11-14T22-13-23Z_2023-11-14T22-13-44Z"
+
+
+def request(files: RemoteLogFiles, **changes: Any) -> ExportRequest:
+    """The export of INTERVAL of orders, in blocks of 8 offsets."""
+    usual = ExportRequest(TableQuery("orders"), INTERVAL, target(files).as_uri(), block_offsets=8)
+    return replace(usual, **changes)
+
+
+def target(files: RemoteLogFiles) -> Path:
+    return files.root / "exports"
+
+
+def interval_folder(files: RemoteLogFiles) -> Path:
+    return target(files) / "orders" / FOLDER
+
+
+def work(export: BegunExport, folder: str = "runs/export/1") -> ExportReport:
+    """Do all of a begun export in this thread."""
+    job = export.write_job(folder)
+    for number in range(job.groups):
+        run_export_group(export.parts.work.url, folder, number, {})
+    return export.commit(list(job.outcomes()))
+
+
+def export(files: RemoteLogFiles, owner: str = "run", **changes: Any) -> ExportReport:
+    with unsynced(), files.open() as remote_log, remote_log.tables.export(request(files, **changes), owner) as begun:
+        return work(begun)
+
+
+def content(folder: Path) -> dict[str, str]:
+    """The digest of every file below a folder, by its name."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def offsets(files: RemoteLogFiles, partition: int = 0) -> list[int]:
+    """The offsets of one partition in all files that a reader of *.parquet finds, in the order of their names."""
+    found: list[int] = []
+    for path in sorted(interval_folder(files).glob(f"{partition:05d}-*.parquet")):
+        table = pq.read_table(path)
+        assert table.column("partition").unique().to_pylist() == [partition]
+        found += table.column("offset").to_pylist()
+    return found
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> RemoteLogFiles:
+    return a_copied_remote_log(tmp_path)
+
+
+def test_an_interval_is_exported_by_blocks_of_offsets(files: RemoteLogFiles) -> None:
+    report = export(files)
+    assert (report.changed, report.rows, report.dead_letters, report.not_reached) == (True, 21, 0, ())
+    assert [path.name for path in sorted(interval_folder(files).rglob("*")) if path.is_file()] == [
+        "00000-00000000000000000000-000.parquet",
+        "00000-00000000000000000008-000.parquet",
+        "00000-00000000000000000016-000.parquet",
+        "_SUCCESS",
+        "_manifest.json",
+    ]
+    assert offsets(files) == list(range(3, 24))
+    rows = pa.concat_tables([pq.read_table(path) for path in sorted(interval_folder(files).glob("*.parquet"))])
+    written = records(3, 24)
+    assert rows.column("value").to_pylist() == [each.value for each in written]
+    assert rows.column("timestamp").cast(pa.int64()).to_pylist() == [1000 * each.timestamp for each in written]
+
+
+def test_a_second_export_touches_nothing(files: RemoteLogFiles) -> None:
+    export(files)
+    before, times = content(target(files)), {path: path.stat().st_mtime_ns for path in target(files).rglob("*.*")}
+    again = export(files, "another run")
+    assert (again.changed, again.rows) == (False, 21)
+    assert content(target(files)) == before
+    assert {path: path.stat().st_mtime_ns for path in target(files).rglob("*.*")} == times
+
+
+def test_files_are_the_same_whatever_segments_and_chunks_hold_the_records(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All is copied once more, in other chunks, beside what was copied before: no record comes twice."""
+    export(files)
+    before = content(interval_folder(files))
+    shutil.rmtree(target(files))
+    files.append(4)
+    with unsynced(), files.open() as remote_log:
+        for segment in segments_of(remote_log)[1:]:
+            held = remote_log.leases.acquire(segment.segment_id.topic_id_partition, "test", 60_000)
+            remote_log.segments.update_remote_log_segment_metadata(
+                a_step(segment, SegmentState.DELETE_SEGMENT_STARTED), held
+            )
+            remote_log.leases.release(held)
+        monkeypatch.setattr(remote_logs, "SIZES", CopySizes(64 << 10, 100, 1 << 20))
+        assert copy(remote_log).is_whole
+        assert len(segments_of(remote_log)) > 4
+    assert export(files).rows == 21
+    assert content(interval_folder(files)) == before
+
+
+def test_what_is_copied_later_comes_with_the_next_export(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    later = Interval(NOW + 20_000, NOW + 60_000)
+    first = export(files, interval=later)
+    assert (first.rows, first.not_reached) == (10, (0,))
+    files.append(8)
+    with unsynced(), files.open() as remote_log:
+        assert copy(remote_log).is_whole
+    second = export(files, interval=later)
+    assert (second.changed, second.rows, second.not_reached) == (True, 40, ())
+
+
+def test_a_broken_batch_is_a_dead_letter_and_all_around_it_is_exported(files: RemoteLogFiles) -> None:
+    data = files.objects(".log")[1]
+    raw = bytearray(data.read_bytes())
+    raw[100] ^= 1
+    data.write_bytes(raw)
+    report = export(files)
+    assert (report.dead_letters, report.rows) == (1, 16)
+    assert offsets(files) == [*range(3, 10), *range(15, 24)]
+    [letter] = (interval_folder(files) / "_dead_letters.jsonl").read_text().splitlines()
+    assert f'"object":"{data.relative_to(files.store)}","position":0,' in letter
+    assert '"first_offset":10,"last_offset":14' in letter
+    assert "CRC" in letter
+    # Repaired by hand: the letter goes, the records come.
+    raw[100] ^= 1
+    data.write_bytes(raw)
+    assert export(files).dead_letters == 0
+    assert not (interval_folder(files) / "_dead_letters.jsonl").exists()
+    assert offsets(files) == list(range(3, 24))
+
+
+def test_a_chunk_whose_headers_are_broken_is_a_dead_letter_to_its_end(files: RemoteLogFiles) -> None:
+    data = files.objects(".log")[1]
+    raw = bytearray(data.read_bytes())
+    raw[8:12] = b"\xff\xff\xff\xff"
+    data.write_bytes(raw)
+    report = export(files)
+    assert report.dead_letters == 1
+    assert set(offsets(files)) <= {*range(3, 10), *range(15, 24)}
+    assert {*range(3, 10), *range(20, 24)} <= set(offsets(files))
+
+
+class Killed(BaseException):
+    """As a process that is gone: nothing handles it."""
+
+
+CHANGES = ("delete", "put", "move", "create", "delete_many")
+
+
+def killed_at(monkeypatch: pytest.MonkeyPatch, step: int, *, after: bool) -> Callable[[], int]:
+    """Let the process die before or after its call of that number that changes anything where exports go."""
+    calls = 0
+
+    def dying(kept: Any) -> Any:
+        def call(client: LocalDirectory, *arguments: Any, **named: Any) -> Any:
+            nonlocal calls
+            if not client.root.endswith("exports"):
+                return kept(client, *arguments, **named)
+            calls += 1
+            if calls - 1 == step and not after:
+                raise Killed
+            done = kept(client, *arguments, **named)
+            if calls - 1 == step:
+                raise Killed
+            return done
+
+        return call
+
+    for name in CHANGES:
+        monkeypatch.setattr(LocalDirectory, name, dying(getattr(LocalDirectory, name)))
+    return lambda: calls
+
+
+@pytest.mark.parametrize(("after", "had_another"), [(False, False), (False, True), (True, True)])
+def test_an_export_that_is_killed_anywhere_is_made_whole_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, after: bool, had_another: bool
+) -> None:
+    whole = a_copied_remote_log(tmp_path / "whole")
+    export(whole)
+    expected = content(target(whole))
+    step, ended = 0, False
+    while not ended:
+        files = a_copied_remote_log(tmp_path / f"{step}")
+        if had_another:  # with other files of the same names, and one that goes
+            export(files, codec="gzip", block_offsets=6)
+        with monkeypatch.context() as patch:
+            killed_at(patch, step, after=after)
+            try:
+                export(files)
+                ended = True
+            except Killed:
+                assert_whole_or_not_said_to_be(files)
+        export(files)
+        assert content(target(files)) == expected, step
+        step += 1
+    assert step > 10
+
+
+def assert_whole_or_not_said_to_be(files: RemoteLogFiles) -> None:
+    """What says that it is whole has every record, once."""
+    if (interval_folder(files) / "_SUCCESS").exists():
+        assert offsets(files) == list(range(3, 24))
+
+
+def test_of_two_attempts_at_once_the_later_one_commits(files: RemoteLogFiles) -> None:
+    with unsynced(), files.open() as zombie, files.open() as successor:
+        with zombie.tables.export(request(files), "run") as first:
+            job = first.write_job("runs/export/1")
+            run_export_group(zombie.work.url, "runs/export/1", 0, {})
+            with successor.tables.export(request(files), "run") as second:
+                for number in range(job.groups):
+                    run_export_group(zombie.work.url, "runs/export/1", number, {})
+                with pytest.raises(LeaseLostError):
+                    first.commit(list(job.outcomes()))
+                assert not list(interval_folder(files).glob("*.parquet"))
+                assert work(second, "runs/export/2").rows == 21
+        assert not [name for name in content(interval_folder(files)) if "_temporary" in name]
+    assert offsets(files) == list(range(3, 24))
+
+
+def test_another_run_waits_for_the_first(files: RemoteLogFiles) -> None:
+    with files.open() as remote_log, remote_log.tables.export(request(files), "run"):
+        with pytest.raises(LeaseHeldError), remote_log.tables.export(request(files), "another"):
+            pass
+        elsewhere = request(files, interval=Interval(NOW, NOW + 3_000))
+        with remote_log.tables.export(elsewhere, "another"):
+            pass
+
+
+def test_a_block_that_fails_leaves_all_as_it_was(files: RemoteLogFiles) -> None:
+    export(files)
+    before = content(target(files))
+    files.objects(".log")[1].unlink()
+    report = export(files, codec="gzip")
+    errors = [outcome.failure.error for outcome in report.failures if outcome.failure]
+    assert errors == ["RemoteObjectNotFoundError"] * 2
+    assert {name: digest for name, digest in content(target(files)).items() if "_temporary" not in name} == before
+
+
+def test_a_worker_that_died_is_told_of(files: RemoteLogFiles) -> None:
+    with unsynced(), files.open() as remote_log, remote_log.tables.export(request(files), "run") as begun:
+        job = begun.write_job("runs/export/1")
+        report = begun.commit(list(job.outcomes()))
+    assert {outcome.failure.message for outcome in report.failures if outcome.failure} == {
+        "its worker died before it was written"
+    }
+    assert len(report.failures) == len(begun.tasks)
+
+
+BAD_REQUESTS: list[tuple[dict[str, Any], str]] = [
+    ({"query": TableQuery("payments")}, "nothing of topic 'payments' was ever copied; the remote log has: orders"),
+    ({"query": TableQuery("orders", "no-such-id")}, "with the id no-such-id"),
+    ({"query": TableQuery("orders", partitions=frozenset({0, 7}))}, "nothing was ever copied of its partitions 7"),
+    ({"query": TableQuery("orders", first_offset=7, end_offset=7)}, "offsets go from 7 to before 7"),
+    ({"query": TableQuery("orders", partitions=frozenset())}, "no partition is named"),
+    ({"codec": "brotli9"}, "codec 'brotli9': take one of"),
+    ({"block_offsets": 0}, "blocks of 0 offsets"),
+    ({"url": "ftp://somewhere"}, "cannot be opened"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD_REQUESTS, ids=[message for _, message in BAD_REQUESTS])
+def test_what_cannot_be_meant_is_refused(files: RemoteLogFiles, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        export(files, **changes)
+
+
+def test_an_interval_that_holds_nothing_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="from 2023-11-14T22-13-20Z to before 2023-11-14T22-13-20Z holds"):
+        Interval(NOW, NOW)
+    with pytest.raises(ConfigurationError, match="no time of any calendar"):
+        _ = Interval(0, 1 << 62).folder
+
+
+def test_a_place_that_is_not_ours_is_left_alone(files: RemoteLogFiles, tmp_path: Path) -> None:
+    stranger = target(files) / "orders" / "payroll.csv"
+    stranger.parent.mkdir(parents=True)
+    stranger.write_text("theirs")
+    with pytest.raises(ConfigurationError, match="is no table of ours and not empty: it has orders/payroll"):
+        export(files)
+    assert content(target(files)).keys() == {"orders/payroll.csv"}
+    stranger.unlink()
+    export(files)
+    table = target(files) / "orders" / "_table.json"
+    table.write_text(table.read_text().replace('"topic_id": "', '"topic_id": "x'))
+    before = content(target(files))
+    with pytest.raises(ConfigurationError, match="belongs to another table: topic orders with the id x"):
+        export(files)
+    assert content(target(files)) == before
+    (tmp_path / "a file").write_text("")
+    with pytest.raises(ConfigurationError, match="give the absolute path of a directory"):
+        export(files, url=(tmp_path / "a file").as_uri())
+
+
+def test_intervals_that_overlap_are_refused(files: RemoteLogFiles) -> None:
+    export(files)
+    with pytest.raises(ConfigurationError, match="already, which overlaps"):
+        export(files, interval=Interval(NOW, NOW + 4_000))
+    assert export(files, interval=Interval(NOW, NOW + 3_000)).rows == 3
+
+
+def test_missing_offsets_are_an_error_unless_allowed(files: RemoteLogFiles) -> None:
+    with unsynced(), files.open() as remote_log:
+        [_, segment, _] = segments_of(remote_log)
+        held = remote_log.leases.acquire(segment.segment_id.topic_id_partition, "test", 60_000)
+        remote_log.segments.update_remote_log_segment_metadata(
+            a_step(segment, SegmentState.DELETE_SEGMENT_STARTED), held
+        )
+        remote_log.leases.release(held)
+    with pytest.raises(RemoteObjectNotFoundError, match="orders-0: offsets 10 to 19"):
+        export(files)
+    assert export(files, allow_gaps=True).rows == 11
+
+
+def test_folders_of_intervals_tell_them() -> None:
+    for interval in (INTERVAL, Interval(-1, 1), Interval(NOW + 1, NOW + 86_400_000)):
+        assert Interval.of_folder(interval.folder) == interval
+    for name in ("interval=x_y", "interval=2023-11-14T22-13-23Z_2023-11-14T22-13-23Z", "orders"):
+        assert Interval.of_folder(name) is None

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support import tables
+from support.examples import USUAL_EXAMPLES
+from support.remote_logs import NOW
+from support.tables import Row, Step, a_copied_topic
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.tables.columns import SCHEMA, TableColumns
+from tiered_storage.remote_log.tables.planning import plan_table
+from tiered_storage.remote_log.tables.query import RowFilter, TableQuery
+from tiered_storage.remote_log.tables.reading import read_split
+from tiered_storage.remote_log.tables.splits import TableSplit, plan_splits
+
+FIRST = 5
+"""Every log begins with five records of another kind, see remote_logs.py."""
+
+
+def splits_of(remote_log: RemoteLogManager, query: TableQuery, split_bytes: int) -> list[TableSplit]:
+    plan = plan_table(remote_log.segments, remote_log.storage, query)
+    return list(plan_splits(plan.ranges(), query.rows, split_bytes))
+
+
+def rows_of(
+    remote_log: RemoteLogManager, splits: Iterable[TableSplit], columns: Sequence[str] | None = None
+) -> pa.Table:
+    taken = TableColumns(columns)
+    batches = [batch for split in splits for batch in read_split(split, remote_log.storage, taken)]
+    return pa.Table.from_batches(batches, taken.schema)
+
+
+def expected(rows: Iterable[Row], query: TableQuery) -> list[int]:
+    """The offsets that a query has to give."""
+    wanted = query.rows
+    first, end = wanted.first_timestamp, wanted.end_timestamp
+    return [
+        row.offset
+        for row in rows
+        if (query.first_offset is None or row.offset >= query.first_offset)
+        and (query.end_offset is None or row.offset < query.end_offset)
+        and (first is None or row.record.timestamp >= first)
+        and (end is None or row.record.timestamp < end)
+        and (wanted.latest_begin is None or row.batch_begins < wanted.latest_begin)
+        and (row.committed or not wanted.committed_only)
+    ]
+
+
+optional_offsets = st.none() | st.integers(0, 60)
+optional_times = st.none() | st.integers(NOW - 110, NOW + 110)
+filters = st.builds(RowFilter, optional_times, optional_times, st.booleans(), st.none() | st.integers(0, 50))
+queries = st.builds(TableQuery, st.just("orders"), st.none(), st.none(), optional_offsets, optional_offsets, filters)
+
+
+@settings(max_examples=USUAL_EXAMPLES // 2, deadline=None)
+@given(
+    steps=tables.steps,
+    asked=st.lists(queries, min_size=5, max_size=10),
+    split_bytes=st.sampled_from([1, 100, 1000, 1 << 30]),
+)
+def test_the_splits_of_a_query_give_exactly_its_rows(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[Step], asked: list[TableQuery], split_bytes: int
+) -> None:
+    files, rows = a_copied_topic(tmp_path_factory.mktemp("log"), steps)
+    with files.open() as remote_log:
+        for query in [TableQuery("orders"), TableQuery("orders", rows=RowFilter(committed_only=True)), *asked]:
+            splits = splits_of(remote_log, query, split_bytes)
+            assert all(split.size <= split_bytes or len(split.ranges) == 1 for split in splits)
+            found = rows_of(remote_log, splits)
+            assert [each for each in found.column("offset").to_pylist() if each >= FIRST] == expected(rows, query)
+            assert_written(found, rows)
+
+
+def assert_written(found: pa.Table, rows: Iterable[Row]) -> None:
+    """Assert that every row is the record that was written at its offset."""
+    assert found.schema == SCHEMA
+    written = {row.offset: row.record for row in rows}
+    for row in found.to_pylist():
+        if row["offset"] < FIRST:
+            continue
+        record = written[row["offset"]]
+        assert (row["key"], row["value"]) == (record.key, record.value)
+        assert (row["topic"], row["partition"], row["timestampType"]) == ("orders", 0, 0)
+        assert round(row["timestamp"].timestamp() * 1000) == record.timestamp
+        assert [(each["key"], each["value"]) for each in row["headers"]] == list(record.headers)

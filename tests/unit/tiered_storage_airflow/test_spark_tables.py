@@ -1,0 +1,142 @@
+"""The data source without Spark: its options, what it does with filters, what its tasks give."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, IsNotNull, LessThan, Not
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from support.remote_logs import NOW, a_copied_remote_log
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.remote_log.tables.columns import SCHEMA as COLUMNS
+from tiered_storage_airflow.spark_tables import SCHEMA, RemoteLogTables, TableReader
+
+# Without a session nothing can parse a schema of Spark's: this is SCHEMA as it understands it.
+TYPES = {
+    "key": "binary", "value": "binary", "topic": "string", "partition": "integer", "offset": "long",
+    "timestamp": "timestamp", "timestampType": "integer",
+}  # fmt: skip
+HEADERS: dict[str, Any] = {
+    "type": "array",
+    "containsNull": True,
+    "elementType": {
+        "type": "struct",
+        "fields": [
+            {"name": "key", "type": "string", "nullable": True, "metadata": {}},
+            {"name": "value", "type": "binary", "nullable": True, "metadata": {}},
+        ],
+    },
+}
+
+
+def schema(names: list[str] | None = None) -> StructType:
+    types = {**TYPES, "headers": HEADERS}
+    fields = [{"name": name, "type": types[name], "nullable": True, "metadata": {}} for name in names or list(types)]
+    return StructType.fromJson({"type": "struct", "fields": fields})
+
+
+def read(
+    config: Path, *filters: Filter, columns: list[str] | None = None, **options: str
+) -> tuple[pa.Table, list[Filter]]:
+    """Plan as Spark does, read each task in a worker of its own; return the rows, and the filters that are left."""
+    usual = {"topic": "orders", "config": str(config), **options}
+    reader = RemoteLogTables(usual).reader(schema(columns))
+    left = list(reader.pushFilters(list(filters)))
+    tasks = reader.partitions()
+    batches = []
+    for task in tasks:
+        worker, its_task = pickle.loads(pickle.dumps((reader, task)))  # noqa: S301 - our own
+        batches += list(worker.read(its_task))
+    return pa.Table.from_batches(batches, to_arrow_schema(schema(columns), timezone="UTC")), left
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return a_copied_remote_log(tmp_path_factory.mktemp("log"), {("orders", 0): 2, ("orders", 1): 1}).config
+
+
+def test_columns_are_those_that_spark_makes_of_the_schema() -> None:
+    assert to_arrow_schema(schema(), timezone="UTC") == COLUMNS
+    assert SCHEMA.startswith("key binary, value binary, topic string, partition int, offset bigint, ")
+
+
+def test_all_that_is_copied_is_given(config: Path) -> None:
+    found, _ = read(config)
+    rows = sorted(zip(found.column("partition").to_pylist(), found.column("offset").to_pylist(), strict=True))
+    assert rows == [*((0, offset) for offset in range(20)), *((1, offset) for offset in range(10))]
+
+
+def test_a_schema_takes_fewer_columns(config: Path) -> None:
+    found, _ = read(config, columns=["value", "partition"])
+    assert found.column_names == ["value", "partition"]
+    assert found.num_rows == 30
+
+
+def test_filters_are_taken_in_or_left(config: Path) -> None:
+    moment = datetime.fromtimestamp(NOW / 1000 + 5, UTC)
+    taken = [
+        EqualTo(("topic",), "orders"),
+        IsNotNull(("offset",)),
+        In(("partition",), (0, 2)),
+        GreaterThanOrEqual(("timestamp",), moment),
+        LessThan(("offset",), 8),
+    ]
+    unknown = [Not(EqualTo(("partition",), 1)), EqualTo(("key",), b"key"), EqualTo(("headers", "key"), "trace")]
+    found, left = read(config, *taken, *unknown)
+    assert left == unknown
+    assert found.column("offset").to_pylist() == [5, 6, 7]
+
+
+def test_filters_that_contradict_give_no_rows(config: Path) -> None:
+    found, left = read(config, LessThan(("offset",), 3), GreaterThanOrEqual(("offset",), 3))
+    assert (found.num_rows, left) == (0, [])
+    found, _ = read(config, EqualTo(("topic",), "payments"))
+    assert found.num_rows == 0
+
+
+def test_splits_are_as_large_as_asked_for(config: Path) -> None:
+    reader = RemoteLogTables({"topic": "orders", "config": str(config), "splitBytes": "300"}).reader(schema())
+    assert len(reader.partitions()) > 5
+
+
+BAD_OPTIONS: list[tuple[dict[str, str], str]] = [
+    ({"topics": "orders"}, "has no option topics"),
+    ({"path": "orders"}, "has no option path"),
+    ({"splitBytes": "-1"}, "splitbytes is '-1', and can only be a whole number"),
+    ({"isolation": "serializable"}, "isolation is 'serializable', and can only be read_committed or read_uncommitted"),
+    ({"allowGaps": "yes"}, "can only be true or false"),
+    ({"topic": "payments"}, "nothing of topic 'payments' was ever copied; the remote log has: orders"),
+    ({"topic": ""}, "say which topic"),
+    ({"topicId": "x"}, "with the id x"),
+    ({"config": "nowhere.yaml"}, "nowhere.yaml"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD_OPTIONS, ids=[message for _, message in BAD_OPTIONS])
+def test_options_that_cannot_be_meant_are_refused(config: Path, options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        read(**{"config": config, "topic": "orders", **options})  # type: ignore[arg-type]
+
+
+def test_a_column_that_there_is_not_is_refused() -> None:
+    names = StructType.fromJson(
+        {"type": "struct", "fields": [{"name": "size", "type": "long", "nullable": True, "metadata": {}}]}
+    )
+    with pytest.raises(ConfigurationError, match=r"columns \[size\]: take one or more of key, value"):
+        RemoteLogTables({"topic": "orders"}).reader(names)
+
+
+def test_a_task_that_nobody_planned_is_refused(config: Path) -> None:
+    reader = RemoteLogTables({"topic": "orders", "config": str(config)}).reader(schema())
+    assert isinstance(reader, TableReader)
+    [task, *_] = reader.partitions()
+    unplanned = RemoteLogTables({"topic": "orders", "config": str(config)}).reader(schema())
+    with pytest.raises(ConfigurationError, match="never planned"):
+        list(unplanned.read(task))
