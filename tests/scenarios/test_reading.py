@@ -252,6 +252,18 @@ def test_remote_reads_are_tried_again_with_growing_pauses_until_their_time_is_up
         assert list(site.reader.records(ORDERS_0, 0)) == records(0, 35)
 
 
+def test_what_fails_further_ahead_holds_up_nothing_that_is_there(tmp_path: Path) -> None:
+    time = FakeTime()
+    with reading(tmp_path, time=time) as site:
+        site.staged.fail_with = RemoteStorageError("only the second segment")
+        site.staged.fails_for = segments_of(site.remote_log)[1].segment_id.id
+        batches = site.reader.batches(ORDERS_0, 0)
+        assert [next(batches).end_offset for _ in range(2)] == [5, 10]
+        assert time.slept == []
+        with pytest.raises(RemoteStorageError, match="only the second segment"):
+            next(batches)
+
+
 def test_a_full_queue_says_so(tmp_path: Path) -> None:
     with a_site(tmp_path, remote_log_reader_threads=1, remote_log_reader_max_pending_tasks=1) as (remote_log, staged):
 

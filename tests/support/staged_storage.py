@@ -24,6 +24,8 @@ class StagedStorage:
         self.fetched: Counter[tuple[str, int]] = Counter()
         """How often each range, by segment id and position, was asked for."""
         self.fail_with: TieredStorageError | None = None
+        self.fails_for: str | None = None
+        """The id of the only segment for which it fails."""
         self.before: Callable[[RemoteLogSegmentMetadata, int], None] = lambda *_: None
         self._open = threading.Event()
         self._open.set()
@@ -50,12 +52,12 @@ class StagedStorage:
         """As the inner one, in its time."""
         self.fetched[metadata.segment_id.id, start_position] += 1
         self.before(metadata, start_position)
-        self._pass()
+        self._pass(metadata)
         return self.inner.fetch_log_segment(metadata, start_position, end_position)
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
         """As the inner one, in its time."""
-        self._pass()
+        self._pass(metadata)
         return self.inner.fetch_index(metadata, kind)
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
@@ -66,10 +68,10 @@ class StagedStorage:
         """Let everything go on; the inner one stays open."""
         self.go_on()
 
-    def _pass(self) -> None:
+    def _pass(self, metadata: RemoteLogSegmentMetadata) -> None:
         if not self._open.wait(30):
             raise AssertionError("the store stood still until the end of the test")
-        if self.fail_with is not None:
+        if self.fail_with is not None and self.fails_for in {None, metadata.segment_id.id}:
             raise self.fail_with
 
 

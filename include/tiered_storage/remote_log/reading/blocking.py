@@ -134,8 +134,16 @@ class BlockingLogReader:
                 except StopAsyncIteration:
                     return
         finally:
-            if not self._loop.is_closed():
-                self._run(_close(source))
+            self._end(source)
+
+    def _end(self, source: AsyncIterator[Any]) -> None:
+        """End what iterates; an iterator that is forgotten may be collected in any thread, also in that of the loop."""
+        if self._loop.is_closed():
+            return
+        if threading.current_thread() is self._thread:
+            asyncio.run_coroutine_threadsafe(_close(source), self._loop)
+            return
+        self._run(_close(source))
 
 
 async def _next(source: AsyncIterator[Result]) -> Result:

@@ -16,7 +16,6 @@ from tiered_storage.errors import (
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.log_read import Isolation
 from tiered_storage.kafka_log.log_segment import LogSegment
-from tiered_storage.kafka_log.segment_scan import SegmentScanner
 from tiered_storage.remote_log.coverage import CoveredRange
 from tiered_storage.remote_log.local_read import LocalSegmentReader
 from tiered_storage.remote_log.model import TopicIdPartition
@@ -96,31 +95,24 @@ class LogStream:
 
     async def _next(self, deadline: FetchDeadline) -> FetchedBatches:
         view = await self._views.get(self._partition)
+        try:
+            return await self._fetch_from(view, deadline)
+        except RemoteObjectNotFoundError:
+            # Deleted, or copied anew, since it was looked at; what is lost is missing after another look too.
+            self._forget_plan()
+            return await self._fetch_from(await self._views.anew(self._partition), deadline)
+
+    async def _fetch_from(self, view: PartitionView, deadline: FetchDeadline) -> FetchedBatches:
         self._check_still_there(view)
         segment = view.local_segment(self._offset)
-        if segment is not None:
-            fetched = await self._from_local(view, segment)
-            if fetched is not None:
-                return await self._with_aborted(view, fetched, deadline)
+        fetched = None if segment is None else await self._from_local(view, segment)
+        if fetched is None and segment is not None:
             # Trimmed since it was looked at: then the remote tier has it, and a new look knows that.
             view = await self._views.anew(self._partition)
-        try:
+            self._check_still_there(view)
+        if fetched is None:
             fetched = await self._from_remote(view, deadline)
-        except RemoteObjectNotFoundError:
-            fetched = await self._once_more(view, deadline)
         return await self._with_aborted(view, fetched, deadline)
-
-    async def _once_more(self, seen: PartitionView, deadline: FetchDeadline) -> FetchedBatches:
-        """Read after a new look: what was not there may have been deleted meanwhile, or copied anew."""
-        self._forget_plan()
-        view = await self._views.anew(self._partition)
-        self._check_still_there(view)
-        segment = view.local_segment(self._offset)
-        if segment is not None and seen.local_segment(self._offset) is None:
-            fetched = await self._from_local(view, segment)
-            if fetched is not None:
-                return fetched
-        return await self._from_remote(view, deadline)
 
     def _check_still_there(self, view: PartitionView) -> None:
         start = view.log_start_offset
@@ -149,7 +141,7 @@ class LogStream:
         """Return about 1 MiB of a local segment; None where it is gone."""
         local = view.local
         try:
-            found = self._local_reader.read(LogSegment(segment.base_offset, segment.log_path.parent), offset)
+            found = self._local_reader.scan(LogSegment(segment.base_offset, segment.log_path.parent), offset)
         except FileNotFoundError:
             return None
         if found is None:
@@ -158,12 +150,8 @@ class LogStream:
                 reason = f"the segment ends before offset {offset}, which it should hold: its end is missing"
                 raise CorruptRecordError(segment.log_path, segment.log_path.stat().st_size, reason)
             return self._read_local(view, following, offset)
-        content, position = found
-        scanner = SegmentScanner(str(segment.log_path), segment.base_offset, start_position=position)
-        table, consumed = scanner.feed(memoryview(content))
-        return _cut(
-            content[:consumed], table, position, offset, self._end, Tier.LOCAL, str(segment.log_path), is_last=False
-        )
+        content, table, position = found
+        return _cut(content, table, position, offset, self._end, Tier.LOCAL, str(segment.log_path), is_last=False)
 
     # ------------------------------------------------------------------------------------------------ the remote tier
 
@@ -193,7 +181,13 @@ class LogStream:
             if self._planned and (view.local_segment(at) is not None or view.remote_range(at) is None):
                 return
             covered = view.existing_remote_range(at)
-            indexes = await self._chunks.indexes(covered.segment, deadline)
+            if self._planned:
+                known = self._chunks.indexes_ahead(covered.segment)
+                if known is None:
+                    return
+                indexes = known
+            else:
+                indexes = await self._chunks.indexes(covered.segment, deadline)
             entry = indexes.chunk_for_offset(at)
             if entry is None:
                 raise RemoteObjectNotFoundError(

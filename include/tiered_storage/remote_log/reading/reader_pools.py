@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from tiered_storage.errors import ConfigurationError, ReaderBusyError
@@ -168,7 +169,7 @@ async def outcome_of(future: Future[Result], seconds: float | None = None) -> Re
         is_done = loop.create_future()
 
         def wake(_: Future[Result]) -> None:
-            if not loop.is_closed():
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(_set_done, is_done)
 
         future.add_done_callback(wake)

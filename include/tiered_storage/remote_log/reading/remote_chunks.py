@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -101,6 +102,15 @@ class RemoteChunks:
             return known
         fetch, what = (lambda: self._fetch_indexes(segment)), f"the indexes of {segment.segment_id}"
         return await self._get(self._indexes, key, fetch, deadline, what)
+
+    def indexes_ahead(self, segment: RemoteLogSegmentMetadata) -> RemoteIndexes | None:
+        """Return them if they are there; else begin to fetch them, if there is room for that."""
+        known = self._indexes.known(segment.segment_id.id)
+        if known is None and self._pool.has_room():
+            with suppress(ReaderBusyError):
+                shared = self._indexes.join(segment.segment_id.id, lambda: self._fetch_indexes(segment))
+                shared.future.add_done_callback(lambda _: self._indexes.leave(shared))
+        return known
 
     async def transactions(self, segment: RemoteLogSegmentMetadata, deadline: FetchDeadline) -> SegmentTransactions:
         """Return what the segment says of aborted transactions. Raises as `indexes`."""
