@@ -106,6 +106,17 @@ def test_offsets_by_time(tmp_path: Path) -> None:
             reader.offsets(ORDERS_0, -7)
 
 
+@pytest.mark.parametrize("local_start", [0, 20])
+def test_numbers_that_no_log_can_hold_are_only_very_large(tmp_path: Path, local_start: int) -> None:
+    with a_reader(a_copied_remote_log(tmp_path), local_start) as (_, reader):
+        for huge in (2**63 - 1, 2**63, 10**30):
+            assert reader.offsets(ORDERS_0, huge) is None
+            assert list(reader.records(ORDERS_0, 3, end_offset=huge)) == records(3, 35)
+            with pytest.raises(OffsetOutOfRangeError):
+                list(reader.records(ORDERS_0, huge))
+        assert list(reader.records(ORDERS_0, 3, end_offset=-huge)) == []
+
+
 def test_outside_of_the_log_the_error_names_what_there_is(tmp_path: Path) -> None:
     with a_reader(a_copied_remote_log(tmp_path)) as (_, reader):
         assert list(reader.records(ORDERS_0, 35)) == []
