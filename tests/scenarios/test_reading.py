@@ -335,7 +335,7 @@ def test_nothing_is_on_its_way_any_more_after_a_reader_left_early(tmp_path: Path
                 next(reading)
                 reading.close()
         for thread in threading.enumerate():
-            if thread.name in {"remote reads", "local reads"}:
+            if thread.name in {"remote reads", "local reads", "looks at partitions"}:
                 thread.join(10)
         assert threading.active_count() == before
 

@@ -81,8 +81,11 @@ class AbortedTransactionSearch:
         if local is not None:
             told = await outcome_of(self._local_pool.submit(lambda: _read_local(local)))
             if told is not None:
-                end = view.end_offset(Isolation.READ_UNCOMMITTED) if local.end_offset is None else local.end_offset + 1
-                return told, end
+                readable = (
+                    view.end_offset(Isolation.READ_UNCOMMITTED) if view.local is None else view.local.readable_end
+                )
+                end = readable if local.end_offset is None else min(local.end_offset + 1, readable)
+                return _up_to(told, end, is_cut=local.end_offset is None or end <= local.end_offset), end
         covered = view.existing_remote_range(offset)
         told = await self._chunks.transactions(covered.segment, deadline)
         return _as_far_as_it_counts(told, covered), covered.end_offset + 1
@@ -108,7 +111,12 @@ def _undecided_from(segment: LocalSegment, next_offset: int) -> int | None:
 
 
 def _as_far_as_it_counts(told: SegmentTransactions, covered: CoveredRange) -> SegmentTransactions:
-    if covered.end_offset == covered.segment.end_offset:
+    return _up_to(told, covered.end_offset + 1, is_cut=covered.end_offset < covered.segment.end_offset)
+
+
+def _up_to(told: SegmentTransactions, end_offset: int, *, is_cut: bool) -> SegmentTransactions:
+    """Return what is true of a segment of which only what lies below `end_offset` counts, if it `is_cut` there."""
+    if not is_cut:
         return told
-    kept = tuple(each for each in told.index.transactions if each.last_offset <= covered.end_offset)
+    kept = tuple(each for each in told.index.transactions if each.last_offset < end_offset)
     return SegmentTransactions(TransactionIndex(told.index.base_offset, kept), None)

@@ -73,13 +73,16 @@ class ChunkFiles:
         try:
             path.write_bytes(kept.content)
         except OSError:
-            path.unlink(missing_ok=True)
+            _remove([path])
             return
         written = _OnDisk(path, crc32c(kept.content), kept.base_offset, kept.entry)
+        going = []
         with self._lock:
-            self._kept[key] = written
-            self.held_bytes += size
-            going = []
+            if key in self._kept or not self._room:
+                going.append(path)  # another thread wrote it meanwhile, or the cache was closed
+            else:
+                self._kept[key] = written
+                self.held_bytes += size
             while self.held_bytes > self._room:
                 going.append(self._forget_oldest())
         _remove(going)

@@ -151,7 +151,12 @@ class LogStream:
                 raise CorruptRecordError(segment.log_path, segment.log_path.stat().st_size, reason)
             return self._read_local(view, following, offset)
         content, table, position = found
-        return _cut(content, table, position, offset, self._end, Tier.LOCAL, str(segment.log_path), is_last=False)
+        # Behind the readable end an older replica has what a later leader cut.
+        end = self._end if local is None else min(self._end, local.readable_end)
+        fetched = _cut(content, table, position, offset, end, Tier.LOCAL, str(segment.log_path), is_last=False)
+        if not fetched.content and not (local is not None and local.is_compacted):
+            raise CorruptRecordError(segment.log_path, position, f"no batch has offset {offset}, which it should hold")
+        return fetched
 
     # ------------------------------------------------------------------------------------------------ the remote tier
 

@@ -67,9 +67,9 @@ class ReaderPool:
                 )
             self._waiting.append((future, work))
             if len(self._waiting) > self._idle and self._threads < self._most_threads:
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()
                 self._threads += 1
                 self._idle += 1
-                threading.Thread(target=self._run, name=self._name, daemon=True).start()
             else:
                 self._changed.notify()
         return future

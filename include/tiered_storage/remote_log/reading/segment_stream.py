@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 
+from tiered_storage.errors import CorruptIndexError
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.reading.chunk_cache import SharedFetch
 from tiered_storage.remote_log.reading.fetch_deadline import FetchDeadline
@@ -33,6 +34,8 @@ async def segment_range(
             on_the_way = sum(entry.length for entry, _ in ahead)
             while not ahead or (planned < end and on_the_way < window):
                 entry = chunk_at_byte(indexes, planned)
+                if not entry.position <= planned < entry.position + entry.length:
+                    raise CorruptIndexError(indexes.source, 0, f"no chunk has byte {planned} of the segment")
                 shared = chunks.ahead(segment, entry)
                 if shared is None and ahead:
                     break
