@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tiered_storage.errors import TieredStorageError
+from tiered_storage.errors import RemoteObjectNotFoundError, TieredStorageError
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage import IndexKind, LogSegmentData, RemoteStorageManager
 
@@ -26,6 +26,8 @@ class StagedStorage:
         self.fail_with: TieredStorageError | None = None
         self.fails_for: str | None = None
         """The id of the only segment for which it fails."""
+        self.lacks: IndexKind | None = None
+        """An index that no segment has."""
         self.before: Callable[[RemoteLogSegmentMetadata, int], None] = lambda *_: None
         self._open = threading.Event()
         self._open.set()
@@ -58,6 +60,8 @@ class StagedStorage:
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
         """As the inner one, in its time."""
         self._pass(metadata)
+        if kind is self.lacks:
+            raise RemoteObjectNotFoundError(f"{metadata.segment_id} has no {kind.name}")
         return self.inner.fetch_index(metadata, kind)
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:

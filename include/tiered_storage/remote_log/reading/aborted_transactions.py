@@ -10,6 +10,7 @@ Source: KIP-98; released Kafka.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from tiered_storage.errors import CorruptIndexError
 from tiered_storage.kafka_log.batch_header import CONTROL_BIT, TRANSACTIONAL_BIT
@@ -18,6 +19,7 @@ from tiered_storage.kafka_log.log_read import Isolation
 from tiered_storage.kafka_log.log_segment import LogSegment, producer_snapshot_path
 from tiered_storage.kafka_log.producer_snapshot import read_producer_snapshot
 from tiered_storage.kafka_log.transaction_index import AbortedTransaction, TransactionIndex
+from tiered_storage.kafka_log.transaction_state import OpenTransactions
 from tiered_storage.remote_log.coverage import CoveredRange
 from tiered_storage.remote_log.reading.fetch_deadline import FetchDeadline
 from tiered_storage.remote_log.reading.partition_view import PartitionView
@@ -67,11 +69,37 @@ class AbortedTransactionSearch:
         ends_remotely = view.local is None or view.local.readable_end <= view.remote_end
         if isolation is not Isolation.READ_COMMITTED or not ends_remotely or not view.coverage.ranges:
             return view
-        covered = view.coverage.ranges[-1]
-        told = _as_far_as_it_counts(await self._chunks.transactions(covered.segment, deadline), covered)
-        if told.undecided_from is None or told.undecided_from >= view.remote_end:
-            return view
-        return replace(view, undecided_from=told.undecided_from)
+        undecided_from = await self._undecided_at_the_end(view, deadline)
+        return view if undecided_from >= view.remote_end else replace(view, undecided_from=undecided_from)
+
+    async def _undecided_at_the_end(self, view: PartitionView, deadline: FetchDeadline) -> int:
+        """Return the first offset of the earliest transaction that is open where the remote tier ends, or that end.
+
+        The producers at a segment's end tell it. Where they are not known, or the segment was cut, its batches are
+        read; a transaction that was open before those counts as open to the end.
+        """
+        opened = OpenTransactions({})
+        unknown: list[CoveredRange] = []
+        undecided_from = view.remote_end
+        for covered in reversed(view.coverage.ranges):
+            told = _as_far_as_it_counts(await self._chunks.transactions(covered.segment, deadline), covered)
+            if told.undecided_from is not None:
+                if told.undecided_from <= covered.end_offset:
+                    undecided_from = told.undecided_from
+                break
+            unknown.append(covered)
+        for covered in reversed(unknown):
+            await self._follow(covered, opened, deadline)
+        return min([undecided_from, *opened.first_offsets.values()])
+
+    async def _follow(self, covered: CoveredRange, opened: OpenTransactions, deadline: FetchDeadline) -> None:
+        """Let the batches of `covered` open and end transactions."""
+        indexes = await self._chunks.indexes(covered.segment, deadline)
+        entry = indexes.chunk_for_offset(covered.start_offset)
+        while entry is not None and entry.first_offset <= covered.end_offset:
+            chunk = await self._chunks.chunk(covered.segment, entry, deadline)
+            opened.feed(Path(entry.object_name), memoryview(chunk.content), chunk.table, covered.end_offset + 1)
+            entry = indexes.chunk_for_offset(entry.last_offset + 1)
 
     async def _of_segment(
         self, view: PartitionView, offset: int, deadline: FetchDeadline
