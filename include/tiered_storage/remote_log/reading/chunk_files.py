@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.kafka_log.checksum import crc32c
-from tiered_storage.remote_log.reading.remote_chunks import Chunk, read_chunk
+from tiered_storage.remote_log.reading.checked_chunk import Chunk, read_chunk
 from tiered_storage.remote_log.remote_log_index import RemoteLogIndexEntry
 
 LOCK = ".lock"

@@ -19,6 +19,7 @@ from tiered_storage.kafka_log.record_columns import select_columns
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.reading.aborted_transactions import AbortedTransactionSearch
+from tiered_storage.remote_log.reading.checked_chunk import Chunk
 from tiered_storage.remote_log.reading.chunk_cache import ChunkCache
 from tiered_storage.remote_log.reading.chunk_files import ChunkFiles
 from tiered_storage.remote_log.reading.fetch_deadline import FetchDeadline, ReadTiming
@@ -29,7 +30,7 @@ from tiered_storage.remote_log.reading.partition_views import PartitionViews
 from tiered_storage.remote_log.reading.read_values import FetchedBatches, FoundOffset, Isolation, OffsetSpec
 from tiered_storage.remote_log.reading.reader_pools import ByteQuota, ReaderPool, outcome_of
 from tiered_storage.remote_log.reading.record_tables import decoded
-from tiered_storage.remote_log.reading.remote_chunks import Chunk, RemoteChunks
+from tiered_storage.remote_log.reading.remote_chunks import RemoteChunks
 from tiered_storage.remote_log.reading.segment_stream import segment_range
 from tiered_storage.remote_log.segment_source import SegmentSource
 from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
@@ -69,7 +70,8 @@ class RemoteLogReader:
             lambda chunk: chunk.memory,
             _files(settings),
         )
-        self._chunks = RemoteChunks(storage, self._remote_pool, self._cache, quota)
+        ahead = max(settings.remote_log_reader_read_ahead_bytes, settings.remote_log_reader_cache_memory_bytes)
+        self._chunks = RemoteChunks(storage, self._remote_pool, self._cache, quota, ahead)
         has_source = bool(settings.log_dirs)
         self._views = PartitionViews(
             lambda partition: look_at(partition, source, metadata, has_source=has_source),

@@ -20,13 +20,12 @@ from tiered_storage.remote_log.coverage import CoveredRange
 from tiered_storage.remote_log.local_read import LocalSegmentReader
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.reading.aborted_transactions import AbortedTransactionSearch
-from tiered_storage.remote_log.reading.chunk_cache import SharedFetch
 from tiered_storage.remote_log.reading.fetch_deadline import FetchDeadline
 from tiered_storage.remote_log.reading.partition_view import PartitionView
 from tiered_storage.remote_log.reading.partition_views import PartitionViews
 from tiered_storage.remote_log.reading.read_values import FetchedBatches, Tier, rows_of
 from tiered_storage.remote_log.reading.reader_pools import ReaderPool, outcome_of
-from tiered_storage.remote_log.reading.remote_chunks import Chunk, RemoteChunks
+from tiered_storage.remote_log.reading.remote_chunks import AheadFetch, RemoteChunks
 from tiered_storage.remote_log.remote_log_index import RemoteLogIndexEntry
 from tiered_storage.remote_log.segment_source import LocalSegment
 
@@ -35,7 +34,7 @@ from tiered_storage.remote_log.segment_source import LocalSegment
 class _Planned:
     covered: CoveredRange
     entry: RemoteLogIndexEntry
-    shared: SharedFetch[Chunk] | None
+    shared: AheadFetch | None
 
 
 class LogStream:

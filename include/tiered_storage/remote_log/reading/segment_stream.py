@@ -7,9 +7,8 @@ from collections.abc import AsyncGenerator, Callable
 
 from tiered_storage.errors import CorruptIndexError
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.reading.chunk_cache import SharedFetch
 from tiered_storage.remote_log.reading.fetch_deadline import FetchDeadline
-from tiered_storage.remote_log.reading.remote_chunks import Chunk, RemoteChunks, chunk_at_byte
+from tiered_storage.remote_log.reading.remote_chunks import AheadFetch, RemoteChunks, chunk_at_byte
 from tiered_storage.remote_log.remote_log_index import RemoteLogIndexEntry
 
 
@@ -27,7 +26,7 @@ async def segment_range(
     CorruptIndexError.
     """
     indexes = await chunks.indexes(segment, new_deadline())
-    ahead: deque[tuple[RemoteLogIndexEntry, SharedFetch[Chunk] | None]] = deque()
+    ahead: deque[tuple[RemoteLogIndexEntry, AheadFetch | None]] = deque()
     planned, window = start, 1
     try:
         while start < end:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -189,3 +190,20 @@ def test_an_iterator_that_is_forgotten_in_the_thread_of_the_loop_holds_nothing_u
         next(forgotten[0])
         reader._loop.call_soon_threadsafe(forgotten.clear)
         assert list(reader.records(ORDERS_0, 0)) == records(0, 35)
+
+
+def test_what_is_on_its_way_ahead_is_given_back_however_a_read_ends(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    files.properties |= {"remote.log.reader.read.ahead.bytes": 1000, "remote.log.reader.cache.memory.bytes": 700}
+    with files.open() as remote_log:
+        inner = remote_log.open_log_reader()
+        with BlockingLogReader(inner) as reader:
+            segment = segments_of(remote_log)[0].segment_id.id
+            for start in range(30):
+                for steps in (1, 2, 10):
+                    reading, content = reader.batches(ORDERS_0, start), reader.segment_bytes(ORDERS_0, segment)
+                    assert len(list(islice(reading, steps))) <= steps
+                    assert len(list(islice(content, steps))) <= steps
+                    reading.close()
+                    content.close()
+            assert inner._chunks._ahead_left == 1000

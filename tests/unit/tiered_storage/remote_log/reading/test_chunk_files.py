@@ -7,8 +7,8 @@ import pytest
 from support.remote_logs import flip_bit, records
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.record_batch import encode_batch
+from tiered_storage.remote_log.reading.checked_chunk import Chunk, read_chunk
 from tiered_storage.remote_log.reading.chunk_files import LOCK, ChunkFiles
-from tiered_storage.remote_log.reading.remote_chunks import Chunk, read_chunk
 from tiered_storage.remote_log.remote_log_index import RemoteLogIndexEntry
 
 
