@@ -26,6 +26,8 @@ class StagedStorage:
         self.fail_with: TieredStorageError | None = None
         self.fails_for: str | None = None
         """The id of the only segment for which it fails."""
+        self.break_next = False
+        """Whether a bit of the next answer turns over on its way."""
         self.lacks: IndexKind | None = None
         """An index that no segment has."""
         self.before: Callable[[RemoteLogSegmentMetadata, int], None] = lambda *_: None
@@ -55,7 +57,11 @@ class StagedStorage:
         self.fetched[metadata.segment_id.id, start_position] += 1
         self.before(metadata, start_position)
         self._pass(metadata)
-        return self.inner.fetch_log_segment(metadata, start_position, end_position)
+        pieces = self.inner.fetch_log_segment(metadata, start_position, end_position)
+        if self.break_next:
+            self.break_next = False
+            return (bytes([*piece[:-1], piece[-1] ^ 1]) for piece in pieces)
+        return pieces
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
         """As the inner one, in its time."""

@@ -12,6 +12,7 @@ from typing import TypeVar
 from tiered_storage.errors import (
     ReaderBusyError,
     ReadQuotaExceededError,
+    RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
     TieredStorageError,
 )
@@ -242,6 +243,13 @@ class RemoteChunks:
         return min((offset for offset in opened if offset >= 0), default=segment.end_offset + 1)
 
     def _fetch_chunk(self, segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry) -> Chunk:
+        try:
+            return self._fetch_chunk_once(segment, entry)
+        except RemoteObjectCorruptError:
+            # What broke on the way is right the second time; what broke in the store is told then.
+            return self._fetch_chunk_once(segment, entry)
+
+    def _fetch_chunk_once(self, segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry) -> Chunk:
         self._quota.spend(entry.length)
         pieces = list(self._storage.fetch_log_segment(segment, entry.position, entry.position + entry.length - 1))
         return read_chunk(segment.start_offset, entry, pieces[0] if len(pieces) == 1 else b"".join(pieces))
