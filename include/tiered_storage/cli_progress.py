@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
@@ -57,6 +58,35 @@ def _bar(console: Console, size: JobSize) -> Iterator[Callable[[JobProgress], No
             bar.update(task, completed=progress.bytes, pieces=progress.pieces)
 
         yield show
+
+
+class OffsetProgress:
+    """Says on standard error, now and then, how far a read of offsets `start` to `end` (exclusive) has come."""
+
+    def __init__(
+        self, what: str, start: int, end: int, output: Output, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._what = what
+        self._start = start
+        self._end = end
+        self._output = output
+        self._monotonic = monotonic
+        self._begun = self._said = monotonic()
+        self._size = 0
+
+    def __call__(self, next_offset: int, size: int) -> None:
+        """Count `size` bytes, which brought it up to `next_offset` (exclusive)."""
+        self._size += size
+        now = self._monotonic()
+        if now - self._said < SAY_SECONDS:
+            return
+        self._said = now
+        done, all_of_it = next_offset - self._start, max(1, self._end - self._start)
+        rate = self._size / (now - self._begun) / 1e6
+        self._output.say(
+            f"{self._what} so far: {done:,} of {all_of_it:,} offsets ({100 * done // all_of_it} %), "
+            f"{self._size:,} bytes, {rate:,.1f} MB/s"
+        )
 
 
 def said(what: str, amount: Amount, output: Output) -> TaskProgress:

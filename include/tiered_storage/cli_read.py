@@ -1,17 +1,19 @@
-"""The commands that look: segments, read, audit."""
+"""The commands that look: segments, read, offsets, audit."""
 
 from __future__ import annotations
 
 import base64
 import json
 import sys
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
 from itertools import islice
 from typing import Annotated
 
 import typer
 
 from tiered_storage.cli_output import Output, show_bytes
-from tiered_storage.cli_progress import said
+from tiered_storage.cli_progress import OffsetProgress, said
 from tiered_storage.cli_session import (
     ConfigOption,
     JsonOption,
@@ -20,8 +22,33 @@ from tiered_storage.cli_session import (
     opened,
     selected,
 )
+from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.record import Record
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.reading.blocking import BlockingLogReader
+from tiered_storage.remote_log.reading.read_values import FetchedBatches, FoundOffset, Isolation, OffsetSpec
+from tiered_storage.remote_log.restore.request import parse_time
 from tiered_storage.remote_log.task_progress import untold
+
+_FEW_RECORDS = 10
+_TIME = "not earlier: 2026-11-21T20:00:00+00:00, or ms; without an offset UTC."
+
+
+class ReadIsolation(StrEnum):
+    """The isolation levels of Kafka's consumers."""
+
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
+
+    @property
+    def level(self) -> Isolation:
+        return Isolation(self.value)
+
+
+IsolationOption = Annotated[
+    ReadIsolation,
+    typer.Option("--isolation", help="read_committed leaves out what was aborted, and what is not decided yet."),
+]
 
 
 def segments(
@@ -56,17 +83,30 @@ def read(
     topic: Annotated[str, typer.Argument(help="The topic's name.")],
     partition: Annotated[int, typer.Argument(min=0, help="The partition's number.")],
     offset: Annotated[int | None, typer.Option("--offset", min=0, help="Begin here; else at the log start.")] = None,
-    max_records: Annotated[int, typer.Option("--max-records", min=1, help="Stop after so many.")] = 10,
+    begin_time: Annotated[
+        str | None, typer.Option("--time", help=f"Begin with the first record that is {_TIME}")
+    ] = None,
+    end_offset: Annotated[int | None, typer.Option("--end-offset", min=0, help="End before this offset.")] = None,
+    isolation: IsolationOption = ReadIsolation.READ_UNCOMMITTED,
+    max_records: Annotated[
+        int | None,
+        typer.Option("--max-records", min=1, help="Stop after so many; else after 10, or only at --end-offset."),
+    ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Read records, from whichever tier has them. With --json: one object a line; keys and values in base64."""
     output = Output(as_json)
-    with opened(config, output) as remote_log:
+    if offset is not None and begin_time is not None:
+        raise ConfigurationError("--offset and --time both say where to begin: give one of them")
+    moment = parse_time("--time", begin_time)
+    most = max_records if max_records is not None or end_offset is not None else _FEW_RECORDS
+    with opened(config, output) as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
         found = remote_log.find_partition(topic, partition)
-        reader = remote_log.reader
-        start = reader.log_start_offset(found) if offset is None else offset
-        records = islice(reader.records(found, start), max_records)
+        start = _start_of(reader, found, offset, moment, isolation.level)
+        batches = reader.batches(found, start, end_offset=end_offset, isolation=isolation.level)
+        told = OffsetProgress("read", start, _end_of(reader, found, end_offset, isolation.level), output)
+        records = islice(_records(batches, told), most)
         if as_json:
             for record in records:
                 sys.stdout.write(json.dumps(_plain(record)) + "\n")
@@ -76,6 +116,26 @@ def read(
             for record in records
         ]
     output.rows(f"{topic}-{partition}", ("offset", "timestamp", "key", "value", "headers"), rows)
+
+
+def offsets(
+    topic: Annotated[str, typer.Argument(help="The topic's name.")],
+    partition: Annotated[int, typer.Argument(min=0, help="The partition's number.")],
+    times: Annotated[
+        list[str] | None, typer.Option("--time", help=f"Also the first record that is {_TIME} May come several times.")
+    ] = None,
+    isolation: IsolationOption = ReadIsolation.READ_UNCOMMITTED,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a partition's offsets by their names in Kafka, and by time, over both tiers."""
+    output = Output(as_json)
+    asked: list[tuple[str, OffsetSpec | int]] = [(spec.name.lower().replace("_", "-"), spec) for spec in OffsetSpec]
+    asked += [(text, parse_time("--time", text) or 0) for text in times or []]
+    with opened(config, output) as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
+        found = remote_log.find_partition(topic, partition)
+        rows = [(name, *_shown(reader.offsets(found, spec, isolation.level))) for name, spec in asked]
+    output.rows(f"{topic}-{partition}", ("of", "offset", "timestamp", "leader epoch"), rows)
 
 
 def audit(
@@ -107,6 +167,36 @@ def audit(
         output.say(f"note: 'tiered-storage repair{depth} --dry-run' shows what can be mended")
     if report.anomalies or report.unread:
         raise typer.Exit(1)
+
+
+def _start_of(
+    reader: BlockingLogReader, partition: TopicIdPartition, offset: int | None, moment: int | None, level: Isolation
+) -> int:
+    """Return where to begin: at `offset`, at the first record from `moment` (ms) on, or at the log start."""
+    if offset is not None:
+        return offset
+    found = reader.offsets(partition, OffsetSpec.EARLIEST if moment is None else moment, level)
+    return _end_of(reader, partition, None, level) if found is None else found.offset
+
+
+def _end_of(reader: BlockingLogReader, partition: TopicIdPartition, end_offset: int | None, level: Isolation) -> int:
+    found = reader.offsets(partition, OffsetSpec.LATEST, level)
+    ends = [each for each in (end_offset, found.offset if found else None) if each is not None]
+    return min(ends)
+
+
+def _records(batches: Iterable[FetchedBatches], told: OffsetProgress) -> Iterator[Record]:
+    for fetched in batches:
+        yield from fetched.records()
+        told(fetched.end_offset, len(fetched.content))
+
+
+def _shown(found: FoundOffset | None) -> tuple[int | None, int | None, int | None]:
+    """Return offset, timestamp and leader epoch; None for what there is not."""
+    if found is None:
+        return None, None, None
+    timestamp, epoch = (each if each >= 0 else None for each in (found.timestamp, found.leader_epoch))
+    return found.offset, timestamp, epoch
 
 
 def _plain(record: Record) -> dict[str, object]:

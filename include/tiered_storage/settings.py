@@ -314,7 +314,8 @@ class Settings(PropertyModel):
     remote_log_reader_read_ahead_bytes: Whole = setting(
         "remote.log.reader.read.ahead.bytes", 16 * _MIB, READING, Source.OURS, unit="bytes", at_least=0
     )
-    """How much of the remote tier a reader that goes on and on has on its way; it begins with one chunk."""
+    """How much of the remote tier a reader that goes on and on has on its way; it begins with one chunk. All readers of
+    a process together have no more than remote.log.reader.cache.memory.bytes on their way ahead, if that is larger."""
 
     remote_log_reader_cache_memory_bytes: Whole = setting(
         "remote.log.reader.cache.memory.bytes", 64 * _MIB, READING, Source.OURS, unit="bytes", at_least=0

@@ -35,6 +35,7 @@ from tiered_storage.remote_log.copy_messages import CopyOutcome
 from tiered_storage.remote_log.copy_run import BegunCopy
 from tiered_storage.remote_log.metadata.sql_store import open_metadata_store
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.reading.blocking import BlockingLogReader
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.remote_log_parts import store_options
 from tiered_storage.remote_log.segment_source import PartitionLog
@@ -268,7 +269,8 @@ def offsets_read(remote_log: RemoteLogManager, start: int, partition: TopicIdPar
 def assert_clean(remote_log: RemoteLogManager, expected: Callable[[int], Record] | None = record) -> None:
     """Assert that a deep audit finds nothing, and that every partition can be read from its start to its end.
 
-    No offset is missing, none is there twice, and each record is what `expected` makes of its offset (None: not asked).
+    By both readers no offset is missing, none is there twice, and each record is what `expected` makes of its offset
+    (None: not asked).
     """
     audited = remote_log.checks.audit(deep=True)
     assert audited.anomalies == ()
@@ -278,6 +280,9 @@ def assert_clean(remote_log: RemoteLogManager, expected: Callable[[int], Record]
         found = list(reader.records(reader.log_start_offset))
         assert [each.offset for each in found] == list(range(reader.log_start_offset, reader.log_end_offset))
         assert expected is None or found == [expected(each.offset) for each in found]
+        with BlockingLogReader(remote_log.open_log_reader()) as log_reader:
+            start, end = reader.log_start_offset, reader.log_end_offset
+            assert list(log_reader.records(partition, start, end_offset=end)) == found
 
 
 def flip_bit(path: Path, position: int) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tiered_storage.errors import TieredStorageError
+from tiered_storage.errors import RemoteObjectNotFoundError, TieredStorageError
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage import IndexKind, LogSegmentData, RemoteStorageManager
 
@@ -24,6 +24,12 @@ class StagedStorage:
         self.fetched: Counter[tuple[str, int]] = Counter()
         """How often each range, by segment id and position, was asked for."""
         self.fail_with: TieredStorageError | None = None
+        self.fails_for: str | None = None
+        """The id of the only segment for which it fails."""
+        self.break_next = False
+        """Whether a bit of the next answer turns over on its way."""
+        self.lacks: IndexKind | None = None
+        """An index that no segment has."""
         self.before: Callable[[RemoteLogSegmentMetadata, int], None] = lambda *_: None
         self._open = threading.Event()
         self._open.set()
@@ -50,12 +56,18 @@ class StagedStorage:
         """As the inner one, in its time."""
         self.fetched[metadata.segment_id.id, start_position] += 1
         self.before(metadata, start_position)
-        self._pass()
-        return self.inner.fetch_log_segment(metadata, start_position, end_position)
+        self._pass(metadata)
+        pieces = self.inner.fetch_log_segment(metadata, start_position, end_position)
+        if self.break_next:
+            self.break_next = False
+            return (bytes([*piece[:-1], piece[-1] ^ 1]) for piece in pieces)
+        return pieces
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
         """As the inner one, in its time."""
-        self._pass()
+        self._pass(metadata)
+        if kind is self.lacks:
+            raise RemoteObjectNotFoundError(f"{metadata.segment_id} has no {kind.name}")
         return self.inner.fetch_index(metadata, kind)
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
@@ -66,10 +78,10 @@ class StagedStorage:
         """Let everything go on; the inner one stays open."""
         self.go_on()
 
-    def _pass(self) -> None:
+    def _pass(self, metadata: RemoteLogSegmentMetadata) -> None:
         if not self._open.wait(30):
             raise AssertionError("the store stood still until the end of the test")
-        if self.fail_with is not None:
+        if self.fail_with is not None and self.fails_for in {None, metadata.segment_id.id}:
             raise self.fail_with
 
 

@@ -12,8 +12,10 @@ from pathlib import Path
 from tiered_storage.errors import CorruptIndexError, CorruptRecordError
 from tiered_storage.kafka_log.batch_header import BATCH_OVERHEAD, read_batch_header
 from tiered_storage.kafka_log.batch_read import read_batches
+from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.log_segment import LogSegment
 from tiered_storage.kafka_log.offset_index import OffsetIndex
+from tiered_storage.kafka_log.segment_scan import SegmentScanner
 
 LOCAL_READ_BYTES = 1 << 20
 
@@ -30,12 +32,37 @@ class LocalSegmentReader:
         None where the segment has nothing at or behind `offset`. Raises FileNotFoundError where it is gone, and
         CorruptRecordError.
         """
+        position = self._position_of(segment, offset)
+        if position is None:
+            return None
+        return read_batches(segment.log_path, position, offset, LOCAL_READ_BYTES), position
+
+    def scan(self, segment: LogSegment, offset: int) -> tuple[bytes, BatchTable, int] | None:
+        """Return what `read` does, up to the first batch that is broken, checksums compared, with the batches' headers.
+
+        So what a crash tore behind the end that readers see hinders nobody. Raises as `read` where the first is broken.
+        """
+        position = self._position_of(segment, offset)
+        if position is None:
+            return None
+        scanner = SegmentScanner(str(segment.log_path), segment.base_offset, start_position=position)
+        with segment.log_path.open("rb") as file:
+            file.seek(position)
+            content = file.read(LOCAL_READ_BYTES)
+            needed = scanner.needed(memoryview(content))
+            left = os.fstat(file.fileno()).st_size - position - len(content)
+            if len(content) < needed <= len(content) + left:
+                content += file.read(needed - len(content))
+        table, consumed = _scan_sound(scanner, content, position)
+        if not consumed:
+            scanner.finish(len(content))
+        return content[:consumed], table, position
+
+    def _position_of(self, segment: LogSegment, offset: int) -> int | None:
+        """Return where (bytes) the first batch begins that ends at or behind `offset`; None where there is none."""
         begin = self._position_before(segment, offset)
         found = _found_by_index(segment.log_path, begin, offset) or _seek(segment.log_path, 0, offset)
-        if found is None:
-            return None
-        position, _ = found
-        return read_batches(segment.log_path, position, offset, LOCAL_READ_BYTES), position
+        return None if found is None else found[0]
 
     def _position_before(self, segment: LogSegment, offset: int) -> int:
         if self._index is None or self._index.base_offset != segment.base_offset:
@@ -55,6 +82,17 @@ def below(content: bytes, end_offset: int) -> bytes:
             return content[:position]
         position += header.size
     return content
+
+
+def _scan_sound(scanner: SegmentScanner, content: bytes, position: int) -> tuple[BatchTable, int]:
+    """Scan the batches that `content`, from `position` of the segment on, begins with, up to one that is broken."""
+    try:
+        return scanner.feed(memoryview(content))
+    except CorruptRecordError as error:
+        sound = error.position - position
+        if sound <= 0:
+            raise
+        return scanner.feed(memoryview(content)[:sound])
 
 
 def _found_by_index(log_path: Path, begin: int, offset: int) -> tuple[int, int] | None:

@@ -12,6 +12,7 @@ from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
 from tiered_storage.clock import wall_clock
+from tiered_storage.errors import TieredStorageError
 from tiered_storage.kafka_log.record import Record
 from tiered_storage.read_rights import Right
 from tiered_storage.remote_log.metadata.safety import DeletionFailure
@@ -90,19 +91,28 @@ async def _partition(
     request: Request, asked: DescribedDep, visitor: VisitorDep, start: Annotated[int, Query(ge=0, le=LARGEST)] = 0
 ) -> Response:
     service, partition = asked.service, asked.partition
-    latest = await service.tiers.offset(partition, OffsetSpec.MAX_TIMESTAMP, Isolation.READ_UNCOMMITTED)
+    latest = await _latest(service, partition)
     content = PartitionContent(
         answer=await describe(service, partition),
         view=await service.tiers.look(partition),
         segments=await service.asking.run(lambda: list(service.log.segments.list_remote_log_segments(partition))),
         failures=await service.asking.run(lambda: _failures(service, partition)),
-        latest=None if latest is None or latest.timestamp < 0 else latest.timestamp,
+        latest=latest,
         now=wall_clock(),
         stuck_after=service.log.settings.copy_stuck_after_ms,
         may_read=_may_read(service, visitor, partition),
         start=start,
     )
     return _page(partition_page(_root(request), content))
+
+
+async def _latest(service: OpenService, partition: TopicIdPartition) -> int | None:
+    """Return the largest timestamp (ms); None where there is none, or where what is lost or damaged hides it."""
+    try:
+        found = await service.tiers.offset(partition, OffsetSpec.MAX_TIMESTAMP, Isolation.READ_UNCOMMITTED)
+    except TieredStorageError:
+        return None
+    return None if found is None or found.timestamp < 0 else found.timestamp
 
 
 async def _segment(request: Request, asked: DescribedDep, visitor: VisitorDep, segment_id: SegmentPath) -> Response:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, cast
 
 from tiered_storage.errors import InvalidLogDirectoryError, OffsetOutOfRangeError, TieredStorageError
 from tiered_storage.remote_log.model import TopicIdPartition
@@ -111,8 +110,7 @@ class Tiers:
         self, partition: TopicIdPartition, offset: int, isolation: Isolation
     ) -> AsyncGenerator[FetchedBatches, None]:
         """Yield whole batches from the one that holds `offset` to the end."""
-        found = self.reader.batches(partition, offset, isolation=isolation)
-        async with aclosing(cast("AsyncGenerator[FetchedBatches, Any]", found)) as batches:
+        async with aclosing(self.reader.batches(partition, offset, isolation=isolation)) as batches:
             async for fetched in batches:
                 yield fetched
 
@@ -120,8 +118,7 @@ class Tiers:
         self, partition: TopicIdPartition, segment_id: str, start: int, end: int
     ) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of a remote segment from `start` to `end`, both inclusive."""
-        found = self.reader.segment_bytes(partition, segment_id, start, end)
-        async with aclosing(cast("AsyncGenerator[bytes, Any]", found)) as pieces:
+        async with aclosing(self.reader.segment_bytes(partition, segment_id, start, end)) as pieces:
             async for piece in pieces:
                 yield piece
 

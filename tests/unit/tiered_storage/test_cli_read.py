@@ -2,20 +2,25 @@ from __future__ import annotations
 
 import base64
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from support.command_line import run_on
+from support.modelled_logs import Append, End, Step, write_modelled_log
 from support.remote_logs import (
     NOW,
     SEGMENT_BYTES,
+    RemoteLogFiles,
     a_copied_remote_log,
     a_remote_log,
     begin,
     record,
     rewrite_segment,
 )
+from tiered_storage import cli_progress
+from tiered_storage.kafka_log.control_record import ControlRecordType
 from tiered_storage.kafka_log.record import Record
 from tiered_storage.kafka_log.record_batch import encode_batch
 
@@ -90,6 +95,99 @@ def test_as_json_each_record_is_a_line_of_its_own(tmp_path: Path) -> None:
         "value": base64.b64encode(written.value or b"").decode(),
         "headers": [["trace", base64.b64encode(b"1").decode()]],
     }
+
+
+def offsets_of(out: str) -> list[int]:
+    return [json.loads(line)["offset"] for line in out.splitlines()]
+
+
+def test_a_range_ends_before_its_end_offset(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+
+    whole = run_on(files, "read", "orders", 0, "--offset", 7, "--end-offset", 33, "--json")
+    part = run_on(files, "read", "orders", 0, "--offset", 7, "--end-offset", 33, "--max-records", 4, "--json")
+
+    assert (offsets_of(whole.out), offsets_of(part.out)) == (list(range(7, 33)), [7, 8, 9, 10])
+
+
+@pytest.mark.parametrize("moment", [NOW + 16_001, datetime.fromtimestamp((NOW + 17_000) / 1000, UTC).isoformat()])
+def test_a_range_begins_with_the_first_record_that_is_not_earlier(tmp_path: Path, moment: int | str) -> None:
+    files = a_copied_remote_log(tmp_path)
+
+    result = run_on(files, "read", "orders", 0, "--time", moment, "--max-records", 2, "--json")
+
+    assert offsets_of(result.out) == [17, 18]
+
+
+def test_later_than_everything_there_is_nothing_and_two_beginnings_are_refused(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+
+    later = run_on(files, "read", "orders", 0, "--time", NOW + 35_000, "--json")
+    both = run_on(files, "read", "orders", 0, "--time", NOW, "--offset", 3)
+    no_time = run_on(files, "read", "orders", 0, "--time", "yesterday")
+
+    assert (later.exit_code, later.out) == (0, "")
+    assert (both.exit_code, no_time.exit_code) == (1, 1)
+    assert "--offset and --time both say where to begin" in both.err
+    assert "--time: 'yesterday' is no time" in no_time.err
+
+
+def with_transactions(root: Path) -> RemoteLogFiles:
+    """Lay a log out with an aborted transaction at offset 1, a committed one at 2 and 3, and an open one from 6 on."""
+    steps: list[Step] = [
+        Append(0, (0,)), Append(1, (1,)), Append(2, (2, 3)),
+        End(1, ControlRecordType.ABORT), End(2, ControlRecordType.COMMIT), Append(3, (6,)), Append(0, (7,)),
+    ]  # fmt: skip
+    return write_modelled_log(root, steps)[0]
+
+
+def test_read_committed_leaves_out_what_was_aborted_and_what_is_not_decided(tmp_path: Path) -> None:
+    files = with_transactions(tmp_path)
+
+    everything = run_on(files, "read", "orders", 0, "--json")
+    committed = run_on(files, "read", "orders", 0, "--isolation", "read_committed", "--json")
+
+    assert offsets_of(everything.out) == [0, 1, 2, 3, 6, 7]
+    assert offsets_of(committed.out) == [0, 2, 3]
+
+
+def test_a_long_read_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = a_copied_remote_log(tmp_path)
+    monkeypatch.setattr(cli_progress, "SAY_SECONDS", 0)
+
+    result = run_on(files, "read", "orders", 0, "--end-offset", 35, "--json")
+
+    assert "read so far: 35 of 35 offsets (100 %)" in result.err
+    assert len(result.out.splitlines()) == 35
+
+
+# ----------------------------------------------------------------------------------------------------------- offsets
+
+
+def test_offsets_are_shown_by_their_names_and_by_time(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+
+    told = run_on(files, "offsets", "orders", 0, "--time", NOW + 16_001, "--time", NOW + 35_000, "--json")
+
+    assert [(row["of"], row["offset"], row["timestamp"], row["leader_epoch"]) for row in told.rows] == [
+        ("earliest", 0, None, 0),
+        ("latest", 35, None, 0),
+        ("max-timestamp", 34, NOW + 34_000, 0),
+        ("earliest-local", 0, None, 0),
+        ("latest-tiered", 29, None, 0),
+        (str(NOW + 16_001), 17, NOW + 17_000, 0),
+        (str(NOW + 35_000), None, None, None),
+    ]
+    assert f"{NOW + 34_000:,}" in run_on(files, "offsets", "orders", 0).out
+
+
+def test_offsets_at_both_isolation_levels(tmp_path: Path) -> None:
+    files = with_transactions(tmp_path)
+
+    everything = run_on(files, "offsets", "orders", 0, "--json")
+    committed = run_on(files, "offsets", "orders", 0, "--isolation", "read_committed", "--json")
+
+    assert [everything.rows[1]["offset"], committed.rows[1]["offset"]] == [8, 6]
 
 
 @pytest.mark.parametrize("is_json", [False, True])

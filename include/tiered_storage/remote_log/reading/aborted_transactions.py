@@ -10,6 +10,7 @@ Source: KIP-98; released Kafka.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from tiered_storage.errors import CorruptIndexError
 from tiered_storage.kafka_log.batch_header import CONTROL_BIT, TRANSACTIONAL_BIT
@@ -18,6 +19,7 @@ from tiered_storage.kafka_log.log_read import Isolation
 from tiered_storage.kafka_log.log_segment import LogSegment, producer_snapshot_path
 from tiered_storage.kafka_log.producer_snapshot import read_producer_snapshot
 from tiered_storage.kafka_log.transaction_index import AbortedTransaction, TransactionIndex
+from tiered_storage.kafka_log.transaction_state import OpenTransactions
 from tiered_storage.remote_log.coverage import CoveredRange
 from tiered_storage.remote_log.reading.fetch_deadline import FetchDeadline
 from tiered_storage.remote_log.reading.partition_view import PartitionView
@@ -67,9 +69,37 @@ class AbortedTransactionSearch:
         ends_remotely = view.local is None or view.local.readable_end <= view.remote_end
         if isolation is not Isolation.READ_COMMITTED or not ends_remotely or not view.coverage.ranges:
             return view
-        covered = view.coverage.ranges[-1]
-        told = _as_far_as_it_counts(await self._chunks.transactions(covered.segment, deadline), covered)
-        return replace(view, undecided_from=told.undecided_from)
+        undecided_from = await self._undecided_at_the_end(view, deadline)
+        return view if undecided_from >= view.remote_end else replace(view, undecided_from=undecided_from)
+
+    async def _undecided_at_the_end(self, view: PartitionView, deadline: FetchDeadline) -> int:
+        """Return the first offset of the earliest transaction that is open where the remote tier ends, or that end.
+
+        The producers at a segment's end tell it. Where they are not known, or the segment was cut, its batches are
+        read; a transaction that was open before those counts as open to the end.
+        """
+        opened = OpenTransactions({})
+        unknown: list[CoveredRange] = []
+        undecided_from = view.remote_end
+        for covered in reversed(view.coverage.ranges):
+            told = _as_far_as_it_counts(await self._chunks.transactions(covered.segment, deadline), covered)
+            if told.undecided_from is not None:
+                if told.undecided_from <= covered.end_offset:
+                    undecided_from = told.undecided_from
+                break
+            unknown.append(covered)
+        for covered in reversed(unknown):
+            await self._follow(covered, opened, deadline)
+        return min([undecided_from, *opened.first_offsets.values()])
+
+    async def _follow(self, covered: CoveredRange, opened: OpenTransactions, deadline: FetchDeadline) -> None:
+        """Let the batches of `covered` open and end transactions."""
+        indexes = await self._chunks.indexes(covered.segment, deadline)
+        entry = indexes.chunk_for_offset(covered.start_offset)
+        while entry is not None and entry.first_offset <= covered.end_offset:
+            chunk = await self._chunks.chunk(covered.segment, entry, deadline)
+            opened.feed(Path(entry.object_name), memoryview(chunk.content), chunk.table, covered.end_offset + 1)
+            entry = indexes.chunk_for_offset(entry.last_offset + 1)
 
     async def _of_segment(
         self, view: PartitionView, offset: int, deadline: FetchDeadline
@@ -79,8 +109,11 @@ class AbortedTransactionSearch:
         if local is not None:
             told = await outcome_of(self._local_pool.submit(lambda: _read_local(local)))
             if told is not None:
-                end = view.end_offset(Isolation.READ_UNCOMMITTED) if local.end_offset is None else local.end_offset + 1
-                return told, end
+                readable = (
+                    view.end_offset(Isolation.READ_UNCOMMITTED) if view.local is None else view.local.readable_end
+                )
+                end = readable if local.end_offset is None else min(local.end_offset + 1, readable)
+                return _up_to(told, end, is_cut=local.end_offset is None or end <= local.end_offset), end
         covered = view.existing_remote_range(offset)
         told = await self._chunks.transactions(covered.segment, deadline)
         return _as_far_as_it_counts(told, covered), covered.end_offset + 1
@@ -106,7 +139,12 @@ def _undecided_from(segment: LocalSegment, next_offset: int) -> int | None:
 
 
 def _as_far_as_it_counts(told: SegmentTransactions, covered: CoveredRange) -> SegmentTransactions:
-    if covered.end_offset == covered.segment.end_offset:
+    return _up_to(told, covered.end_offset + 1, is_cut=covered.end_offset < covered.segment.end_offset)
+
+
+def _up_to(told: SegmentTransactions, end_offset: int, *, is_cut: bool) -> SegmentTransactions:
+    """Return what is true of a segment of which only what lies below `end_offset` counts, if it `is_cut` there."""
+    if not is_cut:
         return told
-    kept = tuple(each for each in told.index.transactions if each.last_offset <= covered.end_offset)
+    kept = tuple(each for each in told.index.transactions if each.last_offset < end_offset)
     return SegmentTransactions(TransactionIndex(told.index.base_offset, kept), None)

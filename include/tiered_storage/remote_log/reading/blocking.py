@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Coroutine, Generator, Sequence
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
+from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.columnar import RecordRange
 from tiered_storage.kafka_log.record import Record
 from tiered_storage.remote_log.model import TopicIdPartition
@@ -29,6 +32,8 @@ class BlockingLogReader:
 
     def __init__(self, reader: RemoteLogReader) -> None:
         self._reader = reader
+        self._lock = threading.RLock()
+        self._is_closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="log reader", daemon=True)
         self._thread.start()
@@ -104,10 +109,14 @@ class BlockingLogReader:
         return self._run(self._reader.index(partition, segment_id, kind))
 
     def close(self) -> None:
-        """Close the reader, and end the thread; a second call does nothing."""
-        if self._loop.is_closed():
-            return
+        """Close the reader and end the thread; a second call does nothing. What still reads gets ConfigurationError."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            ending = asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop)
         self._reader.close()
+        ending.result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -119,9 +128,15 @@ class BlockingLogReader:
         self.close()
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:
+            if self._is_closed:
+                work.close()
+                raise _closed()
+            waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return waiting.result()
+        except CancelledError:
+            raise _closed() from None
         except BaseException:
             waiting.cancel()
             raise
@@ -134,8 +149,29 @@ class BlockingLogReader:
                 except StopAsyncIteration:
                     return
         finally:
-            if not self._loop.is_closed():
-                self._run(_close(source))
+            self._end(source)
+
+    def _end(self, source: AsyncIterator[Any]) -> None:
+        """End what iterates; an iterator that is forgotten may be collected in any thread, also in that of the loop."""
+        with self._lock:
+            if self._is_closed:
+                return
+            closing = asyncio.run_coroutine_threadsafe(_close(source), self._loop)
+        if threading.current_thread() is not self._thread:
+            with suppress(CancelledError):
+                closing.result()
+
+
+def _closed() -> ConfigurationError:
+    return ConfigurationError("this reader of the remote log was closed: open another")
+
+
+async def _cancel_all() -> None:
+    """Cancel whatever else is done in this event loop, and wait for its end."""
+    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 async def _next(source: AsyncIterator[Result]) -> Result:

@@ -19,7 +19,9 @@ from tiered_storage.kafka_log.record_columns import select_columns
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.reading.aborted_transactions import AbortedTransactionSearch
+from tiered_storage.remote_log.reading.checked_chunk import Chunk
 from tiered_storage.remote_log.reading.chunk_cache import ChunkCache
+from tiered_storage.remote_log.reading.chunk_files import ChunkFiles
 from tiered_storage.remote_log.reading.fetch_deadline import FetchDeadline, ReadTiming
 from tiered_storage.remote_log.reading.log_stream import LogStream
 from tiered_storage.remote_log.reading.offset_search import OffsetSearch
@@ -28,7 +30,7 @@ from tiered_storage.remote_log.reading.partition_views import PartitionViews
 from tiered_storage.remote_log.reading.read_values import FetchedBatches, FoundOffset, Isolation, OffsetSpec
 from tiered_storage.remote_log.reading.reader_pools import ByteQuota, ReaderPool, outcome_of
 from tiered_storage.remote_log.reading.record_tables import decoded
-from tiered_storage.remote_log.reading.remote_chunks import Chunk, RemoteChunks
+from tiered_storage.remote_log.reading.remote_chunks import RemoteChunks
 from tiered_storage.remote_log.reading.segment_stream import segment_range
 from tiered_storage.remote_log.segment_source import SegmentSource
 from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
@@ -56,18 +58,24 @@ class RemoteLogReader:
         self._settings = settings
         self._timing = timing or ReadTiming()
         self._local_pool = ReaderPool("local reads", settings.local_log_reader_threads)
+        self._look_pool = ReaderPool("looks at partitions", settings.local_log_reader_threads)
+        self._decode_pool = ReaderPool("decoding", settings.local_log_reader_threads)
         self._remote_pool = ReaderPool(
             "remote reads", settings.remote_log_reader_threads, settings.remote_log_reader_max_pending_tasks
         )
         quota = ByteQuota(settings.remote_log_manager_fetch_max_bytes_per_second, self._timing.now)
         self._cache: ChunkCache[Chunk] = ChunkCache(
-            self._remote_pool, settings.remote_log_reader_cache_memory_bytes, lambda chunk: chunk.memory
+            self._remote_pool,
+            settings.remote_log_reader_cache_memory_bytes,
+            lambda chunk: chunk.memory,
+            _files(settings),
         )
-        self._chunks = RemoteChunks(storage, self._remote_pool, self._cache, quota)
+        ahead = max(settings.remote_log_reader_read_ahead_bytes, settings.remote_log_reader_cache_memory_bytes)
+        self._chunks = RemoteChunks(storage, self._remote_pool, self._cache, quota, ahead)
         has_source = bool(settings.log_dirs)
         self._views = PartitionViews(
             lambda partition: look_at(partition, source, metadata, has_source=has_source),
-            self._local_pool,
+            self._look_pool,
             settings.remote_log_reader_metadata_max_age_ms,
             self._timing,
         )
@@ -166,13 +174,13 @@ class RemoteLogReader:
         batches = self.batches(
             partition, start_offset, end_offset=end_offset, isolation=isolation, deadline_ms=deadline_ms
         )
-        return decoded(batches, columns, within or RecordRange(with_control=False), self._local_pool)
+        return decoded(batches, columns, within or RecordRange(with_control=False), self._decode_pool)
 
     async def segment(self, partition: TopicIdPartition, segment_id: str) -> RemoteLogSegmentMetadata:
         """Return a finished remote segment by its id. Raises RemoteObjectNotFoundError."""
         found = _segment_in(await self._views.get(partition), segment_id)
         if found is None:
-            found = await outcome_of(self._local_pool.submit(lambda: self._known(partition, segment_id)))
+            found = await outcome_of(self._look_pool.submit(lambda: self._known(partition, segment_id)))
         if found is None:
             raise RemoteObjectNotFoundError(
                 f"{partition}: no remote segment {segment_id} can be read: 'tiered-storage segments' lists those there "
@@ -205,9 +213,9 @@ class RemoteLogReader:
         return await self._chunks.index(segment, kind, self._deadline(None))
 
     def close(self) -> None:
-        """End the threads once they are idle, and let go of the cache; what still reads gets ReaderBusyError."""
-        self._remote_pool.close()
-        self._local_pool.close()
+        """End the threads once they are idle, and let go of the cache; what still reads gets ConfigurationError."""
+        for pool in (self._remote_pool, self._local_pool, self._look_pool, self._decode_pool):
+            pool.close()
         self._cache.close()
 
     def __enter__(self) -> Self:
@@ -225,9 +233,16 @@ class RemoteLogReader:
         self.close()
 
     def _known(self, partition: TopicIdPartition, segment_id: str) -> RemoteLogSegmentMetadata | None:
-        """Return a finished segment that no reader needs, as a second copy, or that was committed a moment ago."""
+        """Return a finished segment that no reader needs, as a second copy, or that was committed a moment ago.
+
+        Nothing of what was deleted, by topic or below our log start, though its objects may still be there.
+        """
+        state = self._metadata.partition_state(partition)
+        if state.delete_state is not None:
+            return None
         for segment in self._metadata.list_remote_log_segments(partition):
-            if segment.segment_id.id == segment_id and segment.state is SegmentState.COPY_SEGMENT_FINISHED:
+            is_live = segment.end_offset >= (state.log_start_offset or 0)
+            if segment.segment_id.id == segment_id and is_live and segment.state is SegmentState.COPY_SEGMENT_FINISHED:
                 return segment
         return None
 
@@ -237,8 +252,13 @@ class RemoteLogReader:
         )
 
 
+def _files(settings: Settings) -> ChunkFiles | None:
+    most = settings.remote_log_reader_cache_disk_bytes
+    return ChunkFiles(settings.state_directory / "chunk-cache", most) if most else None
+
+
 def _segment_in(view: PartitionView, segment_id: str) -> RemoteLogSegmentMetadata | None:
-    for covered in view.coverage.ranges:
+    for covered in view.coverage.ranges_from(view.log_start_offset):
         if covered.segment.segment_id.id == segment_id:
             return covered.segment
     return None

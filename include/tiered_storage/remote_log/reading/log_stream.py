@@ -16,18 +16,16 @@ from tiered_storage.errors import (
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.log_read import Isolation
 from tiered_storage.kafka_log.log_segment import LogSegment
-from tiered_storage.kafka_log.segment_scan import SegmentScanner
 from tiered_storage.remote_log.coverage import CoveredRange
 from tiered_storage.remote_log.local_read import LocalSegmentReader
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.reading.aborted_transactions import AbortedTransactionSearch
-from tiered_storage.remote_log.reading.chunk_cache import SharedFetch
 from tiered_storage.remote_log.reading.fetch_deadline import FetchDeadline
 from tiered_storage.remote_log.reading.partition_view import PartitionView
 from tiered_storage.remote_log.reading.partition_views import PartitionViews
 from tiered_storage.remote_log.reading.read_values import FetchedBatches, Tier, rows_of
 from tiered_storage.remote_log.reading.reader_pools import ReaderPool, outcome_of
-from tiered_storage.remote_log.reading.remote_chunks import Chunk, RemoteChunks
+from tiered_storage.remote_log.reading.remote_chunks import AheadFetch, RemoteChunks
 from tiered_storage.remote_log.remote_log_index import RemoteLogIndexEntry
 from tiered_storage.remote_log.segment_source import LocalSegment
 
@@ -36,7 +34,7 @@ from tiered_storage.remote_log.segment_source import LocalSegment
 class _Planned:
     covered: CoveredRange
     entry: RemoteLogIndexEntry
-    shared: SharedFetch[Chunk] | None
+    shared: AheadFetch | None
 
 
 class LogStream:
@@ -96,31 +94,24 @@ class LogStream:
 
     async def _next(self, deadline: FetchDeadline) -> FetchedBatches:
         view = await self._views.get(self._partition)
+        try:
+            return await self._fetch_from(view, deadline)
+        except RemoteObjectNotFoundError:
+            # Deleted, or copied anew, since it was looked at; what is lost is missing after another look too.
+            self._forget_plan()
+            return await self._fetch_from(await self._views.anew(self._partition), deadline)
+
+    async def _fetch_from(self, view: PartitionView, deadline: FetchDeadline) -> FetchedBatches:
         self._check_still_there(view)
         segment = view.local_segment(self._offset)
-        if segment is not None:
-            fetched = await self._from_local(view, segment)
-            if fetched is not None:
-                return await self._with_aborted(view, fetched, deadline)
+        fetched = None if segment is None else await self._from_local(view, segment)
+        if fetched is None and segment is not None:
             # Trimmed since it was looked at: then the remote tier has it, and a new look knows that.
             view = await self._views.anew(self._partition)
-        try:
+            self._check_still_there(view)
+        if fetched is None:
             fetched = await self._from_remote(view, deadline)
-        except RemoteObjectNotFoundError:
-            fetched = await self._once_more(view, deadline)
         return await self._with_aborted(view, fetched, deadline)
-
-    async def _once_more(self, seen: PartitionView, deadline: FetchDeadline) -> FetchedBatches:
-        """Read after a new look: what was not there may have been deleted meanwhile, or copied anew."""
-        self._forget_plan()
-        view = await self._views.anew(self._partition)
-        self._check_still_there(view)
-        segment = view.local_segment(self._offset)
-        if segment is not None and seen.local_segment(self._offset) is None:
-            fetched = await self._from_local(view, segment)
-            if fetched is not None:
-                return fetched
-        return await self._from_remote(view, deadline)
 
     def _check_still_there(self, view: PartitionView) -> None:
         start = view.log_start_offset
@@ -149,7 +140,7 @@ class LogStream:
         """Return about 1 MiB of a local segment; None where it is gone."""
         local = view.local
         try:
-            found = self._local_reader.read(LogSegment(segment.base_offset, segment.log_path.parent), offset)
+            found = self._local_reader.scan(LogSegment(segment.base_offset, segment.log_path.parent), offset)
         except FileNotFoundError:
             return None
         if found is None:
@@ -158,12 +149,13 @@ class LogStream:
                 reason = f"the segment ends before offset {offset}, which it should hold: its end is missing"
                 raise CorruptRecordError(segment.log_path, segment.log_path.stat().st_size, reason)
             return self._read_local(view, following, offset)
-        content, position = found
-        scanner = SegmentScanner(str(segment.log_path), segment.base_offset, start_position=position)
-        table, consumed = scanner.feed(memoryview(content))
-        return _cut(
-            content[:consumed], table, position, offset, self._end, Tier.LOCAL, str(segment.log_path), is_last=False
-        )
+        content, table, position = found
+        # Behind the readable end an older replica has what a later leader cut.
+        end = self._end if local is None else min(self._end, local.readable_end)
+        fetched = _cut(content, table, position, offset, end, Tier.LOCAL, str(segment.log_path), is_last=False)
+        if not fetched.content and not (local is not None and local.is_compacted):
+            raise CorruptRecordError(segment.log_path, position, f"no batch has offset {offset}, which it should hold")
+        return fetched
 
     # ------------------------------------------------------------------------------------------------ the remote tier
 
@@ -193,7 +185,13 @@ class LogStream:
             if self._planned and (view.local_segment(at) is not None or view.remote_range(at) is None):
                 return
             covered = view.existing_remote_range(at)
-            indexes = await self._chunks.indexes(covered.segment, deadline)
+            if self._planned:
+                known = self._chunks.indexes_ahead(covered.segment)
+                if known is None:
+                    return
+                indexes = known
+            else:
+                indexes = await self._chunks.indexes(covered.segment, deadline)
             entry = indexes.chunk_for_offset(at)
             if entry is None:
                 raise RemoteObjectNotFoundError(

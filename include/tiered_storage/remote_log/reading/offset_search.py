@@ -8,7 +8,6 @@ Source: KIP-405 (ListOffsets); KIP-734 (max timestamp); KIP-1005 (latest tiered)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -76,7 +75,7 @@ class OffsetSearch:
     async def _by_timestamp(
         self, view: PartitionView, timestamp: int, end: int, deadline: FetchDeadline
     ) -> FoundOffset | None:
-        for piece in _pieces(view, end, timestamp):
+        for piece in await self._pieces(view, end, timestamp):
             found = await self._first_at_or_after(piece, timestamp, deadline)
             if found is not None:
                 return found
@@ -84,7 +83,7 @@ class OffsetSearch:
 
     async def _max_timestamp(self, view: PartitionView, end: int, deadline: FetchDeadline) -> FoundOffset | None:
         """Return the first record with the largest timestamp: segments are asked as long as they may beat the best."""
-        bounds = [(await self._bound(piece, deadline), piece) for piece in _pieces(view, end)]
+        bounds = [(await self._bound(piece, deadline), piece) for piece in await self._pieces(view, end)]
         best = NO_TIMESTAMP
         for bound, piece in sorted(bounds, key=lambda each: -each[0]):
             if bound <= best:
@@ -97,6 +96,10 @@ class OffsetSearch:
             if found is not None:
                 return found
         return None
+
+    async def _pieces(self, view: PartitionView, end: int, timestamp: int = NO_TIMESTAMP) -> list[_Piece]:
+        # Of 100,000 segments that takes a while, in which an event loop has other things to do.
+        return await outcome_of(self._local_pool.submit(lambda: _pieces(view, end, timestamp)))
 
     async def _bound(self, piece: _Piece, deadline: FetchDeadline) -> int:
         """Return a timestamp that no record of the piece exceeds."""
@@ -153,33 +156,26 @@ class OffsetSearch:
         return ScannedBatches(chunk.content, chunk.table, entry.object_name, entry.position)
 
 
-def _pieces(view: PartitionView, end: int, timestamp: int = NO_TIMESTAMP) -> Iterator[_Piece]:
-    """Yield what holds the offsets up to `end` (exclusive), each once, remote pieces first.
+def _pieces(view: PartitionView, end: int, timestamp: int = NO_TIMESTAMP) -> list[_Piece]:
+    """Return what holds the offsets up to `end` (exclusive), each once: what is local locally, all else remotely.
 
-    Of remote segments only those that have a record of at least `timestamp`.
-
-    Raises RemoteObjectNotFoundError where some are missing.
+    Of remote segments only those that have a record of at least `timestamp`. Raises RemoteObjectNotFoundError where
+    offsets are missing.
     """
+    pieces = []
     at = view.log_start_offset
-    remote_end = min(end, view.local_start)
-    if at < remote_end:
-        view.existing_remote_range(at)
-    for covered in view.coverage.ranges_from(at):
-        if at >= remote_end:
-            break
-        if covered.start_offset > at:
-            view.existing_remote_range(at)
-        piece_end = min(covered.end_offset + 1, remote_end)
-        if covered.segment.max_timestamp >= timestamp:
-            yield _Piece(covered, at, piece_end)
-        at = piece_end
-    if at < remote_end:
-        view.existing_remote_range(at)
     while at < end:
         segment = view.local_segment(at)
-        if segment is None:
-            view.existing_remote_range(at)
-            return
-        piece_end = end if segment.end_offset is None else min(segment.end_offset + 1, end)
-        yield _Piece(segment, at, piece_end)
-        at = piece_end
+        if segment is not None and view.local is not None:
+            limit = min(end, view.local.readable_end)
+            stop = limit if segment.end_offset is None else min(segment.end_offset + 1, limit)
+            pieces.append(_Piece(segment, at, stop))
+        else:
+            covered = view.existing_remote_range(at)
+            stop = min(covered.end_offset + 1, end)
+            if view.local is not None and at < view.local.log_start_offset < view.local.readable_end:
+                stop = min(stop, view.local.log_start_offset)
+            if covered.segment.max_timestamp >= timestamp:
+                pieces.append(_Piece(covered, at, stop))
+        at = stop
+    return pieces

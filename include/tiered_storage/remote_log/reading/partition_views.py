@@ -67,11 +67,10 @@ class PartitionViews:
 
     async def anew(self, partition: TopicIdPartition) -> PartitionView:
         """Look now, whatever is known, and whoever began to look before."""
-        while True:
-            looking, is_new = self._begin(partition)
-            view = await outcome_of(looking)
-            if is_new:
-                return view
+        looking, is_new = self._begin(partition)
+        view = await outcome_of(looking)
+        # The next look after one that was under way began after this call, whoever began it.
+        return view if is_new else await outcome_of(self._begin(partition)[0])
 
     def _begin(self, partition: TopicIdPartition) -> tuple[Future[PartitionView], bool]:
         """Return the look that is under way, or else a new one, and whether it is new."""

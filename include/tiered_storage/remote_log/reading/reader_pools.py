@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from tiered_storage.errors import ConfigurationError, ReaderBusyError
@@ -66,9 +67,9 @@ class ReaderPool:
                 )
             self._waiting.append((future, work))
             if len(self._waiting) > self._idle and self._threads < self._most_threads:
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()
                 self._threads += 1
                 self._idle += 1
-                threading.Thread(target=self._run, name=self._name, daemon=True).start()
             else:
                 self._changed.notify()
         return future
@@ -168,7 +169,7 @@ async def outcome_of(future: Future[Result], seconds: float | None = None) -> Re
         is_done = loop.create_future()
 
         def wake(_: Future[Result]) -> None:
-            if not loop.is_closed():
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(_set_done, is_done)
 
         future.add_done_callback(wake)

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-import numpy as np
-
 from tiered_storage.errors import (
-    CorruptLogError,
     ReaderBusyError,
     ReadQuotaExceededError,
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
     TieredStorageError,
-    UnsupportedMagicError,
 )
-from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.producer_snapshot import parse_producer_snapshot
-from tiered_storage.kafka_log.segment_scan import SegmentScanner
 from tiered_storage.kafka_log.transaction_index import TransactionIndex
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.reading.checked_chunk import Chunk, read_chunk
 from tiered_storage.remote_log.reading.chunk_cache import ChunkCache, SharedFetch
 from tiered_storage.remote_log.reading.fetch_deadline import FetchDeadline
 from tiered_storage.remote_log.reading.reader_pools import ByteQuota, ReaderPool, outcome_of
@@ -34,20 +31,6 @@ INDEX_CACHE_BYTES = 16 << 20
 _OBJECT_BYTES = 500
 _TABLE_ROW_BYTES = 72
 Kept = TypeVar("Kept")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Chunk:
-    """A chunk's bytes and the headers of its batches, whose checksums were right; its own place is `entry`."""
-
-    entry: RemoteLogIndexEntry
-    content: bytes
-    table: BatchTable
-
-    @property
-    def memory(self) -> int:
-        """The bytes that it takes in memory, about."""
-        return len(self.content) + _TABLE_ROW_BYTES * len(self.table) + _OBJECT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +49,14 @@ class SegmentTransactions:
         return _OBJECT_BYTES + 200 * len(self.index.transactions)
 
 
+@dataclass(frozen=True, slots=True)
+class AheadFetch:
+    """A fetch of a chunk that is wanted soon; it takes `size` bytes of what all may have on their way ahead."""
+
+    shared: SharedFetch[Chunk]
+    size: int
+
+
 def _memory_of_indexes(indexes: RemoteIndexes) -> int:
     return _OBJECT_BYTES + len(indexes.log_index) + 16 * (indexes.first_offsets.size + indexes.timestamps.size)
 
@@ -79,11 +70,15 @@ class RemoteChunks:
         pool: ReaderPool,
         chunks: ChunkCache[Chunk],
         quota: ByteQuota,
+        ahead_bytes: int,
     ) -> None:
+        """All readers together have `ahead_bytes` on their way ahead, whatever each of them may."""
         self._storage = storage
         self._pool = pool
         self._chunks = chunks
         self._quota = quota
+        self._ahead_left = ahead_bytes
+        self._ahead_lock = threading.Lock()
         self._indexes: ChunkCache[RemoteIndexes] = ChunkCache(pool, INDEX_CACHE_BYTES, _memory_of_indexes)
         self._transactions: ChunkCache[SegmentTransactions] = ChunkCache(
             pool, INDEX_CACHE_BYTES, lambda each: each.memory
@@ -97,6 +92,15 @@ class RemoteChunks:
             return known
         fetch, what = (lambda: self._fetch_indexes(segment)), f"the indexes of {segment.segment_id}"
         return await self._get(self._indexes, key, fetch, deadline, what)
+
+    def indexes_ahead(self, segment: RemoteLogSegmentMetadata) -> RemoteIndexes | None:
+        """Return them if they are there; else begin to fetch them, if there is room for that."""
+        known = self._indexes.known(segment.segment_id.id)
+        if known is None and self._pool.has_room():
+            with suppress(ReaderBusyError):
+                shared = self._indexes.join(segment.segment_id.id, lambda: self._fetch_indexes(segment))
+                shared.future.add_done_callback(lambda _: self._indexes.leave(shared))
+        return known
 
     async def transactions(self, segment: RemoteLogSegmentMetadata, deadline: FetchDeadline) -> SegmentTransactions:
         """Return what the segment says of aborted transactions. Raises as `indexes`."""
@@ -126,7 +130,7 @@ class RemoteChunks:
         segment: RemoteLogSegmentMetadata,
         entry: RemoteLogIndexEntry,
         deadline: FetchDeadline,
-        begun: SharedFetch[Chunk] | None = None,
+        begun: AheadFetch | None = None,
     ) -> Chunk:
         """Return a chunk, maybe one that was `begun` ahead, which stays the caller's to leave.
 
@@ -135,7 +139,7 @@ class RemoteChunks:
         key = _key(segment, entry)
         if begun is not None:
             try:
-                return await outcome_of(begun.future, deadline.seconds_left)
+                return await outcome_of(begun.shared.future, deadline.seconds_left)
             except TimeoutError:
                 raise deadline.timed_out(_named(entry)) from None
             except TieredStorageError as error:
@@ -149,19 +153,30 @@ class RemoteChunks:
             self._chunks, key, lambda: self._fetch_chunk(segment, entry), deadline, _named(entry), before
         )
 
-    def ahead(self, segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry) -> SharedFetch[Chunk] | None:
+    def ahead(self, segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry) -> AheadFetch | None:
         """Begin to fetch a chunk that is wanted soon, if there is room for that; `leave` what this returns."""
         key = _key(segment, entry)
         if self._chunks.known(key) is None and (not self._pool.has_room() or self._quota.seconds_left()):
             return None
+        if not self._take_ahead(entry.length):
+            return None
         try:
-            return self._chunks.join(key, lambda: self._fetch_chunk(segment, entry))
+            return AheadFetch(self._chunks.join(key, lambda: self._fetch_chunk(segment, entry)), entry.length)
         except ReaderBusyError:
+            self._take_ahead(-entry.length)
             return None
 
-    def leave(self, shared: SharedFetch[Chunk]) -> None:
+    def leave(self, begun: AheadFetch) -> None:
         """Say that what was begun ahead is not waited for any more."""
-        self._chunks.leave(shared)
+        self._chunks.leave(begun.shared)
+        self._take_ahead(-begun.size)
+
+    def _take_ahead(self, size: int) -> bool:
+        with self._ahead_lock:
+            if size > self._ahead_left:
+                return False
+            self._ahead_left -= size
+            return True
 
     async def _get(
         self,
@@ -228,9 +243,16 @@ class RemoteChunks:
         return min((offset for offset in opened if offset >= 0), default=segment.end_offset + 1)
 
     def _fetch_chunk(self, segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry) -> Chunk:
+        try:
+            return self._fetch_chunk_once(segment, entry)
+        except RemoteObjectCorruptError:
+            # What broke on the way is right the second time; what broke in the store is told then.
+            return self._fetch_chunk_once(segment, entry)
+
+    def _fetch_chunk_once(self, segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry) -> Chunk:
         self._quota.spend(entry.length)
         pieces = list(self._storage.fetch_log_segment(segment, entry.position, entry.position + entry.length - 1))
-        return read_chunk(segment, entry, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        return read_chunk(segment.start_offset, entry, pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
 
 def _key(segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry) -> Hashable:
@@ -239,30 +261,6 @@ def _key(segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry) -> Hasha
 
 def _named(entry: RemoteLogIndexEntry) -> str:
     return f"{entry.object_name}, the chunk at byte {entry.position}"
-
-
-def read_chunk(segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry, content: bytes) -> Chunk:
-    """Return the chunk whose bytes are `content`, once every batch's checksum is right and the index tells the truth.
-
-    Raises RemoteObjectCorruptError.
-    """
-    scanner = SegmentScanner(entry.object_name, segment.start_offset, start_position=entry.position)
-    try:
-        table, consumed = scanner.feed(memoryview(content))
-    except UnsupportedMagicError:
-        raise
-    except CorruptLogError as error:
-        raise RemoteObjectCorruptError(
-            f"{error}: its bytes are not those that were sent; 'tiered-storage repair --deep' copies it anew where the "
-            "local log still has it"
-        ) from error
-    is_whole = consumed == len(content) == entry.length and bool(len(table))
-    if not is_whole or int(table.base_offset[0]) != entry.first_offset or scanner.next_offset != entry.last_offset + 1:
-        raise RemoteObjectCorruptError(
-            f"{entry.object_name}: the batches from byte {entry.position} on do not hold offsets {entry.first_offset} "
-            f"to {entry.last_offset}, as their index says"
-        )
-    return Chunk(entry, content, table)
 
 
 def chunk_at_byte(indexes: RemoteIndexes, position: int) -> RemoteLogIndexEntry:
@@ -276,8 +274,3 @@ def _entry(indexes: RemoteIndexes, row: int) -> RemoteLogIndexEntry:
     if found is None:
         raise IndexError(row)
     return found
-
-
-def first_row_ending_at_or_behind(table: BatchTable, offset: int) -> int:
-    """Return the first batch of `table` that ends at or behind `offset`."""
-    return int(np.searchsorted(table.last_offset, offset, side="left"))

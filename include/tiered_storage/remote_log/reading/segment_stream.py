@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 
+from tiered_storage.errors import CorruptIndexError
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.reading.chunk_cache import SharedFetch
 from tiered_storage.remote_log.reading.fetch_deadline import FetchDeadline
-from tiered_storage.remote_log.reading.remote_chunks import Chunk, RemoteChunks, chunk_at_byte
+from tiered_storage.remote_log.reading.remote_chunks import AheadFetch, RemoteChunks, chunk_at_byte
 from tiered_storage.remote_log.remote_log_index import RemoteLogIndexEntry
 
 
@@ -26,13 +26,15 @@ async def segment_range(
     CorruptIndexError.
     """
     indexes = await chunks.indexes(segment, new_deadline())
-    ahead: deque[tuple[RemoteLogIndexEntry, SharedFetch[Chunk] | None]] = deque()
+    ahead: deque[tuple[RemoteLogIndexEntry, AheadFetch | None]] = deque()
     planned, window = start, 1
     try:
         while start < end:
             on_the_way = sum(entry.length for entry, _ in ahead)
             while not ahead or (planned < end and on_the_way < window):
                 entry = chunk_at_byte(indexes, planned)
+                if not entry.position <= planned < entry.position + entry.length:
+                    raise CorruptIndexError(indexes.source, 0, f"no chunk has byte {planned} of the segment")
                 shared = chunks.ahead(segment, entry)
                 if shared is None and ahead:
                     break

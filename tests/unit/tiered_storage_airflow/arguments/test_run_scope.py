@@ -50,6 +50,7 @@ HELD = {
         "cluster.id",
         "state.directory",
         "work.url",
+        "export.url",
         "remote.log.storage.manager.class.name",
         "rsm.config.url",
         "rsm.config.allow.http",
@@ -78,6 +79,17 @@ HELD = {
         "read.service.threads",
         "read.service.max.streams",
         "read.service.stalled.after.ms",
+    },
+    "what all readers of a process share": {
+        "remote.log.reader.threads",
+        "remote.log.reader.max.pending.tasks",
+        "remote.fetch.max.wait.ms",
+        "remote.log.manager.fetch.max.bytes.per.second",
+        "local.log.reader.threads",
+        "remote.log.reader.read.ahead.bytes",
+        "remote.log.reader.cache.memory.bytes",
+        "remote.log.reader.cache.disk.bytes",
+        "remote.log.reader.metadata.max.age.ms",
     },
 }
 HELD_NAMES = sorted(set().union(*HELD.values()))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -9,14 +10,22 @@ import pytest
 from support.remote_logs import (
     NOW,
     ORDERS_0,
+    SEGMENT_BYTES,
     RemoteLogFiles,
     a_copied_remote_log,
+    flip_bit,
     local_log,
     record,
     records,
     segments_of,
 )
-from tiered_storage.errors import ConfigurationError, OffsetOutOfRangeError, RemoteObjectNotFoundError
+from tiered_storage.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    OffsetOutOfRangeError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+)
 from tiered_storage.remote_log.log_directory_trim import LogDirectoryTrim
 from tiered_storage.remote_log.reading.blocking import BlockingLogReader
 from tiered_storage.remote_log.reading.read_values import FoundOffset, Isolation, OffsetSpec, Tier
@@ -98,6 +107,17 @@ def test_offsets_by_time(tmp_path: Path) -> None:
             reader.offsets(ORDERS_0, -7)
 
 
+@pytest.mark.parametrize("local_start", [0, 20])
+def test_numbers_that_no_log_can_hold_are_only_very_large(tmp_path: Path, local_start: int) -> None:
+    with a_reader(a_copied_remote_log(tmp_path), local_start) as (_, reader):
+        for huge in (2**63 - 1, 2**63, 10**30):
+            assert reader.offsets(ORDERS_0, huge) is None
+            assert list(reader.records(ORDERS_0, 3, end_offset=huge)) == records(3, 35)
+            with pytest.raises(OffsetOutOfRangeError):
+                list(reader.records(ORDERS_0, huge))
+        assert list(reader.records(ORDERS_0, 3, end_offset=-huge)) == []
+
+
 def test_outside_of_the_log_the_error_names_what_there_is(tmp_path: Path) -> None:
     with a_reader(a_copied_remote_log(tmp_path)) as (_, reader):
         assert list(reader.records(ORDERS_0, 35)) == []
@@ -132,3 +152,58 @@ def test_a_reader_that_was_closed_says_so(tmp_path: Path) -> None:
             with pytest.raises(ConfigurationError, match="was closed"):
                 list(other.records(ORDERS_0, 0))
         assert next(reader.records(ORDERS_0, 0)) == record(0)
+
+
+def test_what_a_crash_tore_behind_the_high_watermark_hinders_nobody(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    active = files.local_segments()[-1].log_path
+    active.write_bytes(active.read_bytes() + active.read_bytes()[:40] + bytes(3000))
+    with a_reader(files) as (_, reader):
+        assert list(reader.records(ORDERS_0, 28)) == records(28, 35)
+
+
+def test_a_batch_below_the_high_watermark_that_is_broken_is_named_when_it_is_its_turn(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    broken = files.local_segments()[1].log_path
+    flip_bit(broken, SEGMENT_BYTES - 1)
+    with a_reader(files) as (_, reader):
+        reading = reader.records(ORDERS_0, 10)
+        assert [next(reading) for _ in range(5)] == records(10, 15)
+        with pytest.raises(CorruptRecordError, match=f"{broken.name}: at byte {SEGMENT_BYTES // 2}"):
+            next(reading)
+
+
+def test_a_flipped_bit_in_the_store_is_found_before_anybody_is_given_it(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    broken = files.objects(".log")[1]
+    flip_bit(broken, SEGMENT_BYTES - 1)
+    with a_reader(files, 20) as (_, reader):
+        reading = reader.records(ORDERS_0, 10)
+        assert [next(reading) for _ in range(5)] == records(10, 15)
+        with pytest.raises(RemoteObjectCorruptError, match=broken.name):
+            next(reading)
+
+
+def test_an_iterator_that_is_forgotten_in_the_thread_of_the_loop_holds_nothing_up(tmp_path: Path) -> None:
+    with a_reader(a_copied_remote_log(tmp_path), 20) as (_, reader):
+        forgotten = [reader.batches(ORDERS_0, 0)]
+        next(forgotten[0])
+        reader._loop.call_soon_threadsafe(forgotten.clear)
+        assert list(reader.records(ORDERS_0, 0)) == records(0, 35)
+
+
+def test_what_is_on_its_way_ahead_is_given_back_however_a_read_ends(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    files.properties |= {"remote.log.reader.read.ahead.bytes": 1000, "remote.log.reader.cache.memory.bytes": 700}
+    with files.open() as remote_log:
+        inner = remote_log.open_log_reader()
+        with BlockingLogReader(inner) as reader:
+            segment = segments_of(remote_log)[0].segment_id.id
+            for start in range(30):
+                for steps in (1, 2, 10):
+                    reading, content = reader.batches(ORDERS_0, start), reader.segment_bytes(ORDERS_0, segment)
+                    assert len(list(islice(reading, steps))) <= steps
+                    assert len(list(islice(content, steps))) <= steps
+                    reading.close()
+                    content.close()
+            assert inner._chunks._ahead_left == 1000

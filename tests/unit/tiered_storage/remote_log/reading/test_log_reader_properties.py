@@ -10,13 +10,24 @@ from hypothesis import strategies as st
 
 from support.modelled_logs import STEPS, ModelledLog, Step, write_modelled_log
 from support.remote_logs import NOW, ORDERS_0, RemoteLogFiles, copy, held_by, local_log
+from support.staged_storage import StagedStorage
 from tiered_storage.remote_log.log_directory_trim import LogDirectoryTrim
 from tiered_storage.remote_log.reading.blocking import BlockingLogReader
+from tiered_storage.remote_log.reading.log_reader import RemoteLogReader
 from tiered_storage.remote_log.reading.read_values import FoundOffset, Isolation, OffsetSpec
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.storage import IndexKind
 
 COMMITTED, UNCOMMITTED = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
 SHARES = st.floats(0, 1)
+LIMITS = {
+    "remote.log.reader.cache.memory.bytes": [64 << 20, 1000, 0],
+    "remote.log.reader.cache.disk.bytes": [0, 1 << 20, 200],
+    "remote.log.reader.read.ahead.bytes": [16 << 20, 300, 0],
+    "remote.log.reader.threads": [10, 1],
+    "remote.log.reader.metadata.max.age.ms": [1000, 0],
+}
+"""Whatever room a reader has, it gives the same."""
 
 
 def tiered(
@@ -44,6 +55,7 @@ def test_ranges_tables_and_offsets_are_those_of_the_model(
 ) -> None:
     with TemporaryDirectory() as folder:
         files, model = write_modelled_log(Path(folder), steps)
+        files.properties |= {name: data.draw(st.sampled_from(values), label=name) for name, values in LIMITS.items()}
         with files.open() as remote_log:
             tiered(files, model, remote_log, trimmed, begun)
             with BlockingLogReader(remote_log.open_log_reader()) as reader:
@@ -52,8 +64,12 @@ def test_ranges_tables_and_offsets_are_those_of_the_model(
                 end = data.draw(st.integers(start, model.end + 1), label="end")
                 assert_range(reader, model, start, end)
         files.properties["log.dirs"] = []
-        with files.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
-            assert_remote_tier_alone(reader, model, remote_end(remote_log))
+        with files.open() as remote_log:
+            staged = StagedStorage(remote_log.storage)
+            staged.lacks = data.draw(st.sampled_from([None, IndexKind.PRODUCER_SNAPSHOT]), label="lacks")
+            inner = RemoteLogReader(remote_log.source, remote_log.segments, staged, remote_log.settings)
+            with BlockingLogReader(inner) as reader:
+                assert_remote_tier_alone(reader, model, remote_end(remote_log))
 
 
 def assert_remote_tier_alone(reader: BlockingLogReader, model: ModelledLog, end: int) -> None:

@@ -1,0 +1,304 @@
+"""Reads a topic through the remote tier: catch-up from a local store and from an S3 server, look-ups, first bytes.
+
+A catch-up reads everything, every batch's checksum compared, into nothing. Each one is a process of its own, so that
+its largest memory (VmHWM) is its own. The peer of the S3 server is obstore reading the same objects in ranges of the
+same size on 8 threads, with nothing checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+import obstore
+import yaml
+from measuring import STATE, print_goal, print_machine
+from obstore.store import S3Store
+from sample_site import SampleLog, SampleSite
+
+from tiered_storage.clock import wall_clock
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.copy_worker import run_copy_group
+from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.model import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+from tiered_storage.remote_log.reading.partition_view import PartitionView
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.remote_log_parts import store_options
+from tiered_storage.settings import load_settings
+
+CATCH_UP_GOAL = 1.5
+"""GB/s from a local store."""
+PEER_GOAL = 0.8
+MEMORY_GOAL = 450
+"""MiB."""
+LOOK_UP_GOAL = 50.0
+"""Microseconds among SEGMENTS segments."""
+FIRST_BYTE_GOAL = 10.0
+"""Milliseconds, the 99th of 100."""
+SEGMENTS = 100_000
+FIRST_READS = 300
+CHUNK = 1 << 20
+THREADS = 8
+BUCKET, KEY = "bench", "bench"
+
+
+def opened(config: Path) -> RemoteLogManager:
+    """Open the remote log of a settings file; use it in a `with`."""
+    settings = load_settings(config, environ={})
+    return RemoteLogManager.open(settings, wall_clock, store_options(settings))
+
+
+async def catch_up(remote_log: RemoteLogManager) -> tuple[int, float]:
+    """Read every partition from its start to its end; return the bytes and the seconds."""
+    size = 0
+    with remote_log.open_log_reader() as reader:
+        partitions = remote_log.segments.list_partitions()
+        async for fetched in reader.batches(partitions[0], 0, end_offset=1):
+            size -= len(fetched.content)  # what is compiled or opened at first use is no part of a catch-up
+            size += len(fetched.content)
+        begun = time.perf_counter()
+        for partition in partitions:
+            async for fetched in reader.batches(partition, 0):
+                size += len(fetched.content)
+        return size, time.perf_counter() - begun
+
+
+def measure_catch_up(config: Path) -> None:
+    """Be the process that catches up: print bytes, seconds and MiB."""
+    with opened(config) as remote_log:
+        size, seconds = asyncio.run(catch_up(remote_log))
+    status = Path("/proc/self/status").read_text()
+    memory = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+    print(json.dumps({"size": size, "seconds": seconds, "memory": memory >> 10}))
+
+
+def run_catch_up(config: Path, rounds: int) -> tuple[list[float], int]:
+    """Return GB/s of each round, and the largest memory in MiB."""
+    rates, most = [], 0
+    for _ in range(rounds):
+        command = [sys.executable, __file__, "--catch-up", str(config)]
+        told = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+        rates.append(told["size"] / told["seconds"] / 1e9)
+        most = max(most, told["memory"])
+    return rates, most
+
+
+def copy_all(site: SampleSite) -> None:
+    """Copy every closed segment into the site's store, and let the local log go."""
+    with site.open() as remote_log:
+        begun = remote_log.begin_copy(remote_log.plan_copy(), "bench")
+        job = remote_log.write_copy_job("runs/bench", begun)
+        for group in range(job.groups):
+            run_copy_group(job.files.work.url, job.files.folder, group)
+        if not remote_log.commit_copy(job.outcomes()).is_whole:
+            raise SystemExit("nothing was measured: the copy failed")
+
+
+def settings_of(root: Path, state: Path, **properties: object) -> Path:
+    """Write settings of a remote log without local logs whose state is in `state`."""
+    path = root / f"read-{len(list(root.glob('read-*')))}.yaml"
+    named = {name.replace("_", "."): value for name, value in properties.items()}
+    path.write_text(yaml.safe_dump({"state.directory": str(state), **named}))
+    return path
+
+
+SERVER = """
+import sys
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from localbucket import S3Handler
+handler = type("Handler", (S3Handler,), {"data_root": Path(sys.argv[1]), "disable_nagle_algorithm": True})
+server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+print(server.server_address[1], flush=True)
+server.serve_forever()
+"""
+
+
+@contextmanager
+def s3_server(buckets: Path) -> Iterator[str]:
+    """Serve the folders of `buckets` as buckets, in a process of its own; give its URL."""
+    command = [sys.executable, "-c", SERVER, str(buckets)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        assert server.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{int(server.stdout.readline())}"
+        finally:
+            server.terminate()
+
+
+def peer_rate(url: str, prefix: str, objects: list[tuple[str, int]]) -> float:
+    """Return GB/s of obstore's ranged reads on THREADS threads."""
+    store = S3Store(
+        BUCKET, endpoint=url, region="us-east-1", access_key_id=KEY, secret_access_key=KEY,
+        client_options={"allow_http": True},
+    )  # fmt: skip
+    ranges = [
+        (f"{prefix}/{name}", start, min(CHUNK, size - start))
+        for name, size in objects
+        for start in range(0, size, CHUNK)
+    ]
+    with ThreadPoolExecutor(THREADS) as threads:
+        begun = time.perf_counter()
+        read = sum(
+            threads.map(lambda each: len(obstore.get_range(store, each[0], start=each[1], length=each[2])), ranges)
+        )
+        return read / (time.perf_counter() - begun) / 1e9
+
+
+def first_bytes(config: Path) -> list[float]:
+    """Return the ms from asking for an offset to its batches, each time anew and of another place."""
+
+    async def ask() -> list[float]:
+        taken = []
+        with opened(config) as remote_log:
+            partition = remote_log.segments.list_partitions()[0]
+            segments = list(remote_log.segments.list_remote_log_segments(partition))
+            end = segments[-1].end_offset
+            for number in range(FIRST_READS + 5):
+                with remote_log.open_log_reader() as reader:
+                    await reader.view(partition)
+                    begun = time.perf_counter()
+                    batches = reader.batches(partition, number * 7919 % end)
+                    await anext(batches)
+                    taken.append((time.perf_counter() - begun) * 1e3)
+                    await batches.aclose()
+        return taken[5:]
+
+    return asyncio.run(ask())
+
+
+def look_up_times() -> list[float]:
+    """Return the microseconds of look-ups of an offset among SEGMENTS segments."""
+    partition = TopicIdPartition("bench", "A" * 22, 0, "bench")
+    epochs = (EpochEntry(0, 0),)
+    segments = [_segment(partition, number, epochs) for number in range(SEGMENTS)]
+    view = PartitionView(partition, None, Coverage.of(segments, epochs), 0, epochs)
+    taken = []
+    for number in range(20_000):
+        offset = number * 104_729 % (SEGMENTS * 1000)
+        begun = time.perf_counter()
+        found = view.existing_remote_range(offset)
+        taken.append((time.perf_counter() - begun) * 1e6)
+        assert found.start_offset <= offset <= found.end_offset
+    return taken
+
+
+def _segment(partition: TopicIdPartition, number: int, epochs: tuple[EpochEntry, ...]) -> RemoteLogSegmentMetadata:
+    return RemoteLogSegmentMetadata(
+        segment_id=RemoteLogSegmentId(partition, f"{number:022}"),
+        start_offset=number * 1000,
+        end_offset=number * 1000 + 999,
+        max_timestamp=1,
+        event_timestamp=1,
+        size=CHUNK,
+        leader_epochs=epochs,
+        state=SegmentState.COPY_SEGMENT_FINISHED,
+    )
+
+
+def percentile(values: list[float], share: float) -> float:
+    """Return the value below which `share` of them lie."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--directory", type=Path, default=STATE, help="where log and stores are (7 GB; %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each way reads all (%(default)s)")
+    parser.add_argument("--mebibytes", type=int, default=2048, help="how much a catch-up reads (%(default)s)")
+    parser.add_argument("--catch-up", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.catch_up:
+        measure_catch_up(arguments.catch_up)
+        return 0
+    directory = arguments.directory.resolve()
+    directory.mkdir(parents=True, exist_ok=True)
+    print_machine(directory)
+    with tempfile.TemporaryDirectory(dir=directory, prefix="read-") as folder:
+        return contest(Path(folder), arguments.rounds, arguments.mebibytes)
+
+
+def contest(root: Path, rounds: int, mebibytes: int) -> int:
+    """Run all of it; return the exit code."""
+    site = SampleSite(root / "site")
+    site.root.mkdir()
+    site.write(SampleLog(partitions=1, segments=max(1, mebibytes // 256), segment_bytes=256 << 20, batch_records=16))
+    copy_all(site)
+    local = settings_of(root, site.root / "state")
+    rates, memory = run_catch_up(local, rounds)
+    print(f"catch-up of {mebibytes} MiB from a local store: {show(rates)}, at most {memory} MiB of memory")
+    ratio, s3_memory = contest_with_obstore(root, site, rounds)
+    firsts, looked_up = first_bytes(local), look_up_times()
+    print(f"first batches of an offset: {show_times(firsts, 'ms')}")
+    print(f"an offset among {SEGMENTS:,} segments: {show_times(looked_up, 'us')}")
+    print_machine(root)
+    goals = [
+        (
+            f"catch-up from a local store: {median(rates):.2f} GB/s, to be at least {CATCH_UP_GOAL}",
+            median(rates) >= CATCH_UP_GOAL,
+        ),
+        (f"from an S3 server: {ratio:.2f} of obstore's ranged reads, to be at least {PEER_GOAL}", ratio >= PEER_GOAL),
+        (f"memory: {max(memory, s3_memory)} MiB, to be below {MEMORY_GOAL}", max(memory, s3_memory) < MEMORY_GOAL),
+        (
+            f"first batches: p99 {percentile(firsts, 0.99):.2f} ms, to be below {FIRST_BYTE_GOAL}",
+            percentile(firsts, 0.99) < FIRST_BYTE_GOAL,
+        ),
+        (f"look-up: {median(looked_up):.1f} us, to be below {LOOK_UP_GOAL}", median(looked_up) < LOOK_UP_GOAL),
+    ]
+    return max(print_goal(what, met=met) for what, met in goals)
+
+
+def contest_with_obstore(root: Path, site: SampleSite, rounds: int) -> tuple[float, int]:
+    """Catch up from an S3 server; return the ratio to obstore's own ranged reads, and the largest memory in MiB."""
+    buckets = root / "buckets"
+    (buckets / BUCKET).mkdir(parents=True)
+    moved = site.store.rename(buckets / BUCKET / "remote")
+    objects = [(str(path.relative_to(moved)), path.stat().st_size) for path in sorted(moved.rglob("*.log"))]
+    ours: list[float] = []
+    theirs: list[float] = []
+    memory = 0
+    with s3_server(buckets) as url:
+        os.environ |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": KEY}
+        settings = settings_of(
+            root, site.root / "state", rsm_config_url=f"s3://{BUCKET}/remote", rsm_config_endpoint=url,
+            rsm_config_allow_http=True, rsm_config_region="us-east-1",
+        )  # fmt: skip
+        peer_rate(url, "remote", objects[:1])  # the first requests that the server gets are slow
+        for _ in range(rounds):
+            theirs.append(peer_rate(url, "remote", objects))
+            rates, used = run_catch_up(settings, 1)
+            ours, memory = ours + rates, max(memory, used)
+    moved.rename(site.store)
+    print(f"from an S3 server: {show(ours)}, at most {memory} MiB of memory")
+    print(f"  obstore on {THREADS} threads: {show(theirs)}")
+    return median(ours) / median(theirs), memory
+
+
+def show_times(times: list[float], unit: str) -> str:
+    """Return the median and the 99th of 100."""
+    return f"median {median(times):.2f} {unit}, p99 {percentile(times, 0.99):.2f} {unit}"
+
+
+def show(rates: list[float]) -> str:
+    """Return the best and the median of them."""
+    return f"{max(rates):.2f} GB/s at best, median {median(rates):.2f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""A chunk of a remote segment whose every byte was compared: with its batches' checksums and with its index."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiered_storage.errors import CorruptLogError, RemoteObjectCorruptError, UnsupportedMagicError
+from tiered_storage.kafka_log.batch_table import BatchTable
+from tiered_storage.kafka_log.segment_scan import SegmentScanner
+from tiered_storage.remote_log.remote_log_index import RemoteLogIndexEntry
+
+_OBJECT_BYTES = 500
+_TABLE_ROW_BYTES = 72
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """A chunk's bytes and the headers of its batches, whose checksums were right; its own place is `entry`.
+
+    `base_offset` is that of its segment.
+    """
+
+    base_offset: int
+    entry: RemoteLogIndexEntry
+    content: bytes
+    table: BatchTable
+
+    @property
+    def memory(self) -> int:
+        """The bytes that it takes in memory, about."""
+        return len(self.content) + _TABLE_ROW_BYTES * len(self.table) + _OBJECT_BYTES
+
+
+def read_chunk(base_offset: int, entry: RemoteLogIndexEntry, content: bytes) -> Chunk:
+    """Return the chunk of which `content` are the bytes, once every checksum is right and the index tells the truth.
+
+    `base_offset` is that of its segment. Raises RemoteObjectCorruptError.
+    """
+    scanner = SegmentScanner(entry.object_name, base_offset, start_position=entry.position)
+    try:
+        table, consumed = scanner.feed(memoryview(content))
+    except UnsupportedMagicError:
+        raise
+    except CorruptLogError as error:
+        raise RemoteObjectCorruptError(
+            f"{error}: its bytes are not those that were sent; 'tiered-storage repair --deep' copies it anew where the "
+            "local log still has it"
+        ) from error
+    is_whole = consumed == len(content) == entry.length and bool(len(table))
+    if not is_whole or int(table.base_offset[0]) != entry.first_offset or scanner.next_offset != entry.last_offset + 1:
+        raise RemoteObjectCorruptError(
+            f"{entry.object_name}: the batches from byte {entry.position} on do not hold offsets {entry.first_offset} "
+            f"to {entry.last_offset}, as their index says"
+        )
+    return Chunk(base_offset, entry, content, table)

@@ -1,0 +1,171 @@
+"""Partitions whose local log, remote tier or log start are not what they should be: nothing wrong is given, and no
+offset is passed over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from support.metadata_stores import a_step
+from support.remote_logs import (
+    NOW,
+    ORDERS_0,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    held_by,
+    move_log_start,
+    record,
+    records,
+    segments_of,
+)
+from support.staged_storage import StagedStorage
+from tiered_storage.errors import ConfigurationError, OffsetOutOfRangeError, RemoteObjectNotFoundError
+from tiered_storage.remote_log.log_directory_source import LogDirectorySource
+from tiered_storage.remote_log.model import (
+    PartitionDeleteState,
+    RemotePartitionDeleteMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+from tiered_storage.remote_log.reading.blocking import BlockingLogReader
+from tiered_storage.remote_log.reading.log_reader import RemoteLogReader
+from tiered_storage.remote_log.reading.read_values import FoundOffset, OffsetSpec, Tier
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.segment_source import PartitionLog
+from tiered_storage.remote_log.storage import IndexKind
+
+Change = Callable[[PartitionLog], PartitionLog]
+
+
+@dataclass(frozen=True)
+class ChangedSource(LogDirectorySource):
+    """A source whose logs are other than the files say."""
+
+    change: Change = lambda log: log
+
+    def partition(self, partition: TopicIdPartition) -> PartitionLog | None:
+        found = super().partition(partition)
+        return None if found is None else self.change(found)
+
+
+@contextmanager
+def a_reader(files: RemoteLogFiles, change: Change) -> Iterator[tuple[RemoteLogManager, BlockingLogReader]]:
+    """Open a reader of what `change` makes of the local log."""
+    with files.open() as remote_log:
+        source = ChangedSource(remote_log.source.directories, change=change)
+        inner = RemoteLogReader(source, remote_log.segments, remote_log.storage, remote_log.settings)
+        with BlockingLogReader(inner) as reader:
+            yield remote_log, reader
+
+
+def ends_at(offset: int) -> Change:
+    return lambda log: replace(log, stable_offset=offset, high_watermark=offset)
+
+
+def without_segments(log: PartitionLog) -> PartitionLog:
+    return replace(log, segments=(), stable_offset=0, high_watermark=0)
+
+
+@pytest.mark.parametrize("end", [0, 3, 5, 10, 17, 25])
+def test_behind_the_end_of_a_local_log_that_lags_the_remote_tier_is_read(tmp_path: Path, end: int) -> None:
+    with a_reader(a_copied_remote_log(tmp_path), ends_at(end)) as (_, reader):
+        for fetched in reader.batches(ORDERS_0, 0):
+            assert fetched.tier is Tier.REMOTE or fetched.end_offset <= end
+        assert list(reader.records(ORDERS_0, 0)) == records(0, 30)
+
+
+@pytest.mark.parametrize("change", [ends_at(0), ends_at(7), ends_at(20), without_segments])
+def test_by_time_what_only_the_remote_tier_has_is_found_behind_a_local_log_that_lags(
+    tmp_path: Path, change: Change
+) -> None:
+    with a_reader(a_copied_remote_log(tmp_path), change) as (_, reader):
+        for offset in range(30):
+            moment = NOW + 1000 * offset
+            assert reader.offsets(ORDERS_0, moment) == FoundOffset(offset, moment, 0)
+        assert reader.offsets(ORDERS_0, OffsetSpec.MAX_TIMESTAMP) == FoundOffset(29, record(29).timestamp, 0)
+
+
+def test_a_lost_first_segment_is_no_offset_out_of_range(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with a_reader(files, lambda log: replace(log, segments=log.segments[1:], log_start_offset=10)) as (log, reader):
+        lost = a_step(segments_of(log)[0], SegmentState.DELETE_SEGMENT_STARTED)
+        log.segments.update_remote_log_segment_metadata(lost, held_by(log, "test"))
+
+        assert reader.offsets(ORDERS_0, OffsetSpec.EARLIEST) == FoundOffset(0, -1, 0)
+        with pytest.raises(RemoteObjectNotFoundError, match="no finished remote segment on the lineage holds offset 0"):
+            next(reader.records(ORDERS_0, 0))
+        with pytest.raises(RemoteObjectNotFoundError):
+            reader.offsets(ORDERS_0, NOW)
+        assert list(reader.records(ORDERS_0, 10)) == records(10, 35)
+
+
+def mark_deleted(remote_log: RemoteLogManager) -> None:
+    going = RemotePartitionDeleteMetadata(ORDERS_0, PartitionDeleteState.MARKED, NOW)
+    remote_log.segments.put_remote_partition_delete_metadata(going, held_by(remote_log, "test"))
+
+
+def test_of_a_deleted_topic_nothing_remote_is_given(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    files.properties["log.dirs"] = []
+    with files.open() as remote_log:
+        segment = segments_of(remote_log)[0].segment_id.id
+        mark_deleted(remote_log)
+        with BlockingLogReader(remote_log.open_log_reader()) as reader:
+            for read in (
+                lambda: list(reader.segment_bytes(ORDERS_0, segment)),
+                lambda: reader.index(ORDERS_0, segment, IndexKind.MANIFEST),
+            ):
+                with pytest.raises(RemoteObjectNotFoundError):
+                    read()
+            with pytest.raises(OffsetOutOfRangeError):
+                list(reader.records(ORDERS_0, 0))
+
+
+def test_of_a_deleted_topic_what_is_local_is_given(tmp_path: Path) -> None:
+    with a_copied_remote_log(tmp_path).open() as remote_log:
+        mark_deleted(remote_log)
+        with BlockingLogReader(remote_log.open_log_reader()) as reader:
+            assert {each.tier for each in reader.batches(ORDERS_0, 0)} == {Tier.LOCAL}
+
+
+def test_below_our_log_start_no_segment_is_given(tmp_path: Path) -> None:
+    with a_copied_remote_log(tmp_path).open() as remote_log:
+        first, second, _ = (segment.segment_id.id for segment in segments_of(remote_log))
+        move_log_start(remote_log, 10, held_by(remote_log, "test"))
+        with BlockingLogReader(remote_log.open_log_reader()) as reader:
+            with pytest.raises(RemoteObjectNotFoundError):
+                list(reader.segment_bytes(ORDERS_0, first))
+            assert len(b"".join(reader.segment_bytes(ORDERS_0, second))) > 0
+
+
+def test_who_waits_while_another_thread_closes_the_reader_is_told(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    files.properties["log.dirs"] = []
+    told: list[BaseException] = []
+    with files.open() as remote_log:
+        staged = StagedStorage(remote_log.storage)
+        inner = RemoteLogReader(remote_log.source, remote_log.segments, staged, remote_log.settings)
+        reader = BlockingLogReader(inner)
+        staged.stand_still()
+
+        def read() -> None:
+            try:
+                list(reader.records(ORDERS_0, 0))
+            except ConfigurationError as error:
+                told.append(error)
+
+        waiting = threading.Thread(target=read, daemon=True)
+        waiting.start()
+        while not inner.remote_running:
+            pass
+        reader.close()
+        waiting.join(10)
+        staged.go_on()
+        assert "was closed" in str(told[0])
+        with pytest.raises(ConfigurationError, match="was closed"):
+            reader.view(ORDERS_0)
