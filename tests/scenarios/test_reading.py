@@ -278,9 +278,10 @@ def test_a_full_queue_says_so(tmp_path: Path) -> None:
             with a_reader(remote_log, staged, FakeTime()) as reader:
                 segments = segments_of(remote_log)
                 staged.stand_still()
-                first, second = (asyncio.create_task(first_batch(reader, each.start_offset)) for each in segments[:2])
-                while reader.remote_pending < 1:
-                    await asyncio.sleep(0)
+                first = asyncio.create_task(first_batch(reader, segments[0].start_offset))
+                await until(reader, running=1, pending=0)
+                second = asyncio.create_task(first_batch(reader, segments[1].start_offset))
+                await until(reader, running=1, pending=1)
                 third = asyncio.create_task(first_batch(reader, segments[2].start_offset))
                 with pytest.raises(ReaderBusyError, match="the queue of remote reads is full: 1 wait already"):
                     await third
@@ -309,6 +310,12 @@ async def first_batch(reader: RemoteLogReader, offset: int, partition: TopicIdPa
         return list((await anext(batches)).records())
 
 
+async def until(reader: RemoteLogReader, *, running: int, pending: int) -> None:
+    """Wait until so many remote reads are being carried out, and so many wait."""
+    while (reader.remote_running, reader.remote_pending) != (running, pending):
+        await asyncio.sleep(0)
+
+
 # --------------------------------------------------------------------------------------------- 26: client gone mid-read
 
 
@@ -319,9 +326,12 @@ def test_a_client_that_leaves_frees_its_place_and_its_chunk_still_fills_the_cach
             with a_reader(remote_log, staged) as reader:
                 assert await first_batch(reader, 0) == records(0, 5)
                 staged.stand_still()
-                gone, waiting = (asyncio.create_task(first_batch(reader, offset)) for offset in (5, 10))
-                while (reader.remote_running, reader.remote_pending) != (1, 1):
+                await until(reader, running=0, pending=0)
+                gone = asyncio.create_task(first_batch(reader, 5))
+                while staged.fetched.total() < 2:
                     await asyncio.sleep(0)
+                waiting = asyncio.create_task(first_batch(reader, 10))
+                await until(reader, running=1, pending=1)
                 gone.cancel()
                 waiting.cancel()
                 await asyncio.gather(gone, waiting, return_exceptions=True)

@@ -13,7 +13,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from tiered_storage.errors import RemoteObjectNotFoundError
+from tiered_storage.errors import RecordsDeletedError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.columnar import RecordRange
 from tiered_storage.kafka_log.record_columns import select_columns
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
@@ -177,7 +177,7 @@ class RemoteLogReader:
         return decoded(batches, columns, within or RecordRange(with_control=False), self._decode_pool)
 
     async def segment(self, partition: TopicIdPartition, segment_id: str) -> RemoteLogSegmentMetadata:
-        """Return a finished remote segment by its id. Raises RemoteObjectNotFoundError."""
+        """Return a finished remote segment by its id. Raises RemoteObjectNotFoundError, RecordsDeletedError."""
         found = _segment_in(await self._views.get(partition), segment_id)
         if found is None:
             found = await outcome_of(self._look_pool.submit(lambda: self._known(partition, segment_id)))
@@ -235,15 +235,17 @@ class RemoteLogReader:
     def _known(self, partition: TopicIdPartition, segment_id: str) -> RemoteLogSegmentMetadata | None:
         """Return a finished segment that no reader needs, as a second copy, or that was committed a moment ago.
 
-        Nothing of what was deleted, by topic or below our log start, though its objects may still be there.
+        Raises RecordsDeletedError for one of what was deleted, by topic or below our log start, though its objects may
+        still be there.
         """
         state = self._metadata.partition_state(partition)
-        if state.delete_state is not None:
-            return None
         for segment in self._metadata.list_remote_log_segments(partition):
-            is_live = segment.end_offset >= (state.log_start_offset or 0)
-            if segment.segment_id.id == segment_id and is_live and segment.state is SegmentState.COPY_SEGMENT_FINISHED:
-                return segment
+            if segment.segment_id.id != segment_id or segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
+                continue
+            start = segment.end_offset + 1 if state.delete_state is not None else state.log_start_offset or 0
+            if segment.end_offset < start:
+                raise RecordsDeletedError(str(partition), segment.start_offset, start, start)
+            return segment
         return None
 
     def _deadline(self, wait_ms: int | None) -> FetchDeadline:

@@ -24,7 +24,12 @@ from support.remote_logs import (
     segments_of,
 )
 from support.staged_storage import StagedStorage
-from tiered_storage.errors import ConfigurationError, OffsetOutOfRangeError, RemoteObjectNotFoundError
+from tiered_storage.errors import (
+    ConfigurationError,
+    OffsetOutOfRangeError,
+    RecordsDeletedError,
+    RemoteObjectNotFoundError,
+)
 from tiered_storage.remote_log.log_directory_source import LogDirectorySource
 from tiered_storage.remote_log.model import (
     PartitionDeleteState,
@@ -120,7 +125,7 @@ def test_of_a_deleted_topic_nothing_remote_is_given(tmp_path: Path) -> None:
                 lambda: list(reader.segment_bytes(ORDERS_0, segment)),
                 lambda: reader.index(ORDERS_0, segment, IndexKind.MANIFEST),
             ):
-                with pytest.raises(RemoteObjectNotFoundError):
+                with pytest.raises(RecordsDeletedError, match="offset 0 was deleted"):
                     read()
             with pytest.raises(OffsetOutOfRangeError):
                 list(reader.records(ORDERS_0, 0))
@@ -138,7 +143,7 @@ def test_below_our_log_start_no_segment_is_given(tmp_path: Path) -> None:
         first, second, _ = (segment.segment_id.id for segment in segments_of(remote_log))
         move_log_start(remote_log, 10, held_by(remote_log, "test"))
         with BlockingLogReader(remote_log.open_log_reader()) as reader:
-            with pytest.raises(RemoteObjectNotFoundError):
+            with pytest.raises(RecordsDeletedError, match="begins at offset 10 by now"):
                 list(reader.segment_bytes(ORDERS_0, first))
             assert len(b"".join(reader.segment_bytes(ORDERS_0, second))) > 0
 
