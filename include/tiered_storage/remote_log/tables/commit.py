@@ -2,7 +2,7 @@
 
 Every step may be the last one, and may be taken again. Nobody reads what has no _SUCCESS as whole: it goes first and
 comes last. An attempt whose files are those that are there already touches nothing. Who may commit is decided by a
-lease, which `still_ours` asks for: an attempt that was taken over stops at its next step.
+lease, which `still_ours` asks for before every change: an attempt that was taken over stops there.
 """
 
 from __future__ import annotations
@@ -57,19 +57,17 @@ class IntervalCommit:
             self._remove_left()
             return False
         self.folder.ensure_no_overlap(self.interval)
-        client, path = self.folder.client, self._path
-        client.delete(path(SUCCESS))
+        self._delete(SUCCESS)
         for file in manifest.files:
             self.still_ours()
-            client.move(f"{self.attempt_folder}/{file.name}{PART_SUFFIX}", path(file.name))
-        self.still_ours()
+            temporary = f"{self.attempt_folder}/{file.name}{PART_SUFFIX}"
+            self.folder.client.move(temporary, self._path(file.name))
         named = {file.name for file in manifest.files}
         self._remove([name for name in self._names() if is_file_name(name) and name not in named])
         if broken:
             self._put(DEAD_LETTERS, to_lines(broken, BrokenBytes))
         else:
-            client.delete(path(DEAD_LETTERS))
-        self.still_ours()
+            self._delete(DEAD_LETTERS)
         self._put(MANIFEST, encoded(manifest, ExportManifest))
         self._put(SUCCESS, b"")
         self._remove_left()
@@ -93,13 +91,17 @@ class IntervalCommit:
     def _path(self, name: str) -> str:
         return self.folder.path(self.interval, name)
 
+    def _delete(self, name: str) -> None:
+        self.still_ours()
+        self.folder.client.delete(self._path(name))
+
     def _put(self, name: str, content: bytes) -> None:
+        self.still_ours()
         self.folder.client.put(self._path(name), len(content), iter((memoryview(content),)))
 
     def _remove_left(self) -> None:
         """Remove what this attempt and those before it wrote below temporary names; a later one's stays."""
-        left = [name for name in self._names() if self._is_left(name)]
-        self._remove(left)
+        self._remove([name for name in self._names() if self._is_left(name)])
 
     def _is_left(self, name: str) -> bool:
         temporary, _, rest = name.partition("/")
@@ -107,6 +109,7 @@ class IntervalCommit:
         return temporary == TEMPORARY and number.isdecimal() and int(number) <= self.attempt
 
     def _remove(self, names: Sequence[str]) -> None:
+        self.still_ours()
         kept = self.folder.client.delete_many([self._path(name) for name in names])
         for error in kept.values():
             raise RemoteStorageError(f"what an earlier export left cannot be removed: {error}") from error

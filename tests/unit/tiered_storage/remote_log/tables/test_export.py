@@ -24,7 +24,8 @@ from support.remote_logs import (
 )
 from tiered_storage.errors import ConfigurationError, LeaseHeldError, LeaseLostError, RemoteObjectNotFoundError
 from tiered_storage.remote_log.copier import CopySizes
-from tiered_storage.remote_log.model import SegmentState
+from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
+from tiered_storage.remote_log.model import Lease, SegmentState
 from tiered_storage.remote_log.remote_log_tables import BegunExport, ExportReport, ExportRequest
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 from tiered_storage.remote_log.tables.export_worker import run_export_group
@@ -254,6 +255,42 @@ def test_of_two_attempts_at_once_the_later_one_commits(files: RemoteLogFiles) ->
                 assert work(second, "runs/export/2").rows == 21
         assert not [name for name in content(interval_folder(files)) if "_temporary" in name]
     assert offsets(files) == list(range(3, 24))
+
+
+def taken_over_at(monkeypatch: pytest.MonkeyPatch, step: int, files: RemoteLogFiles) -> Callable[[], int]:
+    """Let a successor export other files, while an attempt waits for the answer to its check of that number."""
+    check, asked = SqlLeases.check, 0
+
+    def late(leases: SqlLeases, lease: Lease) -> None:
+        nonlocal asked
+        asked += 1
+        if asked - 1 == step:
+            monkeypatch.setattr(SqlLeases, "check", check)
+            assert export(files, codec="gzip", block_offsets=12).changed
+        check(leases, lease)
+
+    monkeypatch.setattr(SqlLeases, "check", late)
+    return lambda: asked
+
+
+def test_an_attempt_that_is_taken_over_at_any_step_changes_nothing_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results: list[dict[str, str]] = []
+    step, ended = 0, False
+    while not ended:
+        files = a_copied_remote_log(tmp_path / f"{step}")
+        with monkeypatch.context() as patch:
+            asked = taken_over_at(patch, step, files)
+            try:
+                export(files)
+                ended = asked() <= step
+            except LeaseLostError:
+                results.append(content(target(files)))
+                assert offsets(files) == list(range(3, 24))
+        step += 1
+    assert len(results) > 8
+    assert all(found == results[0] for found in results)
 
 
 def test_another_run_waits_for_the_first(files: RemoteLogFiles) -> None:
