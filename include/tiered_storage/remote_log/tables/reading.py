@@ -199,18 +199,25 @@ class _Aborted:
     """Aborted transactions, for look-ups of many batches at once."""
 
     def __init__(self, transactions: tuple[AbortedTransaction, ...]) -> None:
-        self._by_producer: dict[int, list[tuple[int, int]]] = {}
-        for each in transactions:
-            self._by_producer.setdefault(each.producer_id, []).append((each.first_offset, each.last_offset))
+        spans: dict[int, list[tuple[int, int]]] = {}
+        for each in sorted(transactions, key=lambda each: each.first_offset):
+            spans.setdefault(each.producer_id, []).append((each.first_offset, each.last_offset))
+        self._by_producer: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        for producer_id, of_producer in spans.items():
+            firsts, lasts = np.array(of_producer, np.int64).T
+            self._by_producer[producer_id] = firsts, np.maximum.accumulate(lasts)
 
     def holds(self, table: BatchTable) -> NDArray[np.bool_]:
         """Return which batches of `table` belong to one of them."""
         held = np.zeros(len(table), np.bool_)
         transactional = table.attributes & TRANSACTIONAL_BIT != 0
         for producer_id in np.unique(table.producer_id[transactional]).tolist():
-            for first, last in self._by_producer.get(producer_id, ()):
-                mine = transactional & (table.producer_id == producer_id)
-                held |= mine & (table.base_offset >= first) & (table.base_offset <= last)
+            if producer_id not in self._by_producer:
+                continue
+            firsts, lasts = self._by_producer[producer_id]
+            rows = np.flatnonzero(transactional & (table.producer_id == producer_id))
+            at = np.searchsorted(firsts, table.base_offset[rows], "right") - 1
+            held[rows] = (at >= 0) & (table.base_offset[rows] <= lasts[at])
         return held
 
 
