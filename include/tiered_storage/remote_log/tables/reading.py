@@ -34,7 +34,7 @@ from tiered_storage.remote_log.task_progress import OnMoved, untold
 class BrokenBytes:
     """Bytes `position` to `position + size` of a remote segment's `object` that are no records, and why.
 
-    Their records would have had some of the offsets `first_offset` to `last_offset` (inclusive) of the partition.
+    Their records have some of the offsets `first_offset` to `last_offset` (inclusive) of the partition.
     """
 
     partition: int
@@ -132,8 +132,8 @@ class _RangeReader:
         """Go on from offset `reached`, each batch by itself; `on_broken` is told of those that are broken."""
         for row in np.flatnonzero(table.last_offset >= reached).tolist():
             alone = _rows_of(table, np.array([row]))
-            first, last = max(int(alone.base_offset[0]), reached), int(alone.last_offset[0])
-            decoder = self._new_decoder(chunk.object_name, max(first, self._wanted.start_offset))
+            first, last = int(alone.base_offset[0]), int(alone.last_offset[0])
+            decoder = self._new_decoder(chunk.object_name, reached)
             try:
                 # A batch that breaks at its end gives none of its records.
                 rows = list(decoder.decode(_behind(data, chunk, alone), alone))

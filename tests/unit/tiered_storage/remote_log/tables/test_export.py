@@ -161,6 +161,8 @@ def test_a_broken_batch_is_a_dead_letter_and_all_around_it_is_exported(files: Re
     assert f'"object":"{data.relative_to(files.store)}","position":0,' in letter
     assert '"first_offset":10,"last_offset":14' in letter
     assert "CRC" in letter
+    # A batch that two blocks share is one letter.
+    assert export(files, block_offsets=4).dead_letters == 1
     # Repaired by hand: the letter goes, the records come.
     raw[100] ^= 1
     data.write_bytes(raw)
