@@ -13,6 +13,7 @@ from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.storage.opening import open_object_client
 from tiered_storage.remote_log.tables.commit import IntervalCommit
+from tiered_storage.remote_log.tables.earlier_export import ensure_all_partitions, why_kept
 from tiered_storage.remote_log.tables.export_job import (
     BLOCK_OFFSETS,
     ExportJob,
@@ -63,7 +64,10 @@ class ExportRequest:
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """How an export ended. Nothing is committed while there are `failures`; `changed` is whether any file is new."""
+    """How an export ended. Nothing is committed while there are `failures`; `changed` is whether any file is new.
+
+    With `kept` nothing was exported: that says which records an earlier export has and the remote log has no more.
+    """
 
     place: str
     changed: bool
@@ -73,6 +77,7 @@ class ExportReport:
     dead_letters: int
     not_reached: tuple[int, ...]
     failures: tuple[ExportOutcome, ...] = ()
+    kept: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,12 @@ class BegunExport:
     plan: TablePlan
     tasks: tuple[ExportTask, ...]
     commitment: IntervalCommit
+    earlier: ExportManifest | None = None
+
+    @property
+    def kept(self) -> str | None:
+        """Why the interval stays as an earlier export left it, and there are no tasks; None: it does not."""
+        return None if self.earlier is None else why_kept(self.earlier, self.plan)
 
     @property
     def not_reached(self) -> tuple[int, ...]:
@@ -110,11 +121,15 @@ class BegunExport:
 
         Raises LeaseLostError where another attempt took over, and what the store raises.
         """
-        place = f"{self.commitment.folder.place}/{self.request.interval.folder}"
+        place = self.commitment.place
+        if self.earlier is not None and (kept := self.kept) is not None:
+            files, letters = self.earlier.files, self.earlier.dead_letters
+            rows, size = sum(file.rows for file in files), sum(file.size for file in files)
+            return ExportReport(place, False, len(files), rows, size, letters, self.not_reached, kept=kept)
         failures = tuple(outcome for outcome in outcomes if outcome.failure is not None)
         if failures:
             return ExportReport(place, False, 0, 0, 0, 0, self.not_reached, failures)
-        files = sorted((file for outcome in outcomes for file in outcome.files), key=lambda file: file.name)
+        exported = sorted((file for outcome in outcomes for file in outcome.files), key=lambda file: file.name)
         broken = sorted(
             {each for outcome in outcomes for each in outcome.broken},
             key=lambda each: (each.partition, each.first_offset, each.object, each.position),
@@ -127,13 +142,13 @@ class BegunExport:
             self.request.codec,
             query.rows.committed_only,
             query.rows.disorder_ms,
-            tuple(files),
+            tuple(exported),
             len(broken),
             self.not_reached,
         )
         changed = self.commitment.commit(manifest, broken)
-        rows, size = sum(file.rows for file in files), sum(file.size for file in files)
-        return ExportReport(place, changed, len(files), rows, size, len(broken), self.not_reached)
+        rows, size = sum(file.rows for file in exported), sum(file.size for file in exported)
+        return ExportReport(place, changed, len(exported), rows, size, len(broken), self.not_reached)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +187,12 @@ class RemoteLogTables:
                         folder, request.interval, lease.fencing_number, lambda: leases.check(lease)
                     )
                     commitment.begin()
+                    earlier = folder.manifest(request.interval)
+                    if earlier is not None:
+                        ensure_all_partitions(earlier, plan, commitment.place)
                     tasks = tuple(export_tasks(plan.ranges(), request.block_offsets))
-                    yield BegunExport(self.parts, request, plan, tasks, commitment)
+                    begun = BegunExport(self.parts, request, plan, tasks, commitment, earlier)
+                    yield begun if begun.kept is None else replace(begun, tasks=())
             finally:
                 leases.release(lease)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tiered_storage.errors import RemoteStorageError
 from tiered_storage.remote_log.copy_messages import to_lines
+from tiered_storage.remote_log.tables.earlier_export import ensure_no_fewer
 from tiered_storage.remote_log.tables.layout import (
     DEAD_LETTERS,
     MANIFEST,
@@ -41,6 +42,11 @@ class IntervalCommit:
         """Where the attempt's workers write, below the export's URL."""
         return attempt_folder(self.folder, self.interval, self.attempt)
 
+    @property
+    def place(self) -> str:
+        """Where the interval's folder is, for messages."""
+        return f"{self.folder.place}/{self.interval.folder}"
+
     def begin(self) -> None:
         """Take what earlier attempts left away. Raises ConfigurationError where the folder is somebody else's."""
         self.folder.claim()
@@ -50,12 +56,15 @@ class IntervalCommit:
     def commit(self, manifest: ExportManifest, broken: Sequence[BrokenBytes] = ()) -> bool:
         """Give the attempt's files their names; whether anything changed.
 
-        Raises what the store raises and `still_ours`.
+        Raises ConfigurationError where records would be lost, and what the store raises and `still_ours`.
         """
         self.still_ours()
-        if self._is_there(manifest, broken):
+        earlier = self.folder.manifest(self.interval)
+        if earlier == manifest and self._is_there(manifest, broken):
             self._remove_left()
             return False
+        if earlier is not None:
+            ensure_no_fewer(earlier, manifest, self.place)
         self.folder.ensure_no_overlap(self.interval)
         self._delete(SUCCESS)
         for file in manifest.files:
@@ -82,7 +91,6 @@ class IntervalCommit:
             SUCCESS in names
             and found == files
             and names.get(DEAD_LETTERS) == (len(to_lines(broken, BrokenBytes)) if broken else None)
-            and self.folder.manifest(self.interval) == manifest
         )
 
     def _names(self) -> dict[str, int]:

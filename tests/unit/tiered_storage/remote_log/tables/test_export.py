@@ -18,6 +18,8 @@ from support.remote_logs import (
     RemoteLogFiles,
     a_copied_remote_log,
     copy,
+    held_by,
+    move_log_start,
     records,
     segments_of,
     unsynced,
@@ -147,6 +149,45 @@ def test_what_is_copied_later_comes_with_the_next_export(tmp_path: Path) -> None
         assert copy(remote_log).is_whole
     second = export(files, interval=later)
     assert (second.changed, second.rows, second.not_reached) == (True, 40, ())
+
+
+def test_what_expired_since_stays_exported(files: RemoteLogFiles) -> None:
+    export(files)
+    before = content(target(files))
+    with unsynced(), files.open() as remote_log:
+        lease = held_by(remote_log, "test")
+        move_log_start(remote_log, 12, lease)
+        remote_log.leases.release(lease)
+    for codec in ("zstd", "gzip"):
+        again = export(files, codec=codec)
+        assert (again.changed, again.rows) == (False, 21)
+        assert again.kept == "it has records that the remote log has no more: partition 0 below offset 12"
+        assert content(target(files)) == before
+    # Of an interval that nobody exported before, what there is.
+    assert export(files, interval=Interval(NOW, NOW + 3_000)).rows == 0
+
+
+def test_no_export_takes_the_place_of_one_with_more_partitions(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, {("orders", 0): 3, ("orders", 1): 3})
+    assert export(files, query=TableQuery("orders", partitions=frozenset({1}))).rows == 21
+    assert export(files).rows == 42
+    before = content(target(files))
+    with pytest.raises(ConfigurationError, match="has records of partitions 0, of which this export would have none"):
+        export(files, query=TableQuery("orders", partitions=frozenset({1})))
+    assert content(target(files)) == before
+
+
+def test_no_export_takes_the_place_of_one_with_more_records(files: RemoteLogFiles) -> None:
+    """The store was damaged since: nobody would find the records any more that are here."""
+    export(files)
+    before = content(target(files))
+    data = files.objects(".log")[1]
+    raw = bytearray(data.read_bytes())
+    raw[100] ^= 1
+    data.write_bytes(raw)
+    with pytest.raises(ConfigurationError, match="has 21 records of partition 0, and this export found 16"):
+        export(files)
+    assert {name: digest for name, digest in content(target(files)).items() if "_temporary" not in name} == before
 
 
 def test_a_broken_batch_is_a_dead_letter_and_all_around_it_is_exported(files: RemoteLogFiles) -> None:
