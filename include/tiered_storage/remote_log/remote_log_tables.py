@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
-from tiered_storage.errors import ConfigurationError
+from tiered_storage.errors import ConfigurationError, LeaseHeldError, RemoteObjectCorruptError
 from tiered_storage.remote_log.lease_keeper import kept_alive
-from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.metadata import Leases
+from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.storage.opening import open_object_client
 from tiered_storage.remote_log.tables.commit import IntervalCommit
@@ -34,6 +36,9 @@ from tiered_storage.remote_log.tables.query import TableQuery, ensure_some_rows
 
 USUAL_DISORDER_MS = 3_600_000
 """By how much a record may be earlier than the first one of its batch and still be exported."""
+
+WAIT_SECONDS = 120.0
+"""How long a commit waits for that of another interval of the same table; the next try takes up again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,7 @@ class BegunExport:
     plan: TablePlan
     tasks: tuple[ExportTask, ...]
     commitment: IntervalCommit
+    owner: str
     earlier: ExportManifest | None = None
 
     @property
@@ -146,9 +152,30 @@ class BegunExport:
             len(broken),
             self.not_reached,
         )
-        changed = self.commitment.commit(manifest, broken)
+        with self._alone_in_the_table() as alone:
+            changed = replace(self.commitment, still_ours=alone).commit(manifest, broken)
         rows, size = sum(file.rows for file in exported), sum(file.size for file in exported)
         return ExportReport(place, changed, len(exported), rows, size, len(broken), self.not_reached)
+
+    @contextmanager
+    def _alone_in_the_table(self) -> Iterator[Callable[[], None]]:
+        """Let nobody else commit an interval of the same table, which may overlap; waits for whoever does.
+
+        Yields what asks for both leases. Raises LeaseHeldError where the other does not end.
+        """
+        leases, duration = self.parts.leases, self.parts.settings.lease_duration_ms
+        name = _lease_name(self.commitment.folder, self.commitment.folder.place)
+        lease = _acquired(leases, name, self.owner, duration)
+
+        def still_ours() -> None:
+            leases.check(lease)
+            self.commitment.still_ours()
+
+        try:
+            with kept_alive(leases, [lease], duration):
+                yield still_ours
+        finally:
+            leases.release(lease)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +207,8 @@ class RemoteLogTables:
         with closing(open_object_client(request.url, self.parts.options)) as client:
             folder = TableFolder(client, table)
             folder.claim()
-            lease = leases.acquire(_lease_name(folder, request.interval), owner, duration)
+            place = f"{folder.place}/{request.interval.folder}"
+            lease = leases.acquire(_lease_name(folder, place), owner, duration)
             try:
                 with kept_alive(leases, [lease], duration):
                     commitment = IntervalCommit(
@@ -191,14 +219,36 @@ class RemoteLogTables:
                     if earlier is not None:
                         ensure_all_partitions(earlier, plan, commitment.place)
                     tasks = tuple(export_tasks(plan.ranges(), request.block_offsets))
-                    begun = BegunExport(self.parts, request, plan, tasks, commitment, earlier)
-                    yield begun if begun.kept is None else replace(begun, tasks=())
+                    begun = BegunExport(self.parts, request, plan, tasks, commitment, owner, earlier)
+                    if earlier is not None and begun.kept is not None:
+                        begun = replace(begun, tasks=())
+                        _ensure_whole(commitment, earlier, begun.kept)
+                    yield begun
             finally:
                 leases.release(lease)
 
 
-def _lease_name(folder: TableFolder, interval: Interval) -> TopicIdPartition:
-    """Return what stands for the interval's folder among leases, which are of partitions."""
-    place = f"{folder.place}/{interval.folder}"
+def _ensure_whole(commitment: IntervalCommit, earlier: ExportManifest, kept: str | None) -> None:
+    if not commitment.is_whole(earlier):
+        raise RemoteObjectCorruptError(
+            f"{commitment.place} is not whole, and cannot be made so: {kept}. Keep what is good of it elsewhere and "
+            "remove the folder: the next export makes it anew from what there is"
+        )
+
+
+def _acquired(leases: Leases, name: TopicIdPartition, owner: str, duration_ms: int) -> Lease:
+    """Take a lease, for which it waits for a while."""
+    end = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            return leases.acquire(name, owner, duration_ms)
+        except LeaseHeldError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(0.5)
+
+
+def _lease_name(folder: TableFolder, place: str) -> TopicIdPartition:
+    """Return what stands for a place among leases, which are of partitions."""
     digest = hashlib.sha256(place.encode()).hexdigest()[:22]
     return TopicIdPartition(folder.table.cluster_id, f"export-{digest}", 0, f"the export to {place}")

@@ -60,7 +60,7 @@ class IntervalCommit:
         """
         self.still_ours()
         earlier = self.folder.manifest(self.interval)
-        if earlier == manifest and self._is_there(manifest, broken):
+        if earlier == manifest and self._has_letters(broken) and self.is_whole(manifest):
             self._remove_left()
             return False
         if earlier is not None:
@@ -82,16 +82,14 @@ class IntervalCommit:
         self._remove_left()
         return True
 
-    def _is_there(self, manifest: ExportManifest, broken: Sequence[BrokenBytes]) -> bool:
-        """Whether what the attempt wrote is what the interval has already, to the last file."""
+    def is_whole(self, manifest: ExportManifest) -> bool:
+        """Whether the interval has the files of `manifest`, to the last byte's number, and says that it is whole."""
         names = self._names()
-        files = {file.name: file.size for file in manifest.files}
         found = {name: size for name, size in names.items() if is_file_name(name)}
-        return (
-            SUCCESS in names
-            and found == files
-            and names.get(DEAD_LETTERS) == (len(to_lines(broken, BrokenBytes)) if broken else None)
-        )
+        return SUCCESS in names and found == {file.name: file.size for file in manifest.files}
+
+    def _has_letters(self, broken: Sequence[BrokenBytes]) -> bool:
+        return self._names().get(DEAD_LETTERS) == (len(to_lines(broken, BrokenBytes)) if broken else None)
 
     def _names(self) -> dict[str, int]:
         return self.folder.names(self.interval)

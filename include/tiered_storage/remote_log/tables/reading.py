@@ -15,7 +15,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tiered_storage.errors import CorruptRecordError
-from tiered_storage.kafka_log.batch_header import CONTROL_BIT, DELETE_HORIZON_BIT, TRANSACTIONAL_BIT
+from tiered_storage.kafka_log.batch_header import (
+    APPEND_TIME_BIT,
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    TRANSACTIONAL_BIT,
+)
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.columnar import ColumnDecoder, RecordRange
 from tiered_storage.kafka_log.segment_scan import SegmentScanner
@@ -182,8 +187,10 @@ class _RangeReader:
         if self._rows.first_timestamp is not None:
             taken &= table.max_timestamp >= self._rows.first_timestamp
         if self._rows.latest_begin is not None:
-            # With a delete horizon the header does not tell the first record's timestamp.
-            begins_late = table.base_timestamp >= self._rows.latest_begin
+            # With log append time all records have the greatest one; the first one's is the producer's, and nobody sees
+            # it. With a delete horizon the header does not tell the first record's.
+            begins = np.where(table.attributes & APPEND_TIME_BIT != 0, table.max_timestamp, table.base_timestamp)
+            begins_late = begins >= self._rows.latest_begin
             taken &= ~(begins_late & (table.attributes & DELETE_HORIZON_BIT == 0))
         if self._aborted is not None:
             taken &= ~self._aborted.holds(table)

@@ -24,7 +24,14 @@ from support.remote_logs import (
     segments_of,
     unsynced,
 )
-from tiered_storage.errors import ConfigurationError, LeaseHeldError, LeaseLostError, RemoteObjectNotFoundError
+from tiered_storage.errors import (
+    ConfigurationError,
+    LeaseHeldError,
+    LeaseLostError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+)
+from tiered_storage.remote_log import remote_log_tables
 from tiered_storage.remote_log.copier import CopySizes
 from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
 from tiered_storage.remote_log.model import Lease, SegmentState
@@ -165,6 +172,22 @@ def test_what_expired_since_stays_exported(files: RemoteLogFiles) -> None:
         assert content(target(files)) == before
     # Of an interval that nobody exported before, what there is.
     assert export(files, interval=Interval(NOW, NOW + 3_000)).rows == 0
+
+
+def test_what_is_not_whole_is_not_kept(files: RemoteLogFiles) -> None:
+    """A commit was killed on its way, and what it began from has expired since."""
+    export(files)
+    with unsynced(), files.open() as remote_log:
+        move_log_start(remote_log, 12, held_by(remote_log, "test"))
+    success = interval_folder(files) / "_SUCCESS"
+    success.unlink()
+    with pytest.raises(RemoteObjectCorruptError, match="is not whole, and cannot be made so: it has records"):
+        export(files)
+    success.touch()
+    file = next(interval_folder(files).glob("*.parquet"))
+    file.write_bytes(file.read_bytes() + b".")
+    with pytest.raises(RemoteObjectCorruptError, match="is not whole"):
+        export(files)
 
 
 def test_no_export_takes_the_place_of_one_with_more_partitions(tmp_path: Path) -> None:
@@ -433,6 +456,36 @@ def test_intervals_that_overlap_are_refused(files: RemoteLogFiles) -> None:
     with pytest.raises(ConfigurationError, match="already, which overlaps"):
         export(files, interval=Interval(NOW, NOW + 4_000))
     assert export(files, interval=Interval(NOW, NOW + 3_000)).rows == 3
+
+
+def test_of_two_overlapping_intervals_at_once_one_is_refused(files: RemoteLogFiles) -> None:
+    day = request(files, interval=Interval(NOW, NOW + 60_000))
+    with (
+        unsynced(),
+        files.open() as remote_log,
+        remote_log.tables.export(request(files), "hour") as first,
+        remote_log.tables.export(day, "day") as second,
+    ):
+        assert work(first).changed
+        with pytest.raises(ConfigurationError, match="already, which overlaps"):
+            work(second, "runs/export/2")
+    assert [path.name for path in (target(files) / "orders").glob("interval=*") if list(path.glob("*.parquet"))] == [
+        FOLDER
+    ]
+
+
+def test_a_commit_waits_for_that_of_another_interval(files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_log_tables, "WAIT_SECONDS", 0.0)
+    elsewhere = request(files, interval=Interval(NOW, NOW + 3_000))
+    with (
+        unsynced(),
+        files.open() as remote_log,
+        remote_log.tables.export(request(files), "a") as first,
+        remote_log.tables.export(elsewhere, "b") as second,
+    ):
+        with first._alone_in_the_table(), pytest.raises(LeaseHeldError):
+            work(second)
+        assert work(second, "runs/export/2").rows == 3
 
 
 def test_missing_offsets_are_an_error_unless_allowed(files: RemoteLogFiles) -> None:

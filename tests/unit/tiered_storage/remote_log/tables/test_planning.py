@@ -119,6 +119,31 @@ def test_gaps_are_told(remote_log: RemoteLogManager) -> None:
     assert offsets(remote_log, planned) == [*range(10), *range(20, 30), *range(10)]
 
 
+@pytest.mark.parametrize(
+    ("lost", "first", "end", "told"),
+    [
+        (1, 10_000, 20_000, True),  # the very segment
+        (1, 12_000, 15_000, True),
+        (1, 20_000, 25_000, True),  # between one that is too old and one that is wanted
+        (1, 0, 5_000, True),  # between one that is wanted and one that is too late
+        (1, 31_000, 40_000, False),  # between two that are too old
+        (0, 0, 5_000, True),  # what was before the first one: our log start tells of it
+        (0, 22_000, 25_000, False),
+        (1, -20_000, -10_000, False),  # between two that are too late
+    ],
+)
+def test_a_gap_counts_unless_all_around_it_is_too_old_or_too_late(
+    remote_log: RemoteLogManager, lost: int, first: int, end: int, *, told: bool
+) -> None:
+    segment = segments_of(remote_log)[lost]
+    going = a_step(segment, SegmentState.DELETE_SEGMENT_STARTED)
+    remote_log.segments.update_remote_log_segment_metadata(going, held_by(remote_log, "test"))
+    rows = RowFilter(NOW + first, NOW + end, disorder_ms=0)
+    planned = plan(remote_log, TableQuery("orders", partitions=frozenset({0}), rows=rows))
+    expected = ((10 * lost, 10 * lost + 9),) if told else ()
+    assert planned.partitions[0].gaps == expected
+
+
 def test_a_partition_on_its_way_out_is_left_out(remote_log: RemoteLogManager) -> None:
     for number in (1, 0):
         partition = partition_of(number=number)
