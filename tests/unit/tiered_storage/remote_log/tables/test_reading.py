@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from support import tables
 from support.examples import USUAL_EXAMPLES
-from support.remote_logs import BATCH_BYTES, NOW, RemoteLogFiles, a_copied_remote_log
+from support.remote_logs import (
+    BATCH_BYTES,
+    LOG_CONFIG,
+    NOW,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    a_remote_log,
+    copy,
+    unsynced,
+)
 from support.tables import Row, Step, a_copied_topic
 from tiered_storage.errors import (
     CorruptIndexError,
@@ -20,6 +29,9 @@ from tiered_storage.errors import (
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
 )
+from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.record_batch import encode_batch, restamp_batch
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.storage import IndexKind
@@ -159,3 +171,19 @@ def test_little_is_fetched_ahead_and_nothing_after_the_reader_is_gone(files: Rem
         assert fetched <= 1 + CHUNKS_AHEAD
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("table-chunks")]
     assert storage.fetch_log_segment.call_count == fetched
+
+
+def test_with_log_append_time_the_producers_clock_leaves_nothing_out(tmp_path: Path) -> None:
+    """A producer whose clock is a day fast: what counts is when the broker took its records."""
+    files = a_remote_log(tmp_path, {("orders", 0): 0})
+    with unsynced(), LogDirectoryWriter.open(files.log_directory, LOG_CONFIG, clock=lambda: NOW) as writer:
+        log = writer.log("orders", 0)
+        batch = bytearray(encode_batch([Record(log.log_end_offset, NOW + 86_400_000, b"key", b"value")]))
+        restamp_batch(batch, NOW + 50)
+        log.append_as_follower(bytes(batch))
+        log.roll()
+    with unsynced(), files.open() as remote_log:
+        assert copy(remote_log).is_whole
+        rows = RowFilter(NOW + 50, NOW + 51, disorder_ms=0)
+        found = rows_of(remote_log, splits_of(remote_log, TableQuery("orders", rows=rows), 1 << 30))
+    assert [(row["offset"], row["timestampType"]) for row in found.to_pylist()] == [(FIRST, 1)]
