@@ -10,6 +10,11 @@
     │   │   └── UnsupportedMagicError  a batch of another generation than the caller reads
     │   └── CorruptIndexError          an index, a checkpoint or a snapshot, alone or against its log
     ├── OffsetOutOfRangeError          below the log start or past the log end: names the valid range
+    │   └── RecordsDeletedError        they were deleted while they were read: the log begins further up by now
+    ├── ReadRefusedError               a read that was not served in its time; nothing is wrong with what it asked for
+    │   ├── ReaderBusyError            too many remote reads wait already
+    │   ├── ReadQuotaExceededError     more bytes a second than are allowed
+    │   └── ReadTimedOutError          the request's own time was up
     ├── AppendRefusedError             a batch that a log does not take from its producer, coordinator or leader
     │   ├── OutOfOrderSequenceError    its sequence number does not follow its producer's last one
     │   ├── InvalidProducerEpochError  of a producer epoch that is over
@@ -106,6 +111,34 @@ class OffsetOutOfRangeError(TieredStorageError):
 
     def __str__(self) -> str:
         return f"{self.partition}: offset {self.offset} is out of range; it has offsets {self.start} to {self.end - 1}"
+
+
+class RecordsDeletedError(OffsetOutOfRangeError):
+    """`offset` was deleted while it was read: the log begins at `start` by now, where the next read goes on."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.partition}: offset {self.offset} was deleted while it was read; the log begins at offset "
+            f"{self.start} by now: go on from there"
+        )
+
+
+class ReadRefusedError(TieredStorageError):
+    """A read was not served in its time; the same one may be a moment later."""
+
+    retriable = True
+
+
+class ReaderBusyError(ReadRefusedError):
+    """As many remote reads wait as may (remote.log.reader.max.pending.tasks)."""
+
+
+class ReadQuotaExceededError(ReadRefusedError):
+    """More bytes were read from the remote tier than it may give in a second."""
+
+
+class ReadTimedOutError(ReadRefusedError):
+    """The time that a read had (remote.fetch.max.wait.ms) was up before its bytes were there."""
 
 
 class AppendRefusedError(TieredStorageError):

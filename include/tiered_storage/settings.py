@@ -37,6 +37,7 @@ from tiered_storage.configuration.types import (
     Folders,
     MetadataUrl,
     OptionalEndpoint,
+    OptionalFile,
     OptionalText,
     StorageUrl,
     TopicName,
@@ -52,7 +53,9 @@ REMOTE_STORAGE = "The remote tier"
 METADATA = "The metadata of the remote log"
 COPYING = "Copying"
 RETENTION = "Retention"
+READING = "Reading"
 AUDIT = "The audit"
+READ_SERVICE = "The read service"
 TOPICS = "Topics"
 
 _CLASS_NAME = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"
@@ -275,6 +278,61 @@ class Settings(PropertyModel):
     )
     """How many remote segments are deleted between two looks at whether deletions were stopped or forbidden."""
 
+    remote_log_reader_threads: Whole = setting(
+        "remote.log.reader.threads", 10, READING, Source.KAFKA, unit="threads", at_least=1, at_most=1000
+    )
+    """How many reads of the remote tier one process carries out at once. Local reads have threads of their own, so
+    that a slow store never holds them up."""
+
+    remote_log_reader_max_pending_tasks: Whole = setting(
+        "remote.log.reader.max.pending.tasks", 100, READING, Source.KAFKA, unit="reads", at_least=1
+    )
+    """How many reads of the remote tier may wait for a thread; further ones are refused, to be tried again."""
+
+    remote_fetch_max_wait_ms: Whole = setting(
+        "remote.fetch.max.wait.ms", 30_000, READING, Source.KAFKA, unit="ms", at_least=1
+    )
+    """How long a read waits for its next batches from the remote tier, every attempt and pause included, before it
+    fails, to be tried again. Kafka's default is 500, since its consumers ask again by themselves."""
+
+    remote_log_manager_fetch_max_bytes_per_second: Whole = setting(
+        "remote.log.manager.fetch.max.bytes.per.second",
+        UNLIMITED,
+        READING,
+        Source.KAFKA,
+        unit="bytes",
+        at_least=_MIB,
+        special={UNLIMITED: "as fast as it goes"},
+    )
+    """How much one process reads from the remote tier in a second. Kafka's default is the largest number there is."""
+
+    local_log_reader_threads: Whole = setting(
+        "local.log.reader.threads", 4, READING, Source.OURS, unit="threads", at_least=1, at_most=1000
+    )
+    """How many reads of local logs one process carries out at once."""
+
+    remote_log_reader_read_ahead_bytes: Whole = setting(
+        "remote.log.reader.read.ahead.bytes", 16 * _MIB, READING, Source.OURS, unit="bytes", at_least=0
+    )
+    """How much of the remote tier a reader that goes on and on has on its way; it begins with one chunk."""
+
+    remote_log_reader_cache_memory_bytes: Whole = setting(
+        "remote.log.reader.cache.memory.bytes", 64 * _MIB, READING, Source.OURS, unit="bytes", at_least=0
+    )
+    """How much of what was read from the remote tier one process keeps in memory, for the next who asks for it."""
+
+    remote_log_reader_cache_disk_bytes: Whole = setting(
+        "remote.log.reader.cache.disk.bytes", 0, READING, Source.OURS, unit="bytes", at_least=0
+    )
+    """How much of what no longer fits into that memory one process keeps on the disk, in {state.directory}. Only where
+    the store is further away than the disk is that of use."""
+
+    remote_log_reader_metadata_max_age_ms: Whole = setting(
+        "remote.log.reader.metadata.max.age.ms", 1_000, READING, Source.OURS, unit="ms", at_least=0
+    )
+    """How old what a reader knows of a partition may be. Where looking takes long, as with 100,000 segments, it may be
+    twenty times as old as that took."""
+
     audit_worker_bytes_per_second: Whole = setting(
         "audit.worker.bytes.per.second",
         UNLIMITED,
@@ -285,6 +343,34 @@ class Settings(PropertyModel):
         special={UNLIMITED: "as fast as it goes"},
     )
     """How much each worker of a deep audit reads in a second, so that what serves readers is left alone."""
+
+    read_service_rights_file: OptionalFile = setting(
+        "read.service.rights.file",
+        None,
+        READ_SERVICE,
+        Source.OURS,
+        allowed="a file",
+        default_text="none: nobody sees or reads any topic",
+    )
+    """Who may see which topics through the read service, and who may read their records. It is read again whenever it
+    changes; where it is broken nobody may anything."""
+
+    read_service_threads: Whole = setting(
+        "read.service.threads", 4, READ_SERVICE, Source.OURS, unit="threads", at_least=1, at_most=64
+    )
+    """How many threads of each process of the API server read and decode records. As many again answer what is asked
+    of metadata."""
+
+    read_service_max_streams: Whole = setting(
+        "read.service.max.streams", 256, READ_SERVICE, Source.OURS, unit="answers", at_least=1, at_most=4096
+    )
+    """How many answers with bytes or records a process gives at once, each with some MiB in memory. Who comes then is
+    told to come again (429)."""
+
+    read_service_stalled_after_ms: Whole = setting(
+        "read.service.stalled.after.ms", 60_000, READ_SERVICE, Source.OURS, unit="ms", at_least=1000
+    )
+    """How long a client may take none of its answer before it is given up."""
 
     topics: Mapping[TopicName, TopicSettings] = setting(
         "topics", {}, TOPICS, Source.OURS, allowed="a mapping from topic names to their properties"

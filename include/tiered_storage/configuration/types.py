@@ -77,6 +77,15 @@ def _folder(value: object, info: ValidationInfo) -> Path:
     return _base(info) / Path(str(value).strip()).expanduser()
 
 
+def _optional_file(value: object, info: ValidationInfo) -> Path | None:
+    if value is None or value == "":
+        return None
+    try:
+        return _folder(value, info)
+    except ValueError as error:
+        raise ValueError("it names no file") from error
+
+
 def _folders(value: object, info: ValidationInfo) -> tuple[Path, ...]:
     names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, list | tuple):
@@ -151,6 +160,7 @@ Whole = Annotated[int, BeforeValidator(_no_switch)]
 TotalRetention = Annotated[int, BeforeValidator(_no_switch), AfterValidator(_not_zero)]
 Folder = Annotated[Path, BeforeValidator(_folder)]
 Folders = Annotated[tuple[Path, ...], BeforeValidator(_folders)]
+OptionalFile = Annotated[Path | None, BeforeValidator(_optional_file)]
 OptionalText = Annotated[str | None, BeforeValidator(_empty_is_none)]
 OptionalEndpoint = Annotated[Annotated[str, AfterValidator(_endpoint)] | None, BeforeValidator(_empty_is_none)]
 StorageUrl = Annotated[str, BeforeValidator(_storage_url)]

@@ -16,6 +16,7 @@ from tiered_storage.doctor.log_directories import check_log_directories
 from tiered_storage.doctor.machine import check_machine
 from tiered_storage.doctor.metadata_store import check_metadata
 from tiered_storage.doctor.object_stores import check_folder, check_objects, check_storage
+from tiered_storage.doctor.read_service import check_read_rights
 from tiered_storage.doctor.settings_origin import check_settings
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.model import TopicIdPartition
@@ -48,6 +49,7 @@ def _examine(settings: Settings, clock: Clock, environ: Mapping[str, str]) -> It
     yield from alone("store", lambda: check_storage(settings, options, clock))
     yield from alone("work area", lambda: check_objects("work area", settings.work_url, options, clock))
     yield from alone("metadata", lambda: check_metadata(settings, clock, options))
+    yield from alone("read service", lambda: check_read_rights(settings))
 
 
 def _namer(settings: Settings, options: ObjectStoreOptions) -> Callable[[TopicIdPartition], str | None]:

@@ -8,8 +8,9 @@ anything, nothing is contradicted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.lineage import valid_end, whole_lineage
@@ -87,6 +88,10 @@ class Coverage:
             wanted.append(covered)
             reached = covered.end_offset + 1
         return wanted if reached > end_offset else None
+
+    def ranges_from(self, offset: int) -> Iterator[CoveredRange]:
+        """Yield the ranges that end at or behind `offset`, in order."""
+        return islice(self.ranges, self._first_ending_at_or_after(offset), None)
 
     def lacks(self, start_offset: int, end_offset: int, log_start_offset: int) -> bool:
         """Whether an offset of [`start_offset`, `end_offset`] at or above `log_start_offset` is missing."""

@@ -123,6 +123,7 @@ class LogDirectorySource:
     def _look(self, directory: LogDirectory, found: PartitionDirectory, compacted: frozenset[str]) -> PartitionLog:
         sizes = segment_sizes(found.path)
         files = [file for file, _ in sizes]
+        high_watermark = self._high_watermark(directory, found, files)
         log_start = files[0].base_offset
         if directory.log_start_offsets is not None:
             log_start = max(log_start, directory.log_start_offsets.get((found.topic, found.partition), 0))
@@ -131,14 +132,15 @@ class LogDirectorySource:
             directory=found.path,
             segments=_local_segments(sizes),
             log_start_offset=log_start,
-            stable_offset=self._stable_offset(directory, found, files),
+            stable_offset=last_stable_offset(found.path, high_watermark, files),
             leader_epochs=_lineage(found.path, files),
             is_internal=found.is_internal,
             topic_id_is_derived=found.topic_id is None,
             is_compacted=found.topic in compacted,
+            high_watermark=high_watermark,
         )
 
-    def _stable_offset(self, directory: LogDirectory, found: PartitionDirectory, files: Sequence[LogSegment]) -> int:
+    def _high_watermark(self, directory: LogDirectory, found: PartitionDirectory, files: Sequence[LogSegment]) -> int:
         known = directory.high_watermarks or {}
         high_watermark = known.get((found.topic, found.partition))
         if high_watermark is None and not self.end_is_stable:
@@ -146,9 +148,7 @@ class LogDirectorySource:
                 f"{found.path}: its high watermark is unknown (replication-offset-checkpoint does not name it); "
                 "if the log's end is stable because the broker was stopped cleanly, say so with log.end.is.stable"
             )
-        if high_watermark is None:
-            high_watermark = _log_end(files[-1])
-        return last_stable_offset(found.path, high_watermark, files)
+        return _log_end(files[-1]) if high_watermark is None else high_watermark
 
 
 def _local_segments(sizes: Sequence[tuple[LogSegment, int]]) -> tuple[LocalSegment, ...]:

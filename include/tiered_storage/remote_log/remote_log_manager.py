@@ -21,6 +21,8 @@ from tiered_storage.remote_log.copy_run import BegunCopy, begin_copy
 from tiered_storage.remote_log.lease_keeper import kept_alive
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.reader import TieredReader
+from tiered_storage.remote_log.reading.fetch_deadline import ReadTiming
+from tiered_storage.remote_log.reading.log_reader import RemoteLogReader
 from tiered_storage.remote_log.remote_log_checks import RemoteLogChecks
 from tiered_storage.remote_log.remote_log_deletions import RemoteLogDeletions
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
@@ -66,6 +68,13 @@ class RemoteLogManager(RemoteLogParts):
     def reader(self) -> TieredReader:
         """Reads records of both tiers."""
         return TieredReader(self.source, self.segments, self.storage)
+
+    def open_log_reader(self, timing: ReadTiming | None = None) -> RemoteLogReader:
+        """Open a reader of both tiers for many reads at once; close it before this remote log.
+
+        Put a BlockingLogReader around it where there is no event loop.
+        """
+        return RemoteLogReader(self.source, self.segments, self.storage, self.settings, timing)
 
     def plan_copy(
         self, selection: Selection = EVERYTHING, window_end: int | None = None, max_segments: int | None = None

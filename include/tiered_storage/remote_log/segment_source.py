@@ -36,6 +36,8 @@ class PartitionLog:
 
     Offsets from `log_start_offset` (inclusive) to `stable_offset` (exclusive) are there and will not change.
     `leader_epochs` is the lineage, oldest first. `segments` are in order; the last one is the active one.
+    `high_watermark` is the offset (exclusive) up to which every replica has the log: what is stable, and behind it what
+    belongs to open transactions; None where the source does not tell it apart.
     """
 
     topic_id_partition: TopicIdPartition
@@ -48,6 +50,12 @@ class PartitionLog:
     is_compacted: bool = False
     topic_id_is_derived: bool = False
     """Nobody knows the topic's real id: a topic that was deleted and created again looks like the same one."""
+    high_watermark: int | None = None
+
+    @property
+    def readable_end(self) -> int:
+        """The offset (exclusive) up to which a read_uncommitted consumer reads."""
+        return self.stable_offset if self.high_watermark is None else self.high_watermark
 
     @property
     def closed_segments(self) -> Sequence[LocalSegment]:

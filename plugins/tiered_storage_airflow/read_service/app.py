@@ -1,18 +1,21 @@
-"""The application that the API server mounts at /remote-log: reports of runs, for whoever may see the run's DAG.
+"""The application that the API server mounts at /remote-log: reports of runs, and the read service (api.py) at /v1.
 
-Nothing here is answered without a login; core's own checks decide. It only reads, and only below `runs/` of the work
-area: the folder is computed from the ids of DAG and run, the file's name is one of a listing.
+Nothing here is answered without a login. Reports are for whoever may see the run's DAG; core's own checks decide that.
+They only read, and only below `runs/` of the work area: the folder is computed from the ids of DAG and run, the file's
+name is one of a listing.
 """
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import requires_access_dag, requires_authenticated
 from fastapi import Depends, FastAPI, HTTPException, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
+from starlette.routing import Mount
 
 from tiered_storage_airflow.read_service.run_report import MOST_BYTES_SHOWN, report_page
 from tiered_storage_airflow.run_time import folder_name
@@ -28,6 +31,7 @@ def read_service() -> FastAPI:
     app = FastAPI(
         title="Remote Log",
         dependencies=[Depends(requires_authenticated())],
+        lifespan=_with_api,
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
@@ -41,6 +45,22 @@ def read_service() -> FastAPI:
         return _answer(dag_id, run_id, file)
 
     return app
+
+
+@asynccontextmanager
+async def _with_api(app: FastAPI) -> AsyncIterator[None]:
+    """Have the read service while the API server runs; other processes of Airflow load this module, and not that."""
+    from tiered_storage_airflow.read_service.api import read_api  # noqa: PLC0415 - see above
+    from tiered_storage_airflow.read_service.service import ReadService  # noqa: PLC0415
+
+    service = ReadService()
+    mounted = Mount("/v1", app=read_api(service))
+    app.router.routes.append(mounted)
+    try:
+        yield
+    finally:
+        app.router.routes.remove(mounted)
+        service.close()
 
 
 def _answer(dag_id: str, run_id: str, file: str | None) -> Response:

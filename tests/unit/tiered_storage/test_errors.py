@@ -43,4 +43,8 @@ def test_no_error_is_worth_a_second_try_without_saying_so() -> None:
         "MetadataUnavailableError",
         "CopyStuckError",
         "LeaseHeldError",
+        "ReadQuotaExceededError",
+        "ReadRefusedError",
+        "ReadTimedOutError",
+        "ReaderBusyError",
     }

@@ -2,6 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
 from support import airflow_home
+from support.read_service_site import ReadServiceSite, prepare_logins
 
 assert airflow_home.HOME.is_dir()
+
+
+@pytest.fixture(scope="session")
+def logins() -> None:
+    """Let Airflow's auth manager make and judge tokens."""
+    prepare_logins()
+
+
+@pytest.fixture(scope="session")
+def site(logins: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReadServiceSite]:
+    """The read service over a small remote log that no test changes."""
+    with ReadServiceSite.open(tmp_path_factory.mktemp("site")) as site:
+        yield site
+
+
+@pytest.fixture
+def own_site(logins: None, tmp_path: Path) -> Iterator[ReadServiceSite]:
+    """The same for one test alone."""
+    with ReadServiceSite.open(tmp_path) as site:
+        yield site

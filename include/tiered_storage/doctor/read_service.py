@@ -1,0 +1,23 @@
+"""Who may read through the read service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tiered_storage.doctor.check import Check, note, ok
+from tiered_storage.read_rights import load_read_rights
+from tiered_storage.settings import Settings
+
+
+def check_read_rights(settings: Settings) -> Iterator[Check]:
+    """Yield how many roles and users have rights. Raises ConfigurationError where their file is broken."""
+    path = settings.read_service_rights_file
+    if path is None:
+        yield note(
+            "read service",
+            "read.service.rights.file names no file: nobody sees or reads any topic through Airflow",
+            "docs/read-service.md shows how to give rights",
+        )
+        return
+    rights = load_read_rights(path)
+    yield ok("read service", f"{path} gives rights to {len(rights.roles)} roles and {len(rights.users)} users")

@@ -1,0 +1,149 @@
+"""Who may see which topics, and who may read their records: the file that read.service.rights.file names.
+
+    roles:                              by the names that Airflow's auth manager gives
+      VIEWER:
+        describe: [orders, "payments.*"]
+        read: [orders]
+    users:                              by their login
+      alice:
+        read: ["*"]
+
+`describe` shows topics, offsets, segments and indexes; `read` gives records as well, and describes. A `*` in a pattern
+stands for any characters, all others for themselves. What nothing allows is forbidden. These are rights of our own:
+Kafka's ACLs are neither read nor changed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+import yaml
+
+from tiered_storage.errors import ConfigurationError
+
+MOST_BYTES = 1 << 20
+_PATTERN = re.compile(r"[A-Za-z0-9._*-]{1,249}")
+_KINDS = ("roles", "users")
+
+
+class Right(StrEnum):
+    """What somebody may do with a topic."""
+
+    DESCRIBE = "describe"
+    READ = "read"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Topics that somebody may describe, and those that they may read, as patterns of whole names."""
+
+    describe: tuple[re.Pattern[str], ...] = ()
+    read: tuple[re.Pattern[str], ...] = ()
+
+    def allows(self, right: Right, topic: str) -> bool:
+        """Whether this allows `right` on `topic`."""
+        patterns = self.read if right is Right.READ else (*self.describe, *self.read)
+        return any(pattern.fullmatch(topic) for pattern in patterns)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRights:
+    """All that is allowed, by role and by user; nothing else is."""
+
+    roles: Mapping[str, Grant] = field(default_factory=dict)
+    users: Mapping[str, Grant] = field(default_factory=dict)
+
+    def allows(self, user: str, roles: Collection[str], right: Right, topic: str) -> bool:
+        """Whether `user`, who has `roles`, may do that with `topic`."""
+        grants = [self.roles[role] for role in roles if role in self.roles]
+        if user in self.users:
+            grants.append(self.users[user])
+        return any(grant.allows(right, topic) for grant in grants)
+
+
+NO_RIGHTS = ReadRights()
+
+
+def load_read_rights(path: Path) -> ReadRights:
+    """Return what the file `path` allows.
+
+    Raises ConfigurationError with everything that is wrong, each with its line: of such a file nothing holds.
+    """
+    root = _compose(path)
+    if root is None:
+        return NO_RIGHTS
+    problems: list[str] = []
+    found: dict[str, dict[str, Grant]] = {kind: {} for kind in _KINDS}
+    for kind, names in _items(root, "the file", _KINDS, problems):
+        for name, grant in _items(names, kind, None, problems):
+            found[kind][name] = _grant(grant, f"{kind}: {name}", problems)
+    if problems:
+        raise ConfigurationError("\n".join(f"{path}, {problem}" for problem in problems))
+    return ReadRights(found["roles"], found["users"])
+
+
+def _compose(path: Path) -> yaml.Node | None:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise ConfigurationError(
+                f"{path}: more than {MOST_BYTES:,} bytes of rights: patterns with a * say it shorter"
+            )
+        return yaml.compose(content.decode(), Loader=yaml.BaseLoader)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigurationError(f"{path}: the rights cannot be read: {reason}") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigurationError(f"{path}: this is not YAML: {reason}") from error
+
+
+def _items(
+    node: yaml.Node, what: str, allowed: Collection[str] | None, problems: list[str]
+) -> Iterator[tuple[str, yaml.Node]]:
+    """Yield the entries of a mapping, each name once and one of `allowed` (None: any)."""
+    if isinstance(node, yaml.ScalarNode) and not node.value:
+        return
+    if not isinstance(node, yaml.MappingNode):
+        problems.append(f"line {_line(node)}: {what} is to hold lines of 'name: …'")
+        return
+    seen: set[str] = set()
+    for key, value in node.value:
+        name = key.value if isinstance(key, yaml.ScalarNode) else ""
+        if not name:
+            problems.append(f"line {_line(key)}: {what} has an entry without a name")
+        elif name in seen:
+            problems.append(f"line {_line(key)}: {what} has {name} twice")
+        elif allowed is not None and name not in allowed:
+            problems.append(f"line {_line(key)}: {what} has {name!r}: only {' and '.join(allowed)} are known")
+        else:
+            yield name, value
+        seen.add(name)
+
+
+def _grant(node: yaml.Node, what: str, problems: list[str]) -> Grant:
+    patterns: dict[str, tuple[re.Pattern[str], ...]] = {}
+    for right, topics in _items(node, what, [right.value for right in Right], problems):
+        patterns[right] = tuple(_patterns(topics, f"{what}: {right}", problems))
+    return Grant(**patterns)
+
+
+def _patterns(node: yaml.Node, what: str, problems: list[str]) -> Iterator[re.Pattern[str]]:
+    if not isinstance(node, yaml.SequenceNode):
+        problems.append(f'line {_line(node)}: {what} is to be a list of topics, such as [orders, "payments.*"]')
+        return
+    for topic in node.value:
+        if not isinstance(topic, yaml.ScalarNode) or not _PATTERN.fullmatch(topic.value):
+            shown = repr(topic.value)[:80] if isinstance(topic, yaml.ScalarNode) else "something"
+            problems.append(f"line {_line(topic)}: {what} has {shown}, which is no topic's name, with or without *")
+            continue
+        yield re.compile(".*".join(map(re.escape, re.split(r"\*+", topic.value))))
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1

@@ -1,0 +1,103 @@
+"""Looks for timestamps in local segments.
+
+A time index only says where to begin: what lies behind its last true entry is read, so that an index which is missing,
+broken or cut hides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tiered_storage.errors import CorruptIndexError, CorruptRecordError
+from tiered_storage.kafka_log.log_segment import LogSegment
+from tiered_storage.kafka_log.offset_index import OffsetIndex
+from tiered_storage.kafka_log.segment_scan import iterate_segment
+from tiered_storage.kafka_log.time_index import TimeIndex
+from tiered_storage.remote_log.reading.read_values import NO_TIMESTAMP, FoundOffset
+from tiered_storage.remote_log.reading.timestamp_search import ScannedBatches
+from tiered_storage.remote_log.segment_source import LocalSegment
+
+_WINDOW_BYTES = 1 << 20
+
+
+def first_at_or_after(segment: LocalSegment, timestamp: int, first_offset: int, end_offset: int) -> FoundOffset | None:
+    """Return the first record of [`first_offset`, `end_offset`) in `segment` whose timestamp is at least `timestamp`.
+
+    Raises FileNotFoundError where the segment is gone, CorruptRecordError.
+    """
+    begin = max(_position_of(segment, _last_offset_before(segment, timestamp)), _position_of(segment, first_offset))
+    for batches in _batches(segment, begin, end_offset):
+        found = batches.first_at_or_after(timestamp, first_offset, end_offset)
+        if found is not None:
+            return found
+    return None
+
+
+def largest(segment: LocalSegment, first_offset: int, end_offset: int) -> int:
+    """Return the largest timestamp (ms) of `segment` in [`first_offset`, `end_offset`); -1: there is none.
+
+    Raises as first_at_or_after.
+    """
+    known, begin = NO_TIMESTAMP, _position_of(segment, first_offset)
+    is_whole = (
+        first_offset <= segment.base_offset and segment.end_offset is not None and segment.end_offset < end_offset
+    )
+    if is_whole:
+        known, offset = _last_indexed(segment)
+        begin = _position_of(segment, offset)
+    found = (batches.largest(first_offset, end_offset) for batches in _batches(segment, begin, end_offset))
+    return max([known, *found])
+
+
+def _batches(segment: LocalSegment, begin: int, end_offset: int) -> Iterator[ScannedBatches]:
+    """Yield the batches from `begin` (bytes) on, as far as they begin below `end_offset`; from the start of the
+    segment where no batch begins there."""
+    try:
+        yield from _scanned(segment, begin, end_offset)
+    except CorruptRecordError as error:
+        if not begin or error.position != begin:
+            raise
+        yield from _scanned(segment, 0, end_offset)
+
+
+def _scanned(segment: LocalSegment, begin: int, end_offset: int) -> Iterator[ScannedBatches]:
+    path = segment.log_path
+    scan = iterate_segment(
+        path, segment.base_offset, start_position=begin, window_bytes=_WINDOW_BYTES, verify_crc=False
+    )
+    for window, table in scan:
+        if int(table.base_offset[0]) >= end_offset:
+            return
+        yield ScannedBatches(window, table, str(path), int(table.position[0]))
+        if int(table.last_offset[-1]) + 1 >= end_offset:
+            return
+
+
+def _last_offset_before(segment: LocalSegment, timestamp: int) -> int:
+    """Return an offset up to which, inclusive, every record is earlier than `timestamp`, by the time index."""
+    files = LogSegment(segment.base_offset, segment.log_path.parent)
+    try:
+        return TimeIndex.read(files.time_index_path, segment.base_offset).lookup(timestamp - 1).offset
+    except (CorruptIndexError, FileNotFoundError):
+        return segment.base_offset
+
+
+def _last_indexed(segment: LocalSegment) -> tuple[int, int]:
+    """Return the largest timestamp that the time index tells of, and the offset up to which that is so."""
+    files = LogSegment(segment.base_offset, segment.log_path.parent)
+    try:
+        index = TimeIndex.read(files.time_index_path, segment.base_offset)
+    except (CorruptIndexError, FileNotFoundError):
+        return NO_TIMESTAMP, segment.base_offset
+    if not index.timestamps.size:
+        return NO_TIMESTAMP, segment.base_offset
+    return int(index.timestamps[-1]), int(index.offsets[-1])
+
+
+def _position_of(segment: LocalSegment, offset: int) -> int:
+    """Return where (bytes) a batch at or before `offset` begins, by the offset index; 0 where that tells nothing."""
+    files = LogSegment(segment.base_offset, segment.log_path.parent)
+    try:
+        return OffsetIndex.read(files.offset_index_path, segment.base_offset).lookup(offset).position
+    except (CorruptIndexError, FileNotFoundError):
+        return 0

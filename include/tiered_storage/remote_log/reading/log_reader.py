@@ -1,0 +1,244 @@
+"""RemoteLogReader: everything that is read of a remote log, by offset and by time, from both tiers as one log.
+
+KIP-405 has this in the broker: local first, remote where that is out of range, remote reads in threads of their own
+behind a bounded queue, each request with its own time. Here it is a library: no broker is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from tiered_storage.errors import RemoteObjectNotFoundError
+from tiered_storage.kafka_log.columnar import RecordRange
+from tiered_storage.kafka_log.record_columns import select_columns
+from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
+from tiered_storage.remote_log.reading.aborted_transactions import AbortedTransactionSearch
+from tiered_storage.remote_log.reading.chunk_cache import ChunkCache
+from tiered_storage.remote_log.reading.fetch_deadline import FetchDeadline, ReadTiming
+from tiered_storage.remote_log.reading.log_stream import LogStream
+from tiered_storage.remote_log.reading.offset_search import OffsetSearch
+from tiered_storage.remote_log.reading.partition_view import PartitionView, look_at
+from tiered_storage.remote_log.reading.partition_views import PartitionViews
+from tiered_storage.remote_log.reading.read_values import FetchedBatches, FoundOffset, Isolation, OffsetSpec
+from tiered_storage.remote_log.reading.reader_pools import ByteQuota, ReaderPool, outcome_of
+from tiered_storage.remote_log.reading.record_tables import decoded
+from tiered_storage.remote_log.reading.remote_chunks import Chunk, RemoteChunks
+from tiered_storage.remote_log.reading.segment_stream import segment_range
+from tiered_storage.remote_log.segment_source import SegmentSource
+from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
+from tiered_storage.settings import Settings
+
+READ_UNCOMMITTED = Isolation.READ_UNCOMMITTED
+
+
+class RemoteLogReader:
+    """Reads partitions of one remote log. Safe from several threads and event loops; `close` it, or use it in a `with`.
+
+    Its source, metadata and storage belong to the caller and must stay open for as long.
+    """
+
+    def __init__(
+        self,
+        source: SegmentSource,
+        metadata: RemoteLogMetadataManager,
+        storage: RemoteStorageManager,
+        settings: Settings,
+        timing: ReadTiming | None = None,
+    ) -> None:
+        """Read as `settings` say: pools, quota, cache, read-ahead. `timing` is what time is to it, for tests."""
+        self._metadata = metadata
+        self._settings = settings
+        self._timing = timing or ReadTiming()
+        self._local_pool = ReaderPool("local reads", settings.local_log_reader_threads)
+        self._remote_pool = ReaderPool(
+            "remote reads", settings.remote_log_reader_threads, settings.remote_log_reader_max_pending_tasks
+        )
+        quota = ByteQuota(settings.remote_log_manager_fetch_max_bytes_per_second, self._timing.now)
+        self._cache: ChunkCache[Chunk] = ChunkCache(
+            self._remote_pool, settings.remote_log_reader_cache_memory_bytes, lambda chunk: chunk.memory
+        )
+        self._chunks = RemoteChunks(storage, self._remote_pool, self._cache, quota)
+        has_source = bool(settings.log_dirs)
+        self._views = PartitionViews(
+            lambda partition: look_at(partition, source, metadata, has_source=has_source),
+            self._local_pool,
+            settings.remote_log_reader_metadata_max_age_ms,
+            self._timing,
+        )
+        self._aborted = AbortedTransactionSearch(self._chunks, self._local_pool)
+        self._offsets = OffsetSearch(self._chunks, self._local_pool)
+
+    @property
+    def remote_pending(self) -> int:
+        """How many remote reads wait for a thread."""
+        return self._remote_pool.pending
+
+    @property
+    def remote_running(self) -> int:
+        """How many remote reads are being carried out."""
+        return self._remote_pool.running
+
+    @property
+    def cached_bytes(self) -> int:
+        """How much of the remote tier is kept in memory."""
+        return self._cache.held_bytes
+
+    async def view(self, partition: TopicIdPartition) -> PartitionView:
+        """Return what there is of a partition: at most as old as remote.log.reader.metadata.max.age.ms says."""
+        return await self._views.get(partition)
+
+    async def offsets(
+        self, partition: TopicIdPartition, spec: OffsetSpec | int, isolation: Isolation = READ_UNCOMMITTED
+    ) -> FoundOffset | None:
+        """Return an offset by its name, or the first whose record has at least the timestamp `spec` (ms).
+
+        None where there is no such record below the end that `isolation` lets a reader see, or nothing tiered. Raises
+        RemoteStorageError, ReadRefusedError, CorruptLogError, ConfigurationError for a negative timestamp.
+        """
+        deadline = self._deadline(None)
+        try:
+            return await self._find(await self._views.get(partition), spec, isolation, deadline)
+        except (FileNotFoundError, RemoteObjectNotFoundError):
+            # Trimmed or deleted since it was looked at; what is lost is missing after another look too.
+            return await self._find(await self._views.anew(partition), spec, isolation, deadline)
+
+    async def _find(
+        self, seen: PartitionView, spec: OffsetSpec | int, isolation: Isolation, deadline: FetchDeadline
+    ) -> FoundOffset | None:
+        view = await self._aborted.decided(seen, isolation, deadline)
+        return await self._offsets.find(view, spec, isolation, deadline)
+
+    def batches(
+        self,
+        partition: TopicIdPartition,
+        start_offset: int,
+        *,
+        end_offset: int | None = None,
+        isolation: Isolation = READ_UNCOMMITTED,
+        deadline_ms: int | None = None,
+    ) -> AsyncGenerator[FetchedBatches, None]:
+        """Yield whole batches from the one with `start_offset` up to `end_offset` (exclusive), or to the end as it is
+        when this begins; each offset once.
+
+        `deadline_ms` is how long each step may wait for the remote tier, else remote.fetch.max.wait.ms. What is on its
+        way is bounded by remote.log.reader.read.ahead.bytes; it ends with the iterator, so close that (aclosing) if you
+        leave early. Raises OffsetOutOfRangeError (with the range there is), RecordsDeletedError where the log start
+        moved past what is being read, RemoteObjectNotFoundError and RemoteObjectCorruptError for what is lost,
+        RemoteStorageError, ReadRefusedError.
+        """
+        stream = LogStream(
+            partition,
+            start_offset,
+            isolation,
+            views=self._views,
+            chunks=self._chunks,
+            local_pool=self._local_pool,
+            aborted=self._aborted,
+            new_deadline=lambda: self._deadline(deadline_ms),
+            read_ahead_bytes=self._settings.remote_log_reader_read_ahead_bytes,
+        )
+        return stream.fetch(end_offset)
+
+    def tables(
+        self,
+        partition: TopicIdPartition,
+        start_offset: int,
+        *,
+        end_offset: int | None = None,
+        isolation: Isolation = READ_UNCOMMITTED,
+        columns: Sequence[str] | None = None,
+        within: RecordRange | None = None,
+        deadline_ms: int | None = None,
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """Yield the same records as Arrow record batches, with `columns` (record_columns.py; None: all).
+
+        Markers of transactions are left out, and at READ_COMMITTED the records of aborted ones. `within` narrows it
+        further, by timestamp too, and says whether markers are given. Raises as `batches`, and ConfigurationError at
+        once for an unknown column.
+        """
+        select_columns(columns)
+        batches = self.batches(
+            partition, start_offset, end_offset=end_offset, isolation=isolation, deadline_ms=deadline_ms
+        )
+        return decoded(batches, columns, within or RecordRange(with_control=False), self._local_pool)
+
+    async def segment(self, partition: TopicIdPartition, segment_id: str) -> RemoteLogSegmentMetadata:
+        """Return a finished remote segment by its id. Raises RemoteObjectNotFoundError."""
+        found = _segment_in(await self._views.get(partition), segment_id)
+        if found is None:
+            found = await outcome_of(self._local_pool.submit(lambda: self._known(partition, segment_id)))
+        if found is None:
+            raise RemoteObjectNotFoundError(
+                f"{partition}: no remote segment {segment_id} can be read: 'tiered-storage segments' lists those there "
+                "are, and what state they are in"
+            )
+        return found
+
+    async def segment_bytes(
+        self, partition: TopicIdPartition, segment_id: str, start: int = 0, end_inclusive: int | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the bytes of a remote segment from `start` to `end_inclusive` (None: to its end), chunk by chunk.
+
+        Every batch's checksum is right. Raises RemoteObjectNotFoundError, ValueError for a range that is not in it.
+        """
+        segment = await self.segment(partition, segment_id)
+        end = segment.size if end_inclusive is None else end_inclusive + 1
+        if not 0 <= start < end <= segment.size:
+            raise ValueError(f"{segment.segment_id}: bytes {start} to {end - 1} are not in it: it has {segment.size}")
+        pieces = segment_range(
+            self._chunks, segment, start, end, lambda: self._deadline(None),
+            self._settings.remote_log_reader_read_ahead_bytes,
+        )  # fmt: skip
+        async with aclosing(pieces):
+            async for piece in pieces:
+                yield piece
+
+    async def index(self, partition: TopicIdPartition, segment_id: str, kind: IndexKind) -> bytes:
+        """Return one index of a remote segment, its checksum checked. Raises RemoteObjectNotFoundError."""
+        segment = await self.segment(partition, segment_id)
+        return await self._chunks.index(segment, kind, self._deadline(None))
+
+    def close(self) -> None:
+        """End the threads once they are idle, and let go of the cache; what still reads gets ReaderBusyError."""
+        self._remote_pool.close()
+        self._local_pool.close()
+        self._cache.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _known(self, partition: TopicIdPartition, segment_id: str) -> RemoteLogSegmentMetadata | None:
+        """Return a finished segment that no reader needs, as a second copy, or that was committed a moment ago."""
+        for segment in self._metadata.list_remote_log_segments(partition):
+            if segment.segment_id.id == segment_id and segment.state is SegmentState.COPY_SEGMENT_FINISHED:
+                return segment
+        return None
+
+    def _deadline(self, wait_ms: int | None) -> FetchDeadline:
+        return FetchDeadline.after(
+            self._settings.remote_fetch_max_wait_ms if wait_ms is None else wait_ms, self._timing
+        )
+
+
+def _segment_in(view: PartitionView, segment_id: str) -> RemoteLogSegmentMetadata | None:
+    for covered in view.coverage.ranges:
+        if covered.segment.segment_id.id == segment_id:
+            return covered.segment
+    return None

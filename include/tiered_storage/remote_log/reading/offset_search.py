@@ -1,0 +1,185 @@
+"""Offsets by their names, and by timestamp over both tiers: Kafka's ListOffsets.
+
+By timestamp the remote tier is asked first, through the metadata of its segments, then the remote time index of the one
+that has it; where the log is local too, the local log answers, so that a store that is down hides nothing local.
+
+Source: KIP-405 (ListOffsets); KIP-734 (max timestamp); KIP-1005 (latest tiered); released Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.kafka_log.log_read import Isolation
+from tiered_storage.remote_log.coverage import CoveredRange
+from tiered_storage.remote_log.reading import local_timestamp_search
+from tiered_storage.remote_log.reading.fetch_deadline import FetchDeadline
+from tiered_storage.remote_log.reading.partition_view import PartitionView
+from tiered_storage.remote_log.reading.read_values import NO_TIMESTAMP, FoundOffset, OffsetSpec
+from tiered_storage.remote_log.reading.reader_pools import ReaderPool, outcome_of
+from tiered_storage.remote_log.reading.remote_chunks import RemoteChunks
+from tiered_storage.remote_log.reading.timestamp_search import ScannedBatches
+from tiered_storage.remote_log.remote_log_index import RemoteLogIndexEntry
+from tiered_storage.remote_log.segment_source import LocalSegment
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Offsets `first` (inclusive) to `end` (exclusive) of one segment, in one tier."""
+
+    where: CoveredRange | LocalSegment
+    first: int
+    end: int
+
+    @property
+    def is_whole_remote_segment(self) -> bool:
+        where = self.where
+        if isinstance(where, LocalSegment):
+            return False
+        return (self.first, self.end) == (where.segment.start_offset, where.segment.end_offset + 1)
+
+
+class OffsetSearch:
+    """Finds offsets in what a view shows of a partition."""
+
+    def __init__(self, chunks: RemoteChunks, local_pool: ReaderPool) -> None:
+        self._chunks = chunks
+        self._local_pool = local_pool
+
+    async def find(
+        self, view: PartitionView, spec: OffsetSpec | int, isolation: Isolation, deadline: FetchDeadline
+    ) -> FoundOffset | None:
+        """Return the offset that `spec` names, or the first with a timestamp (ms) of at least that; None: no such.
+
+        Raises FileNotFoundError and RemoteObjectNotFoundError where the partition is not any more as `view` shows it;
+        ConfigurationError, RemoteStorageError, ReadRefusedError, CorruptLogError.
+        """
+        end = view.end_offset(isolation)
+        if spec == OffsetSpec.EARLIEST:
+            return FoundOffset(view.log_start_offset, leader_epoch=view.epoch_at(view.log_start_offset))
+        if spec == OffsetSpec.LATEST:
+            return FoundOffset(end, leader_epoch=view.epoch_at(end))
+        if spec == OffsetSpec.EARLIEST_LOCAL:
+            return FoundOffset(view.local_start, leader_epoch=view.epoch_at(view.local_start))
+        if spec == OffsetSpec.LATEST_TIERED:
+            last = view.coverage.end_offset
+            return None if last is None else FoundOffset(last, leader_epoch=view.epoch_at(last))
+        if spec == OffsetSpec.MAX_TIMESTAMP:
+            return await self._max_timestamp(view, end, deadline)
+        if spec < 0:
+            raise ConfigurationError(f"{view.partition}: {spec} is no timestamp: give ms since 1970, 0 or more")
+        return await self._by_timestamp(view, spec, end, deadline)
+
+    async def _by_timestamp(
+        self, view: PartitionView, timestamp: int, end: int, deadline: FetchDeadline
+    ) -> FoundOffset | None:
+        for piece in _pieces(view, end, timestamp):
+            found = await self._first_at_or_after(piece, timestamp, deadline)
+            if found is not None:
+                return found
+        return None
+
+    async def _max_timestamp(self, view: PartitionView, end: int, deadline: FetchDeadline) -> FoundOffset | None:
+        """Return the first record with the largest timestamp: segments are asked as long as they may beat the best."""
+        bounds = [(await self._bound(piece, deadline), piece) for piece in _pieces(view, end)]
+        best = NO_TIMESTAMP
+        for bound, piece in sorted(bounds, key=lambda each: -each[0]):
+            if bound <= best:
+                break
+            best = max(best, bound if piece.is_whole_remote_segment else await self._largest(piece, deadline))
+        if best == NO_TIMESTAMP:
+            return None
+        for bound, piece in bounds:
+            found = await self._first_at_or_after(piece, best, deadline) if bound >= best else None
+            if found is not None:
+                return found
+        return None
+
+    async def _bound(self, piece: _Piece, deadline: FetchDeadline) -> int:
+        """Return a timestamp that no record of the piece exceeds."""
+        if isinstance(piece.where, CoveredRange):
+            return piece.where.segment.max_timestamp
+        return await self._largest(piece, deadline)
+
+    async def _first_at_or_after(self, piece: _Piece, timestamp: int, deadline: FetchDeadline) -> FoundOffset | None:
+        where = piece.where
+        if isinstance(where, LocalSegment):
+            return await outcome_of(
+                self._local_pool.submit(
+                    lambda: local_timestamp_search.first_at_or_after(where, timestamp, piece.first, piece.end)
+                )
+            )
+        indexes = await self._chunks.indexes(where.segment, deadline)
+        entry = indexes.chunk_for_timestamp(timestamp)
+        if entry is not None and entry.last_offset < piece.first:
+            entry = indexes.chunk_for_offset(piece.first)
+        while entry is not None and entry.first_offset < piece.end:
+            if entry.last_timestamp >= timestamp:
+                batches = await self._batches(where, entry, deadline)
+                search = partial(batches.first_at_or_after, timestamp, piece.first, piece.end)
+                found = await outcome_of(self._local_pool.submit(search))
+                if found is not None:
+                    return found
+            entry = indexes.chunk_for_offset(entry.last_offset + 1)
+        return None
+
+    async def _largest(self, piece: _Piece, deadline: FetchDeadline) -> int:
+        where = piece.where
+        if isinstance(where, LocalSegment):
+            return await outcome_of(
+                self._local_pool.submit(lambda: local_timestamp_search.largest(where, piece.first, piece.end))
+            )
+        indexes = await self._chunks.indexes(where.segment, deadline)
+        largest = NO_TIMESTAMP
+        entry = indexes.chunk_for_offset(piece.first)
+        while entry is not None and entry.first_offset < piece.end:
+            if entry.last_timestamp > largest:
+                is_inside = piece.first <= entry.first_offset and entry.last_offset < piece.end
+                if is_inside:
+                    largest = entry.last_timestamp
+                else:
+                    batches = await self._batches(where, entry, deadline)
+                    largest = max(largest, batches.largest(piece.first, piece.end))
+            entry = indexes.chunk_for_offset(entry.last_offset + 1)
+        return largest
+
+    async def _batches(
+        self, covered: CoveredRange, entry: RemoteLogIndexEntry, deadline: FetchDeadline
+    ) -> ScannedBatches:
+        chunk = await self._chunks.chunk(covered.segment, entry, deadline)
+        return ScannedBatches(chunk.content, chunk.table, entry.object_name, entry.position)
+
+
+def _pieces(view: PartitionView, end: int, timestamp: int = NO_TIMESTAMP) -> Iterator[_Piece]:
+    """Yield what holds the offsets up to `end` (exclusive), each once, remote pieces first.
+
+    Of remote segments only those that have a record of at least `timestamp`.
+
+    Raises RemoteObjectNotFoundError where some are missing.
+    """
+    at = view.log_start_offset
+    remote_end = min(end, view.local_start)
+    if at < remote_end:
+        view.existing_remote_range(at)
+    for covered in view.coverage.ranges_from(at):
+        if at >= remote_end:
+            break
+        if covered.start_offset > at:
+            view.existing_remote_range(at)
+        piece_end = min(covered.end_offset + 1, remote_end)
+        if covered.segment.max_timestamp >= timestamp:
+            yield _Piece(covered, at, piece_end)
+        at = piece_end
+    if at < remote_end:
+        view.existing_remote_range(at)
+    while at < end:
+        segment = view.local_segment(at)
+        if segment is None:
+            view.existing_remote_range(at)
+            return
+        piece_end = end if segment.end_offset is None else min(segment.end_offset + 1, end)
+        yield _Piece(segment, at, piece_end)
+        at = piece_end

@@ -1,0 +1,120 @@
+"""What there is of a partition at one moment: which offsets, in which tier, written by which leader."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+
+from tiered_storage.errors import OffsetOutOfRangeError, RemoteObjectNotFoundError
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.log_read import Isolation
+from tiered_storage.remote_log.coverage import Coverage, CoveredRange
+from tiered_storage.remote_log.lineage import agreed_end, merged, whole_lineage
+from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
+from tiered_storage.remote_log.model import LEADER_EPOCH_UNKNOWN, TopicIdPartition
+from tiered_storage.remote_log.segment_source import LocalSegment, PartitionLog, SegmentSource
+
+NO_REMOTE = Coverage(())
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """One partition as it was when it was looked at. Ends of offsets are exclusive."""
+
+    partition: TopicIdPartition
+    local: PartitionLog | None
+    coverage: Coverage
+    our_log_start: int
+    lineage: tuple[EpochEntry, ...]
+    undecided_from: int | None = None
+    """Where the first transaction begins of which nobody sees the end; None: there is none, or nobody looked."""
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that can be read, in either tier."""
+        starts = [covered.start_offset for covered in self.coverage.ranges[:1]]
+        if self.local is not None:
+            starts.append(self.local.log_start_offset)
+        return max(self.our_log_start, min(starts, default=0))
+
+    @property
+    def remote_end(self) -> int:
+        """The offset behind the last one that is remote; 0 where nothing is."""
+        return 0 if self.coverage.end_offset is None else self.coverage.end_offset + 1
+
+    @property
+    def local_start(self) -> int:
+        """The first offset that is local; the log's end where nothing is."""
+        if self.local is None:
+            return self.end_offset(Isolation.READ_UNCOMMITTED)
+        return max(self.our_log_start, self.local.log_start_offset)
+
+    def end_offset(self, isolation: Isolation) -> int:
+        """Return the offset behind the last one that a reader is given; whatever is remote is stable."""
+        local_end = 0
+        committed = isolation is Isolation.READ_COMMITTED
+        if self.local is not None:
+            local_end = self.local.stable_offset if committed else self.local.readable_end
+        end = max(self.remote_end, local_end)
+        if committed and self.undecided_from is not None:
+            end = min(end, self.undecided_from)
+        return max(self.log_start_offset, end)
+
+    def check_range(self, offset: int, isolation: Isolation) -> None:
+        """Raise OffsetOutOfRangeError where `offset` lies outside; the end itself is inside."""
+        start, end = self.log_start_offset, self.end_offset(isolation)
+        if not start <= offset <= end:
+            raise OffsetOutOfRangeError(str(self.partition), offset, start, end)
+
+    def local_segment(self, offset: int) -> LocalSegment | None:
+        """Return the local segment that has `offset`."""
+        local = self.local
+        if local is None or not local.log_start_offset <= offset < local.readable_end:
+            return None
+        at = bisect_right(local.segments, offset, key=lambda segment: segment.base_offset)
+        return local.segments[at - 1] if at else None
+
+    def remote_range(self, offset: int) -> CoveredRange | None:
+        """Return the remote segment that has `offset`, as far as it counts."""
+        found = self.coverage.holding(offset, offset)
+        return found[0] if found else None
+
+    def existing_remote_range(self, offset: int) -> CoveredRange:
+        """Return the same. Raises RemoteObjectNotFoundError where there is none: an offset is never passed over."""
+        found = self.remote_range(offset)
+        if found is None:
+            raise RemoteObjectNotFoundError(
+                f"{self.partition}: no finished remote segment on the lineage holds offset {offset}, and it is not "
+                "local; 'tiered-storage audit' and 'tiered-storage plan' tell of gaps"
+            )
+        return found
+
+    def epoch_at(self, offset: int) -> int:
+        """Return the epoch of the leader that wrote `offset`, or is to write it; -1 where nobody knows."""
+        at = bisect_right(self.lineage, offset, key=lambda entry: entry.start_offset)
+        return self.lineage[at - 1].epoch if at else LEADER_EPOCH_UNKNOWN
+
+
+def look_at(
+    partition: TopicIdPartition, source: SegmentSource, metadata: RemoteLogMetadataManager, *, has_source: bool = True
+) -> PartitionView:
+    """Look at `partition` now. Raises what the source and the metadata store raise."""
+    local = source.partition(partition) if has_source else None
+    state = metadata.partition_state(partition)
+    observed = local.leader_epochs if local else ()
+    if local is not None:
+        local = _up_to_what_a_later_leader_cut(local, state.lineage)
+    # Of a partition that a person deleted nothing remote is left to read, though its objects go one by one.
+    segments = [] if state.delete_state is not None else list(metadata.list_remote_log_segments(partition))
+    lineage = whole_lineage(segments, merged(state.lineage, observed))
+    coverage = Coverage.of(segments, lineage) if segments else NO_REMOTE
+    return PartitionView(partition, local, coverage, state.log_start_offset or 0, lineage)
+
+
+def _up_to_what_a_later_leader_cut(log: PartitionLog, known: tuple[EpochEntry, ...]) -> PartitionLog:
+    """Return an older replica's log without what a leader that it never heard of has cut off."""
+    agreed = agreed_end(known, log.leader_epochs, log.readable_end)
+    if agreed >= log.readable_end:
+        return log
+    end = max(agreed, log.log_start_offset)
+    return replace(log, stable_offset=min(log.stable_offset, end), high_watermark=end)

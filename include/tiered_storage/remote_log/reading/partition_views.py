@@ -1,0 +1,103 @@
+"""Keeps what was seen of partitions for as long as it is fresh enough, within a bounded number of segments."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.reading.fetch_deadline import ReadTiming
+from tiered_storage.remote_log.reading.partition_view import PartitionView
+from tiered_storage.remote_log.reading.reader_pools import ReaderPool, outcome_of
+
+MOST_SEGMENTS = 200_000
+"""The most segments that are kept of all partitions together, about 1 KB each; the last used partition always is."""
+AGE_A_COST = 20
+"""So many times as old as it took to look may a view be: looking takes at most a twentieth of the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    view: PartitionView
+    fresh_until: float
+
+    @property
+    def segments(self) -> int:
+        local = 0 if self.view.local is None else len(self.view.local.segments)
+        return 1 + len(self.view.coverage.ranges) + local
+
+
+class PartitionViews:
+    """What was seen of partitions; two who ask for the same at once share one look. Safe from any thread."""
+
+    def __init__(
+        self,
+        look: Callable[[TopicIdPartition], PartitionView],
+        pool: ReaderPool,
+        max_age_ms: int,
+        timing: ReadTiming,
+        most_segments: int = MOST_SEGMENTS,
+    ) -> None:
+        """Look by `look`, on the threads of `pool`, at what is older than `max_age_ms`."""
+        self._look = look
+        self._pool = pool
+        self._max_age = max_age_ms / 1000
+        self._timing = timing
+        self._most_segments = most_segments
+        self._lock = threading.Lock()
+        self._seen: OrderedDict[TopicIdPartition, _Seen] = OrderedDict()
+        self._looking: dict[TopicIdPartition, Future[PartitionView]] = {}
+
+    def fresh(self, partition: TopicIdPartition) -> PartitionView | None:
+        """Return the view that is kept, if it is fresh."""
+        with self._lock:
+            seen = self._seen.get(partition)
+            if seen is None or self._timing.now() > seen.fresh_until:
+                return None
+            self._seen.move_to_end(partition)
+            return seen.view
+
+    async def get(self, partition: TopicIdPartition) -> PartitionView:
+        """Return a view that is fresh. Raises what looking raises."""
+        known = self.fresh(partition)
+        return await outcome_of(self._begin(partition)[0]) if known is None else known
+
+    async def anew(self, partition: TopicIdPartition) -> PartitionView:
+        """Look now, whatever is known, and whoever began to look before."""
+        while True:
+            looking, is_new = self._begin(partition)
+            view = await outcome_of(looking)
+            if is_new:
+                return view
+
+    def _begin(self, partition: TopicIdPartition) -> tuple[Future[PartitionView], bool]:
+        """Return the look that is under way, or else a new one, and whether it is new."""
+        with self._lock:
+            looking = self._looking.get(partition)
+            if looking is not None:
+                return looking, False
+            looking = self._looking[partition] = self._pool.submit(lambda: self._look_now(partition))
+            return looking, True
+
+    def _look_now(self, partition: TopicIdPartition) -> PartitionView:
+        begun = self._timing.now()
+        try:
+            view = self._look(partition)
+        except BaseException:
+            with self._lock:
+                self._looking.pop(partition, None)
+                self._seen.pop(partition, None)
+            raise
+        now = self._timing.now()
+        seen = _Seen(view, now + max(self._max_age, AGE_A_COST * (now - begun)))
+        with self._lock:
+            self._looking.pop(partition, None)
+            self._seen[partition] = seen
+            self._seen.move_to_end(partition)
+            held = sum(each.segments for each in self._seen.values())
+            while held > self._most_segments and len(self._seen) > 1:
+                held -= self._seen.popitem(last=False)[1].segments
+        return view

@@ -1,0 +1,32 @@
+"""The read service: what is where, and its bytes and records, for those who have rights on a topic (read_rights.py).
+
+Every route asks Airflow's auth manager who it is that asks, the documentation as well.
+"""
+
+from __future__ import annotations
+
+from fastapi import Depends, FastAPI
+
+from tiered_storage_airflow.read_service import data_routes, metadata_routes, offset_routes, service_routes
+from tiered_storage_airflow.read_service.access import AccessLog
+from tiered_storage_airflow.read_service.login import visitor_of
+from tiered_storage_airflow.read_service.problem_answers import PROBLEMS, answer_problems
+from tiered_storage_airflow.read_service.service import ReadService
+
+
+def read_api(service: ReadService) -> FastAPI:
+    """Return the application that reads by `service`, which belongs to the caller."""
+    app = FastAPI(
+        title="Remote Log",
+        version="1",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    app.state.read_service = service
+    app.add_middleware(AccessLog, figures=service.figures)
+    answer_problems(app)
+    for router in (metadata_routes.router, offset_routes.router, data_routes.router, service_routes.router):
+        app.include_router(router, dependencies=[Depends(visitor_of)], responses=PROBLEMS)
+    return app

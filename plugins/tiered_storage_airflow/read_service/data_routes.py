@@ -1,0 +1,117 @@
+"""The routes that give bytes and records."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request, Response
+
+from tiered_storage_airflow.read_service.access import access_of
+from tiered_storage_airflow.read_service.byte_range import RangeNotSatisfiableError, parse_range
+from tiered_storage_airflow.read_service.isolation import IsolationName, IsolationQuery
+from tiered_storage_airflow.read_service.partitions import ReadDep
+from tiered_storage_airflow.read_service.problem import plain
+from tiered_storage_airflow.read_service.problem_answers import PROBLEM
+from tiered_storage_airflow.read_service.record_forms import Form
+from tiered_storage_airflow.read_service.record_stream import RecordStream
+from tiered_storage_airflow.read_service.segments import SegmentPath, readable_segment, told_if_gone
+from tiered_storage_airflow.read_service.streaming import PiecesResponse
+
+LARGEST = 2**63 - 1
+MOST_RECORDS = 10_000_000
+MOST_BYTES = 1 << 30
+
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+BYTES: dict[str, Any] = {
+    "response_class": Response,
+    "responses": {
+        200: {"description": "All bytes.", "content": {Form.BATCHES.media_type: _BINARY}},
+        206: {"description": "One range of them.", "content": {Form.BATCHES.media_type: _BINARY}},
+        304: {"description": "They are those that the client has."},
+        416: {"description": "The range begins behind the end.", "content": PROBLEM},
+    },
+}
+RECORDS: dict[str, Any] = {
+    "response_class": Response,
+    "responses": {
+        200: {"description": "Records.", "content": {form.media_type: _BINARY for form in Form}},
+        416: {"description": "Below the log start, or past the end.", "content": PROBLEM},
+    },
+}
+
+router = APIRouter()
+
+
+@router.head("/topics/{topic}/partitions/{partition}/segments/{segment_id}/data", include_in_schema=False)
+@router.get("/topics/{topic}/partitions/{partition}/segments/{segment_id}/data", tags=["bytes"], **BYTES)
+async def segment_data(
+    request: Request,
+    asked: ReadDep,
+    segment_id: SegmentPath,
+    range_header: Annotated[str | None, Header(alias="Range")] = None,
+    if_range: Annotated[str | None, Header(alias="If-Range")] = None,
+    if_none_match: Annotated[str | None, Header(alias="If-None-Match")] = None,
+) -> Response:
+    """Give the bytes of a remote segment as Kafka wrote them: all, or one range (206). Several ranges give all."""
+    segment = await readable_segment(asked, segment_id)
+    access = access_of(request)
+    access.segment = segment_id
+    etag = f'"{segment_id}"'
+    headers = {"Accept-Ranges": "bytes", "ETag": etag}
+    if if_none_match is not None and {"*", etag, f"W/{etag}"} & {each.strip() for each in if_none_match.split(",")}:
+        return Response(status_code=304, headers=headers)
+    try:
+        found = parse_range(range_header if if_range in {None, etag} else None, segment.size)
+    except RangeNotSatisfiableError as error:
+        no_such = {"Content-Range": f"bytes */{segment.size}"}
+        raise plain(416, f"the segment has {segment.size} bytes", no_such) from error
+    start, end = found or (0, segment.size - 1)
+    headers["Content-Length"] = str(end - start + 1)
+    if found:
+        headers["Content-Range"] = f"bytes {start}-{end}/{segment.size}"
+    status, media_type = 206 if found else 200, Form.BATCHES.media_type
+    if request.method == "HEAD":
+        return Response(status_code=status, headers=headers, media_type=media_type)
+    access.took(segment.start_offset, segment.end_offset, None)
+    pieces = told_if_gone(asked, segment, asked.service.tiers.segment_bytes(asked.partition, segment_id, start, end))
+    return PiecesResponse(asked.service, pieces, status_code=status, headers=headers, media_type=media_type)
+
+
+@router.get("/topics/{topic}/partitions/{partition}/records", tags=["records"], **RECORDS)
+async def records(
+    request: Request,
+    asked: ReadDep,
+    offset: Annotated[int | None, Query(description="Begin here; else at the log start.", ge=0, le=LARGEST)] = None,
+    timestamp: Annotated[
+        int | None, Query(description="Begin with the first record of this time (ms) or later.", ge=0, le=LARGEST)
+    ] = None,
+    max_records: Annotated[int, Query(description="Stop after so many.", ge=1, le=MOST_RECORDS)] = 1000,
+    max_bytes: Annotated[
+        int,
+        Query(
+            description="Stop after about so many bytes of batches; one batch comes in any case.", ge=1, le=MOST_BYTES
+        ),
+    ] = 16 << 20,
+    form: Annotated[
+        Form, Query(alias="format", description="JSON lines, an Arrow stream, or Kafka's batches.")
+    ] = Form.JSON,
+    isolation: IsolationQuery = IsolationName.READ_UNCOMMITTED,
+) -> Response:
+    """Give records, from whichever tier has them, up to the end that the isolation level has now."""
+    service = asked.service
+    if offset is not None and timestamp is not None:
+        raise plain(422, "query offset: give it or a timestamp, and not both")
+    view = await service.tiers.look(asked.partition)
+    start = view.log_start_offset if offset is None else offset
+    if timestamp is not None:
+        start = await service.tiers.first_at(view, timestamp, isolation.level)
+    service.tiers.ensure_known(view, start, isolation.level)
+    access = access_of(request)
+    access.first_offset = start
+    batches = service.tiers.batches(asked.partition, start, isolation.level)
+    stream = RecordStream(batches, max_records, max_bytes, form, service.moving, access)
+    headers = {
+        "Log-Start-Offset": str(view.log_start_offset),
+        "Log-End-Offset": str(view.end_offset(isolation.level)),
+    }
+    return PiecesResponse(service, stream.pieces(), headers=headers, media_type=form.media_type)

@@ -1,0 +1,50 @@
+"""Whether the service can work: its metadata, its store, its rights, its room. No message names a topic or a path."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from tiered_storage.errors import TieredStorageError
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage_airflow.read_service.answers import HealthAnswer, HealthCheck
+from tiered_storage_airflow.read_service.problem import ProblemError, problem_of
+from tiered_storage_airflow.read_service.service import OpenService
+
+SECONDS = 5.0
+
+
+async def health(service: OpenService) -> HealthAnswer:
+    """Look at everything, each for at most SECONDS."""
+    service.rights.current()
+    has_rights = service.rights.problem is None
+    has_room = service.streams < service.most_streams
+    checks = [
+        *await asyncio.gather(
+            _check(service, "metadata", service.log.store.identity.bound_store_uuid),
+            _check(service, "store", lambda: _ask_store(service.log)),
+        ),
+        HealthCheck("rights", has_rights, "read" if has_rights else "nobody may anything; the service's log says why"),
+        HealthCheck("room", has_room, f"{service.streams} of {service.most_streams} places for answers are taken"),
+    ]
+    return HealthAnswer(all(check.ok for check in checks), checks)
+
+
+async def _check(service: OpenService, name: str, ask: Callable[[], object]) -> HealthCheck:
+    try:
+        async with asyncio.timeout(SECONDS):
+            await service.asking.run(ask)
+    except TimeoutError:
+        return HealthCheck(name, False, f"no answer within {SECONDS:g} s")
+    except ProblemError as error:
+        return HealthCheck(name, False, error.detail)
+    except TieredStorageError as error:
+        return HealthCheck(name, False, f"{problem_of(error).title}; the service's log says more")
+    return HealthCheck(name, True, "answers")
+
+
+def _ask_store(log: RemoteLogManager) -> None:
+    """Ask the store for the first of what it has."""
+    if isinstance(log.storage, ObjectRemoteStorageManager):
+        next(iter(log.storage.list_objects()), None)

@@ -1,0 +1,187 @@
+"""The routes that tell of topics, partitions and segments."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Query, Request
+
+from tiered_storage.errors import RemoteObjectNotFoundError, TieredStorageError
+from tiered_storage.read_rights import Right
+from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
+from tiered_storage.remote_log.reading.read_values import Isolation
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.segment_source import PartitionLog
+from tiered_storage_airflow.read_service.access import access_of
+from tiered_storage_airflow.read_service.answers import (
+    IndexAnswer,
+    PartitionAnswer,
+    PartitionsAnswer,
+    SegmentAnswer,
+    SegmentsAnswer,
+    TopicAnswer,
+    TopicsAnswer,
+)
+from tiered_storage_airflow.read_service.index_content import IndexName, index_entries
+from tiered_storage_airflow.read_service.login import VisitorDep
+from tiered_storage_airflow.read_service.partitions import (
+    LARGEST_PARTITION,
+    DescribedDep,
+    TopicPath,
+    ensure_right,
+    no_topic,
+)
+from tiered_storage_airflow.read_service.problem import not_found
+from tiered_storage_airflow.read_service.segments import SegmentPath, find_segment, readable_segment
+from tiered_storage_airflow.read_service.service import OpenService, OpenServiceDep
+
+router = APIRouter(tags=["metadata"])
+SegmentStateName = Literal["COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", "DELETE_SEGMENT_STARTED"]
+
+
+@router.get("/topics")
+async def topics(service: OpenServiceDep, visitor: VisitorDep) -> TopicsAnswer:
+    """Give the topics that who asks may see, remote and local ones."""
+    rights = service.rights.current()
+    lives: dict[tuple[str, str, str], list[int]] = {}
+    for partition in await service.asking.run(lambda: known_partitions(service.log)):
+        lives.setdefault((partition.topic, partition.cluster_id, partition.topic_id), []).append(partition.partition)
+    return TopicsAnswer(
+        [
+            TopicAnswer(
+                topic,
+                topic_id,
+                cluster_id,
+                sorted(numbers),
+                rights.allows(visitor.name, visitor.roles, Right.READ, topic),
+            )
+            for (topic, cluster_id, topic_id), numbers in sorted(lives.items())
+            if rights.allows(visitor.name, visitor.roles, Right.DESCRIBE, topic)
+        ]
+    )
+
+
+@router.get("/topics/{topic}/partitions")
+async def partitions(
+    request: Request,
+    service: OpenServiceDep,
+    visitor: VisitorDep,
+    topic: TopicPath,
+    start: Annotated[int, Query(description="Begin with this partition.", ge=0, le=LARGEST_PARTITION)] = 0,
+    limit: Annotated[int, Query(description="Give so many.", ge=1, le=1000)] = 100,
+) -> PartitionsAnswer:
+    """Give the partitions of a topic, in every life that it had, each with its offsets."""
+    access_of(request).topic = topic
+    ensure_right(service, visitor, Right.DESCRIBE, topic)
+    found = [each for each in await service.asking.run(lambda: known_partitions(service.log)) if each.topic == topic]
+    if not found:
+        raise no_topic(topic)
+    due = sorted((each for each in found if each.partition >= start), key=lambda each: each.partition)
+    shown = [await describe(service, each) for each in due[:limit]]
+    return PartitionsAnswer(shown, due[limit].partition if len(due) > limit else None)
+
+
+@router.get("/topics/{topic}/partitions/{partition}")
+async def partition(asked: DescribedDep) -> PartitionAnswer:
+    """Give the offsets of a partition, and how much of it is where."""
+    return await describe(asked.service, asked.partition)
+
+
+@router.get("/topics/{topic}/partitions/{partition}/segments")
+async def segments(
+    asked: DescribedDep,
+    start: Annotated[int, Query(description="Begin with the segment that begins here.", ge=0, le=2**63 - 1)] = 0,
+    limit: Annotated[int, Query(description="Give so many.", ge=1, le=10_000)] = 1000,
+    state: Annotated[SegmentStateName | None, Query(description="Only those in this state.")] = None,
+) -> SegmentsAnswer:
+    """Give remote segments by start offset, in every state but the deleted ones."""
+
+    def find() -> SegmentsAnswer:
+        listed = (
+            segment
+            for segment in asked.service.log.segments.list_remote_log_segments(asked.partition)
+            if segment.start_offset >= start and state in {None, segment.state.name}
+        )
+        shown = [SegmentAnswer.of(segment) for segment in islice(listed, limit)]
+        following = next(listed, None)
+        return SegmentsAnswer(shown, None if following is None else following.start_offset)
+
+    return await asked.service.asking.run(find)
+
+
+@router.get("/topics/{topic}/partitions/{partition}/segments/{segment_id}")
+async def segment(asked: DescribedDep, segment_id: SegmentPath) -> SegmentAnswer:
+    """Give one remote segment."""
+    return SegmentAnswer.of(await find_segment(asked, segment_id))
+
+
+@router.get("/topics/{topic}/partitions/{partition}/segments/{segment_id}/indexes/{name}")
+async def index(
+    asked: DescribedDep,
+    segment_id: SegmentPath,
+    name: Annotated[IndexName, Path(description="Which index.")],
+    start: Annotated[int, Query(description="Begin with the entry of this number.", ge=0, le=2**31 - 1)] = 0,
+    limit: Annotated[int, Query(description="Give so many entries.", ge=1, le=10_000)] = 1000,
+) -> IndexAnswer:
+    """Give the entries of an index of a remote segment, its checksum checked."""
+    segment = await readable_segment(asked, segment_id)
+    service = asked.service
+    try:
+        raw = await service.tiers.index(asked.partition, segment_id, name.kind)
+    except RemoteObjectNotFoundError as error:
+        await readable_segment(asked, segment_id)
+        if "has no index" in str(error):
+            raise not_found(f"the segment {segment_id} has no index {name.value}") from error
+        raise
+    entries, count = await service.moving.run(lambda: index_entries(name, raw, segment, start, limit))
+    following = start + len(entries)
+    return IndexAnswer(segment_id, name.value, len(raw), count, entries, following if following < count else None)
+
+
+def known_partitions(log: RemoteLogManager) -> list[TopicIdPartition]:
+    """Return all partitions, remote and local; a local tier that cannot be read adds none."""
+    found = set(log.segments.list_partitions())
+    if log.settings.log_dirs:
+        try:
+            found |= {each.topic_id_partition for each in log.source.partitions() if isinstance(each, PartitionLog)}
+        except (TieredStorageError, OSError):
+            return list(found)
+    return list(found)
+
+
+async def describe(service: OpenService, partition: TopicIdPartition) -> PartitionAnswer:
+    """Return what there is of a partition."""
+    view = await service.tiers.look(partition)
+    states, deletion = await service.asking.run(lambda: _states(service.log, partition))
+    local, tiered, end = view.local, view.coverage.end_offset, view.end_offset(Isolation.READ_UNCOMMITTED)
+    copied_up_to = view.local_start if tiered is None else tiered + 1
+    hidden = service.tiers.hidden(partition)
+    return PartitionAnswer(
+        topic=partition.topic,
+        topic_id=partition.topic_id,
+        cluster_id=partition.cluster_id,
+        partition=partition.partition,
+        log_start_offset=view.log_start_offset,
+        log_end_offset=end,
+        last_stable_offset=view.end_offset(Isolation.READ_COMMITTED),
+        earliest_local_offset=None if local is None else view.local_start,
+        latest_tiered_offset=tiered,
+        lag_offsets=0 if local is None else max(0, local.stable_offset - copied_up_to),
+        remote_segments=states[SegmentState.COPY_SEGMENT_FINISHED],
+        remote_bytes=sum(covered.size for covered in view.coverage.ranges),
+        local_segments=0 if local is None else len(local.segments),
+        local_bytes=0 if local is None else sum(segment.size for segment in local.segments),
+        unfinished_copies=states[SegmentState.COPY_SEGMENT_STARTED],
+        failed_deletions=states[SegmentState.DELETE_SEGMENT_STARTED],
+        delete_state=deletion,
+        local_problem=None if hidden is None else type(hidden).__name__.removesuffix("Error"),
+    )
+
+
+def _states(log: RemoteLogManager, partition: TopicIdPartition) -> tuple[Counter[SegmentState], str | None]:
+    """Return how many remote segments are in each state, and how far the partition's deletion is."""
+    states = Counter(segment.state for segment in log.segments.list_remote_log_segments(partition))
+    deletion = log.segments.partition_state(partition).delete_state
+    return states, None if deletion is None else deletion.name

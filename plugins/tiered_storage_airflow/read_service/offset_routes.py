@@ -1,0 +1,60 @@
+"""The routes that give offsets by their names and by time."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from tiered_storage.remote_log.reading.read_values import OffsetSpec
+from tiered_storage_airflow.read_service.answers import OffsetAnswer
+from tiered_storage_airflow.read_service.isolation import IsolationName, IsolationQuery
+from tiered_storage_airflow.read_service.partitions import Asked, DescribedDep
+
+router = APIRouter(tags=["offsets"])
+
+
+class OffsetName(StrEnum):
+    """Offsets that have a name (Kafka's ListOffsets), by those names in addresses."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    MAX_TIMESTAMP = "max-timestamp"
+    EARLIEST_LOCAL = "earliest-local"
+    LATEST_TIERED = "latest-tiered"
+
+    @property
+    def spec(self) -> OffsetSpec:
+        """The specification."""
+        return OffsetSpec[self.name]
+
+
+@router.get("/topics/{topic}/partitions/{partition}/offsets")
+async def offsets(
+    asked: DescribedDep, isolation: IsolationQuery = IsolationName.READ_UNCOMMITTED
+) -> dict[str, OffsetAnswer]:
+    """Give all offsets that have a name."""
+    return {name.value: await _find(asked, name.spec, isolation) for name in OffsetName}
+
+
+@router.get("/topics/{topic}/partitions/{partition}/offsets/by-time")
+async def offset_by_time(
+    asked: DescribedDep,
+    timestamp: Annotated[int, Query(description="ms since 1970.", ge=0, le=2**63 - 1)],
+    isolation: IsolationQuery = IsolationName.READ_UNCOMMITTED,
+) -> OffsetAnswer:
+    """Give the first offset whose record has this time or a later one; null where there is none yet."""
+    return await _find(asked, timestamp, isolation)
+
+
+@router.get("/topics/{topic}/partitions/{partition}/offsets/{name}")
+async def offset_by_name(
+    asked: DescribedDep, name: OffsetName, isolation: IsolationQuery = IsolationName.READ_UNCOMMITTED
+) -> OffsetAnswer:
+    """Give one offset by its name."""
+    return await _find(asked, name.spec, isolation)
+
+
+async def _find(asked: Asked, spec: OffsetSpec | int, isolation: IsolationName) -> OffsetAnswer:
+    return OffsetAnswer.of(await asked.service.tiers.offset(asked.partition, spec, isolation.level))

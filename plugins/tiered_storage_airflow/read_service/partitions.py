@@ -1,0 +1,117 @@
+"""From the names in a request to a partition that its sender may see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import Annotated
+
+from fastapi import Depends, Path, Query, Request
+
+from tiered_storage.configuration.types import topic_name
+from tiered_storage.errors import ConfigurationError, TieredStorageError
+from tiered_storage.kafka_log.partition_metadata import PARTITION_METADATA, read_topic_id
+from tiered_storage.read_rights import Right
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage_airflow.read_service.access import access_of
+from tiered_storage_airflow.read_service.login import Visitor, VisitorDep
+from tiered_storage_airflow.read_service.problem import ProblemError, not_found
+from tiered_storage_airflow.read_service.service import OpenService, OpenServiceDep
+
+LARGEST_PARTITION = 2**31 - 1
+TopicPath = Annotated[str, Path(description="The topic's name.", max_length=249)]
+PartitionPath = Annotated[int, Path(description="The partition's number.", ge=0, le=LARGEST_PARTITION)]
+TopicIdQuery = Annotated[
+    str | None,
+    Query(description="The topic's id, where the name had several lives.", pattern=r"^[A-Za-z0-9_-]{22}$"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A partition that was asked for by somebody who may."""
+
+    service: OpenService
+    partition: TopicIdPartition
+
+
+def ensure_right(service: OpenService, visitor: Visitor, right: Right, topic: str) -> None:
+    """Raise ProblemError: 404 where the visitor may not know of the topic, 403 where they may only describe it."""
+    rights = service.rights.current()
+    if not rights.allows(visitor.name, visitor.roles, Right.DESCRIBE, topic):
+        raise no_topic(topic)
+    if not rights.allows(visitor.name, visitor.roles, right, topic):
+        raise ProblemError(403, "Forbidden", f"you may see the topic {topic}, and not read its records")
+
+
+def no_topic(topic: str) -> ProblemError:
+    """Return what is said of a topic that is not there, and in the same words of one that is nobody's business."""
+    return not_found(f"there is no topic {topic!r} that you may see")
+
+
+def asked(right: Right) -> Callable[..., object]:
+    """Return the dependency that finds the partition of a route, for those who have `right` on its topic."""
+
+    async def find(
+        request: Request,
+        service: OpenServiceDep,
+        visitor: VisitorDep,
+        topic: TopicPath,
+        partition: PartitionPath,
+        topic_id: TopicIdQuery = None,
+    ) -> Asked:
+        access = access_of(request)
+        access.topic, access.partition = topic, partition
+        ensure_right(service, visitor, right, topic)
+        return Asked(service, await service.asking.run(lambda: find_partition(service.log, topic, partition, topic_id)))
+
+    return find
+
+
+DescribedDep = Annotated[Asked, Depends(asked(Right.DESCRIBE))]
+ReadDep = Annotated[Asked, Depends(asked(Right.READ))]
+
+
+def find_partition(log: RemoteLogManager, topic: str, number: int, topic_id: str | None = None) -> TopicIdPartition:
+    """Return the partition of that name, of the life of the topic that is local, or else of the only one.
+
+    Raises ProblemError: 404 where there is none, 409 where several lives are remote only and `topic_id` names none.
+    """
+    try:
+        topic_name(topic)
+    except ValueError:
+        raise no_topic(topic) from None
+    remote = [each for each in log.segments.list_partitions() if (each.topic, each.partition) == (topic, number)]
+    found = [each for each in remote if each.topic_id == topic_id]
+    directories = [path for root in log.settings.log_dirs if (path := root / f"{topic}-{number}").is_dir()]
+    if topic_id is None and directories:
+        local_id = _topic_id(directories[0])
+        found = [each for each in remote if each.topic_id == local_id]
+    if not found and directories:
+        found = [each for each in [_local(log, topic, number)] if topic_id in {None, each.topic_id}]
+    if not found and topic_id is None:
+        found = [each for each in remote if log.segments.partition_state(each).delete_state is None]
+    if not found:
+        raise not_found(f"there is no partition {number} of the topic {topic!r}")
+    if len(found) > 1:
+        ids = ", ".join(each.topic_id for each in found)
+        raise ProblemError(409, "SeveralLives", f"{topic}-{number} had several lives: name one by topic_id: {ids}")
+    return found[0]
+
+
+def _local(log: RemoteLogManager, topic: str, number: int) -> TopicIdPartition:
+    try:
+        return log.find_partition(topic, number)
+    except ConfigurationError as error:
+        raise ProblemError(
+            409, "SeveralLives", f"{topic}-{number} is in log.dirs more than once, or is none there"
+        ) from error
+
+
+def _topic_id(directory: FilePath) -> str | None:
+    try:
+        return read_topic_id(directory / PARTITION_METADATA)
+    except (TieredStorageError, OSError):
+        return None

@@ -1,0 +1,86 @@
+"""The one form in which the service says what went wrong, and which status each error of the library becomes.
+
+    {"title": "OffsetOutOfRange", "status": 416, "detail": "orders-0: offset 90 is …", "retriable": false, …}
+
+as application/problem+json (RFC 9457). 416 is for an offset outside of what a partition has, and for nothing else but
+byte ranges: a client that begins anew because of it must not do so because an object is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+from fastapi.responses import JSONResponse
+
+from tiered_storage import errors
+
+RETRY_AFTER_SECONDS = 5
+MEDIA_TYPE = "application/problem+json"
+
+_STATUS: tuple[tuple[type[errors.TieredStorageError], int], ...] = (
+    (errors.RecordsDeletedError, 410),
+    (errors.OffsetOutOfRangeError, 416),
+    (errors.ReadTimedOutError, 504),
+    (errors.ReadRefusedError, 429),
+    (errors.UnsupportedTopicError, 409),
+    (errors.DeletionRefusedError, 403),
+)
+"""By class; all others are 503 where they are retriable, and else 502."""
+
+
+@dataclass(eq=False)
+class ProblemError(Exception):
+    """Ends a request with this answer."""
+
+    status: int
+    title: str
+    detail: str
+    retriable: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
+    more: Mapping[str, object] = field(default_factory=dict)
+
+    def response(self) -> JSONResponse:
+        """Return it as an answer."""
+        content = {
+            "title": self.title,
+            "status": self.status,
+            "detail": self.detail,
+            "retriable": self.retriable,
+            **self.more,
+        }
+        return JSONResponse(content, self.status, headers=dict(self.headers), media_type=MEDIA_TYPE)
+
+
+def problem_of(error: errors.TieredStorageError) -> ProblemError:
+    """Return what `error` is to a client."""
+    title = type(error).__name__.removesuffix("Error")
+    if isinstance(error, errors.ConfigurationError) and not isinstance(error, errors.UnsupportedTopicError):
+        # Its message may name other topics, files and hosts: it is for those who run the service.
+        return ProblemError(502, "Misconfigured", "the service cannot work as it is set up; its log says why")
+    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 503 if error.retriable else 502)
+    more: dict[str, object] = {}
+    if isinstance(error, errors.OffsetOutOfRangeError):
+        more = {"log_start_offset": error.start, "log_end_offset": error.end}
+    headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if error.retriable else {}
+    return ProblemError(status, title, str(error), error.retriable, headers, more)
+
+
+def busy(what: str) -> ProblemError:
+    """Return that there is no room for the request now."""
+    return ProblemError(429, "Busy", f"{what}; come again", True, {"Retry-After": str(RETRY_AFTER_SECONDS)})
+
+
+def not_found(detail: str) -> ProblemError:
+    """Return that there is no such thing, or that it is nobody's business here whether there is."""
+    return ProblemError(404, "NotFound", detail)
+
+
+def plain(status: int, detail: str, headers: Mapping[str, str] | None = None) -> ProblemError:
+    """Return a problem that is called by the name of its status."""
+    try:
+        title = HTTPStatus(status).phrase.replace(" ", "")
+    except ValueError:
+        title = "Error"
+    return ProblemError(status, title, detail, status in {429, 503, 504}, headers or {})

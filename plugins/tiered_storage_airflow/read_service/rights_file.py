@@ -1,0 +1,55 @@
+"""The rights that hold now: those of the file that the settings name, read again when it changes."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.read_rights import NO_RIGHTS, ReadRights, load_read_rights
+
+_log = logging.getLogger(__name__)
+_Stamp = tuple[int, int, int]
+
+
+class RightsFile:
+    """One file of rights; of a broken one, or of none, nobody has any."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._stamp: _Stamp | None = None
+        self._rights = NO_RIGHTS
+        self.problem: str | None = None
+        """Why nobody has any rights, for those who run the service; None: that is not so."""
+        if path is None:
+            self._deny("read.service.rights.file names no file")
+
+    def current(self) -> ReadRights:
+        """Return what is allowed now."""
+        if self._path is None:
+            return NO_RIGHTS
+        try:
+            found = self._path.stat()
+        except OSError as error:
+            self._stamp = None
+            self._deny(f"{self._path}: the rights cannot be read: {error.strerror}")
+            return NO_RIGHTS
+        stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
+        if stamp != self._stamp:
+            self._read(self._path)
+            self._stamp = stamp
+        return self._rights
+
+    def _read(self, path: Path) -> None:
+        try:
+            self._rights = load_read_rights(path)
+        except ConfigurationError as error:
+            self._deny(str(error))
+        else:
+            self.problem = None
+
+    def _deny(self, problem: str) -> None:
+        self._rights = NO_RIGHTS
+        if problem != self.problem:
+            _log.error("nobody may see or read any topic through the read service: %s", problem)
+        self.problem = problem

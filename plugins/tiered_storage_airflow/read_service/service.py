@@ -1,0 +1,128 @@
+"""What the routes work with: the remote log, opened once a process, its threads, its places and the rights."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Self
+
+from fastapi import Depends, Request
+
+from tiered_storage_airflow.read_service.figures import Figures
+from tiered_storage_airflow.read_service.problem import busy
+from tiered_storage_airflow.read_service.rights_file import RightsFile
+from tiered_storage_airflow.read_service.threads import BoundedThreads
+from tiered_storage_airflow.read_service.tiers import Tiers
+
+if TYPE_CHECKING:
+    from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+    from tiered_storage.settings import Settings
+
+MOST_WAITING_CALLS = 1000
+
+
+@dataclass(slots=True)
+class OpenService:
+    """A remote log that is open, and what bounds the work on it."""
+
+    log: RemoteLogManager
+    rights: RightsFile
+    moving: BoundedThreads
+    """For records that become JSON or Arrow."""
+    asking: BoundedThreads
+    """For metadata, so that they never wait behind bytes."""
+    most_streams: int
+    stalled_after_seconds: float
+    figures: Figures
+    tiers: Tiers
+    streams: int = 0
+
+    @classmethod
+    def of(cls, settings: Settings, log: RemoteLogManager, figures: Figures) -> Self:
+        """Make the threads that `settings` allow."""
+        threads = settings.read_service_threads
+        moving = BoundedThreads("moving", threads, settings.read_service_max_streams)
+        asking = BoundedThreads("asking", threads, MOST_WAITING_CALLS)
+        return cls(
+            log,
+            RightsFile(settings.read_service_rights_file),
+            moving,
+            asking,
+            settings.read_service_max_streams,
+            settings.read_service_stalled_after_ms / 1000,
+            figures,
+            Tiers.of(log),
+        )
+
+    def take_place(self) -> None:
+        """Take a place for an answer with bytes or records. Raises ProblemError (429) where none is free."""
+        if self.streams >= self.most_streams:
+            self.figures.refused.labels("stream").inc()
+            raise busy(f"{self.most_streams} answers with bytes or records are going on, as many as are allowed")
+        self.streams += 1
+        self.figures.streams.set(self.streams)
+
+    def free_place(self) -> None:
+        """Give the place back."""
+        self.streams -= 1
+        self.figures.streams.set(self.streams)
+
+    def close(self) -> None:
+        """Let all threads end, then close the remote log."""
+        self.tiers.close()
+        self.moving.close()
+        self.asking.close()
+        self.log.close()
+
+
+class ReadService:
+    """Opens the remote log with the first request that needs it, and closes it with the API server."""
+
+    def __init__(self, open_log: Callable[[], RemoteLogManager] | None = None) -> None:
+        """Open it by `open_log`, or else as the settings and Airflow's connection say."""
+        self._open_log = open_log or _open_by_hook
+        self._lock = threading.Lock()
+        self._opening: BoundedThreads | None = None
+        self._opened: OpenService | None = None
+        self.figures = Figures()
+
+    async def opened(self) -> OpenService:
+        """Return what is open. Raises what opening raises; the next request tries again."""
+        if self._opened is not None:
+            return self._opened
+        if self._opening is None:
+            self._opening = BoundedThreads("opening", 1, MOST_WAITING_CALLS)
+        return await self._opening.run(self._open)
+
+    def _open(self) -> OpenService:
+        with self._lock:
+            if self._opened is None:
+                log = self._open_log()
+                self._opened = OpenService.of(log.settings, log, self.figures)
+            return self._opened
+
+    def close(self) -> None:
+        """Close what is open; the next request opens it again."""
+        if self._opening is not None:
+            self._opening.close()
+            self._opening = None
+        with self._lock:
+            opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
+
+
+async def open_service(request: Request) -> OpenService:
+    """Return the open service of the application that answers `request`."""
+    service: ReadService = request.app.state.read_service
+    return await service.opened()
+
+
+OpenServiceDep = Annotated[OpenService, Depends(open_service)]
+
+
+def _open_by_hook() -> RemoteLogManager:
+    from tiered_storage_airflow.hooks.remote_log import RemoteLogHook  # noqa: PLC0415 - loaded with the first request
+
+    return RemoteLogHook().get_conn()

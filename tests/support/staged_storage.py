@@ -1,0 +1,90 @@
+"""A store for tests of readers: it counts what is fetched, stands still, and fails, when it is told to."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tiered_storage.errors import TieredStorageError
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.storage import IndexKind, LogSegmentData, RemoteStorageManager
+
+
+class StagedStorage:
+    """The RemoteStorageManager `inner`, between two acts.
+
+    After `stand_still` nothing comes back until `go_on`; `fail_with`, where it is set, is raised in place of an answer;
+    `before` is called before each fetch of data.
+    """
+
+    def __init__(self, inner: RemoteStorageManager) -> None:
+        self.inner = inner
+        self.fetched: Counter[tuple[str, int]] = Counter()
+        """How often each range, by segment id and position, was asked for."""
+        self.fail_with: TieredStorageError | None = None
+        self.before: Callable[[RemoteLogSegmentMetadata, int], None] = lambda *_: None
+        self._open = threading.Event()
+        self._open.set()
+
+    def stand_still(self) -> None:
+        """Let every fetch from now on wait."""
+        self._open.clear()
+
+    def recover(self) -> None:
+        """Fail no more."""
+        self.fail_with = None
+
+    def go_on(self) -> None:
+        """Let everything go on."""
+        self._open.set()
+
+    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
+        """As the inner one."""
+        return self.inner.copy_log_segment_data(metadata, data)
+
+    def fetch_log_segment(
+        self, metadata: RemoteLogSegmentMetadata, start_position: int = 0, end_position: int | None = None
+    ) -> Iterator[bytes]:
+        """As the inner one, in its time."""
+        self.fetched[metadata.segment_id.id, start_position] += 1
+        self.before(metadata, start_position)
+        self._pass()
+        return self.inner.fetch_log_segment(metadata, start_position, end_position)
+
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
+        """As the inner one, in its time."""
+        self._pass()
+        return self.inner.fetch_index(metadata, kind)
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """As the inner one."""
+        self.inner.delete_log_segment_data(metadata)
+
+    def close(self) -> None:
+        """Let everything go on; the inner one stays open."""
+        self.go_on()
+
+    def _pass(self) -> None:
+        if not self._open.wait(30):
+            raise AssertionError("the store stood still until the end of the test")
+        if self.fail_with is not None:
+            raise self.fail_with
+
+
+class FakeTime:
+    """Seconds that only pass in `sleep`, which keeps how long each sleep was."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+        self.slept: list[float] = []
+        self.on_sleep: Callable[[], Any] = lambda: None
+
+    def now(self) -> float:
+        return self.seconds
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.seconds += seconds
+        self.on_sleep()

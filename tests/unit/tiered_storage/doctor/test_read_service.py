@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.examinations import examined
+from support.remote_logs import a_remote_log
+
+
+def test_without_a_file_of_rights_it_is_said_that_nobody_reads(tmp_path: Path) -> None:
+    [told] = examined(a_remote_log(tmp_path)).notes("read service")
+    assert "nobody sees or reads any topic" in told
+
+
+def test_rights_that_can_be_read_are_counted(tmp_path: Path) -> None:
+    rights = tmp_path / "rights.yaml"
+    rights.write_text("roles: {A: {read: ['*']}, B: {}}\nusers: {c: {}}\n")
+    found = examined(a_remote_log(tmp_path, read_service_rights_file="rights.yaml"))
+    assert found.ok("read service") == [f"{rights} gives rights to 2 roles and 1 users | "]
+
+
+def test_a_broken_file_of_rights_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "rights.yaml").write_text("roles: {A: {reed: ['*']}}\n")
+    [told] = examined(a_remote_log(tmp_path, read_service_rights_file="rights.yaml")).wrong("read service")
+    assert "rights.yaml, line 1: roles: A has 'reed'" in told

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.read_rights import MOST_BYTES, ReadRights, Right, load_read_rights
+
+TEXT = """\
+roles:
+  VIEWER:
+    describe: [orders, "payments.*"]
+    read: [orders]
+  NO:
+    read: ["*"]
+users:
+  alice:
+    read: ["audit*2026"]
+"""
+
+
+def load(tmp_path: Path, text: str) -> ReadRights:
+    path = tmp_path / "rights.yaml"
+    path.write_text(text)
+    return load_read_rights(path)
+
+
+@pytest.mark.parametrize(
+    ("user", "roles", "right", "topic", "expected"),
+    [
+        ("bob", ["VIEWER"], Right.DESCRIBE, "orders", True),
+        ("bob", ["VIEWER"], Right.READ, "orders", True),
+        ("bob", ["VIEWER"], Right.DESCRIBE, "payments.eu", True),
+        ("bob", ["VIEWER"], Right.READ, "payments.eu", False),
+        ("bob", ["VIEWER"], Right.DESCRIBE, "paymentsXeu", False),
+        ("bob", ["VIEWER"], Right.DESCRIBE, "orders2", False),
+        ("bob", ["VIEWER"], Right.DESCRIBE, "myorders", False),
+        ("bob", ["viewer"], Right.DESCRIBE, "orders", False),
+        ("VIEWER", [], Right.DESCRIBE, "orders", False),
+        ("bob", ["alice"], Right.READ, "audit.2026", False),
+        ("alice", [], Right.READ, "audit.2026", True),
+        ("alice", [], Right.READ, "audit2026", True),
+        ("alice", [], Right.READ, "audit.2026.old", False),
+        ("alice", ["VIEWER"], Right.DESCRIBE, "orders", True),
+        ("bob", ["NO"], Right.READ, "anything", True),
+        ("bob", ["NO"], Right.READ, "orders\n", False),
+        ("bob", [], Right.DESCRIBE, "orders", False),
+    ],
+)
+def test_what_is_not_allowed_is_forbidden(
+    tmp_path: Path, user: str, roles: list[str], right: Right, topic: str, expected: bool
+) -> None:
+    assert load(tmp_path, TEXT).allows(user, roles, right, topic) is expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "# nothing\n", "roles:\n", "roles: {}\nusers:\n", "roles: {A: {}}", "roles: {A: {read: []}}"]
+)
+def test_a_file_that_allows_nothing_is_a_file(tmp_path: Path, text: str) -> None:
+    assert not load(tmp_path, text).allows("a", ["A"], Right.DESCRIBE, "orders")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("role: {}", "line 1: the file has 'role'"),
+        ("roles:\n  A: {write: [a]}", "line 2: roles: A has 'write'"),
+        ("roles:\n  A: {read: orders}", "line 2: roles: A: read is to be a list"),
+        ("roles:\n  A: {read: [a, [b]]}", "which is no topic's name"),
+        ("roles:\n  A: {read: ['a b']}", "'a b', which is no topic's name"),
+        ("roles:\n  A: {read: ['(a|b)']}", "which is no topic's name"),
+        ("roles:\n  A: {read: ['']}", "which is no topic's name"),
+        ("roles:\n  A: {read: [a]}\n  A: {read: [b]}", "line 3: roles has A twice"),
+        ("- roles", "is to hold lines of 'name: …'"),
+        ("roles: [A]", "line 1: roles is to hold lines"),
+        ("roles: {? [a] : {}}", "an entry without a name"),
+        ("roles: {", "this is not YAML"),
+        ("[" * 5000, "this is not YAML"),
+        ("#" * (MOST_BYTES + 1), "bytes of rights"),
+    ],
+)
+def test_a_broken_file_is_refused_with_its_lines(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        load(tmp_path, text)
+    assert told in str(raised.value)
+    assert "rights.yaml" in str(raised.value)
+
+
+def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        load(tmp_path, "roles:\n  A: {read: x}\nusers:\n  b: {write: [x]}\nothers: {}\n")
+    assert len(str(raised.value).splitlines()) == 3
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        load_read_rights(tmp_path / "none.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigurationError, match="UTF-8"):
+        load_read_rights(tmp_path / "binary.yaml")
+
+
+@given(st.text(max_size=80))
+def test_whatever_stands_there_is_rights_or_an_error_of_ours(text: str) -> None:
+    import tempfile
+
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", errors="surrogatepass") as file:
+        file.write(text)
+        file.flush()
+        try:
+            rights = load_read_rights(Path(file.name))
+        except ConfigurationError:
+            return
+    assert not rights.allows("nobody", [], Right.DESCRIBE, "orders")

@@ -1,0 +1,65 @@
+"""docs/read-service.md tells of what there is."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pyarrow as pa
+
+from support.read_service_site import ReadServiceSite, served, token
+from support.remote_logs import BATCH_BYTES
+from tiered_storage.read_rights import Right, load_read_rights
+from tiered_storage_airflow.read_service.problem_answers import PROBLEMS
+
+TEXT = (Path(__file__).parents[4] / "docs" / "read-service.md").read_text("utf-8")
+
+
+def test_the_table_of_routes_has_every_route(site: ReadServiceSite) -> None:
+    [table] = re.findall(r"^\| Route .*?\n\n", TEXT, re.MULTILINE | re.DOTALL)
+    partition = "/topics/{topic}/partitions/{partition}"
+    named = {path.replace("…", partition) for row in table.splitlines() for path in re.findall(r"`([…/][^` ]*)`", row)}
+    assert named == set(site.get("/openapi.json").json()["paths"])
+
+
+def test_the_table_of_statuses_has_every_status() -> None:
+    [table] = re.findall(r"^\| Status .*?\n\n", TEXT, re.MULTILINE | re.DOTALL)
+    told = re.findall(r"^\| ([0-9, ]+) \|", table, re.MULTILINE)
+    assert {int(status) for row in told for status in row.split(",")} == {*map(int, PROBLEMS), 416}
+
+
+def test_the_example_of_rights_gives_them(tmp_path: Path) -> None:
+    [example] = re.findall(r"^```yaml\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+    path = tmp_path / "rights.yaml"
+    path.write_text(example)
+    rights = load_read_rights(path)
+    assert rights.allows("bob", ["Analyst"], Right.READ, "clicks-2026")
+    assert not rights.allows("bob", ["Analyst"], Right.READ, "payments.eu")
+    assert rights.allows("alice", [], Right.DESCRIBE, "audit.log")
+
+
+def test_the_examples_with_curl_do_what_they_say(own_site: ReadServiceSite, tmp_path: Path) -> None:
+    _, commands = re.findall(
+        r"^## With curl\n\n```bash\n(.*?)^```\n\n```bash\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL
+    )[0]
+    folder = tmp_path / "here"
+    folder.mkdir()
+    with served(own_site) as address:
+        environment = {"PATH": os.environ["PATH"], "AIRFLOW": address, "TOKEN": token("reader")}
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", commands],
+            check=False,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 0, done.stderr
+    assert '"log_end_offset":35' in done.stdout
+    assert [f'{{"offset":{offset},' in done.stdout for offset in (6, 7, 9, 10, 25)] == [False, True, True, False, True]
+    table = pa.ipc.open_stream(folder / "orders.arrows").read_all()
+    assert table.column("offset").to_pylist() == list(range(35))
+    assert (folder / "segment.log").read_bytes() == own_site.files.objects(".log")[0].read_bytes()
+    assert (folder / "orders.batches").stat().st_size == 7 * BATCH_BYTES

@@ -1,0 +1,89 @@
+"""What schemathesis makes of the service's own OpenAPI document: requests that fit it, and requests that do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.checks import CHECKS, load_all_checks, not_a_server_error
+
+from support.read_service_site import ReadServiceSite, login
+
+load_all_checks()
+TOPICS = ("orders", "orders", "orders", "payments", "absent")
+FITTING = [
+    not_a_server_error,
+    *CHECKS.get_by_names(["status_code_conformance", "content_type_conformance", "response_schema_conformance"]),
+]
+PATHS = (
+    "/topics",
+    "/topics/{topic}/partitions",
+    "/topics/{topic}/partitions/{partition}",
+    "/topics/{topic}/partitions/{partition}/offsets",
+    "/topics/{topic}/partitions/{partition}/offsets/by-time",
+    "/topics/{topic}/partitions/{partition}/offsets/{name}",
+    "/topics/{topic}/partitions/{partition}/records",
+    "/topics/{topic}/partitions/{partition}/segments",
+    "/topics/{topic}/partitions/{partition}/segments/{segment_id}",
+    "/topics/{topic}/partitions/{partition}/segments/{segment_id}/data",
+    "/topics/{topic}/partitions/{partition}/segments/{segment_id}/indexes/{name}",
+    "/health",
+    "/figures",
+)
+
+
+@pytest.fixture(scope="module")
+def document(site: ReadServiceSite) -> dict[str, Any]:
+    found: dict[str, Any] = site.get("/openapi.json").json()
+    return found
+
+
+def test_every_path_of_the_document_is_tried(document: dict[str, Any]) -> None:
+    assert sorted(document["paths"]) == sorted(PATHS)
+
+
+@pytest.mark.parametrize("examples", [3, pytest.param(150, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+@pytest.mark.parametrize("path", PATHS)
+def test_the_service_keeps_what_its_document_says(
+    site: ReadServiceSite, document: dict[str, Any], path: str, mode: GenerationMode, examples: int
+) -> None:
+    operation = schemathesis.openapi.from_dict(document)[path]["GET"]
+    segment = site.segments()[0].segment_id.id
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(generation_mode=mode), data=st.data())
+    def ask(case: Any, data: st.DataObject) -> None:
+        places = case.path_parameters or {}
+        is_kept = mode is GenerationMode.NEGATIVE and data.draw(st.booleans())
+        if "topic" in places and not is_kept:
+            places["topic"] = data.draw(st.sampled_from(TOPICS))
+        if "partition" in places and not is_kept:
+            places["partition"] = 0
+        if "segment_id" in places and not is_kept:
+            places["segment_id"] = segment
+        name, role = data.draw(st.sampled_from([("reader", "VIEWER"), ("watcher", "VIEWER"), ("stranger", "OP")]))
+        asked = case.as_transport_kwargs(base_url="http://testserver", headers=login(name, role))
+        given_headers = {key: value for key, value in asked["headers"].items() if key != "Authorization"}
+        answer = site.client.request(
+            asked["method"],
+            asked["url"],
+            params=asked.get("params"),
+            headers={**given_headers, **login(name, role)},
+        )
+        case.validate_response(answer, checks=FITTING)
+        assert "Traceback" not in answer.text
+        if name != "stranger":
+            assert "payments" not in answer.text or places.get("topic") == "payments"
+
+    ask()

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import pytest
+
+from support.read_service_site import ReadServiceSite, login
+from tiered_storage import errors
+
+PATHS = ("/health", "/figures", "/openapi.json", "/docs")
+RECORDS = "/topics/orders/partitions/0/records"
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_also_the_service_and_its_documentation_ask_for_a_login(site: ReadServiceSite, path: str) -> None:
+    assert site.client.get(path).status_code == 401
+    assert site.client.get(path, headers={"Authorization": "Bearer x"}).status_code == 401
+    assert site.get(path, "stranger").status_code == 200
+
+
+def test_every_route_asks_who_it_is(site: ReadServiceSite) -> None:
+    from fastapi.routing import APIRoute
+
+    from tiered_storage_airflow.read_service.api import read_api
+    from tiered_storage_airflow.read_service.login import visitor_of
+
+    routes = [route for route in read_api(site.service).routes if isinstance(route, APIRoute)]
+    assert len(routes) > 12
+    for route in routes:
+        assert visitor_of in {dependency.call for dependency in route.dependant.dependencies}, route.path
+
+
+def test_what_is_not_there_says_no_more_than_that(site: ReadServiceSite) -> None:
+    answer = site.get("/nothing/here")
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert site.client.post(RECORDS, headers=login("reader")).status_code == 405
+
+
+def test_health_names_what_is_wrong_and_no_topic(own_site: ReadServiceSite) -> None:
+    found = own_site.get("/health", "stranger")
+    assert (found.status_code, found.json()["ok"]) == (200, True)
+    own_site.rights.write_text("users: {reader: {read: payments}}")
+    broken = own_site.get("/health", "stranger")
+    assert broken.status_code == 503
+    assert [check["name"] for check in broken.json()["checks"] if not check["ok"]] == ["rights"]
+    assert "payments" not in broken.text
+    assert str(own_site.files.root) not in broken.text
+
+
+def test_figures_count_answers_and_bytes_and_name_no_topic(own_site: ReadServiceSite) -> None:
+    size = len(own_site.get(RECORDS).content)
+    own_site.get(RECORDS, "watcher")
+    text = own_site.get("/figures", "stranger").text
+    route = 'route="/topics/{topic}/partitions/{partition}/records"'
+    assert f'remote_log_requests_total{{{route},status="200"}} 1.0' in text
+    assert f'remote_log_requests_total{{{route},status="403"}} 1.0' in text
+    assert "remote_log_streams 0.0" in text
+    assert "orders" not in text
+    [sent] = [line for line in text.splitlines() if line.startswith(f"remote_log_sent_bytes_total{{{route}")]
+    assert float(sent.rsplit(" ", 1)[1]) >= size
+
+
+def test_the_documentation_loads_nothing(site: ReadServiceSite) -> None:
+    page = site.get("/docs")
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+    assert "<script" not in page.text
+    assert "http://" not in page.text.replace("http://testserver", "")
+    for path in site.get("/openapi.json").json()["paths"]:
+        assert path in page.text
+
+
+def test_a_service_that_is_set_up_wrongly_says_so_without_a_word_of_how(logins: None) -> None:
+    from fastapi.testclient import TestClient
+
+    from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+    from tiered_storage_airflow.read_service.api import read_api
+    from tiered_storage_airflow.read_service.service import ReadService
+
+    attempts = []
+
+    def open_log() -> RemoteLogManager:
+        attempts.append(1)
+        raise errors.ConfigurationError("topics: secret-topic: no such property")
+
+    service = ReadService(open_log)
+    try:
+        with TestClient(read_api(service), raise_server_exceptions=False) as client:
+            for _ in range(2):
+                answer = client.get("/topics", headers=login("reader"))
+                assert (answer.status_code, answer.json()["title"]) == (502, "Misconfigured")
+                assert "secret" not in answer.text
+    finally:
+        service.close()
+    assert len(attempts) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.OffsetOutOfRangeError("orders-0", 9, 0, 5), 416),
+        (errors.RecordsDeletedError("orders-0", 1, 5, 9), 410),
+        (errors.RemoteObjectNotFoundError("lost"), 502),
+        (errors.RemoteObjectCorruptError("rotten"), 502),
+        (errors.CorruptRecordError("a.log", 7, "no batch"), 502),
+        (errors.CorruptIndexError("a.index", 7, "torn"), 502),
+        (errors.RemoteStorageRefusedError("no credentials"), 502),
+        (errors.LaterVersionError("a", 2, 1), 502),
+        (errors.RemoteStorageError("down"), 503),
+        (errors.MetadataUnavailableError("locked"), 503),
+        (errors.LogDirectoryLockedError("held"), 503),
+        (errors.ReadTimedOutError("too late"), 504),
+        (errors.ReaderBusyError("full"), 429),
+        (errors.ReadQuotaExceededError("too much"), 429),
+        (errors.UnsupportedTopicError("compacted"), 409),
+        (errors.ConfigurationError("anything"), 502),
+    ],
+)
+def test_each_error_has_its_status(error: errors.TieredStorageError, status: int) -> None:
+    from tiered_storage_airflow.read_service.problem import problem_of
+
+    answer = problem_of(error).response()
+    assert answer.status_code == status
+    assert ("retry-after" in answer.headers) == error.retriable
+
+
+def test_roles_are_taken_from_the_users_of_every_auth_manager() -> None:
+    from types import SimpleNamespace
+
+    from tiered_storage_airflow.read_service.login import _roles
+
+    assert set(_roles(SimpleNamespace(role="OP"))) == {"OP"}
+    assert set(_roles(SimpleNamespace(role=None))) == set()
+    of_fab = SimpleNamespace(roles=[SimpleNamespace(name="Viewer"), SimpleNamespace(name="Analyst")])
+    assert set(_roles(of_fab)) == {"Viewer", "Analyst"}
+    assert set(_roles(SimpleNamespace(groups=["team-a"]))) == {"team-a"}
+    assert set(_roles(SimpleNamespace())) == set()

@@ -1,0 +1,146 @@
+"""Answers that do not end as they should: clients that leave or stand still, and services that are full."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, MutableMapping
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from support.read_service_site import ReadServiceSite, login
+from tiered_storage.errors import RemoteStorageError
+
+RECORDS = "/topics/orders/partitions/0/records"
+Message = MutableMapping[str, Any]
+
+
+@pytest.fixture
+def narrow_site(logins: None, tmp_path: Path) -> Iterator[ReadServiceSite]:
+    """A service with one place for an answer, that waits a second for a client."""
+    properties = {"read_service_max_streams": 1, "read_service_stalled_after_ms": 1000}
+    with ReadServiceSite.open(tmp_path, **properties) as site:
+        yield site
+
+
+def streams(site: ReadServiceSite) -> int:
+    async def count() -> int:
+        return (await site.service.opened()).streams
+
+    return int(site.client.portal.call(count))  # type: ignore[union-attr]
+
+
+class Client:
+    """A client by the words of ASGI. `takes` says how many pieces it takes before it stands still or leaves."""
+
+    def __init__(self, site: ReadServiceSite, path: str, *, takes: int, leaves: bool) -> None:
+        self.site = site
+        self.takes = takes
+        self.leaves = leaves
+        self.sent: list[Message] = []
+        self.scope = {
+            "type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"",
+            "headers": [(b"authorization", login("reader")["Authorization"].encode())], "root_path": "",
+            "http_version": "1.1", "scheme": "http", "server": ("testserver", 80), "client": ("client", 1),
+            "state": {},
+        }  # fmt: skip
+
+    async def ask(self) -> None:
+        left = asyncio.Event()
+
+        async def send(message: Message) -> None:
+            pieces = [each for each in self.sent if each.get("body")]
+            if len(pieces) >= self.takes and message.get("body"):
+                left.set()
+                await asyncio.Event().wait()
+            self.sent.append(message)
+
+        async def receive() -> Message:
+            if not self.leaves:
+                await asyncio.Event().wait()
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        await self.site.client.app(self.scope, receive, send)
+
+    def run(self) -> None:
+        self.site.client.portal.call(self.ask)  # type: ignore[union-attr]
+
+
+def figure(site: ReadServiceSite, name: str) -> float:
+    found = [line for line in site.get("/figures").text.splitlines() if line.startswith(name)]
+    return float(found[0].rsplit(" ", 1)[1]) if found else 0.0
+
+
+@pytest.mark.parametrize("takes", [0, 1])
+def test_a_client_that_leaves_frees_its_place(narrow_site: ReadServiceSite, takes: int) -> None:
+    client = Client(narrow_site, RECORDS, takes=takes, leaves=True)
+    client.run()
+    assert streams(narrow_site) == 0
+    assert figure(narrow_site, 'remote_log_given_up_total{why="client left"}') == 1
+    assert not any(message.get("more_body") is False for message in client.sent)
+    assert narrow_site.get(RECORDS).status_code == 200
+
+
+def test_a_client_that_stands_still_is_given_up(narrow_site: ReadServiceSite) -> None:
+    from tiered_storage_airflow.read_service.streaming import BrokenOffError
+
+    client = Client(narrow_site, RECORDS, takes=1, leaves=False)
+    with pytest.raises(BrokenOffError):
+        client.run()
+    assert streams(narrow_site) == 0
+    assert figure(narrow_site, 'remote_log_given_up_total{why="client stalled"}') == 1
+
+
+def test_who_finds_no_place_is_told_to_come_again_and_metadata_need_none(narrow_site: ReadServiceSite) -> None:
+    async def take() -> None:
+        (await narrow_site.service.opened()).take_place()
+
+    narrow_site.client.portal.call(take)  # type: ignore[union-attr]
+    full = narrow_site.get(RECORDS)
+    assert (full.status_code, full.headers["retry-after"]) == (429, "5")
+    assert full.json()["retriable"] is True
+    assert narrow_site.get("/topics").status_code == 200
+    assert figure(narrow_site, 'remote_log_refused_total{what="stream"}') == 1
+    assert narrow_site.get("/health").status_code == 503
+
+
+def failing_after(pieces: int, error: Exception) -> Callable[..., Any]:
+    async def produce(*_: object) -> Any:
+        for _piece in range(pieces):
+            yield b"piece"
+        raise error
+
+    return produce
+
+
+def test_a_store_that_fails_before_the_first_byte_is_an_answer_of_its_own(own_site: ReadServiceSite) -> None:
+    path = f"/topics/orders/partitions/0/segments/{own_site.segments()[0].segment_id.id}/data"
+    with mock.patch(
+        "tiered_storage_airflow.read_service.tiers.Tiers.segment_bytes",
+        failing_after(0, RemoteStorageError("the store is down")),
+    ):
+        answer = own_site.get(path)
+    assert (answer.status_code, answer.json()["detail"]) == (503, "the store is down")
+    assert "content-length" in answer.headers
+    assert int(answer.headers["content-length"]) == len(answer.content)
+    assert streams(own_site) == 0
+
+
+def test_a_store_that_fails_later_breaks_the_answer_off(own_site: ReadServiceSite) -> None:
+    from tiered_storage_airflow.read_service.streaming import BrokenOffError
+
+    path = f"/topics/orders/partitions/0/segments/{own_site.segments()[0].segment_id.id}/data"
+    client = Client(own_site, path, takes=9, leaves=False)
+    with (
+        mock.patch(
+            "tiered_storage_airflow.read_service.tiers.Tiers.segment_bytes",
+            failing_after(1, RemoteStorageError("the store is down")),
+        ),
+        pytest.raises(BrokenOffError, match="the store is down"),
+    ):
+        client.run()
+    assert not any(message.get("more_body") is False for message in client.sent)
+    assert streams(own_site) == 0
