@@ -97,7 +97,7 @@ def _run_ivy(state: Path, work: Path) -> None:
         str(java_home(state, os.environ) / "bin" / "java"),
         "-Xmx256m",
         f"-Duser.home={work}",
-        *_trust_options(work / "trusted.p12"),
+        *trust_options(work / "trusted.p12"),
         *("-jar", str(_ivy_jar())),
         *("-settings", str(settings)),
         *("-ivy", str(_HERE / "kafka_ivy.xml")),
@@ -132,7 +132,7 @@ def _ivy_jar() -> Path:
     return found[-1]
 
 
-def _trust_options(store: Path) -> list[str]:
+def trust_options(store: Path) -> list[str]:
     """Make Java trust the certificates that Python trusts: Java's own list misses a company's, or a proxy's."""
     trusted = ssl.create_default_context().get_ca_certs(binary_form=True)
     if not trusted:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
-from tiered_storage.errors import ConfigurationError
+from tiered_storage.errors import ConfigurationError, LeaseHeldError, RemoteObjectCorruptError
 from tiered_storage.remote_log.lease_keeper import kept_alive
-from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.metadata import Leases
+from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.storage.opening import open_object_client
 from tiered_storage.remote_log.tables.commit import IntervalCommit
+from tiered_storage.remote_log.tables.earlier_export import ensure_all_partitions, why_kept
 from tiered_storage.remote_log.tables.export_job import (
     BLOCK_OFFSETS,
     ExportJob,
@@ -33,6 +36,9 @@ from tiered_storage.remote_log.tables.query import TableQuery, ensure_some_rows
 
 USUAL_DISORDER_MS = 3_600_000
 """By how much a record may be earlier than the first one of its batch and still be exported."""
+
+WAIT_SECONDS = 120.0
+"""How long a commit waits for that of another interval of the same table; the next try takes up again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,10 @@ class ExportRequest:
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """How an export ended. Nothing is committed while there are `failures`; `changed` is whether any file is new."""
+    """How an export ended. Nothing is committed while there are `failures`; `changed` is whether any file is new.
+
+    With `kept` nothing was exported: that says which records an earlier export has and the remote log has no more.
+    """
 
     place: str
     changed: bool
@@ -73,6 +82,7 @@ class ExportReport:
     dead_letters: int
     not_reached: tuple[int, ...]
     failures: tuple[ExportOutcome, ...] = ()
+    kept: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +94,13 @@ class BegunExport:
     plan: TablePlan
     tasks: tuple[ExportTask, ...]
     commitment: IntervalCommit
+    owner: str
+    earlier: ExportManifest | None = None
+
+    @property
+    def kept(self) -> str | None:
+        """Why the interval stays as an earlier export left it, and there are no tasks; None: it does not."""
+        return None if self.earlier is None else why_kept(self.earlier, self.plan)
 
     @property
     def not_reached(self) -> tuple[int, ...]:
@@ -110,11 +127,15 @@ class BegunExport:
 
         Raises LeaseLostError where another attempt took over, and what the store raises.
         """
-        place = f"{self.commitment.folder.place}/{self.request.interval.folder}"
+        place = self.commitment.place
+        if self.earlier is not None and (kept := self.kept) is not None:
+            files, letters = self.earlier.files, self.earlier.dead_letters
+            rows, size = sum(file.rows for file in files), sum(file.size for file in files)
+            return ExportReport(place, False, len(files), rows, size, letters, self.not_reached, kept=kept)
         failures = tuple(outcome for outcome in outcomes if outcome.failure is not None)
         if failures:
             return ExportReport(place, False, 0, 0, 0, 0, self.not_reached, failures)
-        files = sorted((file for outcome in outcomes for file in outcome.files), key=lambda file: file.name)
+        exported = sorted((file for outcome in outcomes for file in outcome.files), key=lambda file: file.name)
         broken = sorted(
             {each for outcome in outcomes for each in outcome.broken},
             key=lambda each: (each.partition, each.first_offset, each.object, each.position),
@@ -127,13 +148,34 @@ class BegunExport:
             self.request.codec,
             query.rows.committed_only,
             query.rows.disorder_ms,
-            tuple(files),
+            tuple(exported),
             len(broken),
             self.not_reached,
         )
-        changed = self.commitment.commit(manifest, broken)
-        rows, size = sum(file.rows for file in files), sum(file.size for file in files)
-        return ExportReport(place, changed, len(files), rows, size, len(broken), self.not_reached)
+        with self._alone_in_the_table() as alone:
+            changed = replace(self.commitment, still_ours=alone).commit(manifest, broken)
+        rows, size = sum(file.rows for file in exported), sum(file.size for file in exported)
+        return ExportReport(place, changed, len(exported), rows, size, len(broken), self.not_reached)
+
+    @contextmanager
+    def _alone_in_the_table(self) -> Iterator[Callable[[], None]]:
+        """Let nobody else commit an interval of the same table, which may overlap; waits for whoever does.
+
+        Yields what asks for both leases. Raises LeaseHeldError where the other does not end.
+        """
+        leases, duration = self.parts.leases, self.parts.settings.lease_duration_ms
+        name = _lease_name(self.commitment.folder, self.commitment.folder.place)
+        lease = _acquired(leases, name, self.owner, duration)
+
+        def still_ours() -> None:
+            leases.check(lease)
+            self.commitment.still_ours()
+
+        try:
+            with kept_alive(leases, [lease], duration):
+                yield still_ours
+        finally:
+            leases.release(lease)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,21 +207,48 @@ class RemoteLogTables:
         with closing(open_object_client(request.url, self.parts.options)) as client:
             folder = TableFolder(client, table)
             folder.claim()
-            lease = leases.acquire(_lease_name(folder, request.interval), owner, duration)
+            place = f"{folder.place}/{request.interval.folder}"
+            lease = leases.acquire(_lease_name(folder, place), owner, duration)
             try:
                 with kept_alive(leases, [lease], duration):
                     commitment = IntervalCommit(
                         folder, request.interval, lease.fencing_number, lambda: leases.check(lease)
                     )
                     commitment.begin()
+                    earlier = folder.manifest(request.interval)
+                    if earlier is not None:
+                        ensure_all_partitions(earlier, plan, commitment.place)
                     tasks = tuple(export_tasks(plan.ranges(), request.block_offsets))
-                    yield BegunExport(self.parts, request, plan, tasks, commitment)
+                    begun = BegunExport(self.parts, request, plan, tasks, commitment, owner, earlier)
+                    if earlier is not None and begun.kept is not None:
+                        begun = replace(begun, tasks=())
+                        _ensure_whole(commitment, earlier, begun.kept)
+                    yield begun
             finally:
                 leases.release(lease)
 
 
-def _lease_name(folder: TableFolder, interval: Interval) -> TopicIdPartition:
-    """Return what stands for the interval's folder among leases, which are of partitions."""
-    place = f"{folder.place}/{interval.folder}"
+def _ensure_whole(commitment: IntervalCommit, earlier: ExportManifest, kept: str | None) -> None:
+    if not commitment.is_whole(earlier):
+        raise RemoteObjectCorruptError(
+            f"{commitment.place} is not whole, and cannot be made so: {kept}. Keep what is good of it elsewhere and "
+            "remove the folder: the next export makes it anew from what there is"
+        )
+
+
+def _acquired(leases: Leases, name: TopicIdPartition, owner: str, duration_ms: int) -> Lease:
+    """Take a lease, for which it waits for a while."""
+    end = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            return leases.acquire(name, owner, duration_ms)
+        except LeaseHeldError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(0.5)
+
+
+def _lease_name(folder: TableFolder, place: str) -> TopicIdPartition:
+    """Return what stands for a place among leases, which are of partitions."""
     digest = hashlib.sha256(place.encode()).hexdigest()[:22]
     return TopicIdPartition(folder.table.cluster_id, f"export-{digest}", 0, f"the export to {place}")

@@ -205,7 +205,9 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
         progress.conclude()
 
     def _tell(self, remote_log: RemoteLogManager, context: Context, report: ExportReport) -> None:
-        if not report.changed:
+        if report.kept is not None:
+            self.log.warning("%s stays as it was exported before: %s", report.place, report.kept)
+        elif not report.changed:
             self.log.info("%s has these very files already: nothing was changed", report.place)
         if report.not_reached:
             self.log.warning(
@@ -216,7 +218,7 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
         summarize(
             remote_log, context, self.log, into=report.place, files=report.files, records=report.rows,
             bytes=report.size, dead_letters=report.dead_letters, partitions_not_reached=len(report.not_reached),
-            changed="yes" if report.changed else "no",
+            changed="yes" if report.changed else "no", kept=report.kept or "no",
         )  # fmt: skip
 
 

@@ -59,8 +59,18 @@ def fetched(
     """
 
     def fetch(entry: RemoteLogIndexEntry) -> bytes:
-        end = entry.position + entry.length - 1
-        content = b"".join(storage.fetch_log_segment(wanted.segment, entry.position, end))
+        first, last = entry.position, entry.position + entry.length - 1
+        try:
+            return ranged(entry, (first, last))
+        except RemoteObjectCorruptError:
+            # Of a whole segment only the checksum of all is known to be wrong: in two parts it comes, and its batches
+            # tell which of them it is. An object that is too short fails again.
+            middle = (first + last) // 2
+            return ranged(entry, (first, middle), (middle + 1, last))
+
+    def ranged(entry: RemoteLogIndexEntry, *parts: tuple[int, int]) -> bytes:
+        pieces = (piece for part in parts for piece in storage.fetch_log_segment(wanted.segment, *part))
+        content = b"".join(pieces)
         if len(content) != entry.length:
             raise RemoteObjectCorruptError(
                 f"{entry.object_name}: {len(content)} bytes came from byte {entry.position} on, of {entry.length}"

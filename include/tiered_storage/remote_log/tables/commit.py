@@ -2,7 +2,7 @@
 
 Every step may be the last one, and may be taken again. Nobody reads what has no _SUCCESS as whole: it goes first and
 comes last. An attempt whose files are those that are there already touches nothing. Who may commit is decided by a
-lease, which `still_ours` asks for: an attempt that was taken over stops at its next step.
+lease, which `still_ours` asks for before every change: an attempt that was taken over stops there.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tiered_storage.errors import RemoteStorageError
 from tiered_storage.remote_log.copy_messages import to_lines
+from tiered_storage.remote_log.tables.earlier_export import ensure_no_fewer
 from tiered_storage.remote_log.tables.layout import (
     DEAD_LETTERS,
     MANIFEST,
@@ -41,6 +42,11 @@ class IntervalCommit:
         """Where the attempt's workers write, below the export's URL."""
         return attempt_folder(self.folder, self.interval, self.attempt)
 
+    @property
+    def place(self) -> str:
+        """Where the interval's folder is, for messages."""
+        return f"{self.folder.place}/{self.interval.folder}"
+
     def begin(self) -> None:
         """Take what earlier attempts left away. Raises ConfigurationError where the folder is somebody else's."""
         self.folder.claim()
@@ -50,42 +56,40 @@ class IntervalCommit:
     def commit(self, manifest: ExportManifest, broken: Sequence[BrokenBytes] = ()) -> bool:
         """Give the attempt's files their names; whether anything changed.
 
-        Raises what the store raises and `still_ours`.
+        Raises ConfigurationError where records would be lost, and what the store raises and `still_ours`.
         """
         self.still_ours()
-        if self._is_there(manifest, broken):
+        earlier = self.folder.manifest(self.interval)
+        if earlier == manifest and self._has_letters(broken) and self.is_whole(manifest):
             self._remove_left()
             return False
+        if earlier is not None:
+            ensure_no_fewer(earlier, manifest, self.place)
         self.folder.ensure_no_overlap(self.interval)
-        client, path = self.folder.client, self._path
-        client.delete(path(SUCCESS))
+        self._delete(SUCCESS)
         for file in manifest.files:
             self.still_ours()
-            client.move(f"{self.attempt_folder}/{file.name}{PART_SUFFIX}", path(file.name))
-        self.still_ours()
+            temporary = f"{self.attempt_folder}/{file.name}{PART_SUFFIX}"
+            self.folder.client.move(temporary, self._path(file.name))
         named = {file.name for file in manifest.files}
         self._remove([name for name in self._names() if is_file_name(name) and name not in named])
         if broken:
             self._put(DEAD_LETTERS, to_lines(broken, BrokenBytes))
         else:
-            client.delete(path(DEAD_LETTERS))
-        self.still_ours()
+            self._delete(DEAD_LETTERS)
         self._put(MANIFEST, encoded(manifest, ExportManifest))
         self._put(SUCCESS, b"")
         self._remove_left()
         return True
 
-    def _is_there(self, manifest: ExportManifest, broken: Sequence[BrokenBytes]) -> bool:
-        """Whether what the attempt wrote is what the interval has already, to the last file."""
+    def is_whole(self, manifest: ExportManifest) -> bool:
+        """Whether the interval has the files of `manifest`, to the last byte's number, and says that it is whole."""
         names = self._names()
-        files = {file.name: file.size for file in manifest.files}
         found = {name: size for name, size in names.items() if is_file_name(name)}
-        return (
-            SUCCESS in names
-            and found == files
-            and names.get(DEAD_LETTERS) == (len(to_lines(broken, BrokenBytes)) if broken else None)
-            and self.folder.manifest(self.interval) == manifest
-        )
+        return SUCCESS in names and found == {file.name: file.size for file in manifest.files}
+
+    def _has_letters(self, broken: Sequence[BrokenBytes]) -> bool:
+        return self._names().get(DEAD_LETTERS) == (len(to_lines(broken, BrokenBytes)) if broken else None)
 
     def _names(self) -> dict[str, int]:
         return self.folder.names(self.interval)
@@ -93,13 +97,17 @@ class IntervalCommit:
     def _path(self, name: str) -> str:
         return self.folder.path(self.interval, name)
 
+    def _delete(self, name: str) -> None:
+        self.still_ours()
+        self.folder.client.delete(self._path(name))
+
     def _put(self, name: str, content: bytes) -> None:
+        self.still_ours()
         self.folder.client.put(self._path(name), len(content), iter((memoryview(content),)))
 
     def _remove_left(self) -> None:
         """Remove what this attempt and those before it wrote below temporary names; a later one's stays."""
-        left = [name for name in self._names() if self._is_left(name)]
-        self._remove(left)
+        self._remove([name for name in self._names() if self._is_left(name)])
 
     def _is_left(self, name: str) -> bool:
         temporary, _, rest = name.partition("/")
@@ -107,6 +115,7 @@ class IntervalCommit:
         return temporary == TEMPORARY and number.isdecimal() and int(number) <= self.attempt
 
     def _remove(self, names: Sequence[str]) -> None:
+        self.still_ours()
         kept = self.folder.client.delete_many([self._path(name) for name in names])
         for error in kept.values():
             raise RemoteStorageError(f"what an earlier export left cannot be removed: {error}") from error

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from pydantic import ConfigDict
 
-from tiered_storage.errors import ConfigurationError, TieredStorageError
+from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, TieredStorageError
 from tiered_storage.remote_log.copy_messages import CopyFailure
 from tiered_storage.remote_log.job_groups import GroupResults, JobDescription, JobFolder, grouped
 from tiered_storage.remote_log.job_progress import JobSize, ProgressLog
@@ -35,6 +35,9 @@ from tiered_storage.settings import Settings
 
 BLOCK_OFFSETS = 1_000_000
 """How many offsets of a partition one task reads; another number makes other files."""
+
+MOST_BROKEN = 10_000
+"""So many batches of a block may be dead letters; with more of them it is not exported."""
 
 _BYTES_AS_BASE64 = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
@@ -177,9 +180,18 @@ def _exported(
     files: list[ExportedFile] = []
     columns = TableColumns()
 
+    def take(found: BrokenBytes) -> None:
+        if len(broken) == MOST_BROKEN:
+            raise RemoteObjectCorruptError(
+                f"{found.object}: so far {MOST_BROKEN} batches of the block could not be decoded, which is more than a "
+                "few letters: 'tiered-storage audit --deep' tells what is wrong, 'tiered-storage repair --deep' copies "
+                "it anew where the local log still has it"
+            )
+        broken.append(found)
+
     def rows() -> Iterator[object]:
         for each in task.ranges:
-            yield from read_range(each, description.rows, storage, columns, on_moved=on_moved, on_broken=broken.append)
+            yield from read_range(each, description.rows, storage, columns, on_moved=on_moved, on_broken=take)
 
     try:
         with TemporaryDirectory(prefix="remote-log-export-") as folder:

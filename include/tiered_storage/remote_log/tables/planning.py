@@ -33,7 +33,7 @@ MANIFESTS_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class TablePartition:
-    """What a query takes of one partition: `ranges` in order of their offsets, `gaps` (inclusive) between them.
+    """What a query takes of one partition: `ranges` in order of their offsets, `gaps` (inclusive) among them.
 
     What is copied of it has offsets `log_start_offset` (inclusive) to `log_end_offset` (exclusive), and
     `newest_timestamp` (ms, -1: none) is the largest in there, whatever the query asks for. Where only committed records
@@ -138,14 +138,15 @@ def _planned(
     undecided = None if transactions is None else transactions.first_undecided()
     decided_end = log_end if undecided is None else undecided
     ranges: list[TableRange] = []
+    gaps: list[tuple[int, int]] = []
     if not query.is_empty:
         begin = max(start, query.first_offset or 0)
         end = decided_end if query.end_offset is None else min(decided_end, query.end_offset)
-        ranges = list(_taken(every, begin, end, transactions, storage, query))
-    gaps: list[tuple[int, int]] = []
-    if ranges:
-        missing = coverage.missing(ranges[0].start_offset, ranges[-1].end_offset)
-        gaps = [gap for gap in missing if gap[1] >= start]
+        chosen = _Chosen.of(every, begin, end, storage, query)
+        ranges = list(_taken(every, chosen, transactions, storage))
+        # Where our log start was never told, nobody knows what was before the first segment.
+        known_from = begin if state.log_start_offset is not None else max(begin, log_start)
+        gaps = [gap for gap in coverage.missing(known_from, end - 1) if chosen.may_have_had(gap, every)]
     return TablePartition(partition, tuple(ranges), tuple(gaps), log_start, log_end, newest, decided_end)
 
 
@@ -159,53 +160,68 @@ def _without_overlaps(coverage: Coverage, our_start: int) -> Iterator[RestoredSe
             yield RestoredSegment(covered.segment, start, covered.end_offset)
 
 
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """Which segments, by their numbers, have what a query wants of the offsets [`begin`, `end`)."""
+
+    begin: int
+    end: int
+    numbers: tuple[int, ...]
+    too_old: frozenset[int]
+    too_late: frozenset[int]
+
+    @classmethod
+    def of(
+        cls, every: Sequence[RestoredSegment], begin: int, end: int, storage: RemoteStorageManager, query: TableQuery
+    ) -> _Chosen:
+        """Choose by offsets, by largest timestamps, and where the query says how far out of order, by manifests."""
+        within = [n for n, each in enumerate(every) if each.end_offset >= begin and each.start_offset < end]
+        first = query.rows.first_timestamp
+        old = frozenset() if first is None else {n for n in within if every[n].metadata.max_timestamp < first}
+        new = [number for number in within if number not in old]
+        late = _too_late(new, every, storage, query.rows.latest_begin)
+        return cls(begin, end, tuple(n for n in new if n not in late), frozenset(old), late)
+
+    def may_have_had(self, gap: tuple[int, int], every: Sequence[RestoredSegment]) -> bool:
+        """Whether what is missing may have had some of it: not between two that are too old, or two too late."""
+        behind = next((n for n, each in enumerate(every) if each.start_offset > gap[1]), None)
+        if behind is None:
+            return True
+        if behind in self.too_old:
+            return behind > 0 and behind - 1 not in self.too_old and every[behind - 1].end_offset >= self.begin
+        return not (behind - 1 in self.too_late and behind in self.too_late)
+
+
 def _taken(
     every: Sequence[RestoredSegment],
-    first_offset: int,
-    end_offset: int,
+    chosen: _Chosen,
     transactions: OpenTransactions | None,
     storage: RemoteStorageManager,
-    query: TableQuery,
 ) -> Iterator[TableRange]:
-    """Yield what is taken of [`first_offset`, `end_offset`)."""
-    chosen = [
-        number
-        for number, each in enumerate(every)
-        if each.end_offset >= first_offset and each.start_offset < end_offset and _may_be_new(each, query)
-    ]
     lost = () if transactions is None else tuple(transactions.lost_in_gaps())
-    for number in _not_too_late(chosen, every, storage, query):
+    for number in chosen.numbers:
         each = every[number]
         aborted = () if transactions is None else (*_aborted(every, number, transactions, storage), *lost)
-        taken = TableRange(each.metadata, each.start_offset, each.end_offset, aborted).within(
-            first_offset, end_offset - 1
-        )
+        whole = TableRange(each.metadata, each.start_offset, each.end_offset, aborted)
+        taken = whole.within(chosen.begin, chosen.end - 1)
         if taken is not None:
             yield taken
 
 
-def _may_be_new(segment: RestoredSegment, query: TableQuery) -> bool:
-    first = query.rows.first_timestamp
-    return first is None or segment.metadata.max_timestamp >= first
-
-
-def _not_too_late(
-    numbers: Sequence[int], every: Sequence[RestoredSegment], storage: RemoteStorageManager, query: TableQuery
-) -> Iterator[int]:
-    """Yield those of the segments that do not begin too late, as far as their manifests tell."""
-    latest = query.rows.latest_begin
-    if latest is None:
-        yield from numbers
-        return
+def _too_late(
+    numbers: Sequence[int], every: Sequence[RestoredSegment], storage: RemoteStorageManager, latest_begin: int | None
+) -> frozenset[int]:
+    """Return those of the segments that begin too late, as far as their manifests tell."""
+    if latest_begin is None:
+        return frozenset()
 
     def begin(number: int) -> int | None:
         raw = index_of(every[number], IndexKind.MANIFEST, storage)
         return None if raw is None else Manifest.parse(raw, str(every[number].metadata.segment_id)).first_timestamp
 
     with ThreadPoolExecutor(MANIFESTS_AT_ONCE) as pool:
-        for number, first in zip(numbers, pool.map(begin, numbers), strict=True):
-            if first is None or first < latest:
-                yield number
+        begins = zip(numbers, pool.map(begin, numbers), strict=True)
+        return frozenset(number for number, first in begins if first is not None and first >= latest_begin)
 
 
 def _aborted(

@@ -15,7 +15,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tiered_storage.errors import CorruptRecordError
-from tiered_storage.kafka_log.batch_header import CONTROL_BIT, DELETE_HORIZON_BIT, TRANSACTIONAL_BIT
+from tiered_storage.kafka_log.batch_header import (
+    APPEND_TIME_BIT,
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    TRANSACTIONAL_BIT,
+)
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.columnar import ColumnDecoder, RecordRange
 from tiered_storage.kafka_log.segment_scan import SegmentScanner
@@ -34,7 +39,7 @@ from tiered_storage.remote_log.task_progress import OnMoved, untold
 class BrokenBytes:
     """Bytes `position` to `position + size` of a remote segment's `object` that are no records, and why.
 
-    Their records would have had some of the offsets `first_offset` to `last_offset` (inclusive) of the partition.
+    Their records have some of the offsets `first_offset` to `last_offset` (inclusive) of the partition.
     """
 
     partition: int
@@ -132,8 +137,8 @@ class _RangeReader:
         """Go on from offset `reached`, each batch by itself; `on_broken` is told of those that are broken."""
         for row in np.flatnonzero(table.last_offset >= reached).tolist():
             alone = _rows_of(table, np.array([row]))
-            first, last = max(int(alone.base_offset[0]), reached), int(alone.last_offset[0])
-            decoder = self._new_decoder(chunk.object_name, max(first, self._wanted.start_offset))
+            first, last = int(alone.base_offset[0]), int(alone.last_offset[0])
+            decoder = self._new_decoder(chunk.object_name, reached)
             try:
                 # A batch that breaks at its end gives none of its records.
                 rows = list(decoder.decode(_behind(data, chunk, alone), alone))
@@ -182,8 +187,10 @@ class _RangeReader:
         if self._rows.first_timestamp is not None:
             taken &= table.max_timestamp >= self._rows.first_timestamp
         if self._rows.latest_begin is not None:
-            # With a delete horizon the header does not tell the first record's timestamp.
-            begins_late = table.base_timestamp >= self._rows.latest_begin
+            # With log append time all records have the greatest one; the first one's is the producer's, and nobody sees
+            # it. With a delete horizon the header does not tell the first record's.
+            begins = np.where(table.attributes & APPEND_TIME_BIT != 0, table.max_timestamp, table.base_timestamp)
+            begins_late = begins >= self._rows.latest_begin
             taken &= ~(begins_late & (table.attributes & DELETE_HORIZON_BIT == 0))
         if self._aborted is not None:
             taken &= ~self._aborted.holds(table)
@@ -199,18 +206,25 @@ class _Aborted:
     """Aborted transactions, for look-ups of many batches at once."""
 
     def __init__(self, transactions: tuple[AbortedTransaction, ...]) -> None:
-        self._by_producer: dict[int, list[tuple[int, int]]] = {}
-        for each in transactions:
-            self._by_producer.setdefault(each.producer_id, []).append((each.first_offset, each.last_offset))
+        spans: dict[int, list[tuple[int, int]]] = {}
+        for each in sorted(transactions, key=lambda each: each.first_offset):
+            spans.setdefault(each.producer_id, []).append((each.first_offset, each.last_offset))
+        self._by_producer: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        for producer_id, of_producer in spans.items():
+            firsts, lasts = np.array(of_producer, np.int64).T
+            self._by_producer[producer_id] = firsts, np.maximum.accumulate(lasts)
 
     def holds(self, table: BatchTable) -> NDArray[np.bool_]:
         """Return which batches of `table` belong to one of them."""
         held = np.zeros(len(table), np.bool_)
         transactional = table.attributes & TRANSACTIONAL_BIT != 0
         for producer_id in np.unique(table.producer_id[transactional]).tolist():
-            for first, last in self._by_producer.get(producer_id, ()):
-                mine = transactional & (table.producer_id == producer_id)
-                held |= mine & (table.base_offset >= first) & (table.base_offset <= last)
+            if producer_id not in self._by_producer:
+                continue
+            firsts, lasts = self._by_producer[producer_id]
+            rows = np.flatnonzero(transactional & (table.producer_id == producer_id))
+            at = np.searchsorted(firsts, table.base_offset[rows], "right") - 1
+            held[rows] = (at >= 0) & (table.base_offset[rows] <= lasts[at])
         return held
 
 

@@ -18,15 +18,26 @@ from support.remote_logs import (
     RemoteLogFiles,
     a_copied_remote_log,
     copy,
+    held_by,
+    move_log_start,
     records,
     segments_of,
     unsynced,
 )
-from tiered_storage.errors import ConfigurationError, LeaseHeldError, LeaseLostError, RemoteObjectNotFoundError
+from tiered_storage.errors import (
+    ConfigurationError,
+    LeaseHeldError,
+    LeaseLostError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+)
+from tiered_storage.remote_log import remote_log_tables
 from tiered_storage.remote_log.copier import CopySizes
-from tiered_storage.remote_log.model import SegmentState
+from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
+from tiered_storage.remote_log.model import Lease, SegmentState
 from tiered_storage.remote_log.remote_log_tables import BegunExport, ExportReport, ExportRequest
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.tables import export_job
 from tiered_storage.remote_log.tables.export_worker import run_export_group
 from tiered_storage.remote_log.tables.layout import Interval
 from tiered_storage.remote_log.tables.query import TableQuery
@@ -147,6 +158,61 @@ def test_what_is_copied_later_comes_with_the_next_export(tmp_path: Path) -> None
     assert (second.changed, second.rows, second.not_reached) == (True, 40, ())
 
 
+def test_what_expired_since_stays_exported(files: RemoteLogFiles) -> None:
+    export(files)
+    before = content(target(files))
+    with unsynced(), files.open() as remote_log:
+        lease = held_by(remote_log, "test")
+        move_log_start(remote_log, 12, lease)
+        remote_log.leases.release(lease)
+    for codec in ("zstd", "gzip"):
+        again = export(files, codec=codec)
+        assert (again.changed, again.rows) == (False, 21)
+        assert again.kept == "it has records that the remote log has no more: partition 0 below offset 12"
+        assert content(target(files)) == before
+    # Of an interval that nobody exported before, what there is.
+    assert export(files, interval=Interval(NOW, NOW + 3_000)).rows == 0
+
+
+def test_what_is_not_whole_is_not_kept(files: RemoteLogFiles) -> None:
+    """A commit was killed on its way, and what it began from has expired since."""
+    export(files)
+    with unsynced(), files.open() as remote_log:
+        move_log_start(remote_log, 12, held_by(remote_log, "test"))
+    success = interval_folder(files) / "_SUCCESS"
+    success.unlink()
+    with pytest.raises(RemoteObjectCorruptError, match="is not whole, and cannot be made so: it has records"):
+        export(files)
+    success.touch()
+    file = next(interval_folder(files).glob("*.parquet"))
+    file.write_bytes(file.read_bytes() + b".")
+    with pytest.raises(RemoteObjectCorruptError, match="is not whole"):
+        export(files)
+
+
+def test_no_export_takes_the_place_of_one_with_more_partitions(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, {("orders", 0): 3, ("orders", 1): 3})
+    assert export(files, query=TableQuery("orders", partitions=frozenset({1}))).rows == 21
+    assert export(files).rows == 42
+    before = content(target(files))
+    with pytest.raises(ConfigurationError, match="has records of partitions 0, of which this export would have none"):
+        export(files, query=TableQuery("orders", partitions=frozenset({1})))
+    assert content(target(files)) == before
+
+
+def test_no_export_takes_the_place_of_one_with_more_records(files: RemoteLogFiles) -> None:
+    """The store was damaged since: nobody would find the records any more that are here."""
+    export(files)
+    before = content(target(files))
+    data = files.objects(".log")[1]
+    raw = bytearray(data.read_bytes())
+    raw[100] ^= 1
+    data.write_bytes(raw)
+    with pytest.raises(ConfigurationError, match="has 21 records of partition 0, and this export found 16"):
+        export(files)
+    assert {name: digest for name, digest in content(target(files)).items() if "_temporary" not in name} == before
+
+
 def test_a_broken_batch_is_a_dead_letter_and_all_around_it_is_exported(files: RemoteLogFiles) -> None:
     data = files.objects(".log")[1]
     raw = bytearray(data.read_bytes())
@@ -159,6 +225,8 @@ def test_a_broken_batch_is_a_dead_letter_and_all_around_it_is_exported(files: Re
     assert f'"object":"{data.relative_to(files.store)}","position":0,' in letter
     assert '"first_offset":10,"last_offset":14' in letter
     assert "CRC" in letter
+    # A batch that two blocks share is one letter.
+    assert export(files, block_offsets=4).dead_letters == 1
     # Repaired by hand: the letter goes, the records come.
     raw[100] ^= 1
     data.write_bytes(raw)
@@ -176,6 +244,23 @@ def test_a_chunk_whose_headers_are_broken_is_a_dead_letter_to_its_end(files: Rem
     assert report.dead_letters == 1
     assert set(offsets(files)) <= {*range(3, 10), *range(15, 24)}
     assert {*range(3, 10), *range(20, 24)} <= set(offsets(files))
+
+
+def test_a_block_with_too_many_broken_batches_is_not_exported(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export_job, "MOST_BROKEN", 1)
+    for data in files.objects(".log"):
+        raw = bytearray(data.read_bytes())
+        for position in (100, len(raw) - 10):
+            raw[position] ^= 1
+        data.write_bytes(raw)
+    report = export(files, block_offsets=100)
+    [failed] = report.failures
+    assert failed.failure is not None
+    assert "so far 1 batches of the block could not be decoded" in failed.failure.message
+    assert not failed.failure.retriable
+    assert not list(interval_folder(files).glob("*.parquet"))
 
 
 class Killed(BaseException):
@@ -209,26 +294,26 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, step: int, *, after: bool) -> Cal
     return lambda: calls
 
 
-@pytest.mark.parametrize(("after", "had_another"), [(False, False), (False, True), (True, True)])
+@pytest.mark.parametrize(("after", "had_another"), [(False, False), (True, True)])
 def test_an_export_that_is_killed_anywhere_is_made_whole_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, after: bool, had_another: bool
 ) -> None:
     whole = a_copied_remote_log(tmp_path / "whole")
-    export(whole)
+    export(whole, block_offsets=12)
     expected = content(target(whole))
     step, ended = 0, False
     while not ended:
         files = a_copied_remote_log(tmp_path / f"{step}")
-        if had_another:  # with other files of the same names, and one that goes
-            export(files, codec="gzip", block_offsets=6)
+        if had_another:  # with another file of the same name, and two that go
+            export(files, codec="gzip")
         with monkeypatch.context() as patch:
             killed_at(patch, step, after=after)
             try:
-                export(files)
+                export(files, block_offsets=12)
                 ended = True
             except Killed:
                 assert_whole_or_not_said_to_be(files)
-        export(files)
+        export(files, block_offsets=12)
         assert content(target(files)) == expected, step
         step += 1
     assert step > 10
@@ -254,6 +339,42 @@ def test_of_two_attempts_at_once_the_later_one_commits(files: RemoteLogFiles) ->
                 assert work(second, "runs/export/2").rows == 21
         assert not [name for name in content(interval_folder(files)) if "_temporary" in name]
     assert offsets(files) == list(range(3, 24))
+
+
+def taken_over_at(monkeypatch: pytest.MonkeyPatch, step: int, files: RemoteLogFiles) -> Callable[[], int]:
+    """Let a successor export other files, while an attempt waits for the answer to its check of that number."""
+    check, asked = SqlLeases.check, 0
+
+    def late(leases: SqlLeases, lease: Lease) -> None:
+        nonlocal asked
+        asked += 1
+        if asked - 1 == step:
+            monkeypatch.setattr(SqlLeases, "check", check)
+            assert export(files, codec="gzip", block_offsets=12).changed
+        check(leases, lease)
+
+    monkeypatch.setattr(SqlLeases, "check", late)
+    return lambda: asked
+
+
+def test_an_attempt_that_is_taken_over_at_any_step_changes_nothing_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results: list[dict[str, str]] = []
+    step, ended = 0, False
+    while not ended:
+        files = a_copied_remote_log(tmp_path / f"{step}")
+        with monkeypatch.context() as patch:
+            asked = taken_over_at(patch, step, files)
+            try:
+                export(files)
+                ended = asked() <= step
+            except LeaseLostError:
+                results.append(content(target(files)))
+                assert offsets(files) == list(range(3, 24))
+        step += 1
+    assert len(results) > 8
+    assert all(found == results[0] for found in results)
 
 
 def test_another_run_waits_for_the_first(files: RemoteLogFiles) -> None:
@@ -335,6 +456,36 @@ def test_intervals_that_overlap_are_refused(files: RemoteLogFiles) -> None:
     with pytest.raises(ConfigurationError, match="already, which overlaps"):
         export(files, interval=Interval(NOW, NOW + 4_000))
     assert export(files, interval=Interval(NOW, NOW + 3_000)).rows == 3
+
+
+def test_of_two_overlapping_intervals_at_once_one_is_refused(files: RemoteLogFiles) -> None:
+    day = request(files, interval=Interval(NOW, NOW + 60_000))
+    with (
+        unsynced(),
+        files.open() as remote_log,
+        remote_log.tables.export(request(files), "hour") as first,
+        remote_log.tables.export(day, "day") as second,
+    ):
+        assert work(first).changed
+        with pytest.raises(ConfigurationError, match="already, which overlaps"):
+            work(second, "runs/export/2")
+    assert [path.name for path in (target(files) / "orders").glob("interval=*") if list(path.glob("*.parquet"))] == [
+        FOLDER
+    ]
+
+
+def test_a_commit_waits_for_that_of_another_interval(files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_log_tables, "WAIT_SECONDS", 0.0)
+    elsewhere = request(files, interval=Interval(NOW, NOW + 3_000))
+    with (
+        unsynced(),
+        files.open() as remote_log,
+        remote_log.tables.export(request(files), "a") as first,
+        remote_log.tables.export(elsewhere, "b") as second,
+    ):
+        with first._alone_in_the_table(), pytest.raises(LeaseHeldError):
+            work(second)
+        assert work(second, "runs/export/2").rows == 3
 
 
 def test_missing_offsets_are_an_error_unless_allowed(files: RemoteLogFiles) -> None:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -9,9 +12,30 @@ from hypothesis import strategies as st
 
 from support import tables
 from support.examples import USUAL_EXAMPLES
-from support.remote_logs import NOW
+from support.remote_logs import (
+    BATCH_BYTES,
+    LOG_CONFIG,
+    NOW,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    a_remote_log,
+    copy,
+    unsynced,
+)
 from support.tables import Row, Step, a_copied_topic
+from tiered_storage.errors import (
+    CorruptIndexError,
+    CorruptRecordError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+)
+from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.record_batch import encode_batch, restamp_batch
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.storage import IndexKind
+from tiered_storage.remote_log.tables.chunks import CHUNKS_AHEAD
 from tiered_storage.remote_log.tables.columns import SCHEMA, TableColumns
 from tiered_storage.remote_log.tables.planning import plan_table
 from tiered_storage.remote_log.tables.query import RowFilter, TableQuery
@@ -88,3 +112,78 @@ def assert_written(found: pa.Table, rows: Iterable[Row]) -> None:
         assert (row["topic"], row["partition"], row["timestampType"]) == ("orders", 0, 0)
         assert round(row["timestamp"].timestamp() * 1000) == record.timestamp
         assert [(each["key"], each["value"]) for each in row["headers"]] == list(record.headers)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> RemoteLogFiles:
+    return a_copied_remote_log(tmp_path)
+
+
+def test_a_broken_batch_ends_the_reading_and_is_named(files: RemoteLogFiles) -> None:
+    data = files.objects(".log")[1]
+    raw = bytearray(data.read_bytes())
+    raw[-10] ^= 1
+    data.write_bytes(raw)
+    with files.open() as remote_log:
+        splits = splits_of(remote_log, TableQuery("orders"), 1 << 30)
+        with pytest.raises(CorruptRecordError, match=f"{data.name}: at byte {BATCH_BYTES}: .*CRC"):
+            rows_of(remote_log, splits)
+
+
+def test_an_object_that_is_too_short_or_gone_is_an_error(files: RemoteLogFiles) -> None:
+    data = files.objects(".log")[1]
+    whole = data.read_bytes()
+    with files.open() as remote_log:
+        splits = splits_of(remote_log, TableQuery("orders"), 1 << 30)
+        data.write_bytes(whole[:-1])
+        with pytest.raises(RemoteObjectCorruptError, match=data.name):
+            rows_of(remote_log, splits)
+        data.unlink()
+        with pytest.raises(RemoteObjectNotFoundError, match=data.name):
+            rows_of(remote_log, splits)
+
+
+@pytest.mark.parametrize("position", [0, 20, -30])
+def test_an_index_that_is_broken_is_an_error(files: RemoteLogFiles, position: int) -> None:
+    """In the bundle it has a checksum of its own; here it is wrong in itself, as a store of somebody's may hand it."""
+    with files.open() as remote_log:
+        splits = splits_of(remote_log, TableQuery("orders"), 1 << 30)
+        storage = Mock(wraps=remote_log.storage)
+
+        def fetch_index(metadata: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
+            raw = bytearray(remote_log.storage.fetch_index(metadata, kind))
+            raw[position] ^= 64
+            return bytes(raw)
+
+        storage.fetch_index = fetch_index
+        with pytest.raises(CorruptIndexError, match="remoteLogIndex"):
+            list(read_split(splits[0], storage, TableColumns()))
+
+
+def test_little_is_fetched_ahead_and_nothing_after_the_reader_is_gone(files: RemoteLogFiles) -> None:
+    with files.open() as remote_log:
+        [split] = splits_of(remote_log, TableQuery("orders"), 1 << 30)
+        storage = Mock(wraps=remote_log.storage)
+        reading = read_split(split, storage, TableColumns())
+        next(reading)
+        reading.close()  # type: ignore[attr-defined]  # a generator
+        fetched = storage.fetch_log_segment.call_count
+        assert fetched <= 1 + CHUNKS_AHEAD
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("table-chunks")]
+    assert storage.fetch_log_segment.call_count == fetched
+
+
+def test_with_log_append_time_the_producers_clock_leaves_nothing_out(tmp_path: Path) -> None:
+    """A producer whose clock is a day fast: what counts is when the broker took its records."""
+    files = a_remote_log(tmp_path, {("orders", 0): 0})
+    with unsynced(), LogDirectoryWriter.open(files.log_directory, LOG_CONFIG, clock=lambda: NOW) as writer:
+        log = writer.log("orders", 0)
+        batch = bytearray(encode_batch([Record(log.log_end_offset, NOW + 86_400_000, b"key", b"value")]))
+        restamp_batch(batch, NOW + 50)
+        log.append_as_follower(bytes(batch))
+        log.roll()
+    with unsynced(), files.open() as remote_log:
+        assert copy(remote_log).is_whole
+        rows = RowFilter(NOW + 50, NOW + 51, disorder_ms=0)
+        found = rows_of(remote_log, splits_of(remote_log, TableQuery("orders", rows=rows), 1 << 30))
+    assert [(row["offset"], row["timestampType"]) for row in found.to_pylist()] == [(FIRST, 1)]

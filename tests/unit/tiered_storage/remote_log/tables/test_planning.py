@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from support.metadata_stores import a_step
+from support.remote_logs import (
+    NOW,
+    ORDERS_0,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    held_by,
+    move_log_start,
+    partition_of,
+    segments_of,
+    unsynced,
+)
+from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.model import PartitionDeleteState, RemotePartitionDeleteMetadata, SegmentState
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.storage import IndexKind
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.tables.columns import TableColumns
+from tiered_storage.remote_log.tables.planning import TablePlan, plan_table, unknown_partitions
+from tiered_storage.remote_log.tables.query import RowFilter, TableQuery
+from tiered_storage.remote_log.tables.reading import read_split
+from tiered_storage.remote_log.tables.splits import TableRange, TableSplit, plan_splits
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> RemoteLogFiles:
+    return a_copied_remote_log(tmp_path, {("orders", 0): 3, ("orders", 1): 1, ("payments", 0): 1})
+
+
+@pytest.fixture
+def remote_log(files: RemoteLogFiles) -> Iterator[RemoteLogManager]:
+    with unsynced(), files.open() as remote_log:
+        yield remote_log
+
+
+def plan(remote_log: RemoteLogManager, query: TableQuery) -> TablePlan:
+    return plan_table(remote_log.segments, remote_log.storage, query)
+
+
+def ranges(plan: TablePlan) -> list[tuple[int, int, int]]:
+    """Partition, first and last offset of each range."""
+    return [(each.segment.topic_id_partition.partition, each.start_offset, each.end_offset) for each in plan.ranges()]
+
+
+def offsets(remote_log: RemoteLogManager, planned: TablePlan) -> list[int]:
+    columns = TableColumns(["offset"])
+    split = TableSplit(tuple(planned.ranges()), planned.query.rows)
+    return [
+        offset for batch in read_split(split, remote_log.storage, columns) for offset in batch.column(0).to_pylist()
+    ]
+
+
+def test_partitions_and_offsets_choose_segments(remote_log: RemoteLogManager) -> None:
+    assert ranges(plan(remote_log, TableQuery("orders"))) == [(0, 0, 9), (0, 10, 19), (0, 20, 29), (1, 0, 9)]
+    some = TableQuery("orders", partitions=frozenset({0, 5}), first_offset=13, end_offset=21)
+    assert ranges(plan(remote_log, some)) == [(0, 13, 19), (0, 20, 20)]
+    assert unknown_partitions(plan(remote_log, some)) == [5]
+    assert ranges(plan(remote_log, TableQuery("orders", first_offset=5, end_offset=5))) == []
+
+
+def test_times_choose_segments_by_metadata_and_manifests(
+    remote_log: RemoteLogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[int] = []
+    kept = ObjectRemoteStorageManager.fetch_index
+
+    def fetch_index(storage: ObjectRemoteStorageManager, metadata: object, kind: IndexKind) -> bytes:
+        assert kind is IndexKind.MANIFEST
+        fetched.append(metadata.start_offset)  # type: ignore[attr-defined]
+        return kept(storage, metadata, kind)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ObjectRemoteStorageManager, "fetch_index", fetch_index)
+    only = TableQuery("orders", partitions=frozenset({0}))
+    times = RowFilter(first_timestamp=NOW + 10_000, end_timestamp=NOW + 20_000)
+    assert ranges(plan(remote_log, replace(only, rows=times))) == [(0, 10, 19), (0, 20, 29)]
+    assert fetched == []
+    in_order = replace(times, disorder_ms=0)
+    assert ranges(plan(remote_log, replace(only, rows=in_order))) == [(0, 10, 19)]
+    assert sorted(fetched) == [10, 20]
+    much = replace(times, disorder_ms=1)
+    assert ranges(plan(remote_log, replace(only, rows=much))) == [(0, 10, 19), (0, 20, 29)]
+
+
+def test_nothing_below_our_log_start_is_given(remote_log: RemoteLogManager) -> None:
+    move_log_start(remote_log, 14, held_by(remote_log, "test"))
+    planned = plan(remote_log, TableQuery("orders", partitions=frozenset({0})))
+    assert ranges(planned) == [(0, 14, 19), (0, 20, 29)]
+    assert planned.partitions[0].log_start_offset == 14
+    assert offsets(remote_log, planned) == list(range(14, 30))
+
+
+def test_what_a_later_leader_cut_off_is_not_given(remote_log: RemoteLogManager) -> None:
+    """A leader of epoch 9 began at offset 12: of the old leader's segments only what lies below is true."""
+    lineage = (EpochEntry(0, 0), EpochEntry(9, 12))
+    remote_log.segments.put_lineage(ORDERS_0, lineage, held_by(remote_log, "test"))
+    planned = plan(remote_log, TableQuery("orders", partitions=frozenset({0})))
+    assert ranges(planned) == [(0, 0, 9), (0, 10, 11)]
+    assert offsets(remote_log, planned) == list(range(12))
+
+
+def test_gaps_are_told(remote_log: RemoteLogManager) -> None:
+    [_, segment, *_] = segments_of(remote_log)
+    going = a_step(segment, SegmentState.DELETE_SEGMENT_STARTED)
+    remote_log.segments.update_remote_log_segment_metadata(going, held_by(remote_log, "test"))
+    planned = plan(remote_log, TableQuery("orders"))
+    assert [each.gaps for each in planned.partitions] == [((10, 19),), ()]
+    with pytest.raises(RemoteObjectNotFoundError, match="missing in the remote log: orders-0: offsets 10 to 19"):
+        planned.ensure_no_gaps()
+    plan(remote_log, TableQuery("orders", first_offset=20)).ensure_no_gaps()
+    assert offsets(remote_log, planned) == [*range(10), *range(20, 30), *range(10)]
+
+
+@pytest.mark.parametrize(
+    ("lost", "first", "end", "told"),
+    [
+        (1, 10_000, 20_000, True),  # the very segment
+        (1, 12_000, 15_000, True),
+        (1, 20_000, 25_000, True),  # between one that is too old and one that is wanted
+        (1, 0, 5_000, True),  # between one that is wanted and one that is too late
+        (1, 31_000, 40_000, False),  # between two that are too old
+        (0, 0, 5_000, True),  # what was before the first one: our log start tells of it
+        (0, 22_000, 25_000, False),
+        (1, -20_000, -10_000, False),  # between two that are too late
+    ],
+)
+def test_a_gap_counts_unless_all_around_it_is_too_old_or_too_late(
+    remote_log: RemoteLogManager, lost: int, first: int, end: int, *, told: bool
+) -> None:
+    segment = segments_of(remote_log)[lost]
+    going = a_step(segment, SegmentState.DELETE_SEGMENT_STARTED)
+    remote_log.segments.update_remote_log_segment_metadata(going, held_by(remote_log, "test"))
+    rows = RowFilter(NOW + first, NOW + end, disorder_ms=0)
+    planned = plan(remote_log, TableQuery("orders", partitions=frozenset({0}), rows=rows))
+    expected = ((10 * lost, 10 * lost + 9),) if told else ()
+    assert planned.partitions[0].gaps == expected
+
+
+def test_a_partition_on_its_way_out_is_left_out(remote_log: RemoteLogManager) -> None:
+    for number in (1, 0):
+        partition = partition_of(number=number)
+        marked = RemotePartitionDeleteMetadata(partition, PartitionDeleteState.MARKED, NOW)
+        lease = held_by(remote_log, "test", partition)
+        remote_log.segments.put_remote_partition_delete_metadata(marked, lease)
+        if number:
+            planned = plan(remote_log, TableQuery("orders"))
+            assert {partition for partition, _, _ in ranges(planned)} == {0}
+            assert [(each.partition, each.message) for each in planned.notices] == [
+                ("orders-1", "left out: its deletion was asked for")
+            ]
+    with pytest.raises(ConfigurationError, match="orders: its deletion was asked for"):
+        plan(remote_log, TableQuery("orders"))
+
+
+def test_an_unknown_topic_is_refused_and_those_that_there_are_named(remote_log: RemoteLogManager) -> None:
+    with pytest.raises(ConfigurationError, match="'shipments' was ever copied; the remote log has: orders, payments"):
+        plan(remote_log, TableQuery("shipments"))
+
+
+def test_splits_are_of_one_size_and_have_each_offset_once(remote_log: RemoteLogManager) -> None:
+    planned = plan(remote_log, TableQuery("orders"))
+    whole = list(planned.ranges())
+    for split_bytes in (1, 250, 700, 1 << 20):
+        splits = list(plan_splits(whole, RowFilter(), split_bytes))
+        found = [
+            (part.segment.segment_id, offset)
+            for split in splits
+            for part in split.ranges
+            for offset in range(part.start_offset, part.end_offset + 1)
+        ]
+        expected = [
+            (each.segment.segment_id, offset)
+            for each in whole
+            for offset in range(each.start_offset, each.end_offset + 1)
+        ]
+        assert found == expected
+    assert len(splits) == 1
+    with pytest.raises(ConfigurationError, match="splits of 0 bytes"):
+        list(plan_splits(whole, RowFilter(), 0))
+
+
+def test_a_range_outside_of_another_is_none(remote_log: RemoteLogManager) -> None:
+    [segment, *_] = segments_of(remote_log)
+    assert TableRange(segment, 0, 9).within(10, 12) is None
+    assert partition_of() == segment.topic_id_partition
