@@ -40,7 +40,7 @@ from tiered_storage_airflow.embedded.processes import (
 from tiered_storage_airflow.embedded.record import SCHEDULER, RunningAirflow, write_record
 from tiered_storage_airflow.embedded.waiting import wait_until
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900), pytest.mark.xdist_group("airflow")]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
 PROJECT = Path(__file__).parents[2]
 STORAGE = "support.halting_storage.HaltingStorage"
