@@ -54,7 +54,9 @@ class Output:
     def findings(self, heading: str, findings: Sequence[Any]) -> None:
         """Tell a person about partitions that need looking at."""
         for finding in findings:
-            self.say(" ".join(filter(None, (f"{heading}:", finding.partition, finding.message))))
+            # Most messages of errors begin with the partition's name.
+            message = finding.message.removeprefix(f"{finding.partition}: ")
+            self.say(" ".join(filter(None, (f"{heading}:", finding.partition, message))))
 
 
 class StreamedTable:

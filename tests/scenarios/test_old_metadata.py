@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 
 from support.command_line import CommandResult, run_on
-from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, assert_clean, copy, unsynced
+from support.remote_logs import (
+    ENABLED,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    a_remote_log,
+    assert_clean,
+    copy,
+    unsynced,
+)
 from tiered_storage.remote_log import told_decisions
 from tiered_storage.remote_log.metadata.sql_safety import SqlSafety
 from tiered_storage.remote_log.model import PartitionState, TopicIdPartition
@@ -216,6 +224,16 @@ def test_a_stop_holds_where_the_store_is_out_of_reach_and_the_store_hears_of_it_
         run_on(site, *command)
 
     refused(site, "expire")
+
+
+@pytest.mark.parametrize("command", ["expire", "retain"])
+def test_a_dry_run_while_deletions_are_stopped_takes_no_store_and_tells_none(tmp_path: Path, command: str) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 3}, topics={"orders": DELETABLE})
+    stop(files)
+
+    assert run_on(files, command, "--dry-run").exit_code == 0
+
+    assert not files.store.exists() or not [*files.store.iterdir()]
 
 
 @pytest.mark.parametrize("word", [stop, pause])

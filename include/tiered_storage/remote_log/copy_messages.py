@@ -83,7 +83,10 @@ def from_lines(raw: bytes, kind: type[Message], source: str) -> list[Message]:
         try:
             messages.append(adapter.validate_json(line))
         except ValidationError as error:
-            raise ConfigurationError(f"{source}: line {number} is not a {kind.__name__}: {error}") from error
+            [first, *_] = error.errors(include_url=False, include_context=False, include_input=False)
+            where = ".".join(map(str, first["loc"]))
+            reason = f"{where}: {first['msg']}" if where else first["msg"]
+            raise ConfigurationError(f"{source}: line {number} is not a {kind.__name__}: {reason}") from error
     return messages
 
 

@@ -40,6 +40,11 @@ class Finding:
     partition: str
     message: str
 
+    def __str__(self) -> str:
+        """Return the message behind the partition's name, with which most messages of errors begin."""
+        begin = f"{self.partition}: " if self.partition else ""
+        return self.message if self.message.startswith(begin) else begin + self.message
+
 
 @dataclass(frozen=True, slots=True)
 class PassingFinding(Finding):

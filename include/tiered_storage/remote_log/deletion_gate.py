@@ -10,13 +10,12 @@ own, or older than it is. Where no audit ever ran, none has an objection.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import groupby
 
-from tiered_storage.errors import DeletionRefusedError, TieredStorageError
+from tiered_storage.errors import DeletionRefusedError
 from tiered_storage.remote_log.metadata import Topic
 from tiered_storage.remote_log.metadata.safety import AuditVerdict, Safety
 from tiered_storage.remote_log.model import TopicIdPartition
@@ -43,17 +42,21 @@ class DeletionKind(StrEnum):
 class DeletionGate:
     """Asks `safety`, `bind_store` and what was decided for a partition's topic.
 
-    `bind_store` raises StoreMismatchError, and OutdatedMetadataError for metadata that lack a decision.
+    `bind_store` raises StoreMismatchError, and OutdatedMetadataError for metadata that lack a decision. `tell_store`
+    tells a store that is bound of what it could not be told of before, if that can be by now.
     """
 
     safety: Safety
     bind_store: Callable[[], None]
     decided_topic: Callable[[TopicIdPartition], Topic]
+    tell_store: Callable[[], None]
 
     def ensure_running(self) -> None:
         """Raise DeletionRefusedError where a person stopped all deletions."""
         stopped = self.why_stopped()
         if stopped is not None:
+            # The store may not know of the stop yet, and whoever else would tell it goes no further than this.
+            self.tell_store()
             raise DeletionRefusedError(stopped)
 
     def why_stopped(self) -> str | None:
@@ -61,9 +64,6 @@ class DeletionGate:
         stop = self.safety.stopped()
         if stop is None:
             return None
-        # The store may not know of the stop yet, and whoever else would tell it goes no further than this.
-        with suppress(TieredStorageError):
-            self.bind_store()
         return (
             f"{stop.said_by} stopped all deletions at {as_date(stop.said_at)} ({stop.reason or 'no reason given'}): "
             "nothing is deleted until that is lifted by 'tiered-storage stop-deletions --lift'"

@@ -51,7 +51,8 @@ class RemoteLogDeletions:
     @property
     def gate(self) -> DeletionGate:
         """What says whether anything may be deleted."""
-        return DeletionGate(self.parts.safety, self.parts.bind_to_delete, self.parts.decided_topic)
+        parts = self.parts
+        return DeletionGate(parts.safety, parts.bind_to_delete, parts.decided_topic, parts.telling.tell_what_is_untold)
 
     def plan_local_retention(
         self, selection: Selection, now: int, names: Collection[str] | None = None

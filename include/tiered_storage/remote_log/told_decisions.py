@@ -76,12 +76,14 @@ class DecisionTelling:
     def tell_what_is_untold(self) -> None:
         """Tell the store of what it could not be told of when it was decided, if it can be told of that by now.
 
-        For a store that is bound to the metadata. Whoever copies, audits, or would delete does this: so the time in
-        which an older backup would not be known as such ends by itself.
+        Whoever copies, audits, or would delete does this: so the time in which an older backup would not be known as
+        such ends by itself. A store that belongs to nobody yet stays so.
         """
         safety = self.store.safety
-        if safety.untold_number() > safety.decision_number():
-            with suppress(TieredStorageError):
+        if safety.untold_number() <= safety.decision_number():
+            return
+        with suppress(TieredStorageError):
+            if self._decisions() is not None:
                 self.ensure_known()
 
     def ensure_not_outdated(self, decision: str) -> None:

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
 def told(findings: Iterable[Finding]) -> str:
     """Return `findings` as one text, each behind its partition where it is of one."""
-    return "; ".join(
-        f"{finding.partition}: {finding.message}" if finding.partition else finding.message for finding in findings
-    )
+    return "; ".join(map(str, findings))
 
 
 def tell_stop(remote_log: RemoteLogManager, log: Any) -> None:

@@ -273,4 +273,4 @@ def _fail_for(findings: Sequence[Finding], introduction: str) -> None:
 
 
 def _sentence(findings: Sequence[Finding], introduction: str) -> str:
-    return f"{introduction}: " + "; ".join(f"{finding.partition}: {finding.message}" for finding in findings)
+    return f"{introduction}: {'; '.join(map(str, findings))}"

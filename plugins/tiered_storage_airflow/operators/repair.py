@@ -138,15 +138,13 @@ class FinishRepairOperator(RemoteLogOperator):
                 left_to_a_person=len(plan.advice),
             )
         for notice in report.notices:
-            self.log.warning("%s: %s", notice.partition, notice.message)
+            self.log.warning("%s", notice)
         if troubles := [*report.failures, *plan.advice]:
             raise AirflowFailException(_for_a_person(troubles))
 
 
 def _for_a_person(findings: Sequence[Finding]) -> str:
-    return f"{len(findings)} anomalies need a person: " + "; ".join(
-        f"{finding.partition}: {finding.message}" for finding in findings
-    )
+    return f"{len(findings)} anomalies need a person: {'; '.join(map(str, findings))}"
 
 
 def repair_path(context: Context) -> str:

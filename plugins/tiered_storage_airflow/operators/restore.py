@@ -79,7 +79,7 @@ class _RestoringOperator(RemoteLogOperator):
         )
         plan = remote_log.restores.plan(request)
         for finding in (*plan.notices, *plan.gaps):
-            self.log.warning("%s: %s", finding.partition, finding.message)
+            self.log.warning("%s", finding)
         plan.ensure_possible(allow_gaps=is_switched_on(self.allow_gaps, "allow_gaps"))
         return plan
 

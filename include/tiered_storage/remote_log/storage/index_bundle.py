@@ -77,7 +77,7 @@ class BundleHead:
         if magic != MAGIC:
             raise _broken(source, 0, f"it begins with {bytes(magic)!r}, not with {MAGIC!r}")
         if version > VERSION:
-            if _is_head(_START.pack(magic, VERSION, count) + bytes(raw[_START.size :]), count):
+            if 1 <= count <= MAX_SECTIONS and _is_head(_with_version(raw, count), count):
                 raise _broken(source, 4, f"it says version {version}, and its checksum is that of version {VERSION}")
             raise LaterVersionError(source, version, VERSION)
         if version != VERSION:
@@ -93,6 +93,12 @@ class BundleHead:
         sections = [Section(kind, crc, position, length) for kind, _, crc, position, length in rows]
         _check_layout(sections, table_end + _CRC.size, bundle_size, source)
         return cls({section.kind: section for section in sections})
+
+
+def _with_version(raw: bytes | memoryview, count: int) -> bytes:
+    """Return the head of `count` sections that `raw` begins with, as one of our version."""
+    rest = raw[_START.size : _START.size + count * _ROW.size + _CRC.size]
+    return _START.pack(MAGIC, VERSION, count) + bytes(rest)
 
 
 def _is_head(raw: bytes | memoryview, count: int) -> bool:

@@ -32,7 +32,7 @@ from tiered_storage.kafka_log.offset_checkpoint import (
     write_offset_checkpoint,
 )
 from tiered_storage.kafka_log.record_batch import encode_batch
-from tiered_storage.remote_log.copy_plan import CopyPlan, PlannedSegment, _limit
+from tiered_storage.remote_log.copy_plan import CopyPlan, Finding, PassingFinding, PlannedSegment, _limit
 from tiered_storage.remote_log.log_directory_source import CLEANER_CHECKPOINT
 from tiered_storage.remote_log.metadata import Topic
 from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
@@ -457,3 +457,15 @@ def test_a_cluster_id_that_makes_no_name_is_refused(tmp_path: Path) -> None:
         assert plan.is_empty
         [refused] = plan.refused
         assert "the cluster id 'a/b' makes no name for an object" in refused.message
+
+
+def test_a_finding_names_its_partition_once() -> None:
+    said = [
+        str(finding)
+        for finding in (
+            Finding("orders-0", "it is locked"),
+            PassingFinding("orders-0", "orders-0: it is locked"),
+            Finding("", "it is locked"),
+        )
+    ]
+    assert said == ["orders-0: it is locked", "orders-0: it is locked", "it is locked"]

@@ -458,7 +458,7 @@ def test_the_command_line_copies_all_others_and_ends_with_1(two_due: RemoteLogFi
     done = run_on(two_due, "copy")
 
     assert done.exit_code == 1
-    assert "error: orders-0 orders-0: lease 7 has written to the store" in done.err
+    assert "error: orders-0 lease 7 has written to the store" in done.err
     with two_due.open() as remote_log:
         assert states_of(remote_log, CLICKS_0) == [(0, "COPY_SEGMENT_FINISHED"), (10, "COPY_SEGMENT_FINISHED")]
         assert states_of(remote_log) == [(0, "COPY_SEGMENT_FINISHED")]

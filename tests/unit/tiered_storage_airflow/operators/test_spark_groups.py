@@ -6,6 +6,8 @@ from pathlib import Path
 import psutil
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
+from tiered_storage_airflow.embedded.processes import is_running
+from tiered_storage_airflow.embedded.waiting import wait_until
 from tiered_storage_airflow.operators.spark_groups import SparkGroupsOperator
 
 
@@ -24,4 +26,4 @@ def test_what_spark_submit_started_ends_with_it(tmp_path: Path) -> None:
 
         assert submitted.stdout is not None
         assert submitted.stdout.read() == b""  # it is closed: nobody holds it any more
-        assert not launcher.is_running() or launcher.status() == psutil.STATUS_ZOMBIE
+        assert wait_until(lambda: not is_running(launcher), 10)

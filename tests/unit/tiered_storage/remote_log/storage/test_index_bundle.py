@@ -100,6 +100,12 @@ def test_kinds_of_later_releases_are_passed_over() -> None:
     assert parse_bundle(with_head(2, rows, b"abc"), "bundle") == {IndexKind.OFFSET: b"ab"}
 
 
+@pytest.mark.parametrize("count", [-1, 0, 1, 2**15 - 1])
+def test_a_later_version_is_refused_whatever_follows(count: int) -> None:
+    with pytest.raises(LaterVersionError):
+        parse_bundle(struct.pack(">4shh", b"RLIB", 2, count) + bytes(40), "bundle")
+
+
 def test_a_later_version_is_refused() -> None:
     with pytest.raises(LaterVersionError, match="in version 2 of its format"):
         parse_bundle(with_head(1, [(4, 0, 36, 0)], b"", version=2), "bundle")
