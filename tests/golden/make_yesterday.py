@@ -1,9 +1,9 @@
 """Writes what this version of the library leaves on the disk, for later versions to open: one folder a generation.
 
-    PYTHONPATH=tests python -m golden.make_yesterday 2
+    PYTHONPATH=tests python -m golden.make_yesterday 3
 
-Run it before the metadata's schema, the manifest or a message in the work area changes, with the next number; then
-never again: a generation that is there is refused. What is in one is told in README.md beside it.
+Run it before the metadata's schema, the manifest, a document in the store or a message in the work area changes, with
+the next number; then never again: a generation that is there is refused. What is in one is told in README.md beside it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import yaml
 import tiered_storage
 from support.remote_logs import SIZES, a_remote_log, topic_id
 from support.yesterdays_state import CLUSTER_ID, FOLDER, PLACE, RUN, generation, open_at, works_texts
+from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_messages import CopyOutcome
 from tiered_storage.remote_log.copy_plan import CopyPlan
 from tiered_storage.remote_log.expiry import ExpiryPlan
@@ -41,6 +42,7 @@ SETTINGS = {
             "remote.deletion.allowed": True,
             **RETENTION,
         },
+        "refunds": {"remote.storage.enable": True, "remote.deletion.allowed": True, "retention.ms": -1},
     },
 }
 
@@ -53,12 +55,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work:
         root = Path(work) / "made"
         root.mkdir()
-        a_remote_log(root, {("orders", 0): 3, ("orders", 1): 3, ("payments", 0): 3})
+        a_remote_log(root, {("orders", 0): 3, ("orders", 1): 3, ("payments", 0): 3, ("refunds", 0): 3})
         (root / "settings.yaml").write_text(yaml.safe_dump(SETTINGS, sort_keys=False), "utf-8")
         with open_at(root) as remote_log:
             _decide(remote_log)
             _copy_and_commit_all_but_one(remote_log)
             _expire(remote_log)
+            _repair(remote_log, root)
+            remote_log.safety.stop("somebody looks into it", "yesterday")
         for text in works_texts(root):
             content = text.read_text("utf-8").replace(str(root), PLACE)
             text.write_text(content.replace(str(_LIBRARY), f"{PLACE}/library"), "utf-8")
@@ -94,9 +98,27 @@ def _copy_and_commit_all_but_one(remote_log: RemoteLogManager) -> None:
 def _expire(remote_log: RemoteLogManager) -> None:
     """Expire the first segment of orders-0 and payments-0; only that of payments is deleted."""
     plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
+    # To expire orders-1 would take the lease over under which it is copied.
+    plans = [plan for plan in plans if plan.topic_id_partition.partition == 0]
     remote_log.work.write(f"{RUN}/expiry.jsonl", plans, ExpiryPlan)
     remote_log.deletions.mark_expired(plans, "yesterday")
     remote_log.deletions.delete_marked("yesterday", Selection("payments"))
+
+
+def _repair(remote_log: RemoteLogManager, root: Path) -> None:
+    """Copy the second segment of refunds-0 anew, in the place of one that lost its data: that one is marked."""
+    next(root.glob("state/remote/*/refunds-*/0/00000000000000000010-*.log")).unlink()
+    refunds = Selection("refunds")
+
+    def copy(copies: CopyPlan) -> CommitReport:
+        job = remote_log.write_copy_job(f"{RUN}/repair", remote_log.begin_copy(copies, "yesterday"))
+        for number in range(job.groups):
+            job.run_group(number, remote_log.storage, SIZES, remote_log.clock)
+        return remote_log.commit_copy(job.outcomes())
+
+    plan = remote_log.repairs.plan(remote_log.checks.audit(refunds), refunds)
+    remote_log.repairs.carry_out(plan, "yesterday", copy)
+    remote_log.checks.audit(refunds)
 
 
 if __name__ == "__main__":

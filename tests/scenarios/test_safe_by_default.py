@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -151,6 +152,29 @@ def limits_that_contradict_each_other(files: RemoteLogFiles) -> None:
     files.properties["topics"] = {topic: {**given, **contradicting} for topic, given in TOPICS.items()}
 
 
+def a_store_of_foreign_objects(files: RemoteLogFiles, *narrowed: str) -> None:
+    """What nothing refers to has lain in one topic's folder for long, and an audit saw it."""
+    lay_foreign_objects(files)
+    assert run_on(files, "audit", *narrowed).exit_code == 1
+
+
+def foreign_objects_seen_by_a_narrowed_audit(files: RemoteLogFiles) -> None:
+    a_store_of_foreign_objects(files, "--topics", "former")
+
+
+def lay_foreign_objects(files: RemoteLogFiles, count: int = 40) -> list[Path]:
+    with files.open() as remote_log:
+        remote_log.bind_store()
+    folder = next(path.parent for path in files.objects(".log") if "former" in str(path))
+    return [an_old_file(folder / f"foreign{number}") for number in range(count)]
+
+
+def an_old_file(path: Path) -> Path:
+    path.write_bytes(b"somebody else's")
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+    return path
+
+
 EVERYWHERE: dict[str, tuple[Callable[[RemoteLogFiles], None], str]] = {
     "another store": (another_store, "the right disk mounted"),
     "an emptied store": (an_emptied_store, "no store.json is there"),
@@ -163,6 +187,11 @@ EVERYWHERE: dict[str, tuple[Callable[[RemoteLogFiles], None], str]] = {
     "a store of a later version": (a_store_of_a_later_version, "version"),
     "a stop": (a_stop, "look first"),
     "a retention of zero": (a_retention_of_zero, "retention.ms"),
+    "a store of foreign objects": (a_store_of_foreign_objects, "nothing refers to 40 of 55 objects"),
+    "foreign objects seen by a narrowed audit": (
+        foreign_objects_seen_by_a_narrowed_audit,
+        "nothing refers to 40 of 46 objects",
+    ),
     "limits that contradict each other": (limits_that_contradict_each_other, "local.retention.bytes"),
 }
 
@@ -243,6 +272,40 @@ def test_nothing_goes_locally_where_the_store_cannot_show_what_must_hold_it(tmp_
 
     assert (result.exit_code, Kept.of(files)) == (1, before)
     assert "orders-0" in result.err
+
+
+@pytest.mark.parametrize("asked_for", [(), ("--topics", "orders")])
+@pytest.mark.parametrize("audited", [(), ("--topics", "former")])
+def test_nothing_of_a_store_of_foreign_objects_is_cleaned_up(
+    tmp_path: Path, audited: tuple[str, ...], asked_for: tuple[str, ...]
+) -> None:
+    """All that deletes is asked for by name, too: what the store is suspected of holds for each of its topics."""
+    files = a_site(tmp_path)
+    of_orders = next(path for path in files.objects(".log") if "orders" in str(path))
+    leftover = an_old_file(of_orders.with_name(f"{of_orders.name}.0123456789abcdef.tmp"))
+    foreign = lay_foreign_objects(files)
+    assert run_on(files, "audit", *audited).exit_code == 1
+    before = Kept.of(files)
+
+    for command in ("repair", "retain", "expire"):
+        result = run_on(files, command, *asked_for)
+        assert result.exit_code == 1, command
+        assert "nothing refers to 4" in said(result), said(result)
+        after = Kept.of(files)
+        assert after.logs == before.logs
+        # A repair audits first, and the store is told of what that finds.
+        assert before.store.items() <= after.store.items()
+
+    for path in foreign:
+        path.unlink()
+    assert run_on(files, "repair").exit_code == 0
+    assert not leftover.exists()
+    for command in ("retain", "expire"):
+        assert run_on(files, command, *asked_for).exit_code == 0
+    assert files.local_starts() == [30]
+    with files.open() as remote_log:
+        assert remote_log.segments.log_start_offset(ORDERS_0) == 20
+        assert_clean(remote_log)
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from support.metadata_stores import ManualClock
 from support.remote_logs import (
     assert_clean,
     held_by,
@@ -21,23 +23,33 @@ from support.remote_logs import (
     topic_id,
 )
 from support.yesterdays_state import FOLDER, RUN, YESTERDAY, generation, open_at, taken_up
-from tiered_storage.errors import LeaseHeldError
+from tiered_storage.errors import DeletionRefusedError, LeaseHeldError, OutdatedMetadataError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_job import CopyJob
 from tiered_storage.remote_log.copy_messages import CopyOutcome
 from tiered_storage.remote_log.copy_plan import CopyPlan
+from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.expiry import ExpiryPlan
 from tiered_storage.remote_log.metadata.sql_schema import SCHEMA_VERSION, VERSION_TABLE
-from tiered_storage.remote_log.model import PartitionState, SegmentState
+from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.remote_log_parts import store_options
+from tiered_storage.remote_log.remote_log_rebuild import rebuild_metadata
 from tiered_storage.remote_log.selection import EVERYTHING
+from tiered_storage.remote_log.storage.partition_document import PartitionDocument
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.storage.store_decisions import StoreDecision
+from tiered_storage.settings import load_settings
 
 ORDERS_0, ORDERS_1 = (partition_of("orders", number) for number in range(2))
 PAYMENTS_0 = partition_of("payments")
-GENERATIONS = {1: "0001", 2: "0002"}
+REFUNDS_0 = partition_of("refunds")
+GENERATIONS = {1: "0001", 2: "0002", 3: "0002"}
 """Each with the schema of its metadata."""
+
+WITH_DOCUMENTS = 3
+"""The first generation whose store tells of partitions and decisions itself."""
 
 LATER = YESTERDAY + 1_000
 NOTHING = CommitReport((), (), (), (), retriable=True)
@@ -97,11 +109,25 @@ def test_the_copy_from_before_the_migration_is_a_way_back(number: int, tmp_path:
 
 
 def let_documents_be_written(remote_log: RemoteLogManager) -> None:
-    """Let a repair write what stores of then did not keep: a document of each partition."""
+    """Let a repair write what stores of then did not keep, a document of each partition; or find that all is there."""
     report = remote_log.checks.audit()
+    if REFUNDS_0 in remote_log.segments.list_partitions():
+        assert report.anomalies == ()
+        return
     assert {anomaly.is_of_a_document for anomaly in report.anomalies} == {True}
     repaired = remote_log.repairs.carry_out(remote_log.repairs.plan(report, EVERYTHING), "today", lambda _: NOTHING)
     assert (set(repaired.documents), repaired.failures) == ({ORDERS_0, PAYMENTS_0}, ())
+
+
+def let_deletions_go_on(remote_log: RemoteLogManager) -> None:
+    """Lift the stop that somebody left in force."""
+    if remote_log.safety.stopped() is not None:
+        remote_log.safety.lift("today")
+
+
+def marked(remote_log: RemoteLogManager, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
+    segments = segments_of(remote_log, partition)
+    return [segment for segment in segments if segment.state is SegmentState.DELETE_SEGMENT_STARTED]
 
 
 def test_every_segment_is_what_it_was(root: Path) -> None:
@@ -143,7 +169,9 @@ def test_decisions_keep_their_meaning(root: Path) -> None:
             assert (given.local_deletion_allowed, given.remote_deletion_allowed) == (allowed, allowed)
 
 
-def test_what_later_versions_keep_of_a_partition_is_not_made_up(root: Path) -> None:
+@pytest.mark.parametrize("number", [number for number in GENERATIONS if number < WITH_DOCUMENTS])
+def test_what_later_versions_keep_of_a_partition_is_not_made_up(number: int, tmp_path: Path) -> None:
+    root = taken_up(number, tmp_path / "site")
     with open_at(root) as remote_log:
         assert remote_log.segments.partition_states() == {
             ORDERS_0: PartitionState(10, (), None),
@@ -160,10 +188,10 @@ def test_what_later_versions_keep_of_a_partition_is_not_made_up(root: Path) -> N
 def test_the_copy_that_was_under_way_is_committed_and_read(root: Path) -> None:
     with open_at(root, LATER) as remote_log:
         job, description = CopyJob.read(remote_log.work, FOLDER)
-        assert (job.groups, len(list(job.outcomes()))) == (1, 9)
+        outcomes = Counter(outcome.task.metadata.topic_id_partition for outcome in job.outcomes())
+        assert (job.groups, {outcomes[each] for each in (ORDERS_0, ORDERS_1, PAYMENTS_0)}) == (1, {3})
         assert description.storage_url == remote_log.settings.rsm_config_url
-        outcomes = remote_log.work.read(f"{FOLDER}/commit-00002.jsonl", CopyOutcome)
-        report = remote_log.commit_copy(outcomes)
+        report = remote_log.commit_copy(remote_log.work.read(f"{FOLDER}/commit-00002.jsonl", CopyOutcome))
         assert report.is_whole
         assert ranges(report.committed) == [(0, 9), (10, 19), (20, 29)]
         assert offsets_read(remote_log, 0, ORDERS_1) == list(range(35))
@@ -176,25 +204,31 @@ def test_the_copy_that_was_under_way_is_committed_and_read(root: Path) -> None:
 def test_plans_that_were_written_down_are_carried_out(root: Path) -> None:
     with open_at(root, LATER) as remote_log:
         [plan] = remote_log.work.read(f"{RUN}/plan.jsonl", CopyPlan)
-        assert len(plan.segments) == 9
+        assert {*plan.partitions} - {REFUNDS_0} == {ORDERS_0, ORDERS_1, PAYMENTS_0}
+        assert len(plan.segments) == 3 * len(plan.partitions)
         # The same owner tries again: what was begun and never committed is copied anew.
         begun = remote_log.begin_copy(plan, "yesterday")
         assert {task.metadata.topic_id_partition for task in begun.tasks} == {ORDERS_1}
         expiry = remote_log.work.read(f"{RUN}/expiry.jsonl", ExpiryPlan)
-        assert [(each.topic_id_partition, each.new_log_start) for each in expiry] == [(PAYMENTS_0, 10), (ORDERS_0, 10)]
+        starts = {each.topic_id_partition: each.new_log_start for each in expiry}
+        assert starts == {PAYMENTS_0: 10, ORDERS_0: 10}
+        let_deletions_go_on(remote_log)
         done, left = remote_log.deletions.mark_expired(expiry, "today")
-        assert (done, left) == ((PAYMENTS_0, ORDERS_0), ())
+        assert ({*done}, left) == ({PAYMENTS_0, ORDERS_0}, ())
         assert_clean(remote_log)
 
 
 def test_the_deletion_that_was_under_way_is_done_and_the_audit_is_clean(root: Path) -> None:
     with open_at(root, LATER) as remote_log:
+        let_deletions_go_on(remote_log)
         remote_log.commit_copy(remote_log.work.read(f"{FOLDER}/commit-00002.jsonl", CopyOutcome))
-        [going] = [segment for segment in segments_of(remote_log, ORDERS_0) if segment.start_offset == 0]
-        assert remote_log.deletions.delete_marked("today").deleted == (
-            replace(going, state=SegmentState.DELETE_SEGMENT_FINISHED, event_timestamp=LATER),
-        )
-        assert remote_log.checks.audit(deep=True).segments == 7
+        going = [*marked(remote_log, ORDERS_0), *marked(remote_log, REFUNDS_0)]
+        assert [segment.start_offset for segment in going] in ([0], [0, 10])
+        assert set(remote_log.deletions.delete_marked("today").deleted) == {
+            replace(segment, state=SegmentState.DELETE_SEGMENT_FINISHED, event_timestamp=LATER) for segment in going
+        }
+        refunds = len(finished(segments_of(remote_log, REFUNDS_0)))
+        assert remote_log.checks.audit(deep=True).segments == 7 + refunds
         let_documents_be_written(remote_log)
         assert_clean(remote_log)
 
@@ -214,3 +248,81 @@ def test_a_lease_that_was_held_keeps_others_out_and_its_number_goes_on(root: Pat
         held_by(remote_log, "today", ORDERS_1)
     with open_at(root, YESTERDAY + 600_001) as remote_log:
         assert held_by(remote_log, "today", ORDERS_1).fencing_number == 2
+
+
+@pytest.fixture
+def with_documents(tmp_path: Path) -> Path:
+    return taken_up(WITH_DOCUMENTS, tmp_path / "site")
+
+
+def documents_in(remote_log: RemoteLogManager) -> dict[TopicIdPartition, PartitionDocument | None]:
+    assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
+    documents = remote_log.storage.partition_documents
+    return {partition: documents.read(partition) for partition in remote_log.segments.list_partitions()}
+
+
+def test_the_stores_documents_say_what_the_metadata_say(with_documents: Path) -> None:
+    with open_at(with_documents) as remote_log:
+        [damaged] = marked(remote_log, REFUNDS_0)
+        states = remote_log.segments.partition_states()
+        assert states[REFUNDS_0] == PartitionState(0, (EpochEntry(0, 0),), None)
+        assert states[PAYMENTS_0] == PartitionState(10, (EpochEntry(0, 0),), None)
+        found = documents_in(remote_log)
+        # The first commit writes one, and that of orders-1 was still to come.
+        assert found.pop(ORDERS_1) is None
+        assert found == {
+            partition: PartitionDocument(partition, number, states[partition], YESTERDAY, named)
+            for partition, number, named in (
+                (ORDERS_0, 2, ()),
+                (PAYMENTS_0, 2, ()),
+                (REFUNDS_0, 3, (damaged.segment_id.id,)),
+            )
+        }
+
+
+def test_a_stop_is_still_in_force_and_the_store_knows_of_it(with_documents: Path) -> None:
+    with open_at(with_documents, LATER) as remote_log:
+        assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
+        decided = StoreDecision(remote_log.safety.decision_number(), "all deletions are stopped", YESTERDAY)
+        assert remote_log.storage.decisions.newest() == decided
+        expiry = list(remote_log.work.read(f"{RUN}/expiry.jsonl", ExpiryPlan))
+        for delete in (
+            lambda: remote_log.deletions.mark_expired(expiry, "today"),
+            lambda: remote_log.deletions.delete_marked("today"),
+        ):
+            with pytest.raises(DeletionRefusedError, match="somebody looks into it"):
+                delete()
+        assert len(marked(remote_log, ORDERS_0)) == len(marked(remote_log, REFUNDS_0)) == 1
+
+
+def test_yesterdays_metadata_are_found_to_be_older_than_what_was_decided_today(with_documents: Path) -> None:
+    backup = database_of(with_documents).read_bytes()
+    with open_at(with_documents, LATER) as remote_log:
+        let_deletions_go_on(remote_log)
+        remote_log.safety.stop("once more", "today")
+    for left in with_documents.glob("state/remote_log_metadata.db*"):
+        left.unlink()
+    database_of(with_documents).write_bytes(backup)
+
+    with open_at(with_documents, LATER) as remote_log, pytest.raises(OutdatedMetadataError, match="decision 6"):
+        remote_log.safety.lift("today")
+
+
+def test_the_store_alone_tells_what_was_marked_and_where_logs_begin(with_documents: Path) -> None:
+    with open_at(with_documents) as remote_log:
+        known = {each: finished(segments_of(remote_log, each)) for each in (ORDERS_0, PAYMENTS_0, REFUNDS_0)}
+        starts = {each: remote_log.segments.log_start_offset(each) for each in known}
+        number = remote_log.safety.decision_number()
+    database_of(with_documents).unlink()
+    settings = load_settings(with_documents / "settings.yaml", environ={})
+
+    report = rebuild_metadata(settings, store_options(settings, {}), ManualClock(LATER))
+
+    assert (report.unreadable, report.marked) == ((), 2)
+    with open_at(with_documents, LATER) as remote_log:
+        assert {each: ranges(finished(segments_of(remote_log, each))) for each in known} == {
+            each: ranges(segments) for each, segments in known.items()
+        }
+        assert {each: remote_log.segments.log_start_offset(each) for each in known} == starts
+        assert remote_log.safety.decision_number() == number
+        assert offsets_read(remote_log, 0, REFUNDS_0) == list(range(35))

@@ -114,7 +114,10 @@ class RemoteLogChecks:
 
     def _keep_verdicts(self, report: AuditReport, selection: Selection, *, deep: bool) -> None:
         most = self.parts.settings.remote_log_unreferenced_max_percent
-        keep_verdicts(report, self.parts.safety, selection, most, deep=deep)
+        is_outdated = any(each.kind is AnomalyKind.OUTDATED_METADATA for each in report.anomalies)
+        # What old metadata find wanting the store is not told: newer ones, put back, would lack it and delete nothing.
+        safety = self.parts.store.safety if is_outdated else self.parts.safety
+        keep_verdicts(report, safety, selection, most, deep=deep)
 
     def _deep_check(self, on_moved: OnMoved) -> DeepCheck:
         storage = listing_storage(self.parts.storage)
