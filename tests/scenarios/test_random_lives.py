@@ -76,7 +76,6 @@ class PartitionLives(RuleBasedStateMachine):
         self.marked: set[TopicIdPartition] = set()
         self.doubled = False
         """Whether the last audit, quick or deep, found offsets of this life twice."""
-        self.backup = b""
         """The metadata as they were at some moment."""
 
     def teardown(self) -> None:
@@ -95,7 +94,6 @@ class PartitionLives(RuleBasedStateMachine):
     @initialize(batches=st.integers(0, 9))
     def begin_with(self, batches: int) -> None:
         self.append(batches)
-        self.back_up_the_metadata()
 
     @rule(batches=st.integers(1, 5))
     def append(self, batches: int) -> None:
@@ -344,27 +342,6 @@ class PartitionLives(RuleBasedStateMachine):
         if content is not None:
             self.database.write_bytes(content)
 
-    @rule()
-    def back_up_the_metadata(self) -> None:
-        with self.open() as remote_log:
-            remote_log.bind_store()
-        self.backup = self.database.read_bytes()
-
-    @rule(data=st.data())
-    def restore_a_backup(self, data: st.DataObject) -> None:
-        """Old metadata delete nothing and copy nothing; then the newer ones are put back, and go on."""
-        newer = self.database.read_bytes()
-        now = self.what_is_known()
-        self.put_metadata(self.backup)
-        if self.what_is_known() != now:
-            before = self.all_files()
-            with self.limits(local=0, total=SEGMENT_BYTES), unsynced(), self.open() as remote_log:
-                self.let_leases_end(remote_log)
-                self.pass_time()
-                self.try_everything(remote_log, data)
-            assert self.all_files() == before
-        self.put_metadata(newer)
-
     @rule(data=st.data())
     def stop_and_lift(self, data: st.DataObject) -> None:
         """While deletions are stopped nothing goes, whatever is due; afterwards all goes on."""
@@ -401,13 +378,6 @@ class PartitionLives(RuleBasedStateMachine):
     def try_repair(self, remote_log: RemoteLogManager) -> None:
         plan = remote_log.repairs.plan(remote_log.checks.audit(), EVERYTHING)
         remote_log.repairs.carry_out(plan, "try", lambda copies: self.copy_planned(remote_log, copies))
-
-    def what_is_known(self) -> tuple[object, ...]:
-        """Return what the metadata say that matters to whoever deletes or copies."""
-        with self.open() as remote_log:
-            states = remote_log.segments.partition_states()
-            segments = {(each.segment_id.id, each.state) for each in self.segments(remote_log)}
-            return segments, states, remote_log.topics.list(), remote_log.safety.stopped()
 
     def all_files(self) -> dict[Path, int]:
         """Return all that could be deleted or copied to, with its size."""
