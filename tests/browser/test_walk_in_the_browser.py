@@ -16,7 +16,7 @@ from browser.stage import Committed, stage
 from browser.take_pictures import Seen, walk
 from tiered_storage_airflow.embedded.credentials import ADMIN
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(2400), pytest.mark.xdist_group("airflow")]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(2400)]
 
 MOST_BYTES_OF_A_PICTURE = 200_000
 PICTURES = (

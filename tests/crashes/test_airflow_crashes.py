@@ -1,13 +1,16 @@
-"""Scenario 10 through Airflow and Spark: the Spark worker, its driver, the task and the scheduler are killed.
+"""Scenario 10 through Airflow and Spark: the Spark worker, its driver, any task and the scheduler are killed.
 
-An embedded Airflow is really started; a worker stands still in the middle of a copy while its killer looks for them.
+An embedded Airflow is really started; a worker or a task stands still in the middle of its work while its killer looks
+for it.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,11 +18,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from support.aftermath import GRACE_MS, assert_readable, assert_settled, finished_ranges, run
+from support.aftermath import GRACE_MS, all_segments, assert_readable, assert_settled, run
 from support.crash_points import CrashPoint
 from support.halting_storage import HALT
-from support.remote_logs import RemoteLogFiles, a_remote_log
+from support.remote_logs import ENABLED, SEGMENT_BYTES, RemoteLogFiles, a_remote_log, partition_of, segments_of
 from support.shared_clock import SharedClock
+from tiered_storage.remote_log.coverage import finished
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage_airflow.embedded import services
 from tiered_storage_airflow.embedded.api_client import AirflowApi, DagRun
 from tiered_storage_airflow.embedded.credentials import read
@@ -40,16 +45,17 @@ from tiered_storage_airflow.embedded.processes import (
 from tiered_storage_airflow.embedded.record import SCHEDULER, RunningAirflow, write_record
 from tiered_storage_airflow.embedded.waiting import wait_until
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900), pytest.mark.xdist_group("airflow")]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
 PROJECT = Path(__file__).parents[2]
+DAGS = ("copy_segments", "expire_remote_segments", "enforce_local_retention", "repair_remote_log")
 STORAGE = "support.halting_storage.HaltingStorage"
 PARTITIONS = {("orders", 0): 2, ("orders", 1): 2}
 
 
 @dataclass(slots=True)
 class CrashingAirflow:
-    """An embedded Airflow with a copy of the DAG that is not on a schedule, and the remote log it copies to."""
+    """An embedded Airflow with copies of the DAGs that are not on a schedule, and the remote log they work on."""
 
     files: RemoteLogFiles
     embedded: EmbeddedAirflow
@@ -68,13 +74,22 @@ class CrashingAirflow:
             self.files.append(4, number=number)
 
     def halted_worker(self, point: CrashPoint) -> tuple[DagRun, psutil.Process]:
-        """Start a run and wait until one of its workers stands still at `point`."""
+        """Start a copy and wait until one of its workers stands still at `point`."""
+        return self._halted("copy_segments", None, point)
+
+    def halted_task(self, dag_id: str, task_id: str, point: CrashPoint) -> tuple[DagRun, psutil.Process]:
+        """Start a run and wait until the process of its task stands still at `point`."""
+        return self._halted(dag_id, task_id, point)
+
+    def _halted(self, dag_id: str, task_id: str | None, point: CrashPoint) -> tuple[DagRun, psutil.Process]:
         self.halt.mkdir(exist_ok=True)
-        for name in ("worker", "go-on"):
+        for name in ("worker", "go-on", "task"):
             (self.halt / name).unlink(missing_ok=True)
+        if task_id is not None:
+            (self.halt / "task").write_text(task_id)
         (self.halt / "at").write_text(point)
         with self.api() as api:
-            run = api.trigger("copy_segments")
+            run = api.trigger(dag_id, {"dry_run": False})
         told = self.halt / "worker"
         assert wait_until(lambda: told.exists() and told.read_text() != "", 120)
         worker = psutil.Process(int(told.read_text()))
@@ -99,10 +114,23 @@ class CrashingAirflow:
             ended = api.wait_for_run(api.trigger("copy_segments"), 300)
             assert ended.state == "success", api.failures(ended)
 
-    def tries(self, run: DagRun) -> int:
-        """Return how often the copy was tried."""
+    def tries(self, run: DagRun, task_id: str = "copy") -> int:
+        """Return how often a task was tried; of a mapped one the instance that was tried most often."""
         with self.api() as api:
-            return next(task.try_number for task in api.task_instances(run) if task.task_id == "copy")
+            return max(task.try_number for task in api.task_instances(run) if task.task_id == task_id)
+
+    def limit(self, **limits: int) -> None:
+        """Let the topic have other limits, named with _ for the dots, until `settled` takes them away."""
+        named = {name.replace("_", "."): value for name, value in limits.items()}
+        self.files.properties["topics"] = {"orders": {**ENABLED, **named}}
+        assert self.files.config.exists()
+
+    def left_without_result(self) -> set[str]:
+        """Return the ids of segments that are whole in the store and that no job's results and no reader know of."""
+        marked = {path.stem.partition("-")[2] for path in self.files.objects(".commit")}
+        results = "".join(path.read_text() for path in self.files.root.rglob("result-*.jsonl"))
+        with self.files.open() as remote_log:
+            return {each for each in marked - finished_ids(remote_log) if each not in results}
 
     def restart_scheduler(self) -> None:
         """Start a scheduler in place of one that was killed, with the rest of Airflow, and its tasks, as they are."""
@@ -123,16 +151,17 @@ class CrashingAirflow:
 
 
 def _dags(folder: Path) -> Path:
-    """Write the DAG with no schedule, and with retries that come at once."""
+    """Write the DAGs with no schedule, and with retries that come at once."""
     folder.mkdir()
-    code = (PROJECT / "dags" / "copy_segments.py").read_text()
-    for found, put in (
-        ('schedule=CronDataIntervalTimetable("*/5 * * * *", timezone="UTC")', "schedule=None"),
-        ("{**RETRIED,", '{**RETRIED, "retry_delay": timedelta(seconds=1),'),
-    ):
-        assert found in code
-        code = code.replace(found, put)
-    (folder / "copy_segments.py").write_text(code)
+    for dag_id in DAGS:
+        code = (PROJECT / "dags" / f"{dag_id}.py").read_text()
+        for found, put in (
+            (r"^    schedule=.*,$", "    schedule=None,"),
+            (r"\{\*\*RETRIED,", '{**RETRIED, "retry_delay": timedelta(seconds=1),'),
+        ):
+            code, count = re.subn(found, put, code, flags=re.MULTILINE)
+            assert count == 1, (dag_id, found)
+        (folder / f"{dag_id}.py").write_text(code)
     return folder
 
 
@@ -181,7 +210,8 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, state_directory: Path) -> 
         crashing = CrashingAirflow(files, embedded, environ, running, root / "halt")
         try:
             with crashing.api() as api:
-                api.unpause("copy_segments")
+                for dag_id in DAGS:
+                    api.unpause(dag_id)
             crashing.run()
             yield crashing
         finally:
@@ -195,11 +225,16 @@ def settled(airflow: CrashingAirflow, tmp_path: Path, monkeypatch: pytest.Monkey
     airflow.append_two_segments()
     yield
     files = airflow.files
+    airflow.limit()
     airflow.run()
     with files.open() as remote_log:
-        closed = [segment.base_offset for segment in files.local_segments()[:-1]]
-        for name in ("orders-0", "orders-1"):
-            assert [start for partition, start, _ in finished_ranges(remote_log) if partition == name] == closed
+        for number in (0, 1):
+            closed = files.local_starts(number=number)[:-1]
+            partition = partition_of(number=number)
+            copied = [segment.start_offset for segment in finished(segments_of(remote_log, partition))]
+            # Both tiers may have lost their beginning, each by its own limit.
+            begin = max(closed[0], remote_log.segments.log_start_offset(partition) or 0)
+            assert [start for start in copied if start >= begin] == [start for start in closed if start >= begin]
         assert_readable(remote_log)
     clock = SharedClock(tmp_path / "clock")
     clock.move_by(GRACE_MS + 1)
@@ -223,8 +258,96 @@ def task_of(worker: psutil.Process) -> psutil.Process:
 
 def test_a_killed_worker_takes_with_it_what_it_left_no_result_of(airflow: CrashingAirflow) -> None:
     run, worker = airflow.halted_worker(CrashPoint.AFTER_MARKER)
+    looks: list[set[str]] = []
+
+    def is_the_only_one_at_work() -> bool:
+        # Other workers write their results within moments of their markers.
+        time.sleep(3)
+        looks.append(airflow.left_without_result())
+        return looks[-1] != set() and looks[-2:-1] == looks[-1:]
+
+    assert wait_until(is_the_only_one_at_work, 120)
     worker.kill()
-    assert airflow.finish(run).state in {"success", "failed"}
+
+    assert airflow.finish(run).state == "failed"
+    with airflow.files.open() as remote_log:
+        assert finished_ids(remote_log).isdisjoint(looks[-1])
+    airflow.run()
+    with airflow.files.open() as remote_log:
+        assert finished_ids(remote_log).isdisjoint(looks[-1])
+
+
+def finished_ids(remote_log: RemoteLogManager) -> set[str]:
+    return {segment.segment_id.id for segment in finished(all_segments(remote_log))}
+
+
+KILLED_TASKS = [
+    ("copy_segments", "commit_metadata", CrashPoint.BEFORE_FINISHED),
+    ("copy_segments", "commit_metadata", CrashPoint.AFTER_FINISHED),
+    ("expire_remote_segments", "mark_deleted", CrashPoint.AFTER_LOG_START),
+    ("expire_remote_segments", "mark_deleted", CrashPoint.AFTER_MARKED),
+    ("expire_remote_segments", "delete", CrashPoint.AFTER_OBJECT_GONE),
+    ("expire_remote_segments", "delete", CrashPoint.BEFORE_DELETED),
+    ("enforce_local_retention", "trim", CrashPoint.BEFORE_LOCAL_FILE_GOES),
+    ("enforce_local_retention", "trim", CrashPoint.AFTER_LOCAL_FILE_GONE),
+    ("repair_remote_log", "commit_metadata", CrashPoint.BEFORE_FINISHED),
+    ("repair_remote_log", "finish", CrashPoint.BEFORE_MARKED),
+    ("repair_remote_log", "finish", CrashPoint.AFTER_MARKED),
+]
+"""The tasks that change anything without Spark, each killed where some of its work is done."""
+
+LIMITS = {
+    "expire_remote_segments": {"retention_bytes": 3 * SEGMENT_BYTES},
+    "enforce_local_retention": {"local_retention_bytes": SEGMENT_BYTES},
+}
+
+
+@pytest.mark.parametrize(("dag_id", "task_id", "point"), KILLED_TASKS)
+def test_a_killed_task_that_changes_the_log_is_tried_again_and_ends_what_it_began(
+    airflow: CrashingAirflow, dag_id: str, task_id: str, point: CrashPoint
+) -> None:
+    if dag_id != "copy_segments":
+        airflow.run()
+    airflow.limit(**LIMITS.get(dag_id, {}))
+    before = begins(airflow.files)
+    damaged = lose_newest_data(airflow.files) if dag_id == "repair_remote_log" else None
+
+    run, task = airflow.halted_task(dag_id, task_id, point)
+    assert "java" not in {one.name() for one in task.parents()}
+    task.kill()
+
+    ended = airflow.finish(run)
+    with airflow.api() as api:
+        assert ended.state == "success", api.failures(ended)
+    assert airflow.tries(run, task_id) == 2
+    after = begins(airflow.files)
+    assert (after.local > before.local) == (dag_id == "enforce_local_retention")
+    assert (after.remote > before.remote) == (dag_id == "expire_remote_segments")
+    with airflow.files.open() as remote_log:
+        assert_readable(remote_log)
+        assert damaged not in finished_ids(remote_log)
+
+
+@dataclass(frozen=True, slots=True)
+class Begins:
+    """Where both tiers of orders-0 begin."""
+
+    local: int
+    remote: int
+
+
+def begins(files: RemoteLogFiles) -> Begins:
+    with files.open() as remote_log:
+        return Begins(files.local_starts()[0], remote_log.segments.log_start_offset(partition_of()) or 0)
+
+
+def lose_newest_data(files: RemoteLogFiles) -> str:
+    """Remove the data of the newest remote segment of orders-0, which the local log still has; return its id."""
+    with files.open() as remote_log:
+        newest = finished(segments_of(remote_log))[-1].segment_id.id
+    [data] = [path for path in files.objects(".log") if newest in path.name]
+    data.unlink()
+    return newest
 
 
 @pytest.mark.parametrize("point", [CrashPoint.IN_DATA, CrashPoint.AFTER_MARKER])

@@ -23,7 +23,7 @@ from tiered_storage.kafka_log.log_segment import list_segments
 TESTS = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(40, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kills", [3, pytest.param(40, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])])
 def test_a_killed_writer_leaves_all_that_was_flushed(tmp_path: Path, kills: int) -> None:
     root, chance = tmp_path / "logs", random.Random(kills)  # noqa: S311 -- a test's choices
     with LogDirectoryWriter.create(root, random_uuid()) as writer:

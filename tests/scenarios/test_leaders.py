@@ -87,6 +87,26 @@ def test_after_an_unclean_election_readers_follow_the_heir(brokers: Brokers, fil
         assert_clean(remote_log, expected=None)
 
 
+def test_no_document_tells_of_a_leader_that_nobody_knows_any_more(brokers: Brokers, files: RemoteLogFiles) -> None:
+    """Our log start was decided while an heir led that had nothing; nothing was copied yet."""
+    brokers.append(6)
+    brokers.elect(1)
+    with opened(files, brokers, 1) as remote_log:
+        copy(remote_log)
+        assert lineage_of(remote_log) == [(1, 0)]
+    brokers.elect(0)
+    with opened(files, brokers, 0) as remote_log:
+        plan = remote_log.deletions.plan_record_deletion(ORDERS_0, 28)
+        assert plan is not None
+        remote_log.deletions.mark_expired([plan], "delete records")
+
+        assert copy(remote_log).committed == ()
+
+        assert lineage_of(remote_log) == [(0, 0), (2, 30)]
+        files.clock.now += files.settings().remote_log_orphan_grace_ms + 1
+        assert_clean(remote_log, expected=None)
+
+
 def test_an_heir_that_was_never_copied_is_not_forgotten_with_its_brokers_checkpoint(
     brokers: Brokers, files: RemoteLogFiles
 ) -> None:

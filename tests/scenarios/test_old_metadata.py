@@ -315,6 +315,25 @@ def test_no_offset_of_the_store_is_called_lost_by_old_metadata(site: RemoteLogFi
     assert "restore a newer backup" in repaired.out + repaired.err
 
 
+@pytest.mark.parametrize("command", [("audit",), ("audit", "--deep"), ("repair",)])
+def test_newer_metadata_that_are_put_back_do_not_lack_what_old_ones_found_wanting(
+    site: RemoteLogFiles, command: tuple[str, ...]
+) -> None:
+    database = site.root / "state" / "remote_log_metadata.db"
+    with forgotten(site):
+        copy_more(site)
+        newer = database.read_bytes()
+    assert run_on(site, *command).exit_code == 1
+    refused(site, "expire")
+
+    for path in database.parent.glob(f"{database.name}*"):
+        path.unlink()
+    database.write_bytes(newer)
+
+    assert run_on(site, "audit").exit_code == 0
+    assert run_on(site, "expire").exit_code == 0
+
+
 def test_the_audit_tells_of_a_decision_that_the_metadata_lack(site: RemoteLogFiles) -> None:
     with forgotten(site):
         stop(site)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -33,6 +34,7 @@ from support.remote_logs import (
     unsynced,
 )
 from support.sudden_death import dies_at
+from tiered_storage.errors import TieredStorageError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.audit_report import AnomalyKind
 from tiered_storage.remote_log.copy_commit import CommitReport
@@ -56,6 +58,7 @@ REPLICAS = (0, 1)
 COPY_SEGMENT_FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 _LAST_COPY = re.compile(r"a copy that never finished, .* nothing else holds offsets \d+ to (\d+): it stays")
 STEPS = st.integers(0, 12)
+Action: TypeAlias = "Callable[[PartitionLives, RemoteLogManager], None]"
 
 
 class PartitionLives(RuleBasedStateMachine):
@@ -73,6 +76,7 @@ class PartitionLives(RuleBasedStateMachine):
         self.marked: set[TopicIdPartition] = set()
         self.doubled = False
         """Whether the last audit, quick or deep, found offsets of this life twice."""
+        """The metadata as they were at some moment."""
 
     def teardown(self) -> None:
         try:
@@ -314,8 +318,7 @@ class PartitionLives(RuleBasedStateMachine):
         """They are made anew from the store; runs go on, and zombies of before are refused."""
         with self.open() as remote_log:
             marked = self.were_visible(remote_log) - self.visible(remote_log)
-        for path in self.root.glob("state/remote_log_metadata.db*"):
-            path.unlink()
+        self.put_metadata(None)
         settings = self.files.settings()
         with unsynced():
             report = rebuild_metadata(settings, store_options(settings, {}), self.files.clock)
@@ -328,6 +331,68 @@ class PartitionLives(RuleBasedStateMachine):
                 assert remote_log.segments.partition_state(old).delete_state is not None
         # A run that died had copied what it never committed: it is there again, and what lay before it may not be.
         self.copy(None)
+
+    @property
+    def database(self) -> Path:
+        return self.root / "state" / "remote_log_metadata.db"
+
+    def put_metadata(self, content: bytes | None) -> None:
+        for path in self.database.parent.glob(f"{self.database.name}*"):
+            path.unlink()
+        if content is not None:
+            self.database.write_bytes(content)
+
+    @rule(data=st.data())
+    def stop_and_lift(self, data: st.DataObject) -> None:
+        """While deletions are stopped nothing goes, whatever is due; afterwards all goes on."""
+        with self.limits(local=0, total=SEGMENT_BYTES), unsynced(), self.open() as remote_log:
+            remote_log.bind_store()
+            remote_log.safety.stop("look first", "somebody")
+            before = self.all_files()
+            self.try_everything(remote_log, data, DELETIONS)
+            assert self.all_files() == before
+            remote_log.safety.lift("somebody")
+
+    def try_everything(
+        self, remote_log: RemoteLogManager, data: st.DataObject, actions: Sequence[Action] | None = None
+    ) -> None:
+        """Do in any order what may be refused."""
+        for action in data.draw(st.permutations(actions or [*DELETIONS, *OTHERS])):
+            with suppress(TieredStorageError):
+                action(self, remote_log)
+
+    def try_expire(self, remote_log: RemoteLogManager) -> None:
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, self.files.clock.now)
+        remote_log.deletions.mark_expired(plans, "try")
+
+    def try_deletion(self, remote_log: RemoteLogManager) -> None:
+        remote_log.deletions.delete_marked("try")
+
+    def try_trim(self, remote_log: RemoteLogManager) -> None:
+        plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, self.files.clock.now)
+        remote_log.deletions.enforce_local_retention(plans)
+
+    def try_copy(self, remote_log: RemoteLogManager) -> None:
+        remote_log.commit_copy(self.copy_with(remote_log, "try"))
+
+    def try_repair(self, remote_log: RemoteLogManager) -> None:
+        plan = remote_log.repairs.plan(remote_log.checks.audit(), EVERYTHING)
+        remote_log.repairs.carry_out(plan, "try", lambda copies: self.copy_planned(remote_log, copies))
+
+    def all_files(self) -> dict[Path, int]:
+        """Return all that could be deleted or copied to, with its size."""
+        roots = [self.files.store, *(self.brokers.directory(number) for number in REPLICAS)]
+        paths = [path for root in roots for path in root.rglob("*") if "store.decisions" not in path.parts]
+        return {path: path.stat().st_size for path in paths if path.is_file() and path.name != ".lock"}
+
+    @contextmanager
+    def limits(self, *, local: int, total: int) -> Iterator[None]:
+        """Let the settings file, and not what was decided, have other limits for a while."""
+        kept = self.files.properties["topics"]
+        topic = {**ENABLED, "local.retention.bytes": local, "retention.bytes": total}
+        self.files.properties["topics"] = {"orders": topic}
+        yield
+        self.files.properties["topics"] = kept
 
     def visible(self, remote_log: RemoteLogManager) -> set[str]:
         return {each.segment_id.id for each in self.segments(remote_log) if each.state is COPY_SEGMENT_FINISHED}
@@ -412,9 +477,13 @@ class PartitionLives(RuleBasedStateMachine):
         """Delete what is due; only whole copies that nobody finished, and that nothing else holds, wait for a person.
 
         What the leader has is read from somewhere. So these are of an old life, or hold what a leader of before had.
+        Damaged ones, too, wait for one where a decision on an earlier life ended the right of the settings file.
         """
         report = remote_log.deletions.delete_marked("expire")
         for failure in report.failures:
+            if "may not be any more" in failure.message:
+                assert not remote_log.deletions.gate.is_allowed(self.partition, DeletionKind.REMOTE)
+                continue
             found = _LAST_COPY.search(failure.message)
             assert found is not None, failure
             [of] = [
@@ -423,6 +492,10 @@ class PartitionLives(RuleBasedStateMachine):
                 if any(each.segment_id.id in failure.message for each in _segments(remote_log, partition))
             ]
             assert of != self.partition or int(found[1]) >= self.brokers.end, failure
+
+
+DELETIONS: list[Action] = [PartitionLives.try_expire, PartitionLives.try_deletion, PartitionLives.try_trim]
+OTHERS: list[Action] = [PartitionLives.try_copy, PartitionLives.try_repair]
 
 
 def _segments(remote_log: RemoteLogManager, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:

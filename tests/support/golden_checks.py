@@ -84,10 +84,11 @@ def check_columns(logs: GoldenLogs) -> None:
             assert found == list(expected_rows(bytes(batch) for _, batch in batches(segment)))
             rows += [row for row in found if not row["control"]]
         start = LOG_STARTS.get(name.rpartition("-")[0], 0)
-        assert [_record_of(row) for row in rows if row["offset"] >= start] == consumed.records, name
+        assert [record_of(row) for row in rows if row["offset"] >= start] == consumed.records, name
 
 
-def _record_of(row: Row) -> Record:
+def record_of(row: Row) -> Record:
+    """Return the record that a row of columns has."""
     headers = tuple((header["key"], header["value"]) for header in row["headers"])
     return Record(row["offset"], row["timestamp"], row["key"], row["value"], headers)
 

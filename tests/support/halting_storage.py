@@ -1,4 +1,4 @@
-"""A user's own RemoteStorageManager, for tests: a Spark worker of it stands still at a point of its copies, once."""
+"""A user's own RemoteStorageManager, for tests: a Spark worker, or a task of Airflow's, stands still, once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorag
 HALT = "TEST_HALTING_STORAGE"
 """The variable with a folder. `at` in it names the point; `worker` gets the id of the process that will stand still.
 
-It goes on when `go-on` is there and somebody sends it SIGCONT. Without `at` nobody stands still.
+It goes on when `go-on` is there and somebody sends it SIGCONT. Without `at` nobody stands still. Where there is `task`,
+with the id of a task, the process that carries that task out stands still, and no worker.
 """
 
 IGNORE_HANGUP = "ignore-hangup"
@@ -27,15 +28,21 @@ class HaltingStorage(ObjectRemoteStorageManager):
 
     @classmethod
     def open(cls, url: str, options: ObjectStoreOptions) -> Self:
-        """Open the store; in the first Spark worker that does so, let it stand still at the point."""
+        """Open the store; in the first process of the kind that does so, let it stand still at the point."""
         folder = Path(os.environ[HALT])
-        is_spark_worker = "pyspark.worker" in sys.modules
-        if is_spark_worker and (folder / "at").exists() and _is_first(folder / "worker"):
+        if (folder / "at").exists() and _is_of_the_kind(folder / "task") and _is_first(folder / "worker"):
             point = CrashPoint((folder / "at").read_text())
             if (folder / IGNORE_HANGUP).exists():
                 signal.signal(signal.SIGHUP, signal.SIG_IGN)
             install(Crash(point, signal=signal.SIGSTOP, go_on=str(folder / "go-on")))
         return super().open(url, options)
+
+
+def _is_of_the_kind(task: Path) -> bool:
+    if not task.exists():
+        return "pyspark.worker" in sys.modules
+    # What a task starts, as Spark, has the same variable; so a task that starts nothing is to be named.
+    return os.environ.get("AIRFLOW_CTX_TASK_ID") == task.read_text()
 
 
 def _is_first(path: Path) -> bool:

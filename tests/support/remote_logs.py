@@ -273,7 +273,7 @@ def assert_clean(remote_log: RemoteLogManager, expected: Callable[[int], Record]
     (None: not asked).
     """
     audited = remote_log.checks.audit(deep=True)
-    assert audited.anomalies == ()
+    assert audited.anomalies == (), audited.anomalies
     local = [log.topic_id_partition for log in remote_log.source.partitions() if isinstance(log, PartitionLog)]
     for partition in {*local, *remote_log.segments.list_partitions()}:
         reader = remote_log.reader.open(partition)

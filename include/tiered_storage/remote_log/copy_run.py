@@ -187,9 +187,9 @@ def _begin(
     tasks = _tasks(lease, still, counting, lineage, state, clock, new_segment_id)
     if lineage == state.lineage:
         return _BegunPartition(lease, abandoned, (), tasks, left)
-    # Of a partition without any finished segment the store need not know: there is nothing to make again.
+    # Before the first segment is finished the store need not know: there is nothing to make again, and no document.
     stored = None
-    if _first_readable(segments, 0) is not None:
+    if state.log_start_offset is not None or _first_readable(segments, 0) is not None:
         stored = StoredState.of(replace(state, lineage=lineage), segments)
     return _BegunPartition(lease, abandoned, lineage, tasks, left, stored)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from tiered_storage.errors import ConfigurationError, TieredStorageError
+from tiered_storage.errors import ConfigurationError, OutdatedMetadataError, TieredStorageError
 from tiered_storage.remote_log.audit import DeepCheck, audit_remote_log
 from tiered_storage.remote_log.audit_job import AuditJob, with_outcomes
 from tiered_storage.remote_log.audit_offsets import LocalLogs
@@ -63,6 +64,9 @@ class RemoteLogChecks:
     def _lacking(self) -> Iterator[Anomaly]:
         """Yield one where the store was told of decisions that the metadata do not know."""
         self.parts.telling.tell_what_is_untold()
+        # What a process that was killed had told the store, and the metadata hold, they do not lack.
+        with suppress(OutdatedMetadataError):
+            self.parts.telling.ensure_not_outdated("")
         storage, known = listing_storage(self.parts.storage), self.parts.safety.decision_number()
         newest = storage.decisions.newest_after(known)
         if newest is not None:
@@ -114,7 +118,10 @@ class RemoteLogChecks:
 
     def _keep_verdicts(self, report: AuditReport, selection: Selection, *, deep: bool) -> None:
         most = self.parts.settings.remote_log_unreferenced_max_percent
-        keep_verdicts(report, self.parts.safety, selection, most, deep=deep)
+        is_outdated = any(each.kind is AnomalyKind.OUTDATED_METADATA for each in report.anomalies)
+        # What old metadata find wanting the store is not told: newer ones, put back, would lack it and delete nothing.
+        safety = self.parts.store.safety if is_outdated else self.parts.safety
+        keep_verdicts(report, safety, selection, most, deep=deep)
 
     def _deep_check(self, on_moved: OnMoved) -> DeepCheck:
         storage = listing_storage(self.parts.storage)
