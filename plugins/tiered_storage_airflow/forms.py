@@ -6,7 +6,6 @@ take plain arguments.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -126,7 +125,7 @@ def refuse_unknown_fields(context: Mapping[str, Any]) -> None:
 def warn_of_unknown_fields(context: Mapping[str, Any]) -> None:
     """Say in the task's log where the run was given a field that the DAG's form has not: for what has to go through."""
     if unknown := _unknown_fields(context):
-        logging.getLogger(__name__).warning("left out: %s", unknown)
+        context["task"].log.warning("left out: %s", unknown)
 
 
 def _unknown_fields(context: Mapping[str, Any]) -> str | None:
