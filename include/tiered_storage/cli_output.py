@@ -6,12 +6,15 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from tiered_storage.remote_log.copy_plan import Finding
 
 _UNFOLDED = 100_000
 _ROWS_AT_ONCE = 1000
@@ -51,12 +54,10 @@ class Output:
         """Tell a person something beside the result."""
         Console(stderr=True, soft_wrap=True, highlight=False).print(text, markup=False)
 
-    def findings(self, heading: str, findings: Sequence[Any]) -> None:
+    def findings(self, heading: str, findings: Sequence[Finding]) -> None:
         """Tell a person about partitions that need looking at."""
         for finding in findings:
-            # Most messages of errors begin with the partition's name.
-            message = finding.message.removeprefix(f"{finding.partition}: ")
-            self.say(" ".join(filter(None, (f"{heading}:", finding.partition, message))))
+            self.say(" ".join(filter(None, (f"{heading}:", finding.partition, finding.reason))))
 
 
 class StreamedTable:

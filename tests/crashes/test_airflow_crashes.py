@@ -75,13 +75,10 @@ class CrashingAirflow:
 
     def halted_worker(self, point: CrashPoint) -> tuple[DagRun, psutil.Process]:
         """Start a copy and wait until one of its workers stands still at `point`."""
-        return self._halted("copy_segments", None, point)
+        return self.halted("copy_segments", None, point)
 
-    def halted_task(self, dag_id: str, task_id: str, point: CrashPoint) -> tuple[DagRun, psutil.Process]:
-        """Start a run and wait until the process of its task stands still at `point`."""
-        return self._halted(dag_id, task_id, point)
-
-    def _halted(self, dag_id: str, task_id: str | None, point: CrashPoint) -> tuple[DagRun, psutil.Process]:
+    def halted(self, dag_id: str, task_id: str | None, point: CrashPoint) -> tuple[DagRun, psutil.Process]:
+        """Start a run and wait until its task's process, or whoever comes there first, stands still at `point`."""
         self.halt.mkdir(exist_ok=True)
         for name in ("worker", "go-on", "task"):
             (self.halt / name).unlink(missing_ok=True)
@@ -313,7 +310,7 @@ def test_a_killed_task_that_changes_the_log_is_tried_again_and_ends_what_it_bega
     before = begins(airflow.files)
     damaged = lose_newest_data(airflow.files) if dag_id == "repair_remote_log" else None
 
-    run, task = airflow.halted_task(dag_id, task_id, point)
+    run, task = airflow.halted(dag_id, task_id, point)
     assert "java" not in {one.name() for one in task.parents()}
     task.kill()
 

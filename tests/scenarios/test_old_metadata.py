@@ -46,12 +46,20 @@ def forgotten(files: RemoteLogFiles) -> Iterator[None]:
     """Restore, at the end of the block, the metadata that there were at its beginning."""
     with files.open() as remote_log:
         remote_log.bind_store()
-    database = files.root / "state" / "remote_log_metadata.db"
-    backup = database.read_bytes()
+    backup = database_of(files).read_bytes()
     yield
+    put_back(files, backup)
+
+
+def database_of(files: RemoteLogFiles) -> Path:
+    return files.root / "state" / "remote_log_metadata.db"
+
+
+def put_back(files: RemoteLogFiles, metadata: bytes) -> None:
+    database = database_of(files)
     for path in database.parent.glob(f"{database.name}*"):
         path.unlink()
-    database.write_bytes(backup)
+    database.write_bytes(metadata)
 
 
 def copy_more(files: RemoteLogFiles, number: int = 1) -> None:
@@ -209,6 +217,8 @@ def died(*_: object) -> None:
     raise Killed
 
 
+DELETING = {"expire", "retain"}
+"""What fails while deletions are stopped."""
 BACK_IN_REACH = [("expire",), ("retain",), ("copy",), ("audit",), ("expire", "--topics", "former")]
 
 
@@ -221,7 +231,22 @@ def test_a_stop_holds_where_the_store_is_out_of_reach_and_the_store_hears_of_it_
         stop(site)
         assert "the store could not be told" in caplog.text
         (site.root / "elsewhere").rename(site.store)
-        run_on(site, *command)
+        assert run_on(site, *command).exit_code == (command[0] in DELETING)
+
+    refused(site, "expire")
+
+
+def test_a_stop_that_the_store_was_not_told_of_and_its_end_are_told_by_who_deletes_then(
+    site: RemoteLogFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    with forgotten(site):
+        site.store.rename(site.root / "elsewhere")
+        stop(site)
+        assert "the store could not be told" in caplog.text
+        (site.root / "elsewhere").rename(site.store)
+        assert run_on(site, "expire").exit_code == 1
+        assert run_on(site, "stop-deletions", "--lift").exit_code == 0
+        assert run_on(site, "expire", "--topics", "former").exit_code == 0
 
     refused(site, "expire")
 
@@ -264,7 +289,7 @@ def test_a_stop_in_spite_of_wrong_settings_is_told_to_the_store_later(
         site.properties["topics"] = {**TOPICS, "mistyped": {"retention.ms": 0}}
         stop(site)
         site.properties["topics"] = right
-        run_on(site, *command)
+        assert run_on(site, *command).exit_code == (command[0] in DELETING)
 
     refused(site, "retain")
 
@@ -319,16 +344,13 @@ def test_no_offset_of_the_store_is_called_lost_by_old_metadata(site: RemoteLogFi
 def test_newer_metadata_that_are_put_back_do_not_lack_what_old_ones_found_wanting(
     site: RemoteLogFiles, command: tuple[str, ...]
 ) -> None:
-    database = site.root / "state" / "remote_log_metadata.db"
     with forgotten(site):
         copy_more(site)
-        newer = database.read_bytes()
+        newer = database_of(site).read_bytes()
     assert run_on(site, *command).exit_code == 1
     refused(site, "expire")
 
-    for path in database.parent.glob(f"{database.name}*"):
-        path.unlink()
-    database.write_bytes(newer)
+    put_back(site, newer)
 
     assert run_on(site, "audit").exit_code == 0
     assert run_on(site, "expire").exit_code == 0

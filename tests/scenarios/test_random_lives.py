@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -34,12 +34,12 @@ from support.remote_logs import (
     unsynced,
 )
 from support.sudden_death import dies_at
-from tiered_storage.errors import TieredStorageError
+from tiered_storage.errors import DeletionRefusedError, TieredStorageError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.audit_report import AnomalyKind
 from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_messages import CopyOutcome
-from tiered_storage.remote_log.copy_plan import CopyPlan
+from tiered_storage.remote_log.copy_plan import CopyPlan, Finding
 from tiered_storage.remote_log.deletion_gate import DeletionKind
 from tiered_storage.remote_log.lineage import contradiction
 from tiered_storage.remote_log.model import (
@@ -58,7 +58,6 @@ REPLICAS = (0, 1)
 COPY_SEGMENT_FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 _LAST_COPY = re.compile(r"a copy that never finished, .* nothing else holds offsets \d+ to (\d+): it stays")
 STEPS = st.integers(0, 12)
-Action: TypeAlias = "Callable[[PartitionLives, RemoteLogManager], None]"
 
 
 class PartitionLives(RuleBasedStateMachine):
@@ -76,7 +75,6 @@ class PartitionLives(RuleBasedStateMachine):
         self.marked: set[TopicIdPartition] = set()
         self.doubled = False
         """Whether the last audit, quick or deep, found offsets of this life twice."""
-        """The metadata as they were at some moment."""
 
     def teardown(self) -> None:
         try:
@@ -211,8 +209,7 @@ class PartitionLives(RuleBasedStateMachine):
             plans, findings = remote_log.deletions.plan_local_retention(EVERYTHING, self.files.clock.now)
             assert not findings, findings
             report = remote_log.deletions.enforce_local_retention(plans)
-            # A copy that nobody finished of a leader that was deposed since stays as it is.
-            assert all("under leader epochs that no longer hold" in each.message for each in report.failures)
+            assert all(_is_of_a_deposed_leader(each) for each in report.failures), report.failures
 
     @rule(kept=st.integers(1, 8), deletes=st.booleans())
     def expire(self, kept: int, deletes: bool) -> None:
@@ -269,6 +266,10 @@ class PartitionLives(RuleBasedStateMachine):
             if not known:
                 return
             assert known == ["orders"]
+            if not remote_log.deletions.gate.is_allowed(old, DeletionKind.REMOTE):
+                with pytest.raises(DeletionRefusedError):
+                    remote_log.deletions.plan_topic_deletion("orders", old.topic_id)
+                return
             plan = remote_log.deletions.plan_topic_deletion("orders", old.topic_id)
             assert [each.topic_id_partition for each in plan.partitions] == [old]
             marked, left = remote_log.deletions.mark_topic_deleted(plan, "delete")
@@ -294,7 +295,7 @@ class PartitionLives(RuleBasedStateMachine):
         with unsynced(), self.open() as remote_log:
             plan = remote_log.repairs.plan(remote_log.checks.audit(), EVERYTHING)
             report = remote_log.repairs.carry_out(plan, "repair", lambda copies: self.copy_planned(remote_log, copies))
-            assert not report.failures, report.failures
+            assert all(_is_of_a_deposed_leader(each) for each in report.failures), report.failures
             if not any(each.segment_id.id in lost.name for each in report.retired):
                 lost.write_bytes(content)
             # What is left of the damaged one would be told of when metadata are made anew.
@@ -318,7 +319,8 @@ class PartitionLives(RuleBasedStateMachine):
         """They are made anew from the store; runs go on, and zombies of before are refused."""
         with self.open() as remote_log:
             marked = self.were_visible(remote_log) - self.visible(remote_log)
-        self.put_metadata(None)
+        for path in self.root.glob("state/remote_log_metadata.db*"):
+            path.unlink()
         settings = self.files.settings()
         with unsynced():
             report = rebuild_metadata(settings, store_options(settings, {}), self.files.clock)
@@ -332,16 +334,6 @@ class PartitionLives(RuleBasedStateMachine):
         # A run that died had copied what it never committed: it is there again, and what lay before it may not be.
         self.copy(None)
 
-    @property
-    def database(self) -> Path:
-        return self.root / "state" / "remote_log_metadata.db"
-
-    def put_metadata(self, content: bytes | None) -> None:
-        for path in self.database.parent.glob(f"{self.database.name}*"):
-            path.unlink()
-        if content is not None:
-            self.database.write_bytes(content)
-
     @rule(data=st.data())
     def stop_and_lift(self, data: st.DataObject) -> None:
         """While deletions are stopped nothing goes, whatever is due; afterwards all goes on."""
@@ -349,17 +341,11 @@ class PartitionLives(RuleBasedStateMachine):
             remote_log.bind_store()
             remote_log.safety.stop("look first", "somebody")
             before = self.all_files()
-            self.try_everything(remote_log, data, DELETIONS)
+            for action in data.draw(st.permutations([self.try_expire, self.try_deletion, self.try_trim])):
+                with suppress(TieredStorageError):
+                    action(remote_log)
             assert self.all_files() == before
             remote_log.safety.lift("somebody")
-
-    def try_everything(
-        self, remote_log: RemoteLogManager, data: st.DataObject, actions: Sequence[Action] | None = None
-    ) -> None:
-        """Do in any order what may be refused."""
-        for action in data.draw(st.permutations(actions or [*DELETIONS, *OTHERS])):
-            with suppress(TieredStorageError):
-                action(self, remote_log)
 
     def try_expire(self, remote_log: RemoteLogManager) -> None:
         plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, self.files.clock.now)
@@ -371,13 +357,6 @@ class PartitionLives(RuleBasedStateMachine):
     def try_trim(self, remote_log: RemoteLogManager) -> None:
         plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, self.files.clock.now)
         remote_log.deletions.enforce_local_retention(plans)
-
-    def try_copy(self, remote_log: RemoteLogManager) -> None:
-        remote_log.commit_copy(self.copy_with(remote_log, "try"))
-
-    def try_repair(self, remote_log: RemoteLogManager) -> None:
-        plan = remote_log.repairs.plan(remote_log.checks.audit(), EVERYTHING)
-        remote_log.repairs.carry_out(plan, "try", lambda copies: self.copy_planned(remote_log, copies))
 
     def all_files(self) -> dict[Path, int]:
         """Return all that could be deleted or copied to, with its size."""
@@ -494,8 +473,9 @@ class PartitionLives(RuleBasedStateMachine):
             assert of != self.partition or int(found[1]) >= self.brokers.end, failure
 
 
-DELETIONS: list[Action] = [PartitionLives.try_expire, PartitionLives.try_deletion, PartitionLives.try_trim]
-OTHERS: list[Action] = [PartitionLives.try_copy, PartitionLives.try_repair]
+def _is_of_a_deposed_leader(failure: Finding) -> bool:
+    """Whether it tells of a copy that nobody finished of a leader that was deposed since: that stays as it is."""
+    return "under leader epochs that no longer hold" in failure.message
 
 
 def _segments(remote_log: RemoteLogManager, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:

@@ -14,10 +14,13 @@ from __future__ import annotations
 from tiered_storage.kafka_log.kernel_memory import (
     carryless_product,
     checksum_byte,
+    checksum_half,
     checksum_word,
     compiled,
     inlined,
     load_byte,
+    load_half,
+    load_int32,
     load_word,
     prefetch,
 )
@@ -31,6 +34,8 @@ _AHEAD = 16 << 10
 _LONG = 1024
 _SHORT = 128
 """How many bytes a stretch has: three long ones as often as they fit, then three short ones."""
+IN_THREES = 1024
+"""Stretches below it have their checksums computed three at a time."""
 
 
 def _power(exponent: int) -> int:
@@ -90,9 +95,39 @@ def crc32c_of(at: int, size: int, data_end: int) -> int:
         state = _three_stretches(state, at, _SHORT, _TWO_SHORT, _ONE_SHORT, data_end)
         at += 3 * _SHORT
     fetch_ahead(at, end, data_end)
+    return _to_end(state, at, end)
+
+
+@inlined
+def are_crc32c_of_three(
+    first: int, first_end: int, second: int, second_end: int, third: int, third_end: int, data_end: int
+) -> bool:
+    """Whether the bytes before each of three stretches are its CRC-32C, big-endian; fetch what is behind the third.
+
+    They are shorter than IN_THREES, and computed at once for the same reason as the three stretches of a long one.
+    """
+    fetch_ahead(first, third_end, data_end)
+    one, two, three = _ONES, _ONES, _ONES
+    words = min(first_end - first, second_end - second, third_end - third) & -8
+    for each in range(0, words, 8):
+        one = checksum_word(one, load_word(first + each))
+        two = checksum_word(two, load_word(second + each))
+        three = checksum_word(three, load_word(third + each))
+    one = _to_end(one, first + words, first_end) ^ load_int32(first - 4) & _ONES
+    two = _to_end(two, second + words, second_end) ^ load_int32(second - 4) & _ONES
+    three = _to_end(three, third + words, third_end) ^ load_int32(third - 4) & _ONES
+    return one | two | three == 0
+
+
+@inlined
+def _to_end(state: int, at: int, end: int) -> int:
+    """Return the CRC-32C of which `state` is the state before the bytes from `at` to `end`."""
     while end - at >= 8:
         state = checksum_word(state, load_word(at))
         at += 8
+    if end - at >= 4:
+        state = checksum_half(state, load_half(at))
+        at += 4
     while at < end:
         state = checksum_byte(state, load_byte(at))
         at += 1

@@ -34,8 +34,8 @@ from tiered_storage.kafka_log.machine_code import (
     load_brief_kernels,
     load_kernels,
 )
-from tiered_storage.kafka_log.open_batches import DecompressedBatches, OpenBatches
-from tiered_storage.kafka_log.placed_batches import ENDS, HEADERS, STARTS, PlacedBatches
+from tiered_storage.kafka_log.open_batches import OpenBatches
+from tiered_storage.kafka_log.placed_batches import ENDS, STARTS, PlacedBatches
 from tiered_storage.kafka_log.record_columns import ChunkMemory, select_columns
 from tiered_storage.kafka_log.segment_scan import as_array, check_checksums, iterate_segment
 
@@ -48,7 +48,7 @@ _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _LEAST_RECORD_BYTES = 7
 _HOT_BYTES = 1 << 20
 """So much is decompressed, then decoded out of the cache closest to a core; the codec takes the same memory again."""
-_SPARE_BYTES = 1 << 20
+_SPARE_BYTES = _HOT_BYTES + (256 << 10)
 """A chunk of decompressed batches ends behind the ones that make it large enough."""
 _MOST_VIEWED = 2
 """A chunk whose values are views keeps so many times its size at most, whatever is left out of what it looks at."""
@@ -219,7 +219,8 @@ class ColumnDecoder:
         filling = ChunkFilling(self._memory)
         most_rows = min(batches.records, batches.total // _LEAST_RECORD_BYTES, _MOST_ROWS)
         filling.begin(most_rows, min(batches.total, 2 * self._chunk_bytes))
-        yield from self._fill(filling, OpenBatches.in_window(batches), is_checked=self._checks_in_kernel)
+        is_checked = self._checks_in_kernel and self._checks.crc
+        yield from self._fill(filling, OpenBatches.in_window(batches), is_checked=is_checked)
         yield from filling.end()
 
     def _decode_compressed(self, batches: PlacedBatches) -> Iterator[pa.RecordBatch]:
@@ -228,38 +229,39 @@ class ColumnDecoder:
         begins, ends = (batches.places[STARTS] - window).tolist(), (batches.places[ENDS] - window).tolist()
         sizes, counts = batches.places[ENDS] - batches.places[STARTS], batches.record_counts()
         codecs = np.where(counts, batches.table.attributes[batches.rows] & CODEC_BITS, _EMPTY).tolist()
-        headers = batches.places[HEADERS].tolist()
-        filling, ready = ChunkFilling(self._memory), DecompressedBatches()
-        first, last = 0, len(codecs) - 1
+        filling = ChunkFilling(self._memory)
+        contents: list[pa.Buffer] = []
+        first = size = 0
         for i, (codec, begin, end) in enumerate(zip(codecs, begins, ends, strict=True)):
             try:
                 content = self._records_of(batches, i, view[begin:end], codec)
             except CorruptRecordError:
                 # A batch before it may be broken as well: that one is named then.
-                if ready and not filling.is_begun:
-                    self._begin(filling, ready.size, sizes[first:i], counts[first:i], i - first)
-                if ready:
-                    yield from self._fill(filling, ready.opened(batches, first))
+                if contents:
+                    self._begin(filling, size, sizes[first:i], counts[first:i], i - first)
+                    yield from self._fill(filling, OpenBatches.decompressed(batches, first, contents))
                 raise
-            ready.add(headers[i], content)
-            if ready.size < _HOT_BYTES and i != last:
+            contents.append(content)
+            size += content.size
+            is_last = i + 1 == len(codecs)
+            if size < _HOT_BYTES and not is_last:
                 continue
-            if not filling.is_begun:
-                self._begin(filling, ready.size, sizes[first:], counts[first:], i + 1 - first)
-            yield from self._fill(filling, ready.opened(batches, first))
+            self._begin(filling, size, sizes[first:], counts[first:], i + 1 - first)
+            yield from self._fill(filling, OpenBatches.decompressed(batches, first, contents))
             held = max(filling.record_bytes, filling.viewed_bytes // _MOST_VIEWED)
-            if i == last or held >= self._chunk_bytes:
+            if is_last or held >= self._chunk_bytes:
                 yield from filling.end()
-            ready.clear()
-            first = i + 1
+            contents, first, size = [], i + 1, 0
 
     def _begin(
         self, filling: ChunkFilling, size: int, compressed: NDArray[np.int64], counts: NDArray[np.int64], ready: int
     ) -> None:
-        """Begin a chunk for batches of which the `ready` first ones have become `size` bytes.
+        """Begin a chunk, if there is none, for batches of which the `ready` first ones have become `size` bytes.
 
         How much the others become is guessed from that: a chunk that turns out too small is followed by another.
         """
+        if filling.is_begun:
+            return
         all_bytes = int(compressed.sum()) * size // max(int(compressed[:ready].sum()), 1)
         most_bytes = min(min(max(all_bytes, size), max(self._chunk_bytes, size)) + _SPARE_BYTES, INT32_MAX)
         records = int(counts.sum())
@@ -267,38 +269,37 @@ class ColumnDecoder:
             records = max(records * most_bytes // all_bytes, int(counts[:ready].sum()))
         filling.begin(min(records, most_bytes // _LEAST_RECORD_BYTES, _MOST_ROWS), most_bytes)
 
-    def _records_of(self, batches: PlacedBatches, number: int, body: memoryview, codec: int) -> bytes | memoryview:
+    def _records_of(self, batches: PlacedBatches, number: int, body: memoryview, codec: int) -> pa.Buffer:
         """Return the records of a batch, which are its `body` in the form of `codec`."""
         most = self._checks.max_decompressed_bytes
         decompress_whole = WHOLE.get(codec)
         if decompress_whole and (whole := decompress_whole(body, most)) is not None:
-            return whole
+            return pa.py_buffer(whole)
         if codec == _EMPTY or (codec == Compression.NONE and len(body) <= most):
-            return body
+            return pa.py_buffer(body)
         position = int(batches.table.position[batches.rows[number]])
-        return decompress(Compression(codec), body, max_bytes=most, source=self._source, source_position=position)
+        content = decompress(Compression(codec), body, max_bytes=most, source=self._source, source_position=position)
+        return pa.py_buffer(content)
 
     def _fill(
         self, filling: ChunkFilling, opened: OpenBatches, *, is_checked: bool = False
     ) -> Iterator[pa.RecordBatch]:
         """Decode all of `opened`; yield each chunk that is full, and leave the last one as far as it came.
 
-        With `is_checked` the kernel compares checksums, if anybody does.
+        With `is_checked` the kernel compares checksums.
         """
         progress = filling.progress
         progress[: parts.ROWS] = 0
+        addresses = [address_of(column) for column in opened.places]
+        placed, first = opened.placed, opened.first
         while True:
             first_buffer = len(filling.viewed)
             if self._memory.has_value_views:
                 filling.viewed += map(pa.py_buffer, opened.viewed)
             verdict = self._kernels.decode_batches(
-                opened.headers, opened.starts, opened.ends, opened.count, opened.data_end,
-                int(is_checked and self._checks.crc), opened.view_base, first_buffer, self._bounds_address,
-                *filling.arguments(),
+                *addresses, opened.count, opened.data_end, int(is_checked), opened.view_base, first_buffer,
+                self._bounds_address, *filling.arguments(),
             )  # fmt: skip
-            if verdict == parts.ALL_DONE and not progress[parts.STRANGE_HEADER_KEYS]:
-                return
-            placed, first = opened.placed, opened.first
             if verdict > parts.FULL:
                 self._raise_broken(verdict, placed, first + int(progress[parts.BATCH]), int(progress[parts.RECORD]))
             if progress[parts.STRANGE_HEADER_KEYS] and progress[parts.HEADER_KEY_BYTES] > INT32_MAX // _MOST_TEXT_BYTES:

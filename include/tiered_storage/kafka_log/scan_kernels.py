@@ -16,10 +16,11 @@ from tiered_storage.kafka_log.batch_header import (
     LOG_OVERHEAD,
     MAGIC,
 )
-from tiered_storage.kafka_log.checksum_kernels import crc32c_of
+from tiered_storage.kafka_log.checksum_kernels import IN_THREES, are_crc32c_of_three, crc32c_of
 from tiered_storage.kafka_log.column_parts import BROKEN_HEADER, BROKEN_OFFSETS, HEADERS_SOUND
 from tiered_storage.kafka_log.kernel_memory import (
     compiled,
+    inlined,
     load_byte,
     load_int16,
     load_int32,
@@ -107,8 +108,26 @@ def first_mismatch(window: int, size: int, window_position: int, positions: int,
     `positions` and `sizes` are columns of a table, `rows` long, of batches that lie in the window. Only for a CPU that
     has_checksum_instructions.
     """
-    for row in range(rows):
+    row = 0
+    while row < rows:
+        if rows - row >= 3:
+            first, first_end = _checked_of(row, window - window_position, positions, sizes)
+            second, second_end = _checked_of(row + 1, window - window_position, positions, sizes)
+            third, third_end = _checked_of(row + 2, window - window_position, positions, sizes)
+            if max(first_end - first, second_end - second, third_end - third) < IN_THREES and are_crc32c_of_three(
+                first, first_end, second, second_end, third, third_end, window + size
+            ):
+                row += 3
+                continue
         batch = window + load_word(positions + 8 * row) - window_position
         if not is_sound(batch, batch + load_word(sizes + 8 * row), window + size):
             return row
+        row += 1
     return -1
+
+
+@inlined
+def _checked_of(row: int, origin: int, positions: int, sizes: int) -> tuple[int, int]:
+    """Return where in memory that begins and ends which the checksum of a row's batch is of."""
+    batch = origin + load_word(positions + 8 * row)
+    return batch + CRC_END, batch + load_word(sizes + 8 * row)

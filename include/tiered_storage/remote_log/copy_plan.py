@@ -40,10 +40,14 @@ class Finding:
     partition: str
     message: str
 
+    @property
+    def reason(self) -> str:
+        """The message without the partition's name, with which most messages of errors begin."""
+        return self.message.removeprefix(f"{self.partition}: ")
+
     def __str__(self) -> str:
-        """Return the message behind the partition's name, with which most messages of errors begin."""
-        begin = f"{self.partition}: " if self.partition else ""
-        return self.message if self.message.startswith(begin) else begin + self.message
+        """Return the reason behind the partition's name, where it is about one."""
+        return f"{self.partition}: {self.reason}" if self.partition else self.message
 
 
 @dataclass(frozen=True, slots=True)

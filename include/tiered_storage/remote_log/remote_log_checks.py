@@ -64,12 +64,14 @@ class RemoteLogChecks:
     def _lacking(self) -> Iterator[Anomaly]:
         """Yield one where the store was told of decisions that the metadata do not know."""
         self.parts.telling.tell_what_is_untold()
+        storage, safety = listing_storage(self.parts.storage), self.parts.safety
+        if storage.decisions.newest_after(safety.decision_number()) is None:
+            return
         # What a process that was killed had told the store, and the metadata hold, they do not lack.
         with suppress(OutdatedMetadataError):
             self.parts.telling.ensure_not_outdated("")
-        storage, known = listing_storage(self.parts.storage), self.parts.safety.decision_number()
-        newest = storage.decisions.newest_after(known)
-        if newest is not None:
+        known = safety.decision_number()
+        if (newest := storage.decisions.newest_after(known)) is not None:
             message = str(outdated_decisions(newest, known))
             yield Anomaly(AnomalyKind.OUTDATED_METADATA, storage.place_of(STORE_DECISIONS), message)
 

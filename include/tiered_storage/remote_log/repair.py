@@ -145,11 +145,8 @@ class Repair:
             held_back += [Finding(str(partition), f"{one.segment_id.id} stays as it is: {stopped}") for one in going]
             going = []
         room = StoredState.of(state, segments).room_for(going)
-        held_back += [
-            Finding(str(partition), f"{one.segment_id.id} stays as it is: {_NO_ROOM}")
-            for one in going
-            if one not in room
-        ]
+        without = {one.segment_id.id for one in going} - {one.segment_id.id for one in room}
+        held_back += [Finding(str(partition), f"{one} stays as it is: {_NO_ROOM}") for one in sorted(without)]
         return self._mark(room, segments, state, lease), held_back
 
     def _mark(

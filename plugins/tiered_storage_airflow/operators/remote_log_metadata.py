@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, SkipMixin, XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from tiered_storage_airflow.operators.findings import told
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, SelectingOperator
 from tiered_storage_airflow.run_scope import is_switched_on, whole_number
 from tiered_storage_airflow.run_summary import summarize
@@ -273,4 +274,4 @@ def _fail_for(findings: Sequence[Finding], introduction: str) -> None:
 
 
 def _sentence(findings: Sequence[Finding], introduction: str) -> str:
-    return f"{introduction}: {'; '.join(map(str, findings))}"
+    return f"{introduction}: {told(findings)}"

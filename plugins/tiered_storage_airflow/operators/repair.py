@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import SkipMixin, XComArg
 from airflow.sdk.exceptions import AirflowFailException
 
+from tiered_storage_airflow.operators.findings import told
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, SelectingOperator
 from tiered_storage_airflow.run_scope import is_switched_on
 from tiered_storage_airflow.run_summary import keep_done, summarize
@@ -144,7 +145,7 @@ class FinishRepairOperator(RemoteLogOperator):
 
 
 def _for_a_person(findings: Sequence[Finding]) -> str:
-    return f"{len(findings)} anomalies need a person: {'; '.join(map(str, findings))}"
+    return f"{len(findings)} anomalies need a person: {told(findings)}"
 
 
 def repair_path(context: Context) -> str:

@@ -135,9 +135,10 @@ class PartitionDocuments:
         content = document.to_bytes()
         self.client.put(document.name, len(content), iter((memoryview(content),)))
         for name in self._names(document.topic_id_partition):
+            is_earlier = name.fencing_number < document.fencing_number
             # Of the same lease only a rebuild that was killed leaves one: the next one has the same number.
-            ends = document.fencing_number + name.temporary
-            if name.fencing_number < ends:
+            is_left = name.temporary and name.fencing_number == document.fencing_number
+            if is_earlier or is_left:
                 self.client.delete(name.listed_as)
 
     def _names(self, partition: TopicIdPartition) -> list[PartitionDocumentName]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -40,3 +42,20 @@ def test_of_bytes_that_begin_anywhere(begin: int, size: int) -> None:
 @given(content=st.binary(max_size=4000))
 def test_of_any_bytes(content: bytes) -> None:
     assert _is_found_sound(content)
+
+
+@pytest.mark.parametrize("sizes", [[118] * 7, range(8), range(60, 77), [1023, 5, 700, 1024, 8, 1100, 16, 3, 900]])
+def test_of_batches_side_by_side_the_first_wrong_one_is_found(sizes: Sequence[int]) -> None:
+    contents = [CONTENT[size : 2 * size].tobytes() for size in sizes]
+    window = np.frombuffer(b"".join(bytes(CRC_END - 4) + crc32c(one).to_bytes(4, "big") + one for one in contents), "B")
+    wholes = np.array([CRC_END + size for size in sizes])
+    places = np.cumsum(wholes) - wholes
+    addresses = address_of(places), address_of(wholes), places.size
+
+    assert load_kernels().first_mismatch(address_of(window), window.size, 0, *addresses) == -1
+    for row, (place, whole) in enumerate(zip(places, wholes, strict=True)):
+        for at in {place + CRC_END - 4, place + CRC_END - 1, place + whole - 1}:
+            wrong = window.copy()
+            wrong[at] ^= 0x80
+            wrong[places[-1] + CRC_END - 1] ^= 1
+            assert load_kernels().first_mismatch(address_of(wrong), wrong.size, 0, *addresses) == row, (row, at)
