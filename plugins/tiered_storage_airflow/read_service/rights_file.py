@@ -9,7 +9,7 @@ from tiered_storage.errors import ConfigurationError
 from tiered_storage.read_rights import NO_RIGHTS, ReadRights, load_read_rights
 
 _log = logging.getLogger(__name__)
-_Stamp = tuple[int, int, int]
+_Stamp = tuple[int, ...]
 
 
 class RightsFile:
@@ -34,7 +34,7 @@ class RightsFile:
             self._stamp = None
             self._deny(f"{self._path}: the rights cannot be read: {error.strerror}")
             return NO_RIGHTS
-        stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
+        stamp = (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
         if stamp != self._stamp:
             self._stamp = stamp if self._read(self._path) else None
         return self._rights

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+import time
 from pathlib import Path
 
 import pytest
@@ -102,6 +104,26 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigurationError, match="UTF-8"):
         load_read_rights(tmp_path / "binary.yaml")
+
+
+def test_a_pattern_of_many_stars_takes_no_time(tmp_path: Path) -> None:
+    rights = load(tmp_path, "users: {alice: {read: ['*-*-*-*-*-x', 'a*b*c', '**']}}\n")
+    begun = time.perf_counter()
+    assert rights.allows("alice", [], Right.READ, "-" * 249)
+    rights = load(tmp_path, "users: {alice: {read: ['*-*-*-*-*-x']}}\n")
+    assert not rights.allows("alice", [], Right.READ, "-" * 249)
+    assert rights.allows("alice", [], Right.READ, "-" * 248 + "x")
+    assert time.perf_counter() - begun < 0.5
+
+
+@given(st.text("ab.*", min_size=1, max_size=8), st.text("ab.", min_size=1, max_size=8))
+def test_a_star_stands_for_any_characters_and_all_else_for_itself(pattern: str, topic: str) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        rights = load(Path(folder), f"users: {{alice: {{read: ['{pattern}']}}}}\n")
+    plain = ".*".join(map(re.escape, pattern.split("*")))
+    assert rights.allows("alice", [], Right.READ, topic) == (re.fullmatch(plain, topic) is not None)
 
 
 @given(st.text(max_size=80))

@@ -99,6 +99,14 @@ def test_a_passing_failure_to_read_the_rights_passes(own_site: ReadServiceSite) 
     assert own_site.get(READING[0]).status_code == 200
 
 
+def test_a_file_of_the_same_size_and_time_is_another_one(own_site: ReadServiceSite) -> None:
+    assert own_site.get(READING[0]).status_code == 200
+    before = own_site.rights.stat()
+    own_site.rights.write_text(own_site.rights.read_text().replace("reader", "redaer"))
+    os.utime(own_site.rights, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert own_site.get(READING[0]).status_code == 404
+
+
 @pytest.mark.parametrize(
     "topic",
     ["..", "%2e%2e%2forders", "orders%00", "*", ".*", "%F0%9F%92%A9", "a" * 5000, "orders%0a", "-0"],
