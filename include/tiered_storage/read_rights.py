@@ -60,7 +60,7 @@ class ReadRights:
     users: Mapping[str, Grant] = field(default_factory=dict)
 
     def allows(self, user: str, roles: Collection[str], right: Right, topic: str) -> bool:
-        """Whether `user`, who has `roles`, may do that with `topic`; nobody may anything with what is no topic's name."""
+        """Whether `user`, who has `roles`, may do that with `topic`; with what is no name nobody may anything."""
         if not _TOPIC.fullmatch(topic):
             return False
         grants = [self.roles[role] for role in roles if role in self.roles]

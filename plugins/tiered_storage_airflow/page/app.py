@@ -27,9 +27,9 @@ from tiered_storage_airflow.page.segment_page import segment_page
 from tiered_storage_airflow.page.topic_pages import topic_page, topics_page
 from tiered_storage_airflow.read_service.access import AccessLog, access_of
 from tiered_storage_airflow.read_service.login import Visitor, VisitorDep, visitor_of
-from tiered_storage_airflow.read_service.metadata_routes import describe, known_partitions
+from tiered_storage_airflow.read_service.metadata_routes import describe
 from tiered_storage_airflow.read_service.metadata_routes import topics as visible_topics
-from tiered_storage_airflow.read_service.partitions import Asked, DescribedDep, ReadDep, ensure_right, no_topic
+from tiered_storage_airflow.read_service.partitions import Asked, DescribedDep, ReadDep, ensure_right, lives_of
 from tiered_storage_airflow.read_service.problem import ProblemError, not_found
 from tiered_storage_airflow.read_service.problem_answers import answer_problems
 from tiered_storage_airflow.read_service.segments import SegmentPath, find_segment
@@ -77,13 +77,8 @@ async def _topic(
     access.topic = topic
     ensure_right(service, visitor, Right.DESCRIBE, topic)
     access.has_right = True
-    known = await known_partitions(service)
-    due = sorted((each for each in known if each.topic == topic), key=lambda each: each.partition)
-    if not due:
-        raise no_topic(topic)
-    due = [each for each in due if each.partition >= start]
-    shown = [(await describe(service, each), await service.tiers.look(each)) for each in due[:PARTITIONS_OF_A_PAGE]]
-    following = due[PARTITIONS_OF_A_PAGE].partition if len(due) > PARTITIONS_OF_A_PAGE else None
+    lives, following = await lives_of(service, topic, start, PARTITIONS_OF_A_PAGE)
+    shown = [(await describe(service, each), await service.tiers.look(each)) for each in lives]
     return _page(topic_page(_root(request), topic, shown, following))
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Collection
+from functools import partial
 from itertools import islice
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 
-from tiered_storage.errors import RemoteObjectNotFoundError, TieredStorageError
+from tiered_storage.errors import RemoteObjectNotFoundError
 from tiered_storage.read_rights import Right
 from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
 from tiered_storage.remote_log.reading.read_values import Isolation
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage_airflow.read_service.access import access_of
 from tiered_storage_airflow.read_service.answers import (
     IndexAnswer,
@@ -31,7 +32,8 @@ from tiered_storage_airflow.read_service.partitions import (
     DescribedDep,
     TopicPath,
     ensure_right,
-    no_topic,
+    known_partitions,
+    lives_of,
 )
 from tiered_storage_airflow.read_service.problem import not_found
 from tiered_storage_airflow.read_service.segments import SegmentPath, find_segment, readable_segment
@@ -44,21 +46,19 @@ SegmentStateName = Literal["COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", "DEL
 @router.get("/topics")
 async def topics(service: OpenServiceDep, visitor: VisitorDep) -> TopicsAnswer:
     """Give the topics that who asks may see, remote and local ones."""
-    rights = service.rights.current()
+    rights, known = service.rights.current(), await known_partitions(service)
+    return await service.asking.run(lambda: _visible(known, partial(rights.allows, visitor.name, visitor.roles)))
+
+
+def _visible(known: Collection[TopicIdPartition], allows: Callable[[Right, str], bool]) -> TopicsAnswer:
     lives: dict[tuple[str, str, str], list[int]] = {}
-    for partition in await known_partitions(service):
-        lives.setdefault((partition.topic, partition.cluster_id, partition.topic_id), []).append(partition.partition)
+    for each in known:
+        lives.setdefault((each.topic, each.cluster_id, each.topic_id), []).append(each.partition)
     return TopicsAnswer(
         [
-            TopicAnswer(
-                topic,
-                topic_id,
-                cluster_id,
-                sorted(numbers),
-                rights.allows(visitor.name, visitor.roles, Right.READ, topic),
-            )
+            TopicAnswer(topic, topic_id, cluster_id, sorted(numbers), allows(Right.READ, topic))
             for (topic, cluster_id, topic_id), numbers in sorted(lives.items())
-            if rights.allows(visitor.name, visitor.roles, Right.DESCRIBE, topic)
+            if allows(Right.DESCRIBE, topic)
         ]
     )
 
@@ -77,12 +77,8 @@ async def partitions(
     access.topic = topic
     ensure_right(service, visitor, Right.DESCRIBE, topic)
     access.has_right = True
-    found = [each for each in await known_partitions(service) if each.topic == topic]
-    if not found:
-        raise no_topic(topic)
-    due = sorted((each for each in found if each.partition >= start), key=lambda each: each.partition)
-    shown = [await describe(service, each) for each in due[:limit]]
-    return PartitionsAnswer(shown, due[limit].partition if len(due) > limit else None)
+    lives, following = await lives_of(service, topic, start, limit)
+    return PartitionsAnswer([await describe(service, each) for each in lives], following)
 
 
 @router.get("/topics/{topic}/partitions/{partition}")
@@ -144,22 +140,6 @@ async def index(
     entries, count = await service.moving.run(lambda: index_entries(name, raw, segment, start, limit))
     following = start + len(entries)
     return IndexAnswer(segment_id, name.value, len(raw), count, entries, following if following < count else None)
-
-
-async def known_partitions(service: OpenService) -> list[TopicIdPartition]:
-    """Return all partitions, remote and local, as they were a moment ago."""
-    return await service.seen_partitions.get(lambda: service.asking.run(lambda: _known(service.log)))
-
-
-def _known(log: RemoteLogManager) -> list[TopicIdPartition]:
-    """Return all partitions, remote and local; a local tier that cannot be read adds none."""
-    found = set(log.segments.list_partitions())
-    if log.settings.log_dirs:
-        try:
-            found |= {each.topic_id_partition for each in log.source.partitions() if isinstance(each, PartitionLog)}
-        except (TieredStorageError, OSError):
-            return list(found)
-    return list(found)
 
 
 async def describe(service: OpenService, partition: TopicIdPartition) -> PartitionAnswer:

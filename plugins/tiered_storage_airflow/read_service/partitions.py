@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Annotated
@@ -15,6 +16,7 @@ from tiered_storage.kafka_log.partition_metadata import PARTITION_METADATA, read
 from tiered_storage.read_rights import Right
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage_airflow.read_service.access import access_of
 from tiered_storage_airflow.read_service.login import Visitor, VisitorDep
 from tiered_storage_airflow.read_service.problem import ProblemError, not_found
@@ -66,7 +68,11 @@ def asked(right: Right) -> Callable[..., object]:
         access.topic, access.partition = topic, partition
         ensure_right(service, visitor, right, topic)
         access.has_right = True
-        return Asked(service, await service.asking.run(lambda: find_partition(service.log, topic, partition, topic_id)))
+        known = await known_partitions(service)
+        return Asked(
+            service,
+            await service.asking.run(lambda: find_partition(service.log, known, topic, partition, topic_id)),
+        )
 
     return find
 
@@ -75,25 +81,63 @@ DescribedDep = Annotated[Asked, Depends(asked(Right.DESCRIBE))]
 ReadDep = Annotated[Asked, Depends(asked(Right.READ))]
 
 
-def find_partition(log: RemoteLogManager, topic: str, number: int, topic_id: str | None = None) -> TopicIdPartition:
+async def known_partitions(service: OpenService) -> list[TopicIdPartition]:
+    """Return all partitions, remote and local, as they were a moment ago."""
+    return await service.seen_partitions.get(lambda: service.asking.run(lambda: _known(service.log)))
+
+
+def _known(log: RemoteLogManager) -> list[TopicIdPartition]:
+    """Return all partitions, remote and local; a local tier that cannot be read adds none."""
+    found = set(log.segments.list_partitions())
+    if log.settings.log_dirs:
+        with suppress(TieredStorageError, OSError):
+            found |= {each.topic_id_partition for each in log.source.partitions() if isinstance(each, PartitionLog)}
+    return list(found)
+
+
+async def lives_of(
+    service: OpenService, topic: str, start: int, limit: int
+) -> tuple[list[TopicIdPartition], int | None]:
+    """Return about `limit` partitions of a topic from number `start` on, in every life, and the number that is next.
+
+    The lives of a number stay together. Raises ProblemError (404) where the topic has no partition at all.
+    """
+    found = [each for each in await known_partitions(service) if each.topic == topic]
+    if not found:
+        raise no_topic(topic)
+    due = sorted((each for each in found if each.partition >= start), key=lambda each: (each.partition, each.topic_id))
+    end = limit
+    while 0 < end < len(due) and due[end].partition == due[end - 1].partition:
+        end += 1
+    return due[:end], due[end].partition if end < len(due) else None
+
+
+def find_partition(
+    log: RemoteLogManager, known: Collection[TopicIdPartition], topic: str, number: int, topic_id: str | None = None
+) -> TopicIdPartition:
     """Return the partition of that name, of the life of the topic that is local, or else of the only one.
 
-    Raises ProblemError: 404 where there is none, 409 where several lives are remote only and `topic_id` names none.
+    `known` are those of a moment ago: what is not among them is looked for. Raises ProblemError: 404 where there is
+    none, 409 where several lives are remote only and `topic_id` names none.
     """
     try:
         topic_name(topic)
     except ValueError:
         raise no_topic(topic) from None
-    remote = [each for each in log.segments.list_partitions() if (each.topic, each.partition) == (topic, number)]
-    found = [each for each in remote if each.topic_id == topic_id]
+
+    def named(partitions: Iterable[TopicIdPartition]) -> list[TopicIdPartition]:
+        return [each for each in partitions if (each.topic, each.partition) == (topic, number)]
+
+    lives = named(known) or named(log.segments.list_partitions())
+    found = [each for each in lives if each.topic_id == topic_id]
     directories = [path for root in log.settings.log_dirs if (path := root / f"{topic}-{number}").is_dir()]
     if topic_id is None and directories:
         local_id = _topic_id(directories[0])
-        found = [each for each in remote if each.topic_id == local_id]
+        found = [each for each in lives if each.topic_id == local_id]
     if not found and directories:
         found = [each for each in [_local(log, topic, number)] if topic_id in {None, each.topic_id}]
     if not found and topic_id is None:
-        found = [each for each in remote if log.segments.partition_state(each).delete_state is None]
+        found = [each for each in lives if log.segments.partition_state(each).delete_state is None]
     if not found:
         raise not_found(f"there is no partition {number} of the topic {topic!r}")
     if len(found) > 1:

@@ -11,8 +11,8 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from tiered_storage.errors import TieredStorageError
-from tiered_storage_airflow.read_service.access import access_of
+from tiered_storage.errors import RemoteMetadataError, TieredStorageError
+from tiered_storage_airflow.read_service.access import access_of, plain_text
 from tiered_storage_airflow.read_service.problem import MEDIA_TYPE, ProblemError, plain, problem_of
 
 _SCHEMA = {
@@ -73,18 +73,17 @@ def _problem(request: Request, error: Exception) -> ProblemError:
             return error
         case TieredStorageError():
             problem = problem_of(error)
-            has_right = access_of(request).has_right
-            if problem.status == 502 or not has_right:
+            # Paths, hosts and other topics are for those who may see at least one topic, and asked for that; what the
+            # metadata store says may name any topic.
+            is_told = access_of(request).has_right and not isinstance(error, RemoteMetadataError)
+            if problem.status == 502 or not is_told:
                 _log.error("the read service could not answer: %s", error)
-            if not has_right:
-                # Paths, hosts and other topics are for those who may see at least one topic, and asked for that.
-                return replace(problem, detail=f"{problem.title}: the service's log says more")
-            return problem
+            return problem if is_told else replace(problem, detail=f"{problem.title}: the service's log says more")
         case RequestValidationError():
             told = [f"{' '.join(map(str, each['loc']))}: {each['msg']}"[:_MOST_CHARACTERS] for each in error.errors()]
             return plain(422, "; ".join(told[:10]))
         case HTTPException():
             return plain(error.status_code, str(error.detail), error.headers)
         case _:
-            _log.error("%s %s failed", request.method, request.url.path[:_MOST_CHARACTERS], exc_info=error)
+            _log.error("%s %s failed", request.method, plain_text(request.url.path), exc_info=error)
             return plain(500, "something went wrong that nobody foresaw; the service's log has it")

@@ -100,17 +100,15 @@ class ReadService:
         """Open it by `open_log`, or else as the settings and Airflow's connection say."""
         self._open_log = open_log or _open_by_hook
         self._lock = threading.Lock()
-        self._opening: BoundedThreads | None = None
+        self._opening = SharedLook[OpenService](0)
         self._opened: OpenService | None = None
         self.figures = Figures()
 
     async def opened(self) -> OpenService:
-        """Return what is open. Raises what opening raises; the next request tries again."""
+        """Return what is open. Raises what opening raises, to all who wait for it; the next request tries again."""
         if self._opened is not None:
             return self._opened
-        if self._opening is None:
-            self._opening = BoundedThreads("opening", 1, MOST_WAITING_CALLS)
-        return await self._opening.run(self._open)
+        return await self._opening.get(lambda: asyncio.to_thread(self._open))
 
     def _open(self) -> OpenService:
         with self._lock:
@@ -121,9 +119,6 @@ class ReadService:
 
     def close(self) -> None:
         """Close what is open; the next request opens it again."""
-        if self._opening is not None:
-            self._opening.close()
-            self._opening = None
         with self._lock:
             opened, self._opened = self._opened, None
         if opened is not None:

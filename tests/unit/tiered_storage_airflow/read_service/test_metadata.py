@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from support.read_service_site import ReadServiceSite
-from support.remote_logs import NOW, SEGMENT_BYTES, topic_id
+from support.remote_logs import NOW, ORDERS_0, SEGMENT_BYTES, held_by, topic_id
+from tiered_storage.remote_log.model import RemoteLogSegmentId, SegmentState, TopicIdPartition
 
 ORDERS = "/topics/orders/partitions/0"
 
@@ -144,3 +146,26 @@ def test_copies_of_the_same_offsets_stay_together_and_parts_come_to_an_end(own_s
             sizes.append(len(part["segments"]))
             start = part["next"]
     assert sizes == [2, 2, 2]
+
+
+def begin_copy(site: ReadServiceSite, partition: TopicIdPartition) -> None:
+    """Begin to copy a segment of a partition, so that it is known."""
+    segment_id = RemoteLogSegmentId(partition, "B" * 21 + "Q")
+    state = SegmentState.COPY_SEGMENT_STARTED
+    begun = replace(site.segments()[0], segment_id=segment_id, custom_metadata=None, state=state, fencing_number=1)
+    site.changed(lambda log: log.segments.add_remote_log_segment_metadata(begun, held_by(log, "any", partition)))
+
+
+def test_lives_of_a_partition_stay_together_and_parts_come_to_an_end(own_site: ReadServiceSite) -> None:
+    earlier = replace(ORDERS_0, topic_id="A" * 21 + "Q")
+    begin_copy(own_site, earlier)
+    part = of(own_site, "/topics/orders/partitions", limit=1)
+    assert [each["topic_id"] for each in part["partitions"]] == sorted([earlier.topic_id, ORDERS_0.topic_id])
+    assert part["next"] is None
+    assert of(own_site, "/topics/orders/partitions", start=1) == {"partitions": [], "next": None}
+
+
+def test_a_partition_that_came_a_moment_ago_is_found(own_site: ReadServiceSite) -> None:
+    assert own_site.get("/topics/orders/partitions/1").status_code == 404
+    begin_copy(own_site, replace(ORDERS_0, partition=1))
+    assert own_site.get("/topics/orders/partitions/1").status_code == 200

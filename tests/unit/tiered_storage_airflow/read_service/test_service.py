@@ -93,6 +93,32 @@ def test_a_service_that_is_set_up_wrongly_says_so_without_a_word_of_how(logins: 
     assert len(attempts) == 2
 
 
+def test_who_waits_for_the_opening_shares_one_attempt() -> None:
+    import asyncio
+    import time
+
+    from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+    from tiered_storage_airflow.read_service.service import ReadService
+
+    attempts = []
+
+    def open_log() -> RemoteLogManager:
+        attempts.append(1)
+        time.sleep(0.05)
+        raise errors.MetadataUnavailableError("out of reach")
+
+    async def ask() -> None:
+        outcomes = await asyncio.gather(*(service.opened() for _ in range(20)), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [errors.MetadataUnavailableError] * 20
+
+    service = ReadService(open_log)
+    try:
+        asyncio.run(ask())
+        assert len(attempts) == 1
+    finally:
+        service.close()
+
+
 @pytest.mark.parametrize(
     ("error", "status"),
     [
@@ -163,25 +189,34 @@ def test_a_store_that_hangs_holds_up_no_metadata(own_site: ReadServiceSite) -> N
         released.set()
 
 
-def test_who_has_no_right_hears_no_paths_hosts_or_topics(own_site: ReadServiceSite) -> None:
+@pytest.mark.parametrize(
+    ("error", "is_told"),
+    [
+        (errors.MetadataUnavailableError("sqlite:////srv/metadata.db is locked; payments-0"), False),
+        (errors.LogDirectoryLockedError("/srv/kafka-logs is held"), True),
+    ],
+)
+def test_who_has_no_right_hears_no_paths_hosts_or_topics(
+    own_site: ReadServiceSite, error: errors.TieredStorageError, is_told: bool
+) -> None:
+    """What is said of the metadata as a whole is for those alone who run the service."""
     from unittest import mock
 
     from tiered_storage.remote_log.metadata.sql_remote_log_metadata import SqlRemoteLogMetadataManager
 
-    error = errors.MetadataUnavailableError("sqlite:////srv/metadata.db is locked; payments-0")
     with mock.patch.object(SqlRemoteLogMetadataManager, "list_partitions", side_effect=error):
-        for path in ("/topics", "/topics/orders/partitions"):
-            answer = own_site.get(path)
-            assert (answer.status_code, answer.json()["title"]) == (503, "MetadataUnavailable")
-        assert "/srv/" in answer.text
-        assert "/srv/" not in own_site.get("/topics", "stranger").text
+        answers = [own_site.get(path) for path in ("/topics", "/topics/orders/partitions")]
+        answers.append(own_site.get("/topics", "stranger"))
+    titles = {(answer.status_code, answer.json()["title"]) for answer in answers}
+    assert titles == {(503, type(error).__name__.removesuffix("Error"))}
+    assert ["/srv/" in answer.text for answer in answers] == [False, is_told, False]
 
 
 def test_what_nobody_foresaw_is_counted_and_told_without_a_word_of_it(own_site: ReadServiceSite) -> None:
     from unittest import mock
 
     unforeseen = mock.patch(
-        "tiered_storage_airflow.read_service.metadata_routes._known", side_effect=ZeroDivisionError("secret")
+        "tiered_storage_airflow.read_service.partitions._known", side_effect=ZeroDivisionError("secret")
     )
     with unforeseen:
         answer = own_site.get("/topics")
