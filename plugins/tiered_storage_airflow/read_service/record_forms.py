@@ -9,13 +9,16 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import StrEnum
 
 import numpy as np
 import pyarrow as pa
 
+from tiered_storage.kafka_log.batch_header import CONTROL_BIT
+from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.columnar import Checks, ColumnDecoder, RecordRange
-from tiered_storage.remote_log.reading.read_values import FetchedBatches, aborted_rows
+from tiered_storage.remote_log.reading.read_values import FetchedBatches, aborted_rows, rows_of
 
 USUAL_BYTES = 4 << 20
 """A batch that becomes no more than this is decoded as it comes."""
@@ -64,7 +67,7 @@ def decoded(form: Form, fetched: FetchedBatches, first_offset: int, most_decompr
         rows = np.flatnonzero(~skipped)
         if not rows.size:
             return
-        table = type(table)(*(column[rows] for column in table.columns()))
+        table = BatchTable(*(column[rows] for column in table.columns()))
         window = window[int(table.position[0]) - fetched.source_position :]
     for batch in ColumnDecoder(fetched.source, columns, within, checks).decode(window, table):
         rows_of_a_piece = max(1, min(MOST_ROWS, batch.num_rows * PIECE_BYTES // max(batch.nbytes, 1)))
@@ -109,17 +112,31 @@ def arrow_end() -> bytes:
     return _END_OF_STREAM
 
 
-def whole_batches(fetched: FetchedBatches, most_bytes: int, *, at_least_one: bool) -> tuple[bytes, int]:
-    """Return the batches of `fetched` that fit into `most_bytes`, and the last offset of them that counts.
+def fitting(fetched: FetchedBatches, most_bytes: int, *, at_least_one: bool) -> tuple[FetchedBatches, int]:
+    """Return the batches of `fetched` that fit into `most_bytes`, and how many bytes that is.
 
-    The first one is there in any case where `at_least_one` is wanted (KIP-74); -1 where none is.
+    Only those with records that count do: no markers, nothing aborted. Where `at_least_one` is wanted, the first of
+    them is there in any case (KIP-74).
     """
-    ends = fetched.table.position + fetched.table.size - fetched.source_position
-    rows = max(int(np.searchsorted(ends, most_bytes, side="right")), int(at_least_one))
-    if not rows or not ends.size:
-        return b"", -1
-    last = min(int(fetched.table.last_offset[rows - 1]), fetched.end_offset - 1)
-    return fetched.content[: int(ends[rows - 1])], last
+    table = fetched.table
+    counts = ~aborted_rows(table, fetched.aborted) & (table.attributes & CONTROL_BIT == 0)
+    ends = np.cumsum(np.where(counts, table.size, 0))
+    rows = int(np.searchsorted(ends, most_bytes, side="right"))
+    if at_least_one and counts.any():
+        rows = max(rows, int(np.argmax(counts)) + 1)
+    if rows == len(table):
+        return fetched, int(ends[-1]) if rows else 0
+    end = int(table.last_offset[rows - 1]) + 1 if rows else fetched.start_offset
+    return replace(fetched, table=rows_of(table, 0, rows), end_offset=end), int(ends[rows - 1]) if rows else 0
+
+
+def whole_batches(fetched: FetchedBatches) -> bytes:
+    """Return the batches of `fetched` as Kafka wrote them, without those of aborted transactions."""
+    begins = fetched.table.position - fetched.source_position
+    kept = np.flatnonzero(~aborted_rows(fetched.table, fetched.aborted))
+    content = memoryview(fetched.content)
+    spans = zip(begins[kept].tolist(), (begins + fetched.table.size)[kept].tolist(), strict=True)
+    return b"".join(content[begin:end] for begin, end in spans)
 
 
 def _base64(value: bytes | None) -> str | None:

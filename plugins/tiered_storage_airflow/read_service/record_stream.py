@@ -35,34 +35,38 @@ class RecordStream:
         return self._batches() if self.form is Form.BATCHES else self._records()
 
     async def _batches(self) -> AsyncGenerator[bytes, None]:
-        left, is_first = self.most_bytes, True
-        async with aclosing(self.batches) as batches:
-            async for fetched in batches:
-                content, last = record_forms.whole_batches(fetched, left, at_least_one=is_first)
-                if content:
-                    self.access.took(fetched.start_offset, last, None)
-                    yield content
-                left -= len(content)
-                is_first = False
-                if len(content) < len(fetched.content) or left <= 0:
-                    return
+        async with aclosing(self._parts()) as parts:
+            async for part in parts:
+                self.access.took(part.start_offset, part.end_offset - 1, None)
+                yield record_forms.whole_batches(part)
 
     async def _records(self) -> AsyncGenerator[bytes, None]:
         # It goes out with the first records, so that what is wrong with them can still be answered.
         begin = await self.service.moving.run(record_forms.arrow_begin) if self.form is Form.ARROW else b""
-        left_records, left_bytes = self.most_records, self.most_bytes
-        async with aclosing(self.batches) as batches:
-            async for fetched in batches:
-                async with aclosing(self._encoded(fetched, left_records)) as pieces:
+        left = self.most_records
+        async with aclosing(self._parts()) as parts:
+            async for part in parts:
+                async with aclosing(self._encoded(part, left)) as pieces:
                     async for piece, count in pieces:
-                        left_records -= count
+                        left -= count
                         yield begin + piece
                         begin = b""
-                left_bytes -= len(fetched.content)
-                if left_records <= 0 or left_bytes <= 0:
+                if left <= 0:
                     break
         if self.form is Form.ARROW:
             yield begin + record_forms.arrow_end()
+
+    async def _parts(self) -> AsyncGenerator[FetchedBatches, None]:
+        """Yield whole batches with about `most_bytes` in all."""
+        left, has_any = self.most_bytes, False
+        async with aclosing(self.batches) as batches:
+            async for fetched in batches:
+                part, size = record_forms.fitting(fetched, left, at_least_one=not has_any)
+                left, has_any = left - size, has_any or size > 0
+                if size:
+                    yield part
+                if left <= 0 or len(part.table) < len(fetched.table):
+                    return
 
     async def _encoded(self, fetched: FetchedBatches, most: int) -> AsyncGenerator[tuple[bytes, int], None]:
         """Yield pieces with at most `most` records of `fetched` in all, and how many each one has."""
@@ -73,7 +77,7 @@ class RecordStream:
                 yield piece, count
         except CorruptRecordError:
             # Too large for that, or really broken: decoding it again, where there is room for it, tells.
-            async with self.service.large:
+            async with self.service.room_for_a_large_batch():
                 async for piece, _, count in self._decoded(fetched, reached, most, record_forms.MOST_BYTES):
                     yield piece, count
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Self
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 MOST_WAITING_CALLS = 1000
 MOST_LARGE = 4
+SECONDS_FOR_ROOM = 30.0
 SECONDS_SEEN = 5.0
 
 
@@ -82,6 +84,20 @@ class OpenService:
         """Give the place back."""
         self.streams -= 1
         self.figures.streams.set(self.streams)
+
+    @asynccontextmanager
+    async def room_for_a_large_batch(self) -> AsyncIterator[None]:
+        """Wait for one of few places for such a batch. Raises ProblemError (429) where none becomes free in time."""
+        try:
+            async with asyncio.timeout(SECONDS_FOR_ROOM):
+                await self.large.acquire()
+        except TimeoutError:
+            self.figures.refused.labels("large batch").inc()
+            raise busy(f"{MOST_LARGE} large batches are being given already, as many as are allowed") from None
+        try:
+            yield
+        finally:
+            self.large.release()
 
     def close(self) -> None:
         """Let all threads end, then close the remote log."""

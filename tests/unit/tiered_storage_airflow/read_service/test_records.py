@@ -10,7 +10,10 @@ import pytest
 from httpx import Response
 
 from support.read_service_site import ReadServiceSite
-from support.remote_logs import NOW, flip_bit, record
+from support.remote_logs import BATCH_BYTES, NOW, flip_bit, record, unsynced
+from support.transactions import ABORT, data, marker
+from tiered_storage.kafka_log.log_config import LogConfig
+from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.record_batch import read_records
 
 RECORDS = "/topics/orders/partitions/0/records"
@@ -64,17 +67,74 @@ def test_records_are_given_as_an_arrow_stream(site: ReadServiceSite) -> None:
 
 def test_records_are_given_as_kafkas_own_batches(site: ReadServiceSite) -> None:
     answer = site.get(RECORDS, params={"offset": 7, "format": "batches"})
-    position, offsets = 0, []
-    while position < len(answer.content):
-        size = 12 + int.from_bytes(answer.content[position + 8 : position + 12], "big")
-        offsets += [each.offset for each in read_records(answer.content[position : position + size])]
-        position += size
-    assert offsets == list(range(5, 35))
+    assert offsets_in(answer.content) == list(range(5, 35))
 
 
 def test_one_batch_comes_however_few_bytes_are_asked_for(site: ReadServiceSite) -> None:
     answer = site.get(RECORDS, params={"offset": 7, "format": "batches", "max_bytes": 1})
     assert [each.offset for each in read_records(answer.content)] == list(range(5, 10))
+
+
+def offsets_in(content: bytes) -> list[int]:
+    """Return the offsets of whole batches, markers too."""
+    position, offsets = 0, []
+    while position < len(content):
+        size = 12 + int.from_bytes(content[position + 8 : position + 12], "big")
+        offsets += [each.offset for each in read_records(content[position : position + size])]
+        position += size
+    return offsets
+
+
+@pytest.fixture
+def with_transactions(own_site: ReadServiceSite) -> ReadServiceSite:
+    """An aborted transaction at 35 to 37 and its marker, a committed one at 39 and 40 and its marker, an open one."""
+    batches = [
+        data(35, 7, 0, count=3, transactional=True), marker(38, 7, ABORT),
+        data(39, 8, 0, count=2, transactional=True), marker(41, 8), data(42, 9, 0, transactional=True),
+    ]  # fmt: skip
+    with unsynced(), LogDirectoryWriter.open(own_site.files.log_directory, LogConfig(), clock=lambda: NOW) as writer:
+        writer.log("orders", 0).append_as_follower(b"".join(batches))
+    return own_site
+
+
+@pytest.mark.parametrize("max_bytes", [1, 100, 1 << 20])
+def test_at_read_committed_no_form_has_records_of_aborted_transactions(
+    with_transactions: ReadServiceSite, max_bytes: int
+) -> None:
+    asked = {"offset": 35, "isolation": "read_committed", "max_bytes": max_bytes}
+    assert [each["offset"] for each in lines(with_transactions.get(RECORDS, params=asked))] == [39, 40]
+    raw = with_transactions.get(RECORDS, params={**asked, "format": "batches"})
+    found = offsets_in(raw.content)
+    assert [offset for offset in found if offset not in {38, 41}] == [39, 40]
+    uncommitted = with_transactions.get(RECORDS, params={"offset": 35, "format": "batches"})
+    assert offsets_in(uncommitted.content) == list(range(35, 43))
+
+
+@pytest.mark.parametrize("form", ["json", "batches"])
+def test_about_so_many_bytes_are_whole_batches(site: ReadServiceSite, form: str) -> None:
+    asked = {"offset": 0, "max_bytes": 3 * BATCH_BYTES + 1, "format": form}
+    answer = site.get(RECORDS, params=asked)
+    found = offsets_in(answer.content) if form == "batches" else [each["offset"] for each in lines(answer)]
+    assert found == list(range(15))
+
+
+def test_who_finds_no_room_for_a_large_batch_is_told_to_come_again(
+    own_site: ReadServiceSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tiered_storage_airflow.read_service import record_forms, service
+
+    monkeypatch.setattr(record_forms, "USUAL_BYTES", 10)
+    monkeypatch.setattr(service, "SECONDS_FOR_ROOM", 0.05)
+
+    async def take(count: int) -> None:
+        opened = await own_site.service.opened()
+        for _ in range(count):
+            await opened.large.acquire()
+
+    assert len(lines(own_site.get(RECORDS))) == 35
+    own_site.client.portal.call(take, service.MOST_LARGE)  # type: ignore[union-attr]
+    answer = own_site.get(RECORDS)
+    assert (answer.status_code, answer.json()["title"], answer.headers["retry-after"]) == (429, "Busy", "5")
 
 
 @pytest.mark.parametrize(
@@ -126,10 +186,7 @@ def test_a_corrupt_index_is_an_error_that_names_it(own_site: ReadServiceSite) ->
 
 
 def test_a_large_batch_goes_out_in_small_pieces_and_one_too_large_is_refused(own_site: ReadServiceSite) -> None:
-    from support.remote_logs import unsynced
     from tiered_storage.kafka_log.compression import Compression
-    from tiered_storage.kafka_log.log_config import LogConfig
-    from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
     from tiered_storage.kafka_log.record import Record
     from tiered_storage_airflow.read_service import record_forms
 
