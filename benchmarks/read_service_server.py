@@ -5,6 +5,7 @@ AIRFLOW_HOME of its environment is a folder of its own.
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from socket import socket
@@ -32,6 +33,8 @@ class TellingServer(uvicorn.Server):
         user = SimpleAuthManagerUser(username="bench", role="VIEWER")
         sys.stdout.write(f"ready http://127.0.0.1:{port} {get_auth_manager().generate_jwt(user)}\n")
         sys.stdout.flush()
+        # Nobody reads that pipe any more: what is logged goes where errors go, or the full pipe would hold all up.
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
 
 def main() -> None:

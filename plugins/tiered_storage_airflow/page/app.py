@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import aclosing
 from importlib.resources import files
-from itertools import islice
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
-from tiered_storage.clock import wall_clock
-from tiered_storage.errors import TieredStorageError
-from tiered_storage.kafka_log.record import Record
 from tiered_storage.read_rights import Right
-from tiered_storage.remote_log.metadata.safety import DeletionFailure
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.reading.read_values import Isolation, OffsetSpec
-from tiered_storage.remote_log.selection import Selection
+from tiered_storage.remote_log.reading.read_values import Isolation
 from tiered_storage_airflow.page import html
 from tiered_storage_airflow.page.copying_run import find_run
-from tiered_storage_airflow.page.partition_page import PartitionContent, partition_page
-from tiered_storage_airflow.page.records_page import RECORDS, records_page
+from tiered_storage_airflow.page.partition_content import look_up
+from tiered_storage_airflow.page.partition_page import partition_page
+from tiered_storage_airflow.page.records_page import MOST_BYTES, RECORDS, ShownRecord, records_page, shown_records
 from tiered_storage_airflow.page.segment_page import segment_page
 from tiered_storage_airflow.page.topic_pages import topic_page, topics_page
 from tiered_storage_airflow.read_service.access import AccessLog, access_of
 from tiered_storage_airflow.read_service.login import Visitor, VisitorDep, visitor_of
 from tiered_storage_airflow.read_service.metadata_routes import describe
 from tiered_storage_airflow.read_service.metadata_routes import topics as visible_topics
-from tiered_storage_airflow.read_service.partitions import Asked, DescribedDep, ReadDep, ensure_right, lives_of
+from tiered_storage_airflow.read_service.partitions import DescribedDep, ReadDep, ensure_right, lives_of
 from tiered_storage_airflow.read_service.problem import ProblemError, not_found
 from tiered_storage_airflow.read_service.problem_answers import answer_problems
+from tiered_storage_airflow.read_service.record_forms import Form
+from tiered_storage_airflow.read_service.record_stream import RecordStream
 from tiered_storage_airflow.read_service.segments import SegmentPath, find_segment
 from tiered_storage_airflow.read_service.service import OpenService, OpenServiceDep, ReadService
 
@@ -85,35 +81,14 @@ async def _topic(
 async def _partition(
     request: Request, asked: DescribedDep, visitor: VisitorDep, start: Annotated[int, Query(ge=0, le=LARGEST)] = 0
 ) -> Response:
-    service, partition = asked.service, asked.partition
-    latest = await _latest(service, partition)
-    content = PartitionContent(
-        answer=await describe(service, partition),
-        view=await service.tiers.look(partition),
-        segments=await service.asking.run(lambda: list(service.log.segments.list_remote_log_segments(partition))),
-        failures=await service.asking.run(lambda: _failures(service, partition)),
-        latest=latest,
-        now=wall_clock(),
-        stuck_after=service.log.settings.copy_stuck_after_ms,
-        may_read=_may_read(service, visitor, partition),
-        start=start,
-    )
-    return _page(partition_page(_root(request), content))
-
-
-async def _latest(service: OpenService, partition: TopicIdPartition) -> int | None:
-    """Return the largest timestamp (ms); None where there is none, or where what is lost or damaged hides it."""
-    try:
-        found = await service.tiers.offset(partition, OffsetSpec.MAX_TIMESTAMP, Isolation.READ_UNCOMMITTED)
-    except TieredStorageError:
-        return None
-    return None if found is None or found.timestamp < 0 else found.timestamp
+    may_read = _may_read(asked.service, visitor, asked.partition)
+    return _page(partition_page(_root(request), await look_up(asked, start, may_read=may_read)))
 
 
 async def _segment(request: Request, asked: DescribedDep, visitor: VisitorDep, segment_id: SegmentPath) -> Response:
     segment: RemoteLogSegmentMetadata = await find_segment(asked, segment_id)
     service, root = asked.service, _root(request)
-    run = await service.asking.run(lambda: find_run(service.log, segment_id))
+    run = await find_run(service, segment_id)
     may_read = _may_read(service, visitor, asked.partition)
     return _page(segment_page(root, f"{root.removesuffix('/page')}/v1", segment, run, may_read=may_read))
 
@@ -125,25 +100,18 @@ async def _records(
     view = await service.tiers.look(asked.partition)
     start = view.log_start_offset if offset is None else offset
     service.tiers.ensure_known(view, start, Isolation.READ_UNCOMMITTED)
+    batches = service.tiers.batches(asked.partition, start, Isolation.READ_UNCOMMITTED)
+    stream = RecordStream(batches, RECORDS, MOST_BYTES, Form.JSON, service, access_of(request))
+    records: list[ShownRecord] = []
     service.take_place()
     try:
-        records = await _first_records(asked, start)
+        async with aclosing(stream.encoded(shown_records)) as pieces:
+            async for piece in pieces:
+                records += piece
     finally:
         service.free_place()
-    if records:
-        access_of(request).took(records[0].offset, records[-1].offset, len(records))
     end = view.end_offset(Isolation.READ_UNCOMMITTED)
     return _page(records_page(_root(request), asked.partition, start, records, end))
-
-
-async def _first_records(asked: Asked, start: int) -> list[Record]:
-    """Return the first records from `start` on: of the first batches that have any."""
-    async with aclosing(asked.service.tiers.batches(asked.partition, start, Isolation.READ_UNCOMMITTED)) as batches:
-        async for fetched in batches:
-            found = await asked.service.moving.run(lambda: list(islice(fetched.records(), RECORDS)))  # noqa: B023
-            if found:
-                return found
-    return []
 
 
 async def _asset(name: str) -> Response:
@@ -152,12 +120,6 @@ async def _asset(name: str) -> Response:
     content = files("tiered_storage_airflow.page").joinpath("assets", name).read_bytes()
     headers = {"Cache-Control": "private, max-age=300", "X-Content-Type-Options": "nosniff"}
     return Response(content, media_type=ASSETS[name], headers=headers)
-
-
-def _failures(service: OpenService, partition: TopicIdPartition) -> list[DeletionFailure]:
-    selection = Selection(re.escape(partition.topic), frozenset({partition.partition}))
-    found = service.log.store.safety.failures(selection)
-    return [each for each in found if each.segment_id.topic_id_partition == partition]
 
 
 def _may_read(service: OpenService, visitor: Visitor, partition: TopicIdPartition) -> bool:

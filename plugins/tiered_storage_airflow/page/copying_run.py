@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from itertools import islice
 
@@ -9,23 +10,31 @@ from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage_airflow.links import report_url
 from tiered_storage_airflow.page.segment_page import CopyingRun
+from tiered_storage_airflow.read_service.problem import ProblemError
+from tiered_storage_airflow.read_service.service import OpenService
 
+SECONDS = 5.0
 MOST_NAMES = 20_000
 MOST_FILES = 300
 MOST_FILE_BYTES = 8 << 20
 
 
-def find_run(log: RemoteLogManager, segment_id: str) -> CopyingRun | None:
-    """Return the run, if the work area still tells of it; at most MOST_FILES of it are read."""
-    wanted = segment_id.encode()
+async def find_run(service: OpenService, segment_id: str) -> CopyingRun | None:
+    """Return the run, if the work area still tells of it and that is found within SECONDS."""
     try:
-        names = [name for name in islice(log.work.names("runs"), MOST_NAMES) if "/tasks" in name]
-        for name in islice(sorted(names, reverse=True), MOST_FILES):
-            for line in log.work.content(f"runs/{name}", MOST_FILE_BYTES).splitlines():
-                if wanted in line:
-                    return _told_by(line)
-    except TieredStorageError:
+        async with asyncio.timeout(SECONDS):
+            return await service.searching.run(lambda: _search(service.log, segment_id))
+    except (TimeoutError, ProblemError, TieredStorageError):
         return None
+
+
+def _search(log: RemoteLogManager, segment_id: str) -> CopyingRun | None:
+    wanted = segment_id.encode()
+    names = [name for name in islice(log.work.names("runs"), MOST_NAMES) if "/tasks" in name]
+    for name in islice(sorted(names, reverse=True), MOST_FILES):
+        for line in log.work.content(f"runs/{name}", MOST_FILE_BYTES).splitlines():
+            if wanted in line:
+                return _told_by(line)
     return None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape as _escape
 
+from tiered_storage.remote_log.model import SegmentState
 from tiered_storage_airflow.page.regions import Place
 
 HEADERS = {
@@ -27,6 +28,13 @@ LEGEND = {
     Place.LOCAL: "local, not copied yet",
     Place.ACTIVE: "local, still written to",
     Place.MISSING: "missing",
+}
+
+_STATES = {
+    SegmentState.COPY_SEGMENT_STARTED: "being copied",
+    SegmentState.COPY_SEGMENT_FINISHED: "copied",
+    SegmentState.DELETE_SEGMENT_STARTED: "being deleted",
+    SegmentState.DELETE_SEGMENT_FINISHED: "deleted",
 }
 
 _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>
@@ -101,6 +109,11 @@ def moment(timestamp: int | None) -> str:
         return f"{datetime.fromtimestamp(timestamp / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (OverflowError, ValueError, OSError):
         return f"{timestamp} ms"
+
+
+def state(of: SegmentState) -> str:
+    """Return how far a segment's life is, in words."""
+    return _STATES[of]
 
 
 def span(milliseconds: int) -> str:

@@ -3,43 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from html import escape
-from urllib.parse import quote
 
 from tiered_storage.remote_log.metadata.safety import DeletionFailure
-from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
+from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.reading.partition_view import PartitionView
 from tiered_storage_airflow.page import html
+from tiered_storage_airflow.page.addresses import of_partition, trail_to
+from tiered_storage_airflow.page.partition_content import PartitionContent
 from tiered_storage_airflow.page.picture import Bar, Part, bars, strip
 from tiered_storage_airflow.page.regions import Place, regions_of
-from tiered_storage_airflow.read_service.answers import PartitionAnswer
 
-MOST_ROWS = 50
+MOST_ALARMS = 10
 TIME_BUCKETS = 40
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionContent:
-    """All that the page tells. `segments` are those of the partition in every state, `latest` is its last time (ms)."""
-
-    answer: PartitionAnswer
-    view: PartitionView
-    segments: Sequence[RemoteLogSegmentMetadata]
-    failures: Sequence[DeletionFailure]
-    latest: int | None
-    now: int
-    stuck_after: int
-    may_read: bool
-    start: int
-
-
-def path_of(partition: TopicIdPartition) -> str:
-    """Return the address of a partition's page, below the root of all pages."""
-    return f"/topics/{quote(partition.topic, safe='')}/partitions/{partition.partition}"
-
-
-def offsets_strip(view: PartitionView, path: str) -> str:
+def offsets_strip(root: str, view: PartitionView) -> str:
     """Return what lies where by offset; each part leads to the segments that begin with it."""
     parts = [
         Part(
@@ -47,7 +26,7 @@ def offsets_strip(view: PartitionView, path: str) -> str:
             region.start,
             region.end,
             f"{html.LEGEND[region.place]}: offsets {region.start:,} to {region.end - 1:,}",
-            f"{path}?start={region.start}#segments",
+            _segments_from(root, view, region.start),
         )
         for region in regions_of(view)
     ]
@@ -58,21 +37,32 @@ def offsets_strip(view: PartitionView, path: str) -> str:
 def partition_page(root: str, content: PartitionContent) -> str:
     """Return the page."""
     partition = content.view.partition
-    path = root + path_of(partition)
     pieces = [
         _alarms(content),
         html.figures(_figures(content)),
         html.legend(),
-        offsets_strip(content.view, path),
-        _times_strip(content, path),
+        offsets_strip(root, content.view),
+        _times_strip(root, content),
         _bytes_over_time(content.view),
-        _peek(content, path),
-        _unfinished(content, path),
-        _failures(content.failures, path),
-        _segments(content, path),
+        _peek(root, content),
+        _under_way(root, content),
+        _failures(root, content.listed.failures),
+        _segments(root, content),
     ]
-    trail = [(partition.topic, f"/topics/{quote(partition.topic, safe='')}")]
-    return html.page(root, str(partition), trail, "".join(pieces))
+    return html.page(root, str(partition), trail_to(partition)[:1], "".join(pieces))
+
+
+def records_form(root: str, partition: TopicIdPartition, offset: int) -> str:
+    """Return the form that asks for records."""
+    action = of_partition(root, partition, "/records").partition("?")[0]
+    return (
+        f'<form action="{escape(action)}"><input type="hidden" name="topic_id" value="{escape(partition.topic_id)}">'
+        f'<label>offset<input name="offset" type="number" min="0" value="{offset}"></label><button>Look</button></form>'
+    )
+
+
+def _segments_from(root: str, view: PartitionView, offset: int) -> str:
+    return of_partition(root, view.partition, start=offset) + "#segments"
 
 
 def _figures(content: PartitionContent) -> Iterable[tuple[str, str]]:
@@ -99,41 +89,46 @@ def _alarms(content: PartitionContent) -> str:
         told.append(f"The local tier cannot be read here ({answer.local_problem}): what is shown is the remote one.")
     if answer.delete_state is not None:
         told.append(f"The partition is being deleted: {answer.delete_state}.")
+    missing = [region for region in regions_of(content.view) if region.place is Place.MISSING]
     told += [
         f"Offsets {region.start:,} to {region.end - 1:,} are in neither tier: 'tiered-storage audit' tells of it."
-        for region in regions_of(content.view)
-        if region.place is Place.MISSING
+        for region in missing[:MOST_ALARMS]
     ]
+    if len(missing) > MOST_ALARMS:
+        told.append(f"{len(missing) - MOST_ALARMS:,} more ranges of offsets are in neither tier.")
     return "".join(f'<p class="alarm" role="alert">{escape(each)}</p>' for each in told)
 
 
-def _times_strip(content: PartitionContent, path: str) -> str:
+def _times_strip(root: str, content: PartitionContent) -> str:
     """Return what lies where by time: of remote segments by their largest timestamps, and what is local behind them."""
-    view = content.view
+    view, times = content.view, content.times
     parts: list[Part] = []
-    reached: int | None = None
+    reached = times.first
+
+    def add(place: Place, end: int | None, offset: int) -> None:
+        """Let `place` reach up to `end`, or not at all where another one has reached that far."""
+        nonlocal reached
+        if end is None or end < 0 or (reached is not None and (end < reached or (end == reached and parts))):
+            return
+        begin, link = end if reached is None else reached, _segments_from(root, view, offset)
+        if parts and parts[-1].kind == place.value:
+            last = parts.pop()
+            begin, link = int(last.start), last.link or link
+        title = f"{html.LEGEND[place]}: {html.moment(begin)} to {html.moment(end)}"
+        parts.append(Part(place.value, begin, max(end, begin + 1), title, link))
+        reached = end
+
     for covered in view.coverage.ranges:
-        latest = covered.segment.max_timestamp
-        if latest < 0 or (reached is not None and latest <= reached):
-            continue
-        place = Place.BOTH if view.local is not None and covered.start_offset >= view.local_start else Place.REMOTE
-        _append(parts, place, latest if reached is None else reached, latest, covered.start_offset, path)
-        reached = latest
-    if content.latest is not None and view.local is not None and (reached is None or content.latest > reached):
-        first = content.latest if reached is None else reached
-        _append(parts, Place.LOCAL, first, content.latest, view.remote_end, path)
+        is_local = view.local is not None and covered.start_offset >= view.local_start
+        add(Place.BOTH if is_local else Place.REMOTE, covered.segment.max_timestamp, covered.start_offset)
+    local = {region.place: region.start for region in regions_of(view)}
+    if Place.LOCAL in local:
+        until = times.active if Place.ACTIVE in local and times.active is not None else times.last
+        add(Place.LOCAL, until, local[Place.LOCAL])
+    if Place.ACTIVE in local:
+        add(Place.ACTIVE, times.last, local[Place.ACTIVE])
     ends = (html.moment(int(parts[0].start)), html.moment(int(parts[-1].end))) if parts else ("", "")
     return strip("By time", parts, ends)
-
-
-def _append(parts: list[Part], place: Place, start: int, end: int, offset: int, path: str) -> None:
-    """Add a part, or make the last one longer where that is of the same kind."""
-    link = f"{path}?start={offset}#segments"
-    if parts and parts[-1].kind == place.value:
-        start, link = int(parts[-1].start), parts[-1].link or link
-        parts.pop()
-    title = f"{html.LEGEND[place]}: {html.moment(start)} to {html.moment(end)}"
-    parts.append(Part(place.value, start, max(end, start + 1), title, link))
 
 
 def _bytes_over_time(view: PartitionView) -> str:
@@ -153,60 +148,59 @@ def _bytes_over_time(view: PartitionView) -> str:
     return bars("Remote bytes over time", drawn, (html.moment(first), html.moment(last)))
 
 
-def _peek(content: PartitionContent, path: str) -> str:
+def _peek(root: str, content: PartitionContent) -> str:
     if not content.may_read:
         return "<p>You may see this topic, and not read its records.</p>"
-    return (
-        f'<h2>Records</h2><form action="{escape(path)}/records"><label>offset<input name="offset" type="number" '
-        f'min="0" value="{content.answer.log_start_offset}"></label><button>Look</button></form>'
-    )
+    return "<h2>Records</h2>" + records_form(root, content.view.partition, content.answer.log_start_offset)
 
 
-def _unfinished(content: PartitionContent, path: str) -> str:
-    under_way = [each for each in content.segments if each.state is SegmentState.COPY_SEGMENT_STARTED]
+def _under_way(root: str, content: PartitionContent) -> str:
     rows = []
-    for segment in under_way[:MOST_ROWS]:
+    for segment in content.listed.under_way:
         age = content.now - segment.event_timestamp
         state = "stands still" if age > content.stuck_after else "under way"
-        rows.append((_named(segment, path), html.size(segment.size), f"for {html.span(age)}: {state}"))
+        rows.append((_named(root, segment), html.size(segment.size), f"for {html.span(age)}: {state}"))
     return "<h2>Copies that have not ended</h2>" + html.table(
         "Copies", ("offsets", "size", "since"), rows, frozenset({1})
     )
 
 
-def _failures(failures: Sequence[DeletionFailure], path: str) -> str:
+def _failures(root: str, failures: Sequence[DeletionFailure]) -> str:
     rows = [
         (
-            html.link(f"{path}/segments/{each.segment_id.id}", each.segment_id.id),
+            html.link(_address_of(root, each.segment_id), each.segment_id.id),
             html.number(each.attempts),
             html.moment(each.last_failed_at),
             escape(each.error),
         )
-        for each in failures[:MOST_ROWS]
+        for each in failures
     ]
     return "<h2>Deletions that failed</h2>" + html.table(
         "Deletions", ("segment", "attempts", "last", "why"), rows, frozenset({1})
     )
 
 
-def _segments(content: PartitionContent, path: str) -> str:
-    due = [each for each in content.segments if each.end_offset >= content.start]
+def _segments(root: str, content: PartitionContent) -> str:
+    listed = content.listed
     rows = [
         (
-            _named(segment, path),
+            _named(root, segment),
             html.size(segment.size),
             escape(html.moment(segment.max_timestamp)),
-            escape(segment.state.name),
+            escape(html.state(segment.state)),
         )
-        for segment in due[:MOST_ROWS]
+        for segment in listed.segments
     ]
     more = ""
-    if len(due) > MOST_ROWS:
-        more = f"<p>{html.link(f'{path}?start={due[MOST_ROWS].start_offset}#segments', 'The next ones')}</p>"
+    if listed.next_offset is not None:
+        more = f"<p>{html.link(_segments_from(root, content.view, listed.next_offset), 'The next ones')}</p>"
     shown = html.table("Segments", ("offsets", "size", "last time", "state"), rows, frozenset({1}))
     return f'<h2 id="segments">Remote segments from offset {content.start:,} on</h2>{shown}{more}'
 
 
-def _named(segment: RemoteLogSegmentMetadata, path: str) -> str:
-    text = f"{segment.start_offset:,} to {segment.end_offset:,}"
-    return html.link(f"{path}/segments/{segment.segment_id.id}", text)
+def _named(root: str, segment: RemoteLogSegmentMetadata) -> str:
+    return html.link(_address_of(root, segment.segment_id), f"{segment.start_offset:,} to {segment.end_offset:,}")
+
+
+def _address_of(root: str, segment_id: RemoteLogSegmentId) -> str:
+    return of_partition(root, segment_id.topic_id_partition, f"/segments/{segment_id.id}")

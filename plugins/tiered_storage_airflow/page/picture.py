@@ -13,6 +13,7 @@ from html import escape
 WIDTH = 1000
 _STRIP, _BARS = 44, 120
 _LEAST_WIDTH = 2.0
+MOST_PARTS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,9 @@ def strip(label: str, parts: Sequence[Part], ends: tuple[str, str]) -> str:
     """Return a strip of `parts` in order, and under it what its two ends are called; `label` says what it shows."""
     if not parts:
         return f"<p>{escape(label)}: nothing yet.</p>"
+    if len(parts) > MOST_PARTS:
+        label = f"{label}: the first {MOST_PARTS} of {len(parts):,} parts"
+        parts, ends = parts[:MOST_PARTS], (ends[0], "")
     first, last = parts[0].start, max(part.end for part in parts)
     scale = WIDTH / max(last - first, 1e-9)
     drawn = "".join(_part(part, (part.start - first) * scale, (part.end - part.start) * scale) for part in parts)

@@ -3,43 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
-from urllib.parse import quote
 
-from tiered_storage.kafka_log.record import Record
+import pyarrow as pa
+
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage_airflow.page import html
-from tiered_storage_airflow.page.partition_page import path_of
+from tiered_storage_airflow.page.addresses import of_partition, trail_to
+from tiered_storage_airflow.page.partition_page import records_form
 
 RECORDS = 20
+MOST_BYTES = 16 << 20
+"""So many bytes of batches are looked through for them, at most."""
+MOST_HEADERS = 10
 MOST_SHOWN = 300
 """So many characters of a key, a value or a header are shown."""
 
 
-def records_page(root: str, partition: TopicIdPartition, offset: int, records: Sequence[Record], end: int) -> str:
-    """Return the page of `records`, which begin with `offset`; `end` is the log's."""
-    path = root + path_of(partition)
-    rows = [
-        (
-            html.number(record.offset),
-            escape(html.moment(record.timestamp)),
-            _shown(record.key),
-            _shown(record.value),
-            "<br>".join(f"{escape(name[:MOST_SHOWN])}: {_shown(value)}" for name, value in record.headers[:10]),
+@dataclass(frozen=True, slots=True)
+class ShownRecord:
+    """A record as the page has it; all but the offset is HTML."""
+
+    offset: int
+    time: str
+    key: str
+    value: str
+    headers: str
+
+
+def shown_records(batch: pa.RecordBatch) -> list[ShownRecord]:
+    """Return the records of a batch, with as much of them as is shown."""
+    names = ("offset", "timestamp", "key", "value", "headers")
+    offsets, times, keys, values, headers = (batch.column(batch.schema.get_field_index(name)) for name in names)
+    return [
+        ShownRecord(
+            offsets[row].as_py(),
+            escape(html.moment(times[row].value)),
+            _shown(keys[row].as_py()),
+            _shown(values[row].as_py()),
+            "<br>".join(
+                f"{escape(_printable(each['key'][:MOST_SHOWN]))}: {_shown(each['value'])}"
+                for each in (headers[row].as_py() or ())[:MOST_HEADERS]
+            ),
         )
-        for record in records
+        for row in range(batch.num_rows)
     ]
+
+
+def records_page(root: str, partition: TopicIdPartition, offset: int, records: Sequence[ShownRecord], end: int) -> str:
+    """Return the page of `records`, which begin with `offset`; `end` is the log's."""
+    rows = [(html.number(each.offset), each.time, each.key, each.value, each.headers) for each in records]
     following = ""
     if records and records[-1].offset + 1 < end:
-        address = f"{path}/records?offset={records[-1].offset + 1}"
+        address = of_partition(root, partition, "/records", offset=records[-1].offset + 1)
         following = f"<p>{html.link(address, 'The next ones')}</p>"
-    form = (
-        f'<form action="{escape(path)}/records"><label>offset<input name="offset" type="number" min="0" '
-        f'value="{offset}"></label><button>Look</button></form>'
-    )
     shown = html.table("Records", ("offset", "time", "key", "value", "headers"), rows, frozenset({0}))
-    trail = [(partition.topic, f"/topics/{quote(partition.topic, safe='')}"), (str(partition), path_of(partition))]
-    return html.page(root, f"{partition}: records from offset {offset:,} on", trail, form + shown + following)
+    content = records_form(root, partition, offset) + shown + following
+    return html.page(root, f"{partition}: records from offset {offset:,} on", trail_to(partition), content)
 
 
 def _shown(value: bytes | None) -> str:
@@ -49,7 +70,9 @@ def _shown(value: bytes | None) -> str:
         text = value[: 4 * MOST_SHOWN].decode(errors="strict" if len(value) <= 4 * MOST_SHOWN else "ignore")
     except UnicodeDecodeError:
         text = value[:MOST_SHOWN].hex(" ")
-    if not text.isprintable():
-        text = "".join(each if each.isprintable() else "·" for each in text)
     left = f" … ({len(value):,} bytes)" if len(text) > MOST_SHOWN or len(value) > 4 * MOST_SHOWN else ""
-    return f"<code>{escape(text[:MOST_SHOWN])}</code>{escape(left)}"
+    return f"<code>{escape(_printable(text[:MOST_SHOWN]))}</code>{escape(left)}"
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else "".join(each if each.isprintable() else "·" for each in text)

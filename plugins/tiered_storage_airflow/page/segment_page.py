@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from urllib.parse import quote
 
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage.object_names import segment_object_names
 from tiered_storage_airflow.page import html
-from tiered_storage_airflow.page.partition_page import path_of
+from tiered_storage_airflow.page.addresses import of_partition, trail_to
 from tiered_storage_airflow.read_service.index_content import IndexName
 
 
@@ -28,27 +27,29 @@ def segment_page(
 ) -> str:
     """Return the page; `api` is the root of the read service."""
     partition, own_id = segment.topic_id_partition, segment.segment_id.id
-    address = f"{api}{path_of(partition)}/segments/{own_id}"
+
+    def address(below: str) -> str:
+        return of_partition(api, partition, f"/segments/{own_id}/{below}")
+
     names = segment_object_names(segment.segment_id, segment.start_offset)
     objects = "".join(
         f"<li><code>{escape(name)}</code></li>" for name in (names.data, names.indexes, names.commit_marker)
     )
-    indexes = "".join(f"<li>{html.link(f'{address}/indexes/{name.value}', name.value)}</li>" for name in IndexName)
+    indexes = "".join(f"<li>{html.link(address(f'indexes/{name.value}'), name.value)}</li>" for name in IndexName)
     content = (
         html.figures(_figures(segment))
         + f"<h2>Objects</h2><p>Below the root of the store:</p><ul>{objects}</ul>"
-        + (f"<p>{html.link(f'{address}/data', 'All bytes of the segment')}</p>" if may_read else "")
+        + (f"<p>{html.link(address('data'), 'All bytes of the segment')}</p>" if may_read else "")
         + f"<h2>Indexes</h2><ul>{indexes}</ul><h2>Leader epochs</h2>{_epochs(segment)}<h2>Copied by</h2>{_run(run)}"
     )
-    trail = [(partition.topic, f"/topics/{quote(partition.topic, safe='')}"), (str(partition), path_of(partition))]
-    return html.page(root, f"Segment {own_id}", trail, content)
+    return html.page(root, f"Segment {own_id}", trail_to(partition), content)
 
 
 def _figures(segment: RemoteLogSegmentMetadata) -> Sequence[tuple[str, str]]:
     return (
         ("offsets", f"{segment.start_offset:,} to {segment.end_offset:,}"),
         ("size", html.size(segment.size)),
-        ("state", segment.state.name),
+        ("state", html.state(segment.state)),
         ("last time of a record", html.moment(segment.max_timestamp)),
         ("in this state since", html.moment(segment.event_timestamp)),
         ("fencing number", html.number(segment.fencing_number)),
@@ -62,5 +63,5 @@ def _epochs(segment: RemoteLogSegmentMetadata) -> str:
 
 def _run(run: CopyingRun | None) -> str:
     if run is None:
-        return "<p>No run in the work area tells of it: it may be cleaned up by now, or no DAG copied it.</p>"
+        return "<p>No run was found in the work area: it may be cleaned up by now, or no DAG copied the segment.</p>"
     return f"<p>{escape(run.dag_id)}, {html.link(run.report, run.run_id)}</p>"

@@ -32,7 +32,8 @@ class TopicsAnswer:
 class PartitionAnswer:
     """A partition's two tiers at one moment. `log_end_offset` is behind the last offset; timestamps are ms.
 
-    `lag_offsets` are stable and not remote yet. `local_problem` is why the local tier cannot be read here.
+    `lag_offsets` are stable and not remote yet. Copies and deletions are unfinished while they are under way, wait for
+    their next run, or failed. `local_problem` is why the local tier cannot be read here.
     """
 
     topic: str
@@ -50,7 +51,7 @@ class PartitionAnswer:
     local_segments: int
     local_bytes: int
     unfinished_copies: int
-    failed_deletions: int
+    unfinished_deletions: int
     delete_state: str | None
     local_problem: str | None
 

@@ -165,7 +165,7 @@ async def describe(service: OpenService, partition: TopicIdPartition) -> Partiti
         local_segments=0 if local is None else len(local.segments),
         local_bytes=0 if local is None else sum(segment.size for segment in local.segments),
         unfinished_copies=states[SegmentState.COPY_SEGMENT_STARTED],
-        failed_deletions=states[SegmentState.DELETE_SEGMENT_STARTED],
+        unfinished_deletions=states[SegmentState.DELETE_SEGMENT_STARTED],
         delete_state=deletion,
         local_problem=None if hidden is None else type(hidden).__name__.removesuffix("Error"),
     )

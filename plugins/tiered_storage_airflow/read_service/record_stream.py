@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -14,6 +15,8 @@ from tiered_storage_airflow.read_service import record_forms
 from tiered_storage_airflow.read_service.access import Access
 from tiered_storage_airflow.read_service.record_forms import Form
 from tiered_storage_airflow.read_service.service import OpenService
+
+Piece = TypeVar("Piece")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +44,28 @@ class RecordStream:
                 yield record_forms.whole_batches(part)
 
     async def _records(self) -> AsyncGenerator[bytes, None]:
+        is_arrow = self.form is Form.ARROW
         # It goes out with the first records, so that what is wrong with them can still be answered.
-        begin = await self.service.moving.run(record_forms.arrow_begin) if self.form is Form.ARROW else b""
+        begin = await self.service.moving.run(record_forms.arrow_begin) if is_arrow else b""
+        encode = record_forms.arrow_message if is_arrow else record_forms.json_lines
+        async with aclosing(self.encoded(encode)) as pieces:
+            async for piece in pieces:
+                yield begin + piece
+                begin = b""
+        if is_arrow:
+            yield begin + record_forms.arrow_end()
+
+    async def encoded(self, encode: Callable[[pa.RecordBatch], Piece]) -> AsyncGenerator[Piece, None]:
+        """Yield the records as `encode` makes them, which a thread calls, some at a time."""
         left = self.most_records
         async with aclosing(self._parts()) as parts:
             async for part in parts:
-                async with aclosing(self._encoded(part, left)) as pieces:
+                async with aclosing(self._of_part(part, left, encode)) as pieces:
                     async for piece, count in pieces:
                         left -= count
-                        yield begin + piece
-                        begin = b""
+                        yield piece
                 if left <= 0:
-                    break
-        if self.form is Form.ARROW:
-            yield begin + record_forms.arrow_end()
+                    return
 
     async def _parts(self) -> AsyncGenerator[FetchedBatches, None]:
         """Yield whole batches with about `most_bytes` in all."""
@@ -68,24 +79,26 @@ class RecordStream:
                 if left <= 0 or len(part.table) < len(fetched.table):
                     return
 
-    async def _encoded(self, fetched: FetchedBatches, most: int) -> AsyncGenerator[tuple[bytes, int], None]:
+    async def _of_part(
+        self, fetched: FetchedBatches, most: int, encode: Callable[[pa.RecordBatch], Piece]
+    ) -> AsyncGenerator[tuple[Piece, int], None]:
         """Yield pieces with at most `most` records of `fetched` in all, and how many each one has."""
         reached = fetched.start_offset
+        usual = record_forms.decoded(self.form, fetched, reached, record_forms.USUAL_BYTES)
         try:
-            async for piece, last, count in self._decoded(fetched, reached, most, record_forms.USUAL_BYTES):
+            async for piece, last, count in self._decoded(usual, most, encode):
                 reached, most = last + 1, most - count
                 yield piece, count
         except CorruptRecordError:
             # Too large for that, or really broken: decoding it again, where there is room for it, tells.
             async with self.service.room_for_a_large_batch():
-                async for piece, _, count in self._decoded(fetched, reached, most, record_forms.MOST_BYTES):
+                large = record_forms.decoded(self.form, fetched, reached, record_forms.MOST_BYTES)
+                async for piece, _, count in self._decoded(large, most, encode):
                     yield piece, count
 
     async def _decoded(
-        self, fetched: FetchedBatches, first_offset: int, most: int, most_decompressed: int
-    ) -> AsyncGenerator[tuple[bytes, int, int], None]:
-        encode = record_forms.json_lines if self.form is Form.JSON else record_forms.arrow_message
-        decoding = record_forms.decoded(self.form, fetched, first_offset, most_decompressed)
+        self, decoding: Iterator[pa.RecordBatch], most: int, encode: Callable[[pa.RecordBatch], Piece]
+    ) -> AsyncGenerator[tuple[Piece, int, int], None]:
         while most and (found := await self.service.moving.run(_next(decoding, most, encode))):
             piece, first, last, count = found
             most -= count
@@ -94,9 +107,9 @@ class RecordStream:
 
 
 def _next(
-    decoded: Iterator[pa.RecordBatch], most: int, encode: Callable[[pa.RecordBatch], bytes]
-) -> Callable[[], tuple[bytes, int, int, int] | None]:
-    def work() -> tuple[bytes, int, int, int] | None:
+    decoded: Iterator[pa.RecordBatch], most: int, encode: Callable[[pa.RecordBatch], Piece]
+) -> Callable[[], tuple[Piece, int, int, int] | None]:
+    def work() -> tuple[Piece, int, int, int] | None:
         for found in decoded:
             batch = found.slice(0, most)
             offsets = batch.column(0)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tiered_storage_airflow.read_service.answers import HealthCheck
 
 MOST_WAITING_CALLS = 1000
+MOST_SEARCHES = 8
 MOST_LARGE = 4
 SECONDS_FOR_ROOM = 30.0
 SECONDS_SEEN = 5.0
@@ -48,6 +49,8 @@ class OpenService:
     """For records that take much memory once they are decompressed; who holds it may have one such batch."""
     looking: Mapping[str, BoundedThreads]
     """A thread for each thing that health is asked of: what hangs holds up nothing else."""
+    searching: BoundedThreads
+    """For what may take long, as finding the run that copied a segment."""
     streams: int = 0
     seen_health: SharedLook[list[HealthCheck]] = field(default_factory=lambda: SharedLook(SECONDS_SEEN))
     seen_partitions: SharedLook[list[TopicIdPartition]] = field(default_factory=lambda: SharedLook(SECONDS_SEEN))
@@ -70,6 +73,7 @@ class OpenService:
             Tiers.of(log),
             asyncio.Semaphore(MOST_LARGE),
             {name: BoundedThreads(f"health-{name}", 1, 0) for name in ("metadata", "store")},
+            BoundedThreads("searching", 1, MOST_SEARCHES),
         )
 
     def take_place(self) -> None:
@@ -102,9 +106,7 @@ class OpenService:
     def close(self) -> None:
         """Let all threads end, then close the remote log."""
         self.tiers.close()
-        self.moving.close()
-        self.asking.close()
-        for threads in self.looking.values():
+        for threads in (self.moving, self.asking, self.searching, *self.looking.values()):
             threads.close()
         self.log.close()
 

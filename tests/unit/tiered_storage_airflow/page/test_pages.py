@@ -1,20 +1,25 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 from httpx import Response
 
 from support.read_service_site import ReadServiceSite
-from support.remote_logs import NOW, held_by
-from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState
+from support.remote_logs import NOW, held_by, topic_id
+from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadataUpdate, SegmentState
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 
 Look = Callable[..., Response]
 ORDERS = "/topics/orders/partitions/0"
 VOID = {"meta", "link", "input", "br"}
+
+
+LIFE = f"topic_id={topic_id('orders')}"
 
 
 class WellFormed(HTMLParser):
@@ -59,16 +64,17 @@ def test_pages_lead_down_to_a_segment_and_its_records(own_site: ReadServiceSite,
     topics = shown(look("/"))
     assert "/topics/orders" in topics.links
     partitions = shown(look("/topics/orders"))
-    assert ORDERS in partitions.links
-    partition = shown(look(ORDERS))
+    assert f"{ORDERS}?{LIFE}" in partitions.links
+    partition = shown(look(f"{ORDERS}?{LIFE}"))
     segment = own_site.segments()[0].segment_id.id
-    assert f"{ORDERS}/segments/{segment}" in partition.links
+    assert f"{ORDERS}/segments/{segment}?{LIFE}" in partition.links
     of_segment = look(f"{ORDERS}/segments/{segment}")
     shown(of_segment)
     assert f"{segment}.log" in of_segment.text
     records = look(f"{ORDERS}/records", params={"offset": 18})
-    shown(records)
+    assert f"{ORDERS}/records?offset=35&{LIFE}" not in shown(records).links
     assert "value 18" in records.text
+    assert "value 34" in records.text
     assert "value 17" not in records.text
 
 
@@ -86,6 +92,49 @@ def test_a_partition_shows_what_lies_where(look: Look) -> None:
         assert f"{name}: none." in text
 
 
+def test_by_time_every_place_is_shown_from_the_first_record_to_the_last(own_site: ReadServiceSite, look: Look) -> None:
+    own_site.files.append(4)
+    told = re.findall(r"<title>([^:]*): ([0-9 :-]*) UTC to ([0-9 :-]*) UTC<", look(ORDERS).text)
+    assert [(kind, begin[-5:], end[-5:]) for kind, begin, end in told] == [
+        ("remote only", "13:20", "13:39"),
+        ("remote and local", "13:39", "13:49"),
+        ("local, not copied yet", "13:49", "14:10"),
+        ("local, still written to", "14:10", "14:14"),
+    ]
+
+
+def test_each_life_of_a_topic_has_pages_of_its_own(own_site: ReadServiceSite, look: Look) -> None:
+    first = own_site.segments()[0]
+    earlier = replace(first.topic_id_partition, topic_id="A" * 21 + "Q")
+    begun = replace(
+        first, segment_id=RemoteLogSegmentId(earlier, "B" * 21 + "Q"), custom_metadata=None, fencing_number=1,
+        state=SegmentState.COPY_SEGMENT_STARTED,
+    )  # fmt: skip
+    own_site.changed(lambda log: log.segments.add_remote_log_segment_metadata(begun, held_by(log, "any", earlier)))
+    assert f"{ORDERS}?topic_id={earlier.topic_id}" in shown(look("/topics/orders")).links
+    of_the_earlier_one = look(f"{ORDERS}?topic_id={earlier.topic_id}")
+    assert f"/segments/{first.segment_id.id}" not in of_the_earlier_one.text
+    page = shown(look(f"{ORDERS}/segments/{'B' * 21}Q?topic_id={earlier.topic_id}"))
+    assert all(f"topic_id={earlier.topic_id}" in link for link in page.links if "/partitions/" in link)
+
+
+def test_looking_for_a_run_takes_no_thread_of_others_and_comes_to_an_end(
+    own_site: ReadServiceSite, look: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tiered_storage_airflow.page import copying_run
+
+    released = threading.Event()
+    monkeypatch.setattr(copying_run, "SECONDS", 0.05)
+    monkeypatch.setattr(copying_run, "_search", lambda *_: released.wait(30) and None)
+    path = f"{ORDERS}/segments/{own_site.segments()[0].segment_id.id}"
+    try:
+        for _ in range(12):
+            assert "No run was found" in look(path).text
+        assert look(ORDERS).status_code == 200
+    finally:
+        released.set()
+
+
 def test_copies_that_stand_still_and_failed_deletions_are_shown(own_site: ReadServiceSite, look: Look) -> None:
     first = own_site.segments()[0]
 
@@ -94,10 +143,6 @@ def test_copies_that_stand_still_and_failed_deletions_are_shown(own_site: ReadSe
         step = RemoteLogSegmentMetadataUpdate(first.segment_id, SegmentState.DELETE_SEGMENT_STARTED, NOW)
         log.segments.update_remote_log_segment_metadata(step, lease)
         log.store.safety.note_failures({first.segment_id: "the store <refused> it"}, NOW)
-        from dataclasses import replace
-
-        from tiered_storage.remote_log.model import RemoteLogSegmentId
-
         begun = RemoteLogSegmentId(first.topic_id_partition, "A" * 21 + "Q")
         metadata = replace(
             first, segment_id=begun, start_offset=30, end_offset=34, state=SegmentState.COPY_SEGMENT_STARTED,
@@ -115,7 +160,7 @@ def test_copies_that_stand_still_and_failed_deletions_are_shown(own_site: ReadSe
 def test_the_run_that_copied_a_segment_is_found_in_the_work_area(own_site: ReadServiceSite, look: Look) -> None:
     segment = own_site.segments()[0].segment_id.id
     path = f"{ORDERS}/segments/{segment}"
-    assert "No run in the work area" in look(path).text
+    assert "No run was found in the work area" in look(path).text
     folder = own_site.files.root / "state" / "work" / "runs" / "copy_segments_manual" / "1"
     folder.mkdir(parents=True)
     line = f'{{"metadata":{{"id":"{segment}"}},"lease":{{"owner":"copy_segments/manual__1"}}}}\n'

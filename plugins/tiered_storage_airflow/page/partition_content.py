@@ -1,0 +1,116 @@
+"""What the page of a partition tells, looked up. What cannot be had of it leaves the rest to be shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from tiered_storage.clock import wall_clock
+from tiered_storage.errors import TieredStorageError
+from tiered_storage.remote_log.metadata.safety import DeletionFailure
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
+from tiered_storage.remote_log.reading.partition_view import PartitionView
+from tiered_storage.remote_log.reading.read_values import Isolation, OffsetSpec
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.selection import Selection
+from tiered_storage_airflow.read_service.answers import PartitionAnswer
+from tiered_storage_airflow.read_service.metadata_routes import describe
+from tiered_storage_airflow.read_service.partitions import Asked
+from tiered_storage_airflow.read_service.tiers import Tiers
+
+MOST_ROWS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The times (ms) of a partition's first and last records, and of the first one in its active segment.
+
+    None: there is none, or it is not known.
+    """
+
+    first: int | None
+    last: int | None
+    active: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """At most MOST_ROWS of each: copies under way, segments from an offset on, deletions that failed.
+
+    `next_offset` is where the segments go on; None: those were the last.
+    """
+
+    under_way: Sequence[RemoteLogSegmentMetadata]
+    segments: Sequence[RemoteLogSegmentMetadata]
+    next_offset: int | None
+    failures: Sequence[DeletionFailure]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionContent:
+    """All that the page tells of a partition at `now` (ms); its segments from offset `start` on."""
+
+    answer: PartitionAnswer
+    view: PartitionView
+    times: Times
+    listed: Listed
+    now: int
+    stuck_after: int
+    may_read: bool
+    start: int
+
+
+async def look_up(asked: Asked, start: int, *, may_read: bool) -> PartitionContent:
+    """Look everything up."""
+    service, partition = asked.service, asked.partition
+    view = await service.tiers.look(partition)
+    return PartitionContent(
+        answer=await describe(service, partition),
+        view=view,
+        times=Times(
+            await _time_of(service.tiers, partition, 0),
+            await _time_of(service.tiers, partition, OffsetSpec.MAX_TIMESTAMP),
+            await service.asking.run(lambda: _active_since(service.tiers, view)),
+        ),
+        listed=await service.asking.run(lambda: _list(service.log, partition, start)),
+        now=wall_clock(),
+        stuck_after=service.log.settings.copy_stuck_after_ms,
+        may_read=may_read,
+        start=start,
+    )
+
+
+async def _time_of(tiers: Tiers, partition: TopicIdPartition, spec: OffsetSpec | int) -> int | None:
+    """Return a record's time (ms); None where there is none, or where what is lost or damaged hides it."""
+    try:
+        found = await tiers.offset(partition, spec, Isolation.READ_UNCOMMITTED)
+    except TieredStorageError:
+        return None
+    return None if found is None or found.timestamp < 0 else found.timestamp
+
+
+def _active_since(tiers: Tiers, view: PartitionView) -> int | None:
+    if view.local is None or not view.local.segments or not view.local.segments[-1].is_active:
+        return None
+    try:
+        return tiers.source.first_timestamp(view.local.segments[-1])
+    except (TieredStorageError, OSError):
+        return None
+
+
+def _list(log: RemoteLogManager, partition: TopicIdPartition, start: int) -> Listed:
+    """Look through all segments and keep what is shown of them."""
+    under_way: list[RemoteLogSegmentMetadata] = []
+    due: list[RemoteLogSegmentMetadata] = []
+    for segment in log.segments.list_remote_log_segments(partition):
+        if segment.state is SegmentState.COPY_SEGMENT_STARTED and len(under_way) < MOST_ROWS:
+            under_way.append(segment)
+        if segment.end_offset >= start and len(due) <= MOST_ROWS:
+            due.append(segment)
+    selection = Selection(re.escape(partition.topic), frozenset({partition.partition}))
+    failed = log.store.safety.failures(selection)
+    failures = list(islice((each for each in failed if each.segment_id.topic_id_partition == partition), MOST_ROWS))
+    following = due[MOST_ROWS].start_offset if len(due) > MOST_ROWS else None
+    return Listed(under_way, due[:MOST_ROWS], following, failures)
