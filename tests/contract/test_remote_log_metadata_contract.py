@@ -304,6 +304,18 @@ def test_the_highest_offset_may_be_that_of_a_segment_which_starts_earlier(
     assert store.segments.highest_offset_for_epoch(ORDERS_0, 0) == 99
 
 
+@pytest.mark.parametrize("state", [STARTED, FINISHED, DELETING, DELETED])
+def test_a_segment_is_found_by_its_id_in_every_state_but_the_last(
+    store: SqlMetadataStore, lease: Lease, state: SegmentState
+) -> None:
+    segment = add_and_bring_to(store, a_segment(lease, 10, 19), lease, state)
+    add_and_bring_to(store, a_segment(lease, 20, 29), lease, FINISHED)
+
+    assert store.segments.segment_by_id(segment.segment_id) == (None if state is DELETED else segment)
+    assert store.segments.segment_by_id(RemoteLogSegmentId(ORDERS_1, segment.segment_id.id)) is None
+    assert store.segments.segment_by_id(RemoteLogSegmentId(ORDERS_0, "nobody's")) is None
+
+
 def test_a_listing_is_by_start_offset_in_every_state_but_the_last(store: SqlMetadataStore, lease: Lease) -> None:
     states = {30: STARTED, 10: FINISHED, 20: DELETING, 0: DELETED, 40: FINISHED}
     for start, state in states.items():

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic_core import to_json
 
 from tiered_storage.errors import CorruptIndexError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import parse_leader_epochs
@@ -61,12 +62,17 @@ def index_entries(
 
 def _manifest(raw: bytes, source: str, _: int) -> tuple[int, Rows]:
     try:
-        found = json.loads(raw)
+        found = json.loads(raw, parse_constant=_refused)
+        to_json(found)  # too deep for an answer
     except (ValueError, RecursionError) as error:
         raise RemoteObjectCorruptError(f"{source}: this is no JSON") from error
     if not isinstance(found, dict):
         raise RemoteObjectCorruptError(f"{source}: this is no JSON object")
     return 1, lambda part: [found][part]
+
+
+def _refused(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON")
 
 
 def _remote_log_index(raw: bytes, source: str, _: int) -> tuple[int, Rows]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Annotated
 
 from fastapi import Path
 
 from tiered_storage.errors import RemoteObjectNotFoundError
-from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
+from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, SegmentState
 from tiered_storage_airflow.read_service.partitions import Asked
 from tiered_storage_airflow.read_service.problem import ProblemError, not_found
 
@@ -34,12 +35,13 @@ async def readable_segment(asked: Asked, segment_id: str) -> RemoteLogSegmentMet
 
 
 async def told_if_gone(
-    asked: Asked, segment: RemoteLogSegmentMetadata, pieces: AsyncIterator[bytes]
+    asked: Asked, segment: RemoteLogSegmentMetadata, pieces: AsyncGenerator[bytes, None]
 ) -> AsyncGenerator[bytes, None]:
     """Pass `pieces` on; where they are not found any more because the segment was deleted meanwhile, say just that."""
     try:
-        async for piece in pieces:
-            yield piece
+        async with aclosing(pieces):
+            async for piece in pieces:
+                yield piece
     except RemoteObjectNotFoundError:
         await readable_segment(asked, segment.segment_id.id)
         raise
@@ -47,9 +49,9 @@ async def told_if_gone(
 
 def _find(asked: Asked, segment_id: str) -> RemoteLogSegmentMetadata:
     segments = asked.service.log.segments
-    for segment in segments.list_remote_log_segments(asked.partition):
-        if segment.segment_id.id == segment_id:
-            return segment
+    found = segments.segment_by_id(RemoteLogSegmentId(asked.partition, segment_id))
+    if found is not None:
+        return found
     if segments.known_segment_ids(asked.partition, [segment_id]):
         raise _gone(segment_id)
     raise not_found(f"{asked.partition} has no remote segment {segment_id}")

@@ -16,6 +16,7 @@ from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import (
     Lease,
     PartitionState,
+    RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
@@ -118,6 +119,10 @@ class RemoteLogMetadataManager(Protocol):
         self, partition: TopicIdPartition, leader_epoch: int | None = None
     ) -> Iterator[RemoteLogSegmentMetadata]:
         """Stream the partition's segments in every state but DELETE_SEGMENT_FINISHED, by start offset."""
+        ...
+
+    def segment_by_id(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
+        """Return one segment in any state but DELETE_SEGMENT_FINISHED."""
         ...
 
     def known_segment_ids(self, partition: TopicIdPartition, ids: Iterable[str]) -> frozenset[str]:

@@ -37,6 +37,7 @@ from tiered_storage.remote_log.metadata.sql_segment_changes import add_segments,
 from tiered_storage.remote_log.model import (
     Lease,
     PartitionState,
+    RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
@@ -52,6 +53,7 @@ BEFORE_ALL_OFFSETS = -1
 
 _LONGEST_SPAN = select(partitions.c.longest_span).where(has_bound_key(partitions))
 _MAY_HAVE_EPOCH = (segments.c.first_epoch <= bindparam("epoch")) & (segments.c.last_epoch >= bindparam("epoch"))
+_WITH_ID = select(segments).where(has_bound_key(segments), segments.c.segment_id == bindparam("id"))
 _FINISHED = select(segments).where(has_bound_key(segments), segments.c.state == int(SegmentState.COPY_SEGMENT_FINISHED))
 _FINISHED_WITH_OFFSET = _FINISHED.where(
     segments.c.start_offset <= bindparam("offset"),
@@ -160,6 +162,13 @@ class SqlRemoteLogMetadataManager:
             if len(rows) < ROWS_AT_ONCE:
                 return
             values |= {"last_start": rows[-1].start_offset, "last_id": rows[-1].segment_id}
+
+    def segment_by_id(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
+        """As RemoteLogMetadataManager."""
+        values = {**bound_key(segment_id.topic_id_partition), "id": segment_id.id}
+        with self._database.reading() as connection:
+            row = connection.execute(_WITH_ID, values).one_or_none()
+        return None if row is None else segment_of(row, self._database.where)
 
     def list_partitions(self) -> Sequence[TopicIdPartition]:
         """As RemoteLogMetadataManager, by cluster, topic id and partition."""
