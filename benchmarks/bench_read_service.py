@@ -14,10 +14,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import quantiles
+from urllib.parse import urlsplit
 
 import httpx
 import yaml
@@ -31,6 +34,7 @@ SAMPLE = SampleLog(1, 1, SEGMENT_BYTES, 95)
 PARTITION = "/v1/topics/benchmark/partitions/0"
 ROUNDS = 5
 CLIENTS = 200
+BYTES_OF_A_CLIENT = 32 << 20
 METADATA_CALLS = 300
 LEAST_OF_A_PLAIN_FILE = 0.8
 MOST_TIMES_IDLE = 5.0
@@ -138,20 +142,28 @@ def _read(client: httpx.Client, address: str) -> float:
 
 
 async def measure_clients(server: Server) -> int:
-    """Ask for metadata idle, and while CLIENTS read records all at once."""
-    limits = httpx.Limits(max_connections=CLIENTS + 10)
-    async with httpx.AsyncClient(headers=server.headers, timeout=300, trust_env=False, limits=limits) as client:
+    """Ask for metadata idle, and while CLIENTS, in a process of their own, read records all at once."""
+    async with httpx.AsyncClient(headers=server.headers, timeout=300, trust_env=False) as client:
         idle = await _metadata(client, server.url)
-        reading = [asyncio.create_task(_records(client, server.url, number)) for number in range(CLIENTS)]
-        await asyncio.sleep(0.05)
-        busy = await _metadata(client, server.url)
-        statuses = await asyncio.gather(*reading)
-    served_all = statuses.count(200) == CLIENTS
+        with ProcessPoolExecutor(1, get_context("spawn")) as process:
+            process.submit(_warm).result()
+            reading = process.submit(_read_at_once, server)
+            await asyncio.sleep(0.5)
+            busy = await _metadata(client, server.url)
+            is_over = reading.done()
+            statuses = reading.result()
+    served_all = statuses.count(b"200") == CLIENTS
     before, under = _p99(idle), _p99(busy)
     print(f"  metadata calls, p99: {before * 1000:.1f} ms idle, {under * 1000:.1f} ms while {CLIENTS} clients read")
-    missed = print_goal(f"{statuses.count(200)} of {CLIENTS} clients at once served", met=served_all)
+    if is_over:
+        print("  the clients were done before the calls: nothing is proven")
+    missed = print_goal(f"{statuses.count(b'200')} of {CLIENTS} clients at once served", met=served_all)
     times = under / before
     return missed + print_goal(f"metadata at {times:.1f} times idle under them", met=times < MOST_TIMES_IDLE)
+
+
+def _warm() -> None:
+    """Have this module loaded in the process."""
 
 
 async def _metadata(client: httpx.AsyncClient, url: str) -> list[float]:
@@ -164,12 +176,27 @@ async def _metadata(client: httpx.AsyncClient, url: str) -> list[float]:
     return taken
 
 
-async def _records(client: httpx.AsyncClient, url: str, number: int) -> int:
-    address = f"{url}{PARTITION}/records?format=batches&max_bytes={8 << 20}&offset={number * 1000}"
-    async with client.stream("GET", address) as answer:
-        async for _ in answer.aiter_raw(1 << 20):
-            pass
-        return answer.status_code
+def _read_at_once(server: Server) -> list[bytes]:
+    """Read with all clients; return the status of each answer that came whole, as little work as may be."""
+
+    async def read_all() -> list[bytes]:
+        return await asyncio.gather(*(_records(server, number) for number in range(CLIENTS)))
+
+    return asyncio.run(read_all())
+
+
+async def _records(server: Server, number: int) -> bytes:
+    url = urlsplit(server.url)
+    path = f"{PARTITION}/records?format=batches&max_bytes={BYTES_OF_A_CLIENT}&offset={number * 1000}"
+    lines = [f"GET {path} HTTP/1.1", f"Host: {url.netloc}", "Connection: close"]
+    lines += [f"{name}: {value}" for name, value in server.headers.items()]
+    reader, writer = await asyncio.open_connection(url.hostname, url.port)
+    writer.write(("\r\n".join(lines) + "\r\n\r\n").encode())
+    status, end = (await reader.readline()).split()[1], b""
+    while piece := await reader.read(1 << 20):
+        end = (end + piece[-5:])[-5:]
+    writer.close()
+    return status if end == b"0\r\n\r\n" else b"broken off"
 
 
 def _p99(seconds: list[float]) -> float:

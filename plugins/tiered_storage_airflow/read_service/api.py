@@ -5,7 +5,7 @@ Every route asks Airflow's auth manager who it is that asks, the documentation a
 
 from __future__ import annotations
 
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, Request
 
 from tiered_storage_airflow.read_service import data_routes, metadata_routes, offset_routes, service_routes
 from tiered_storage_airflow.read_service.access import AccessLog
@@ -27,6 +27,12 @@ def read_api(service: ReadService) -> FastAPI:
     app.state.read_service = service
     app.add_middleware(AccessLog, figures=service.figures)
     answer_problems(app)
-    for router in (metadata_routes.router, offset_routes.router, data_routes.router, service_routes.router):
+    for router in (metadata_routes.router, offset_routes.router, service_routes.router):
         app.include_router(router, dependencies=[Depends(visitor_of)], responses=PROBLEMS)
+    app.include_router(data_routes.router, dependencies=[Depends(_in_turn), Depends(visitor_of)], responses=PROBLEMS)
     return app
+
+
+async def _in_turn(request: Request) -> None:
+    """Let those who come for bytes in one by one: to judge their logins takes time of the event loop."""
+    await request.app.state.read_service.entering.take()

@@ -132,11 +132,14 @@ def fitting(fetched: FetchedBatches, most_bytes: int, *, at_least_one: bool) -> 
 
 def whole_batches(fetched: FetchedBatches) -> bytes:
     """Return the batches of `fetched` as Kafka wrote them, without those of aborted transactions."""
-    begins = fetched.table.position - fetched.source_position
-    kept = np.flatnonzero(~aborted_rows(fetched.table, fetched.aborted))
+    table = fetched.table
+    begins = table.position - fetched.source_position
+    ends = begins + table.size
+    kept = np.flatnonzero(~aborted_rows(table, fetched.aborted))
+    if kept.size == len(table):
+        return fetched.content[int(begins[0]) : int(ends[-1])]
     content = memoryview(fetched.content)
-    spans = zip(begins[kept].tolist(), (begins + fetched.table.size)[kept].tolist(), strict=True)
-    return b"".join(content[begin:end] for begin, end in spans)
+    return b"".join(content[begins[row] : ends[row]] for row in kept.tolist())
 
 
 def _base64(value: bytes | None) -> str | None:

@@ -17,6 +17,7 @@ from tiered_storage_airflow.read_service.rights_file import RightsFile
 from tiered_storage_airflow.read_service.shared_look import SharedLook
 from tiered_storage_airflow.read_service.threads import BoundedThreads
 from tiered_storage_airflow.read_service.tiers import Tiers
+from tiered_storage_airflow.read_service.turns import Turns
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.model import TopicIdPartition
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 MOST_WAITING_CALLS = 1000
 MOST_SEARCHES = 8
+MOST_SENDING = 4
 MOST_LARGE = 4
 SECONDS_FOR_ROOM = 30.0
 SECONDS_SEEN = 5.0
@@ -52,6 +54,7 @@ class OpenService:
     searching: BoundedThreads
     """For what may take long, as finding the run that copied a segment."""
     streams: int = 0
+    sending: Turns = field(default_factory=lambda: Turns(MOST_SENDING))
     seen_health: SharedLook[list[HealthCheck]] = field(default_factory=lambda: SharedLook(SECONDS_SEEN))
     seen_partitions: SharedLook[list[TopicIdPartition]] = field(default_factory=lambda: SharedLook(SECONDS_SEEN))
     """All that there are: where local logs are read too, looking at them takes its time."""
@@ -121,6 +124,7 @@ class ReadService:
         self._opening = SharedLook[OpenService](0)
         self._opened: OpenService | None = None
         self.figures = Figures()
+        self.entering = Turns(1)
 
     async def opened(self) -> OpenService:
         """Return what is open. Raises what opening raises, to all who wait for it; the next request tries again."""

@@ -96,6 +96,8 @@ class PiecesResponse(Response):
     async def _send_piece(self, send: Send, piece: memoryview) -> None:
         try:
             for position in range(0, len(piece), SEND_BYTES):
+                # A connection that takes all at once never waits: who asks for metadata is to have a turn in between.
+                await self._service.sending.take()
                 async with asyncio.timeout(self._service.stalled_after_seconds):
                     body = bytes(piece[position : position + SEND_BYTES])
                     await send({"type": "http.response.body", "body": body, "more_body": True})

@@ -218,3 +218,61 @@ def test_a_client_that_takes_its_time_is_not_given_up(narrow_site: ReadServiceSi
         narrow_site.client.portal.call(narrow_site.client.app, client.scope, receive, slow)  # type: ignore[union-attr]
     assert sum(len(message.get("body", b"")) for message in client.sent) == size
     assert client.sent[-1]["more_body"] is False
+
+
+def test_others_have_their_turn_after_a_few_parts_that_are_sent(own_site: ReadServiceSite) -> None:
+    """Where the connection takes all at once: a piece of some MiB would hold up everybody else meanwhile."""
+    from tiered_storage_airflow.read_service.streaming import SEND_BYTES
+
+    client = Client(own_site, RECORDS, takes=99, leaves=False)
+    turns_at_each_part: list[int] = []
+    turns = 0
+
+    async def send(message: Message) -> None:
+        if message.get("body"):
+            turns_at_each_part.append(turns)
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def produce(*_: object) -> Any:
+        yield bytes(20 * SEND_BYTES)
+
+    async def ask() -> None:
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.ensure_future(count())
+        await own_site.client.app(client.scope, receive, send)
+        counting.cancel()
+
+    with mock.patch("tiered_storage_airflow.read_service.record_stream.RecordStream.pieces", produce):
+        own_site.client.portal.call(ask)  # type: ignore[union-attr]
+    assert len(turns_at_each_part) == 20
+    assert max(turns_at_each_part.count(turn) for turn in turns_at_each_part) <= 4
+
+
+def test_who_asks_for_metadata_waits_for_few_of_those_who_come_for_bytes(own_site: ReadServiceSite) -> None:
+    """All at once: to judge a login takes time of the loop in which nobody else is served."""
+    from tiered_storage_airflow.read_service import login as logins
+
+    judged: list[str] = []
+    get_user = logins.get_user
+
+    async def noted(request: Any, *arguments: Any) -> Any:
+        judged.append(request.url.path)
+        return await get_user(request, *arguments)
+
+    async def ask() -> None:
+        streams = [Client(own_site, RECORDS, takes=99, leaves=False) for _ in range(20)]
+        metadata = Client(own_site, "/figures", takes=99, leaves=False)
+        await asyncio.gather(*(client.ask() for client in [*streams, metadata]))
+
+    with mock.patch.object(logins, "get_user", noted):
+        own_site.client.portal.call(ask)  # type: ignore[union-attr]
+    assert len(judged) == 21
+    assert judged.index("/figures") < 8
