@@ -118,8 +118,7 @@ async def _asset(name: str) -> Response:
     if name not in ASSETS:
         raise not_found(f"there is no asset {name!r}")
     content = files("tiered_storage_airflow.page").joinpath("assets", name).read_bytes()
-    headers = {"Cache-Control": "private, max-age=300", "X-Content-Type-Options": "nosniff"}
-    return Response(content, media_type=ASSETS[name], headers=headers)
+    return Response(content, media_type=ASSETS[name], headers={"Cache-Control": "private, max-age=300"})
 
 
 def _may_read(service: OpenService, visitor: Visitor, partition: TopicIdPartition) -> bool:

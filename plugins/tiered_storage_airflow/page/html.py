@@ -14,9 +14,7 @@ HEADERS = {
         "default-src 'none'; style-src 'self'; script-src 'self'; form-action 'self'; frame-ancestors 'self'; "
         "base-uri 'none'"
     ),
-    "Cache-Control": "no-store",
     "Referrer-Policy": "same-origin",
-    "X-Content-Type-Options": "nosniff",
 }
 """Nothing is loaded from elsewhere, and nothing that stands in a page is run."""
 

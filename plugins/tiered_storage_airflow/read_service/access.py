@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import structlog
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -49,7 +50,7 @@ def access_of(request: Request) -> Access:
 
 
 class AccessLog:
-    """The ASGI layer that writes the lines, and counts them."""
+    """The ASGI layer that writes the lines, counts them, and lets nobody keep an answer or guess what it is."""
 
     def __init__(self, app: ASGIApp, figures: Figures) -> None:
         self._app = app
@@ -65,6 +66,10 @@ class AccessLog:
         begin = time.monotonic()
 
         async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.setdefault("Cache-Control", "no-store")
+                headers.setdefault("X-Content-Type-Options", "nosniff")
             await send(message)
             if message["type"] == "http.response.start":
                 access.status = message["status"]

@@ -57,7 +57,7 @@ async def segment_data(
     access = access_of(request)
     access.segment = segment_id
     etag = f'"{segment_id}"'
-    headers = {"Accept-Ranges": "bytes", "ETag": etag}
+    headers = {"Accept-Ranges": "bytes", "ETag": etag, "Cache-Control": "private, no-cache"}
     if if_none_match is not None and {"*", etag, f"W/{etag}"} & {each.strip() for each in if_none_match.split(",")}:
         return Response(status_code=304, headers=headers)
     is_asked = request.method == "GET"

@@ -14,9 +14,7 @@ from tiered_storage_airflow.read_service.health import health as look
 from tiered_storage_airflow.read_service.service import OpenServiceDep
 
 PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'",
-    "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 }
 
 router = APIRouter(tags=["service"])

@@ -53,7 +53,7 @@ class PiecesResponse(Response):
         self.media_type = media_type
         self.background = None
         # Airflow compresses what names no encoding, which would hold pieces back and change what ranges mean.
-        self.init_headers({"content-encoding": "identity", "cache-control": "private, no-cache", **headers})
+        self.init_headers({"content-encoding": "identity", **headers})
 
     def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
         """Set `headers` and no length: what has one names it itself."""

@@ -16,6 +16,21 @@ def test_also_the_service_and_its_documentation_ask_for_a_login(site: ReadServic
     assert site.get(path, "stranger").status_code == 200
 
 
+def test_no_answer_is_kept_by_others_or_taken_for_something_else(site: ReadServiceSite) -> None:
+    data = f"/topics/orders/partitions/0/segments/{site.segments()[0].segment_id.id}/data"
+    for path in ("/topics", *PATHS, RECORDS, data, "/nothing", "/topics/absent/partitions"):
+        answers = [site.get(path), site.client.get(path)]
+        answers += [site.get(path, headers={"Range": "bytes=0-3"})]
+        if path == data:
+            etag = answers[0].headers["etag"]
+            answers.append(site.get(path, headers={"If-None-Match": etag}))
+            answers.append(site.client.head(path, headers=login("reader")))
+            assert [answer.status_code for answer in answers] == [200, 401, 206, 304, 200]
+        for answer in answers:
+            assert answer.headers["x-content-type-options"] == "nosniff", path
+            assert answer.headers["cache-control"] in {"no-store", "private, no-cache"}, path
+
+
 def test_every_route_asks_who_it_is(site: ReadServiceSite) -> None:
     from fastapi.routing import APIRoute
 
