@@ -57,11 +57,12 @@ def run_folder(context: Mapping[str, Any]) -> str:
 def folder_name(dag_id: str, run_id: str) -> str:
     """Return the folder name of a run in the work area: of characters and a length that every store takes, its own.
 
-    A run's id may be anything; the hash tells apart those that would look the same.
+    A run's id may be anything; the hash tells apart those that would look the same, also where somebody tries to find
+    one that leads into another run's folder.
     """
     owner = _full_name(dag_id, run_id)
     readable = re.sub(r"[^A-Za-z0-9._-]+", "_", owner)[:_FOLDER_NAME_LENGTH]
-    return f"{readable}-{hashlib.sha256(owner.encode()).hexdigest()[:8]}"
+    return f"{readable}-{hashlib.sha256(owner.encode()).hexdigest()[:16]}"
 
 
 def _full_name(dag_id: str, run_id: str) -> str:

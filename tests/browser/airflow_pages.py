@@ -48,9 +48,9 @@ class AirflowPages:
     url: str
     pictures: Path
 
-    def picture(self, name: str, *, height: int = _HEIGHT) -> None:
-        """Keep what the browser shows now, in a window `height` pixels high."""
-        self.page.set_viewport_size({"width": _WIDTH, "height": height})
+    def picture(self, name: str, *, width: int = _WIDTH, height: int = _HEIGHT) -> None:
+        """Keep what the browser shows now, in a window of so many pixels."""
+        self.page.set_viewport_size({"width": width, "height": height})
         self.page.mouse.move(0, 0)
         self.page.wait_for_timeout(_SETTLED_MS)
         self.page.screenshot(path=self.pictures / f"{name}.png", animations="disabled")

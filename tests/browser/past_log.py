@@ -73,13 +73,19 @@ def write_past_log(root: Path, start: datetime) -> None:
 
 
 def write_settings(path: Path, log_directory: Path, topics: Mapping[str, Mapping[str, object]]) -> None:
-    """Write a settings file at `path` with a store of its own, in which `topics` start as they say."""
+    """Write a settings file at `path` with a store of its own, in which `topics` start as they say.
+
+    Administrators may read all of them.
+    """
+    rights = path.with_name("read_rights.yaml")
+    rights.write_text(yaml.safe_dump({"roles": {"ADMIN": {"read": ["*"]}}}), encoding="utf-8")
     settings = {
         "log.dirs": [str(log_directory)],
         "log.retention.ms": -1,
         # A task for each partition, so that each shows under its name.
         "commit.batch.partitions": 1,
         "state.directory": str(path.parent),
+        "read.service.rights.file": str(rights),
         "topics": dict(topics),
     }
     path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")

@@ -1,6 +1,8 @@
 """A walk through Airflow's own pages, on a small log of the day before; and pictures of it all.
 
-cd tests && ../.venv/bin/python -m browser.take_pictures ../docs/pictures
+cd tests && ../.venv/bin/python -m browser.take_pictures ../docs/pictures [remote-log-page]
+
+With the last word only those of our own page are taken.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 from browser.backfills import Backfilled, backfill_by_browser, backfill_by_command_line
+from browser.remote_log_page import remote_log_page, remote_log_page_alone
 from browser.runs_by_hand import (
     Red,
     Stopped,
@@ -56,6 +59,7 @@ def walk(on: Stage) -> Seen:
         restored_topic(on),
     )
     connection_form(on)
+    remote_log_page(on)
     return seen
 
 
@@ -65,7 +69,7 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="remote-log-") as root,
         stage(Path(root), Path(sys.argv[1]), 8090) as open_stage,
     ):
-        walk(open_stage)
+        remote_log_page_alone(open_stage) if sys.argv[2:] == ["remote-log-page"] else walk(open_stage)
 
 
 if __name__ == "__main__":

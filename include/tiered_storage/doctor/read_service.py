@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tiered_storage.doctor.check import Check, ok
+from tiered_storage.doctor.check import Check, note, ok
 from tiered_storage.read_rights import load_read_rights
 from tiered_storage.settings import Settings
 
@@ -16,4 +16,6 @@ def check_read_rights(settings: Settings) -> Iterator[Check]:
         yield ok("read service", "nobody sees or reads any topic through it: read.service.rights.file names no file")
         return
     rights = load_read_rights(path)
+    if path.stat().st_mode & 0o022:
+        yield note("read service", f"others than its owner may write {path}, and so give rights", f"chmod go-w {path}")
     yield ok("read service", f"{path} gives rights to {len(rights.roles)} roles and {len(rights.users)} users")

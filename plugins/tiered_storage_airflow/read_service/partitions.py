@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path as FilePath
@@ -68,11 +68,9 @@ def asked(right: Right) -> Callable[..., object]:
         access.topic, access.partition = topic, partition
         ensure_right(service, visitor, right, topic)
         access.has_right = True
-        known = await known_partitions(service)
-        return Asked(
-            service,
-            await service.asking.run(lambda: find_partition(service.log, known, topic, partition, topic_id)),
-        )
+        log, asking = service.log, service.asking
+        remote = await service.seen_remote.get(lambda: asking.run(log.segments.list_partitions))
+        return Asked(service, await asking.run(lambda: find_partition(log, remote, topic, partition, topic_id)))
 
     return find
 
@@ -113,11 +111,11 @@ async def lives_of(
 
 
 def find_partition(
-    log: RemoteLogManager, known: Collection[TopicIdPartition], topic: str, number: int, topic_id: str | None = None
+    log: RemoteLogManager, remote: Sequence[TopicIdPartition], topic: str, number: int, topic_id: str | None = None
 ) -> TopicIdPartition:
     """Return the partition of that name, of the life of the topic that is local, or else of the only one.
 
-    `known` are those of a moment ago: what is not among them is looked for. Raises ProblemError: 404 where there is
+    `remote` are those of a moment ago: what is not among them is looked for. Raises ProblemError: 404 where there is
     none, 409 where several lives are remote only and `topic_id` names none.
     """
     try:
@@ -128,7 +126,7 @@ def find_partition(
     def named(partitions: Iterable[TopicIdPartition]) -> list[TopicIdPartition]:
         return [each for each in partitions if (each.topic, each.partition) == (topic, number)]
 
-    lives = named(known) or named(log.segments.list_partitions())
+    lives = named(remote) or named(log.segments.list_partitions())
     found = [each for each in lives if each.topic_id == topic_id]
     directories = [path for root in log.settings.log_dirs if (path := root / f"{topic}-{number}").is_dir()]
     if topic_id is None and directories:

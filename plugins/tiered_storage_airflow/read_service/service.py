@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Self
@@ -56,6 +56,8 @@ class OpenService:
     streams: int = 0
     sending: Turns = field(default_factory=lambda: Turns(MOST_SENDING))
     seen_health: SharedLook[list[HealthCheck]] = field(default_factory=lambda: SharedLook(SECONDS_SEEN))
+    seen_remote: SharedLook[Sequence[TopicIdPartition]] = field(default_factory=lambda: SharedLook(SECONDS_SEEN))
+    """Those that are or were remote."""
     seen_partitions: SharedLook[list[TopicIdPartition]] = field(default_factory=lambda: SharedLook(SECONDS_SEEN))
     """All that there are: where local logs are read too, looking at them takes its time."""
 

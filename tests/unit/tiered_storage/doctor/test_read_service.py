@@ -22,3 +22,13 @@ def test_a_broken_file_of_rights_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "rights.yaml").write_text("roles: {A: {reed: ['*']}}\n")
     [told] = examined(a_remote_log(tmp_path, read_service_rights_file="rights.yaml")).wrong("read service")
     assert "rights.yaml, line 1: roles: A has 'reed'" in told
+
+
+def test_a_file_of_rights_that_others_may_write_is_worth_a_note(tmp_path: Path) -> None:
+    rights = tmp_path / "rights.yaml"
+    rights.write_text("roles: {}\n")
+    for mode, is_noted in ((0o600, False), (0o644, False), (0o664, True), (0o646, True)):
+        rights.chmod(mode)
+        (root := tmp_path / f"{mode:o}").mkdir()
+        notes = examined(a_remote_log(root, read_service_rights_file=str(rights))).notes("read service")
+        assert [f"chmod go-w {rights}" in each for each in notes] == [True] * is_noted
