@@ -17,7 +17,6 @@ from tiered_storage.remote_log.tables.columns import SCHEMA
 def test_an_example_prints_what_was_exported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], library: str
 ) -> None:
-    pytest.importorskip(library)
     files = a_copied_remote_log(tmp_path, {("orders", 0): 3, ("orders", 1): 1})
     script = tmp_path / "example.py"
     script.write_text(example(f"import {library}"))
