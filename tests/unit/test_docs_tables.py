@@ -1,4 +1,4 @@
-"""The examples of docs/tables.md on an exported table; those for Spark are run in tests/integration."""
+"""The examples of docs/reading.md on an exported table; those for Spark are run in tests/integration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.remote_logs import a_copied_remote_log
 from tiered_storage.remote_log.tables.columns import SCHEMA
 
 
-@pytest.mark.parametrize("library", ["pyarrow", "duckdb"])
+@pytest.mark.parametrize("library", ["pyarrow.dataset", "duckdb"])
 def test_an_example_prints_what_was_exported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], library: str
 ) -> None:
