@@ -324,6 +324,8 @@ def test_a_listing_is_by_start_offset_in_every_state_but_the_last(store: SqlMeta
     listed = [(segment.start_offset, segment.state) for segment in store.segments.list_remote_log_segments(ORDERS_0)]
 
     assert listed == [(10, FINISHED), (20, DELETING), (30, STARTED), (40, FINISHED)]
+    assert store.segments.count_remote_log_segments(ORDERS_0) == {FINISHED: 2, DELETING: 1, STARTED: 1}
+    assert store.segments.count_remote_log_segments(ORDERS_1) == {}
 
 
 def test_a_listing_can_keep_to_a_leader_epoch(store: SqlMetadataStore, lease: Lease) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection
 from functools import partial
 from itertools import islice
@@ -14,7 +13,6 @@ from tiered_storage.errors import RemoteObjectNotFoundError
 from tiered_storage.read_rights import Right
 from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
 from tiered_storage.remote_log.reading.read_values import Isolation
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage_airflow.read_service.access import access_of
 from tiered_storage_airflow.read_service.answers import (
     IndexAnswer,
@@ -145,7 +143,10 @@ async def index(
 async def describe(service: OpenService, partition: TopicIdPartition) -> PartitionAnswer:
     """Return what there is of a partition."""
     view = await service.tiers.look(partition)
-    states, deletion = await service.asking.run(lambda: _states(service.log, partition))
+    segments = service.log.segments
+    count, state = await service.asking.run(
+        lambda: (segments.count_remote_log_segments(partition), segments.partition_state(partition))
+    )
     local, tiered, end = view.local, view.coverage.end_offset, view.end_offset(Isolation.READ_UNCOMMITTED)
     copied_up_to = view.local_start if tiered is None else tiered + 1
     hidden = service.tiers.hidden(partition)
@@ -160,19 +161,12 @@ async def describe(service: OpenService, partition: TopicIdPartition) -> Partiti
         earliest_local_offset=None if local is None else view.local_start,
         latest_tiered_offset=tiered,
         lag_offsets=0 if local is None else max(0, local.stable_offset - copied_up_to),
-        remote_segments=states[SegmentState.COPY_SEGMENT_FINISHED],
+        remote_segments=count.get(SegmentState.COPY_SEGMENT_FINISHED, 0),
         remote_bytes=sum(covered.size for covered in view.coverage.ranges),
         local_segments=0 if local is None else len(local.segments),
         local_bytes=0 if local is None else sum(segment.size for segment in local.segments),
-        unfinished_copies=states[SegmentState.COPY_SEGMENT_STARTED],
-        unfinished_deletions=states[SegmentState.DELETE_SEGMENT_STARTED],
-        delete_state=deletion,
+        unfinished_copies=count.get(SegmentState.COPY_SEGMENT_STARTED, 0),
+        unfinished_deletions=count.get(SegmentState.DELETE_SEGMENT_STARTED, 0),
+        delete_state=None if state.delete_state is None else state.delete_state.name,
         local_problem=None if hidden is None else type(hidden).__name__.removesuffix("Error"),
     )
-
-
-def _states(log: RemoteLogManager, partition: TopicIdPartition) -> tuple[Counter[SegmentState], str | None]:
-    """Return how many remote segments are in each state, and how far the partition's deletion is."""
-    states = Counter(segment.state for segment in log.segments.list_remote_log_segments(partition))
-    deletion = log.segments.partition_state(partition).delete_state
-    return states, None if deletion is None else deletion.name

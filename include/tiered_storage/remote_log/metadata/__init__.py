@@ -20,6 +20,7 @@ from tiered_storage.remote_log.model import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
+    SegmentState,
     TopicIdPartition,
 )
 
@@ -119,6 +120,10 @@ class RemoteLogMetadataManager(Protocol):
         self, partition: TopicIdPartition, leader_epoch: int | None = None
     ) -> Iterator[RemoteLogSegmentMetadata]:
         """Stream the partition's segments in every state but DELETE_SEGMENT_FINISHED, by start offset."""
+        ...
+
+    def count_remote_log_segments(self, partition: TopicIdPartition) -> Mapping[SegmentState, int]:
+        """Return how many segments a listing of the partition has in each state, where there are any."""
         ...
 
     def segment_by_id(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:

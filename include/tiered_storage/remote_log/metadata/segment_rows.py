@@ -66,6 +66,16 @@ def segment_of(row: Row[Any], where: str) -> RemoteLogSegmentMetadata:
         ) from error
 
 
+def state_of_row(number: int, where: str) -> SegmentState:
+    """Return the state that a row has. Raises MetadataCorruptError where there is none of that number."""
+    try:
+        return SegmentState(number)
+    except ValueError as error:
+        raise MetadataCorruptError(
+            f"{where}: a segment has the state {number}, which there is not: restore the metadata store from its backup"
+        ) from error
+
+
 def epochs_text(leader_epochs: Sequence[EpochEntry]) -> str:
     """Return leader epochs as one column's text."""
     return json.dumps([(entry.epoch, entry.start_offset) for entry in leader_epochs])

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 
-from sqlalchemy import BigInteger, String, bindparam, select, tuple_
+from sqlalchemy import BigInteger, String, bindparam, func, select, tuple_
 
 from tiered_storage.errors import ConfigurationError, LeaseLostError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.metadata import Addition, LogStart, ObservedLineage, Outcome, Step
-from tiered_storage.remote_log.metadata.segment_rows import segment_of
+from tiered_storage.remote_log.metadata.segment_rows import segment_of, state_of_row
 from tiered_storage.remote_log.metadata.sql_engine import Database
 from tiered_storage.remote_log.metadata.sql_leases import check_lease_of
 from tiered_storage.remote_log.metadata.sql_partition_key import (
@@ -54,6 +54,7 @@ BEFORE_ALL_OFFSETS = -1
 _LONGEST_SPAN = select(partitions.c.longest_span).where(has_bound_key(partitions))
 _MAY_HAVE_EPOCH = (segments.c.first_epoch <= bindparam("epoch")) & (segments.c.last_epoch >= bindparam("epoch"))
 _WITH_ID = select(segments).where(has_bound_key(segments), segments.c.segment_id == bindparam("id"))
+_COUNTS = select(segments.c.state, func.count()).where(has_bound_key(segments)).group_by(segments.c.state)
 _FINISHED = select(segments).where(has_bound_key(segments), segments.c.state == int(SegmentState.COPY_SEGMENT_FINISHED))
 _FINISHED_WITH_OFFSET = _FINISHED.where(
     segments.c.start_offset <= bindparam("offset"),
@@ -162,6 +163,12 @@ class SqlRemoteLogMetadataManager:
             if len(rows) < ROWS_AT_ONCE:
                 return
             values |= {"last_start": rows[-1].start_offset, "last_id": rows[-1].segment_id}
+
+    def count_remote_log_segments(self, partition: TopicIdPartition) -> Mapping[SegmentState, int]:
+        """As RemoteLogMetadataManager."""
+        with self._database.reading() as connection:
+            rows = connection.execute(_COUNTS, bound_key(partition)).all()
+        return {state_of_row(state, self._database.where): count for state, count in rows}
 
     def segment_by_id(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
         """As RemoteLogMetadataManager."""

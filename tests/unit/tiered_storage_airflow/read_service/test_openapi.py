@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ PATHS = (
     "/health",
     "/figures",
 )
-PEOPLE = {
+PEOPLE: Mapping[str, Callable[[], dict[str, str]]] = {
     "reader": lambda: login("reader"),
     "watcher": lambda: login("watcher"),
     "stranger": lambda: login("stranger", "ADMIN"),

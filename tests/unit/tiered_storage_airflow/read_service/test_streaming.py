@@ -258,10 +258,9 @@ def test_others_have_their_turn_after_a_few_parts_that_are_sent(own_site: ReadSe
 
 def test_who_asks_for_metadata_waits_for_few_of_those_who_come_for_bytes(own_site: ReadServiceSite) -> None:
     """All at once: to judge a login takes time of the loop in which nobody else is served."""
-    from tiered_storage_airflow.read_service import login as logins
+    from airflow.api_fastapi.core_api.security import get_user
 
     judged: list[str] = []
-    get_user = logins.get_user
 
     async def noted(request: Any, *arguments: Any) -> Any:
         judged.append(request.url.path)
@@ -272,7 +271,7 @@ def test_who_asks_for_metadata_waits_for_few_of_those_who_come_for_bytes(own_sit
         metadata = Client(own_site, "/figures", takes=99, leaves=False)
         await asyncio.gather(*(client.ask() for client in [*streams, metadata]))
 
-    with mock.patch.object(logins, "get_user", noted):
+    with mock.patch("tiered_storage_airflow.read_service.login.get_user", noted):
         own_site.client.portal.call(ask)  # type: ignore[union-attr]
     assert len(judged) == 21
     assert judged.index("/figures") < 8

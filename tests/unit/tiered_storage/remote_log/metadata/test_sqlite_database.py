@@ -118,6 +118,16 @@ def test_a_row_that_we_cannot_have_written_is_told(filled: Path, clock: ManualCl
         list(store.segments.list_remote_log_segments(ORDERS_0))
 
 
+def test_a_state_that_there_is_not_is_told_where_segments_are_counted(filled: Path, clock: ManualClock) -> None:
+    _execute(filled, "UPDATE segments SET state = 9 WHERE start_offset = 100")
+
+    with (
+        sqlite_store(filled.parent, clock) as store,
+        pytest.raises(MetadataCorruptError, match=f"{filled}: a segment has the state 9"),
+    ):
+        store.segments.count_remote_log_segments(ORDERS_0)
+
+
 def test_text_that_is_no_text_is_told(filled: Path, clock: ManualClock) -> None:
     _execute(filled, "UPDATE segments SET topic = CAST(X'FFFE' AS TEXT) WHERE start_offset = 100")
 
