@@ -34,7 +34,15 @@ class ReportLink(BaseOperatorLink):
 
 def report_url(dag_id: str, run_id: str) -> str:
     """Return the address of a run's report, without a host, below the path of Airflow's `api.base_url`."""
+    return f"{_base_path()}{REPORTS}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
+
+
+def page_url() -> str:
+    """Return the address of the page of all topics, as for reports."""
+    return _base_path() + PAGE
+
+
+def _base_path() -> str:
     from airflow.sdk.configuration import conf  # noqa: PLC0415 - read when a link is asked for
 
-    base_path = urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
-    return f"{base_path}{REPORTS}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
+    return urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")

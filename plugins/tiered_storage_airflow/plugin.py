@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from tiered_storage_airflow.links import PAGE, REPORTS, ReportLink
+from tiered_storage_airflow.links import REPORTS, ReportLink, page_url
 from tiered_storage_airflow.read_service.app import read_service
 
 
@@ -20,6 +20,12 @@ class TieredStoragePlugin(AirflowPlugin):
     name = "tiered_storage"
     fastapi_apps: list[Any] = [{"app": read_service(), "url_prefix": REPORTS, "name": "Remote Log"}]  # noqa: RUF012
     external_views: list[Any] = [  # noqa: RUF012
-        {"name": "Remote Log", "href": PAGE, "destination": "nav", "category": "browse", "url_route": "remote_log"}
+        {
+            "name": "Remote Log",
+            "href": page_url(),
+            "destination": "nav",
+            "category": "browse",
+            "url_route": "remote_log",
+        }
     ]
     operator_extra_links: list[Any] = [ReportLink()]  # noqa: RUF012

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from support.airflow_home import AirflowHome, FinishedRun
 from support.tiered_site import TIERED, TieredSite
-from tiered_storage_airflow.links import report_url
+from tiered_storage_airflow.links import page_url, report_url
 
 if TYPE_CHECKING:
     from support.spark_in_process import SparkInProcess
@@ -117,6 +117,7 @@ def test_a_link_leads_below_the_base_url_of_the_api_server(
 ) -> None:
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", base_url)
     assert report_url("a_dag", "a run") == f"{begin}dags/a_dag/runs/a%20run"
+    assert page_url() == f"{begin}page/"
 
 
 def test_reports_are_for_those_who_are_logged_in_and_lead_nowhere_else(
