@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import time
 from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import httpx
 import pytest
+from fastapi import FastAPI
 
-from support.read_service_site import ReadServiceSite, login
+from support.read_service_site import ReadServiceSite, login, served
 from tiered_storage.errors import RemoteStorageError
 
 RECORDS = "/topics/orders/partitions/0/records"
@@ -173,29 +177,50 @@ def test_a_request_that_is_cancelled_frees_its_place(own_site: ReadServiceSite) 
     assert streams(own_site) == 0
 
 
-@pytest.mark.parametrize("layers", [[], ["jwt"], ["gzip"], ["jwt", "gzip"], ["gzip", "jwt"]])
-def test_an_answer_that_breaks_off_is_no_whole_one_behind_airflows_layers(
-    own_site: ReadServiceSite, layers: list[str]
-) -> None:
-    import httpx
+def wrapped_in(layers: list[str]) -> Callable[[FastAPI], None]:
+    """Return what puts Airflow's layers around an application, the first one innermost."""
     from airflow.api_fastapi.auth.middlewares.refresh_token import JWTRefreshMiddleware
-    from fastapi import FastAPI
     from starlette.middleware.gzip import GZipMiddleware
-
-    from support.read_service_site import served
 
     def wrap(app: FastAPI) -> None:
         for layer in layers:
             app.add_middleware(JWTRefreshMiddleware if layer == "jwt" else GZipMiddleware)
 
+    return wrap
+
+
+@pytest.mark.parametrize("layers", [[], ["jwt"], ["gzip"], ["jwt", "gzip"], ["gzip", "jwt"]])
+def test_an_answer_that_breaks_off_is_no_whole_one_behind_airflows_layers(
+    own_site: ReadServiceSite, layers: list[str]
+) -> None:
     failing = mock.patch(
         "tiered_storage_airflow.read_service.record_stream.RecordStream.pieces",
         failing_after(2, RemoteStorageError("the store is down")),
     )
-    with failing, served(own_site, wrap) as address, httpx.Client(trust_env=False) as client:
+    with failing, served(own_site, wrapped_in(layers)) as address, httpx.Client(trust_env=False) as client:
         url = f"{address}/remote-log/v1{RECORDS}"
         with pytest.raises(httpx.RemoteProtocolError):
             client.get(url, headers=login("reader"))
+
+
+def test_what_a_client_has_that_stood_still_is_no_whole_answer_behind_airflows_layers(
+    narrow_site: ReadServiceSite,
+) -> None:
+    async def produce(*_: object) -> Any:
+        yield bytes(64 << 20)
+
+    head = [f"GET /remote-log/v1{RECORDS} HTTP/1.1", "Host: x", f"Authorization: {login('reader')['Authorization']}"]
+    patched = mock.patch("tiered_storage_airflow.read_service.record_stream.RecordStream.pieces", produce)
+    with patched, served(narrow_site, wrapped_in(["jwt", "gzip"])) as address:
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as connection:
+            connection.sendall("\r\n".join([*head, "", ""]).encode())
+            found = connection.recv(1 << 16)
+            assert found.startswith(b"HTTP/1.1 200")
+            time.sleep(2)
+            while piece := connection.recv(1 << 20):
+                found = found[-5:] + piece
+    assert not found.endswith(b"0\r\n\r\n")
 
 
 def test_a_client_that_takes_its_time_is_not_given_up(narrow_site: ReadServiceSite) -> None:
