@@ -99,8 +99,9 @@ async def _records(
     service = asked.service
     view = await service.tiers.look(asked.partition)
     start = view.log_start_offset if offset is None else offset
-    service.tiers.ensure_known(view, start, Isolation.READ_UNCOMMITTED)
-    batches = service.tiers.batches(asked.partition, start, Isolation.READ_UNCOMMITTED)
+    service.tiers.ensure_known(view, start)
+    end = view.end_offset(Isolation.READ_UNCOMMITTED)
+    batches = service.tiers.batches(asked.partition, start, end, Isolation.READ_UNCOMMITTED)
     stream = RecordStream(batches, RECORDS, MOST_BYTES, Form.JSON, service, access_of(request))
     records: list[ShownRecord] = []
     service.take_place()
@@ -110,7 +111,6 @@ async def _records(
                 records += piece
     finally:
         service.free_place()
-    end = view.end_offset(Isolation.READ_UNCOMMITTED)
     return _page(records_page(_root(request), asked.partition, start, records, end))
 
 

@@ -106,13 +106,11 @@ async def records(
     start = view.log_start_offset if offset is None else offset
     if timestamp is not None:
         start = await service.tiers.first_at(view, timestamp, isolation.level)
-    service.tiers.ensure_known(view, start, isolation.level)
+    service.tiers.ensure_known(view, start)
+    end = await service.tiers.end(view, isolation.level)
     access = access_of(request)
     access.first_offset = start
-    batches = service.tiers.batches(asked.partition, start, isolation.level)
+    batches = service.tiers.batches(asked.partition, start, end, isolation.level)
     stream = RecordStream(batches, max_records, max_bytes, form, service, access)
-    headers = {
-        "Log-Start-Offset": str(view.log_start_offset),
-        "Log-End-Offset": str(view.end_offset(isolation.level)),
-    }
+    headers = {"Log-Start-Offset": str(view.log_start_offset), "Log-End-Offset": str(end)}
     return PiecesResponse(service, stream.pieces(), headers=headers, media_type=form.media_type)

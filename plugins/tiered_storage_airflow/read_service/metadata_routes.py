@@ -89,7 +89,7 @@ async def partition(asked: DescribedDep) -> PartitionAnswer:
 async def segments(
     asked: DescribedDep,
     start: Annotated[int, Query(description="Begin with the segment that begins here.", ge=0, le=2**63 - 1)] = 0,
-    limit: Annotated[int, Query(description="Give so many.", ge=1, le=10_000)] = 1000,
+    limit: Annotated[int, Query(description="Give so many.", ge=1, le=2000)] = 1000,
     state: Annotated[SegmentStateName | None, Query(description="Only those in this state.")] = None,
 ) -> SegmentsAnswer:
     """Give remote segments by start offset, in every state but the deleted ones."""
@@ -123,7 +123,7 @@ async def index(
     segment_id: SegmentPath,
     name: Annotated[IndexName, Path(description="Which index.")],
     start: Annotated[int, Query(description="Begin with the entry of this number.", ge=0, le=2**31 - 1)] = 0,
-    limit: Annotated[int, Query(description="Give so many entries.", ge=1, le=10_000)] = 1000,
+    limit: Annotated[int, Query(description="Give so many entries.", ge=1, le=2000)] = 1000,
 ) -> IndexAnswer:
     """Give the entries of an index of a remote segment, its checksum checked."""
     segment = await readable_segment(asked, segment_id)

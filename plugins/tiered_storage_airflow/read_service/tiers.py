@@ -78,18 +78,25 @@ class Tiers:
         """Return why the local tier of a partition cannot be read here; None: it can, or there is none."""
         return self.source.hidden.get(partition)
 
-    def ensure_known(self, view: PartitionView, offset: int, isolation: Isolation) -> None:
+    def ensure_known(self, view: PartitionView, offset: int) -> None:
         """Raise OffsetOutOfRangeError where the partition has no such offset, or what hides the tier that might.
 
-        The end itself is in range: there is nothing yet.
+        The end itself is in range: there is nothing yet. So is what is not committed, whoever asks.
         """
         try:
-            view.check_range(offset, isolation)
+            view.check_range(offset, Isolation.READ_UNCOMMITTED)
         except OffsetOutOfRangeError:
             hidden = self.hidden(view.partition)
             if hidden is not None and offset >= view.our_log_start:
                 raise hidden from None
             raise
+
+    async def end(self, view: PartitionView, isolation: Isolation) -> int:
+        """Return the offset behind the last one that a reader is given."""
+        if isolation is Isolation.READ_UNCOMMITTED:
+            return view.end_offset(isolation)
+        found = await self.offset(view.partition, OffsetSpec.LATEST, isolation)
+        return view.end_offset(isolation) if found is None else found.offset
 
     async def offset(
         self, partition: TopicIdPartition, spec: OffsetSpec | int, isolation: Isolation
@@ -104,13 +111,16 @@ class Tiers:
             return found.offset
         if (hidden := self.hidden(view.partition)) is not None:
             raise hidden
-        return view.end_offset(isolation)
+        return await self.end(view, isolation)
 
     async def batches(
-        self, partition: TopicIdPartition, offset: int, isolation: Isolation
+        self, partition: TopicIdPartition, offset: int, end_offset: int, isolation: Isolation
     ) -> AsyncGenerator[FetchedBatches, None]:
-        """Yield whole batches from the one that holds `offset` to the end."""
-        async with aclosing(self.reader.batches(partition, offset, isolation=isolation)) as batches:
+        """Yield whole batches from the one that holds `offset` to `end_offset` (exclusive)."""
+        if offset >= end_offset:
+            return
+        read = self.reader.batches(partition, offset, end_offset=end_offset, isolation=isolation)
+        async with aclosing(read) as batches:
             async for fetched in batches:
                 yield fetched
 

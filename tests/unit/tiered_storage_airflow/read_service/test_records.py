@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -15,6 +16,7 @@ from support.transactions import ABORT, data, marker
 from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.record_batch import read_records
+from tiered_storage.remote_log.reading.read_values import Isolation
 
 RECORDS = "/topics/orders/partitions/0/records"
 
@@ -108,6 +110,37 @@ def test_at_read_committed_no_form_has_records_of_aborted_transactions(
     assert [offset for offset in found if offset not in {38, 41}] == [39, 40]
     uncommitted = with_transactions.get(RECORDS, params={"offset": 35, "format": "batches"})
     assert offsets_in(uncommitted.content) == list(range(35, 43))
+
+
+@pytest.mark.parametrize("form", ["json", "arrow", "batches"])
+def test_behind_what_is_committed_there_is_nothing_yet_and_that_is_not_out_of_range(
+    with_transactions: ReadServiceSite, form: str
+) -> None:
+    for offset in (42, 43):
+        asked = {"offset": offset, "isolation": "read_committed", "format": form}
+        answer = with_transactions.get(RECORDS, params=asked)
+        assert (answer.status_code, answer.headers["log-end-offset"]) == (200, "42")
+        assert form == "arrow" or not answer.content
+    assert with_transactions.get(RECORDS, params={"offset": 44, "isolation": "read_committed"}).status_code == 416
+
+
+def test_the_end_at_read_committed_is_where_the_first_undecided_transaction_begins(
+    own_site: ReadServiceSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that ends where nobody sees it: the reader knows that, and the view alone does not."""
+    from tiered_storage.remote_log.reading.aborted_transactions import AbortedTransactionSearch
+    from tiered_storage.remote_log.reading.partition_view import PartitionView
+
+    async def decided(_: object, view: PartitionView, isolation: Isolation, __: object) -> PartitionView:
+        return replace(view, undecided_from=22) if isolation is Isolation.READ_COMMITTED else view
+
+    monkeypatch.setattr(AbortedTransactionSearch, "decided", decided)
+    asked: dict[str, Any] = {"isolation": "read_committed"}
+    answer = own_site.get(RECORDS, params=asked)
+    assert answer.headers["log-end-offset"] == "22"
+    assert [each["offset"] for each in lines(answer)] == list(range(22))
+    assert lines(own_site.get(RECORDS, params={**asked, "offset": 25})) == []
+    assert lines(own_site.get(RECORDS, params={**asked, "timestamp": NOW + 30_000})) == []
 
 
 @pytest.mark.parametrize("form", ["json", "batches"])
