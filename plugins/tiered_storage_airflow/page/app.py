@@ -75,14 +75,16 @@ async def _topic(
     access.has_right = True
     lives, following = await lives_of(service, topic, start, PARTITIONS_OF_A_PAGE)
     shown = [(await describe(service, each), await service.tiers.look(each)) for each in lives]
-    return _page(topic_page(_root(request), topic, shown, following))
+    # What has 100,000 segments takes a while to be drawn.
+    return _page(await service.asking.run(lambda: topic_page(_root(request), topic, shown, following)))
 
 
 async def _partition(
     request: Request, asked: DescribedDep, visitor: VisitorDep, start: Annotated[int, Query(ge=0, le=LARGEST)] = 0
 ) -> Response:
     may_read = _may_read(asked.service, visitor, asked.partition)
-    return _page(partition_page(_root(request), await look_up(asked, start, may_read=may_read)))
+    content = await look_up(asked, start, may_read=may_read)
+    return _page(await asked.service.asking.run(lambda: partition_page(_root(request), content)))
 
 
 async def _segment(request: Request, asked: DescribedDep, visitor: VisitorDep, segment_id: SegmentPath) -> Response:
