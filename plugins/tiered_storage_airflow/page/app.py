@@ -47,7 +47,7 @@ def page_app(service: ReadService) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.read_service = service
-    app.add_middleware(AccessLog, figures=service.figures)
+    app.add_middleware(AccessLog, figures=service.figures, below="/page")
     answer_problems(app, _as_page)
     app.get("/")(_topics)
     app.get("/assets/{name}")(_asset)

@@ -52,9 +52,11 @@ def access_of(request: Request) -> Access:
 class AccessLog:
     """The ASGI layer that writes the lines, counts them, and lets nobody keep an answer or guess what it is."""
 
-    def __init__(self, app: ASGIApp, figures: Figures) -> None:
+    def __init__(self, app: ASGIApp, figures: Figures, below: str = "") -> None:
+        """Count the routes of `app` as those `below` a path."""
         self._app = app
         self._figures = figures
+        self._below = below
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass one request on."""
@@ -84,7 +86,7 @@ class AccessLog:
             raise
         finally:
             route = getattr(scope.get("route"), "path", "none")
-            self._figures.answered(route, access.status or 0, access.bytes, time.monotonic() - begin)
+            self._figures.answered(self._below + route, access.status or 0, access.bytes, time.monotonic() - begin)
             _log.info("remote log access", method=scope["method"], path=plain_text(scope["path"]), **_shown(access))
 
 

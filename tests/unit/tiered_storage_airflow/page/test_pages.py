@@ -221,3 +221,10 @@ def test_assets_are_our_own_and_load_nothing(look: Look) -> None:
     assert style.headers["content-type"].startswith("text/css")
     assert not re.search(r"url\(|@import|https?:", style.text)
     assert look("/assets/theme.js").headers["content-type"].startswith("text/javascript")
+
+
+def test_figures_tell_pages_from_routes(own_site: ReadServiceSite, look: Look) -> None:
+    look("/topics/orders")
+    told = own_site.get("/figures").text
+    assert 'remote_log_requests_total{route="/page/topics/{topic}",status="200"} 1.0' in told
+    assert 'remote_log_requests_total{route="/topics/{topic}"' not in told
