@@ -37,6 +37,7 @@ from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
 from tiered_storage.remote_log.model import Lease, SegmentState
 from tiered_storage.remote_log.remote_log_tables import BegunExport, ExportReport, ExportRequest
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.tables import export_job
 from tiered_storage.remote_log.tables.export_worker import run_export_group
 from tiered_storage.remote_log.tables.layout import Interval
@@ -232,6 +233,38 @@ def test_a_broken_batch_is_a_dead_letter_and_all_around_it_is_exported(files: Re
     data.write_bytes(raw)
     assert export(files).dead_letters == 0
     assert not (interval_folder(files) / "_dead_letters.jsonl").exists()
+    assert offsets(files) == list(range(3, 24))
+
+
+@pytest.mark.parametrize(("position", "bit"), [(22, 0x20), (35, 0x80), (46, 1)], ids=["control", "timestamp", "id"])
+def test_a_broken_header_leaves_no_batch_out_in_silence(files: RemoteLogFiles, position: int, bit: int) -> None:
+    """It says that the batch is a marker, or of another time: the checksum says that it lies."""
+    data = files.objects(".log")[1]
+    raw = bytearray(data.read_bytes())
+    raw[position] ^= bit
+    data.write_bytes(raw)
+    report = export(files)
+    assert (report.dead_letters, report.rows) == (1, 16)
+    assert '"first_offset":10,"last_offset":14' in (interval_folder(files) / "_dead_letters.jsonl").read_text()
+
+
+@pytest.mark.parametrize("position", [8, 22, 100], ids=["length", "attributes", "record"])
+def test_what_breaks_on_its_way_from_the_store_is_no_dead_letter(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch, position: int
+) -> None:
+    fetch, broken = ObjectRemoteStorageManager.fetch_log_segment, []
+
+    def breaking(storage: Any, metadata: Any, *place: int) -> Any:
+        content = bytearray(b"".join(fetch(storage, metadata, *place)))
+        if (key := (metadata.segment_id.id, place)) not in broken:
+            broken.append(key)
+            content[position] ^= 0x20
+        return iter((bytes(content),))
+
+    monkeypatch.setattr(ObjectRemoteStorageManager, "fetch_log_segment", breaking)
+    report = export(files)
+    assert (report.dead_letters, report.rows) == (0, 21)
+    assert len(broken) > 4
     assert offsets(files) == list(range(3, 24))
 
 

@@ -18,6 +18,7 @@ from support.remote_logs import (
     segments_of,
     unsynced,
 )
+from support.tables import COMMIT, ROLL, Ended, Sent, a_copied_topic
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import PartitionDeleteState, RemotePartitionDeleteMetadata, SegmentState
@@ -142,6 +143,28 @@ def test_a_gap_counts_unless_all_around_it_is_too_old_or_too_late(
     planned = plan(remote_log, TableQuery("orders", partitions=frozenset({0}), rows=rows))
     expected = ((10 * lost, 10 * lost + 9),) if told else ()
     assert planned.partitions[0].gaps == expected
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        (TableQuery("orders", end_offset=6, rows=RowFilter(committed_only=True)), True),
+        (TableQuery("orders", rows=RowFilter(NOW, NOW + 10, committed_only=True, disorder_ms=0)), True),
+        (TableQuery("orders", end_offset=6), False),
+        (TableQuery("orders", end_offset=5, rows=RowFilter(committed_only=True)), False),
+    ],
+)
+def test_a_gap_that_swallowed_the_end_of_a_transaction_counts_wherever_it_is(
+    tmp_path: Path, query: TableQuery, *, told: bool
+) -> None:
+    """Offset 5 is of a transaction; whether it was committed stood at offset 7, which is lost."""
+    steps = [Sent([0], producer=1), ROLL, Sent([50_000]), ROLL, Ended(1, COMMIT), ROLL, Sent([50_000])]
+    files, _ = a_copied_topic(tmp_path, steps)
+    with unsynced(), files.open() as remote_log:
+        [lost] = [each for each in segments_of(remote_log) if each.start_offset == 7]
+        going = a_step(lost, SegmentState.DELETE_SEGMENT_STARTED)
+        remote_log.segments.update_remote_log_segment_metadata(going, held_by(remote_log, "test"))
+        assert plan(remote_log, query).partitions[0].gaps == (((7, 7),) if told else ())
 
 
 def test_a_partition_on_its_way_out_is_left_out(remote_log: RemoteLogManager) -> None:
