@@ -27,6 +27,7 @@ from support.staged_storage import StagedStorage
 from tiered_storage.errors import (
     ConfigurationError,
     OffsetOutOfRangeError,
+    ReadTimedOutError,
     RecordsDeletedError,
     RemoteObjectNotFoundError,
 )
@@ -39,7 +40,7 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.reading.blocking import BlockingLogReader
 from tiered_storage.remote_log.reading.log_reader import RemoteLogReader
-from tiered_storage.remote_log.reading.read_values import FoundOffset, OffsetSpec, Tier
+from tiered_storage.remote_log.reading.read_values import FoundOffset, Isolation, OffsetSpec, Tier
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage.remote_log.storage import IndexKind
@@ -107,6 +108,51 @@ def test_a_lost_first_segment_is_no_offset_out_of_range(tmp_path: Path) -> None:
         with pytest.raises(RemoteObjectNotFoundError):
             reader.offsets(ORDERS_0, NOW)
         assert list(reader.records(ORDERS_0, 10)) == records(10, 35)
+
+
+def test_what_is_behind_the_end_as_it_was_seen_is_looked_at_anew(tmp_path: Path) -> None:
+    files, end = a_copied_remote_log(tmp_path), [30]
+    files.properties["remote.log.reader.metadata.max.age.ms"] = 3_600_000
+    with a_reader(files, lambda log: replace(log, stable_offset=end[0], high_watermark=end[0])) as (_, reader):
+        assert reader.offsets(ORDERS_0, OffsetSpec.LATEST) == FoundOffset(30, -1, 0)
+        end[0] = 35
+        assert list(reader.records(ORDERS_0, 32)) == records(32, 35)
+        with pytest.raises(OffsetOutOfRangeError, match=r"offset 36 is out.*offsets 0 to 34"):
+            list(reader.records(ORDERS_0, 36))
+
+
+def test_at_read_committed_what_was_copied_anew_since_it_was_looked_at_is_no_error(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    files.properties |= {"log.dirs": [], "remote.log.reader.metadata.max.age.ms": 3_600_000}
+    with files.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
+        assert reader.offsets(ORDERS_0, OffsetSpec.LATEST) == FoundOffset(30, -1, 0)
+        last = segments_of(remote_log)[-1]
+        held = held_by(remote_log, "test")
+        going = a_step(last, SegmentState.DELETE_SEGMENT_STARTED)
+        remote_log.segments.update_remote_log_segment_metadata(going, held)
+        remote_log.storage.delete_log_segment_data(last)
+        found = list(reader.records(ORDERS_0, 0, isolation=Isolation.READ_COMMITTED))
+        assert found == records(0, 20)
+
+
+def test_a_look_that_takes_too_long_ends_with_the_time_of_whoever_waits(tmp_path: Path) -> None:
+    go_on = threading.Event()
+
+    def waits(log: PartitionLog) -> PartitionLog:
+        assert go_on.wait(10)
+        return log
+
+    files = a_copied_remote_log(tmp_path)
+    files.properties["remote.fetch.max.wait.ms"] = 20
+    with a_reader(files, waits) as (_, reader):
+        for read in (
+            lambda: next(reader.records(ORDERS_0, 0)),
+            lambda: reader.offsets(ORDERS_0, OffsetSpec.LATEST),
+            lambda: reader.view(ORDERS_0),
+        ):
+            with pytest.raises(ReadTimedOutError, match=r"orders-0: 20 ms .* were up"):
+                read()
+        go_on.set()
 
 
 def mark_deleted(remote_log: RemoteLogManager) -> None:
