@@ -91,16 +91,16 @@ def plan_table(metadata: RemoteLogMetadataManager, storage: RemoteStorageManager
     known = _partitions_of(metadata.list_partitions(), query)
     states = {partition: metadata.partition_state(partition) for partition in known}
     there = [partition for partition in known if states[partition].delete_state is None]
-    if not there:
-        raise ConfigurationError(f"{query.topic}: its deletion was asked for: what is left of it is on its way out")
-    going = (partition for partition in known if states[partition].delete_state is not None)
+    _ensure_one_life(there, query)
+    life = there[0].topic_id
+    going = (each for each in known if each.topic_id == life and states[each].delete_state is not None)
     notices = [Finding(str(each), "left out: its deletion was asked for") for each in going]
     wanted = [each for each in there if query.partitions is None or each.partition in query.partitions]
     partitions = tuple(
         _planned(partition, states[partition], list(metadata.list_remote_log_segments(partition)), storage, query)
         for partition in wanted
     )
-    return TablePlan(query, there[0].topic_id, there[0].cluster_id, partitions, tuple(notices))
+    return TablePlan(query, life, there[0].cluster_id, partitions, tuple(notices))
 
 
 def _partitions_of(known: Sequence[TopicIdPartition], query: TableQuery) -> list[TopicIdPartition]:
@@ -115,11 +115,16 @@ def _partitions_of(known: Sequence[TopicIdPartition], query: TableQuery) -> list
         raise ConfigurationError(
             f"nothing of topic {query.topic!r}{life} was ever copied; the remote log has: {there or 'no topic'}"
         )
-    lives = sorted({(each.cluster_id, each.topic_id) for each in found})
+    return found
+
+
+def _ensure_one_life(there: Sequence[TopicIdPartition], query: TableQuery) -> None:
+    if not there:
+        raise ConfigurationError(f"{query.topic}: its deletion was asked for: what is left of it is on its way out")
+    lives = sorted({(each.cluster_id, each.topic_id) for each in there})
     if len(lives) > 1:
         told = ", ".join(f"{topic_id} of cluster {cluster_id}" for cluster_id, topic_id in lives)
         raise ConfigurationError(f"{query.topic} had several lives: say which by its topic id: {told}")
-    return found
 
 
 def _planned(

@@ -16,12 +16,18 @@ from support.remote_logs import (
     move_log_start,
     partition_of,
     segments_of,
+    topic_id,
     unsynced,
 )
 from support.tables import COMMIT, ROLL, Ended, Sent, a_copied_topic
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.model import PartitionDeleteState, RemotePartitionDeleteMetadata, SegmentState
+from tiered_storage.remote_log.model import (
+    PartitionDeleteState,
+    RemoteLogSegmentId,
+    RemotePartitionDeleteMetadata,
+    SegmentState,
+)
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.storage import IndexKind
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
@@ -181,6 +187,25 @@ def test_a_partition_on_its_way_out_is_left_out(remote_log: RemoteLogManager) ->
             ]
     with pytest.raises(ConfigurationError, match="orders: its deletion was asked for"):
         plan(remote_log, TableQuery("orders"))
+
+
+def test_of_several_lives_the_one_that_is_not_deleted_is_meant(remote_log: RemoteLogManager) -> None:
+    earlier = replace(ORDERS_0, topic_id=topic_id("an earlier life"))
+    lease = held_by(remote_log, "test", earlier)
+    begun = replace(
+        segments_of(remote_log)[0],
+        segment_id=RemoteLogSegmentId(earlier, topic_id("its segment")),
+        state=SegmentState.COPY_SEGMENT_STARTED,
+    )
+    remote_log.segments.add_remote_log_segment_metadata(begun, lease)
+    with pytest.raises(ConfigurationError, match="orders had several lives: say which by its topic id"):
+        plan(remote_log, TableQuery("orders"))
+    assert plan(remote_log, TableQuery("orders", earlier.topic_id)).topic_id == earlier.topic_id
+    marked = RemotePartitionDeleteMetadata(earlier, PartitionDeleteState.MARKED, NOW)
+    remote_log.segments.put_remote_partition_delete_metadata(marked, lease)
+    planned = plan(remote_log, TableQuery("orders"))
+    assert (planned.topic_id, planned.notices) == (ORDERS_0.topic_id, ())
+    assert {partition for partition, _, _ in ranges(planned)} == {0, 1}
 
 
 def test_an_unknown_topic_is_refused_and_those_that_there_are_named(remote_log: RemoteLogManager) -> None:
