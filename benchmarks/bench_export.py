@@ -224,12 +224,13 @@ def session_environment(directory: Path) -> dict[str, str]:
     """Return the environment of the process with the session: its Java, and Spark's connector."""
     from support.kafka_jars import trust_options  # noqa: PLC0415 - the path to it is made above
 
-    trusted = " ".join(trust_options(directory / "trusted.p12"))
+    trusted = " ".join(f'"{option}"' for option in trust_options(directory / "trusted.p12"))
     arguments = ["--master", "local[2]", "--packages", CONNECTOR, "--conf", f"spark.jars.ivy={STATE / 'ivy'}"]
-    arguments += ["--conf", "spark.driver.memory=2g", "--driver-java-options", f'"{trusted}"', "pyspark-shell"]
+    arguments += ["--conf", "spark.driver.memory=2g", "pyspark-shell"]
     return {
         **os.environ,
         "SPARK_LOCAL_IP": LOOPBACK,
+        "JDK_JAVA_OPTIONS": trusted,
         "PYSPARK_SUBMIT_ARGS": " ".join(arguments),
         "PYSPARK_PYTHON": sys.executable,
         "JAVA_HOME": str(java_home(PROJECT_ROOT / ".state", os.environ)),

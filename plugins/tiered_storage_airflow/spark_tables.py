@@ -112,7 +112,8 @@ class TableOptions:
                 f"{', '.join(_OPTIONS)}"
             )
         self.config = Path(given["config"]) if "config" in given else None
-        self.split_bytes = _number(given, "splitbytes") or SPLIT_BYTES
+        split_bytes = _number(given, "splitbytes")
+        self.split_bytes = SPLIT_BYTES if split_bytes is None else split_bytes
         self.allow_gaps = _choice(given, "allowgaps", _SWITCH, "false")
         committed_only = _choice(given, "isolation", _ISOLATION, "read_uncommitted")
         rows = RowFilter(committed_only=committed_only, disorder_ms=_number(given, "maxdisorderms"))
