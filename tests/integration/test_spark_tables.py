@@ -1,4 +1,4 @@
-"""A Spark session reads a topic from the store, and what was exported of it: the examples of docs/tables.md."""
+"""A Spark session reads a topic from the store, and what was exported of it: the documents' examples."""
 
 from __future__ import annotations
 

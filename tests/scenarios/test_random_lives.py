@@ -57,6 +57,7 @@ from tiered_storage.remote_log.storage.object_names import partition_folder
 REPLICAS = (0, 1)
 COPY_SEGMENT_FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 _LAST_COPY = re.compile(r"a copy that never finished, .* nothing else holds offsets \d+ to (\d+): it stays")
+_WRITTEN_ANEW = "'tiered-storage repair' writes it anew from the metadata"
 STEPS = st.integers(0, 12)
 
 
@@ -73,6 +74,7 @@ class PartitionLives(RuleBasedStateMachine):
         self.leader_was_seen = False
         self.lives: list[TopicIdPartition] = []
         self.marked: set[TopicIdPartition] = set()
+        self.was_killed = False
         self.doubled = False
         """Whether the last audit, quick or deep, found offsets of this life twice."""
 
@@ -154,6 +156,7 @@ class PartitionLives(RuleBasedStateMachine):
     @rule(step=STEPS, after_it=st.booleans())
     def copy_and_die(self, step: int, after_it: bool) -> None:
         with unsynced(), self.open() as remote_log:
+            self.was_killed = True
             with dies_at(step, after_it=after_it):
                 remote_log.commit_copy(self.copy_with(remote_log, f"dead {self.runs}"))
             self.let_leases_end(remote_log)
@@ -221,6 +224,7 @@ class PartitionLives(RuleBasedStateMachine):
     def expire_and_die(self, kept: int, step: int, after_it: bool) -> None:
         self.retention(total=kept * SEGMENT_BYTES)
         with unsynced(), self.open() as remote_log:
+            self.was_killed = True
             with dies_at(step, after_it=after_it):
                 self.expire_with(remote_log, deletes=True)
             self.let_leases_end(remote_log)
@@ -442,8 +446,16 @@ class PartitionLives(RuleBasedStateMachine):
 
         Of an old life nobody may end it: no local log tells any more that both copies are of one life.
         """
-        anomalies = [each for each in remote_log.checks.audit(deep=deep).anomalies if not each.is_leftover]
-        assert [each for each in anomalies if each.kind is not AnomalyKind.OVERLAP] == []
+        report = remote_log.checks.audit(deep=deep)
+        if any(each.message.endswith(_WRITTEN_ANEW) for each in report.anomalies):
+            # Whoever was killed may leave a document a step ahead, and who comes next may not take that step.
+            assert self.was_killed
+            plan = remote_log.repairs.plan(report, EVERYTHING)
+            remote_log.repairs.carry_out(plan, "repair", lambda copies: self.copy_planned(remote_log, copies))
+            report = remote_log.checks.audit(deep=deep)
+        anomalies = [each for each in report.anomalies if not each.is_leftover]
+        worse = [each for each in anomalies if each.kind is not AnomalyKind.OVERLAP]
+        assert not worse, [each.message for each in worse]
         twice = {each.segment_id for each in anomalies if each.partition == self.partition}
         assert {each.partition for each in anomalies} <= {self.partition, *self.lives}
         later = self.files.clock.now + remote_log.settings.remote_log_orphan_grace_ms + 1

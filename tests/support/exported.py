@@ -1,4 +1,4 @@
-"""The table orders, exported in this process, and the examples of docs/tables.md that read it."""
+"""The table orders, exported in this process, and the examples of the documents that read it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ def export_orders(files: RemoteLogFiles) -> Path:
 
 
 def example(with_words: str) -> str:
-    """Return the example of docs/tables.md that has these words."""
-    text = (Path(__file__).parents[2] / "docs" / "tables.md").read_text()
-    scripts = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    """Return the example of docs/reading.md or docs/tables.md that has these words."""
+    texts = [(Path(__file__).parents[2] / "docs" / name).read_text() for name in ("reading.md", "tables.md")]
+    scripts = [
+        script for text in texts for script in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    ]
     [script] = [script for script in scripts if with_words in script]
     return str(script)

@@ -8,13 +8,15 @@ import subprocess
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from support.read_service_site import ReadServiceSite, served, token
 from support.remote_logs import BATCH_BYTES
 from tiered_storage.read_rights import Right, load_read_rights
 from tiered_storage_airflow.read_service.problem_answers import PROBLEMS
 
-TEXT = (Path(__file__).parents[4] / "docs" / "read-service.md").read_text("utf-8")
+DOCS = Path(__file__).parents[4] / "docs"
+TEXT = (DOCS / "read-service.md").read_text("utf-8")
 
 
 def test_the_table_of_routes_has_every_route(site: ReadServiceSite) -> None:
@@ -46,7 +48,34 @@ def test_the_examples_with_curl_do_what_they_say(own_site: ReadServiceSite, tmp_
     )[0]
     folder = tmp_path / "here"
     folder.mkdir()
-    with served(own_site) as address:
+    printed = _run_in(folder, commands, own_site)
+    assert '"log_end_offset":35' in printed
+    assert [f'{{"offset":{offset},' in printed for offset in (6, 7, 9, 10, 25)] == [False, True, True, False, True]
+    table = pa.ipc.open_stream(folder / "orders.arrows").read_all()
+    assert table.column("offset").to_pylist() == list(range(35))
+    assert (folder / "segment.log").read_bytes() == own_site.files.objects(".log")[0].read_bytes()
+    assert (folder / "orders.batches").stat().st_size == 7 * BATCH_BYTES
+
+
+def test_the_examples_of_reading_do_what_they_say(
+    own_site: ReadServiceSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (DOCS / "reading.md").read_text("utf-8").partition("\n## Over HTTP\n")[2].partition("\n## ")[0]
+    [commands] = re.findall(r"^```bash\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    [script] = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+
+    printed = _run_in(tmp_path, commands, own_site)
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    exec(compile(script, "docs/reading.md", "exec"), {})  # noqa: S102 -- ours
+
+    assert '"offset":25,"timestamp":1700000025000' in printed
+    assert [f'{{"offset":{offset},' in printed for offset in (24, 25, 26, 27)] == [False, True, True, False]
+    assert capsys.readouterr().out == "10 records from offset 15\n"
+
+
+def _run_in(folder: Path, commands: str, site: ReadServiceSite) -> str:
+    with served(site) as address:
         environment = {"PATH": os.environ["PATH"], "AIRFLOW": address, "TOKEN": token("reader")}
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", commands],
@@ -57,9 +86,4 @@ def test_the_examples_with_curl_do_what_they_say(own_site: ReadServiceSite, tmp_
             text=True,
         )
     assert done.returncode == 0, done.stderr
-    assert '"log_end_offset":35' in done.stdout
-    assert [f'{{"offset":{offset},' in done.stdout for offset in (6, 7, 9, 10, 25)] == [False, True, True, False, True]
-    table = pa.ipc.open_stream(folder / "orders.arrows").read_all()
-    assert table.column("offset").to_pylist() == list(range(35))
-    assert (folder / "segment.log").read_bytes() == own_site.files.objects(".log")[0].read_bytes()
-    assert (folder / "orders.batches").stat().st_size == 7 * BATCH_BYTES
+    return done.stdout
