@@ -24,7 +24,7 @@ from support.remote_logs import (
     segments_of,
 )
 from support.staged_storage import StagedStorage
-from support.tables import ABORT, COMMIT, ROLL, Ended, Sent, a_copied_topic
+from support.tables import ABORT, COMMIT, ROLL, Ended, Sent, Step, a_copied_topic
 from tiered_storage.errors import (
     ConfigurationError,
     OffsetOutOfRangeError,
@@ -145,7 +145,7 @@ def test_at_read_committed_a_log_that_is_all_local_needs_no_store(tmp_path: Path
         staged.fail_with = RemoteStorageError("down")
         inner = RemoteLogReader(remote_log.source, remote_log.segments, staged, remote_log.settings)
         with BlockingLogReader(inner) as reader:
-            assert reader.view(ORDERS_0).remote_end == reader.offsets(ORDERS_0, OffsetSpec.LATEST).offset
+            assert reader.offsets(ORDERS_0, OffsetSpec.LATEST) == FoundOffset(reader.view(ORDERS_0).remote_end, -1, 0)
             found = list(reader.records(ORDERS_0, 5, isolation=Isolation.READ_COMMITTED, deadline_ms=20))
     assert found == [row.record for row in rows]
 
@@ -165,7 +165,7 @@ def test_at_read_committed_nothing_is_given_whose_marker_a_replica_has_not(
 
     Remote are the offsets below 10, and those up to where it ends or nothing else.
     """
-    steps = [Sent([0], producer=1), Sent([0] * 4), ROLL, Sent([0] * 2), Ended(1, ABORT)]
+    steps: list[Step] = [Sent([0], producer=1), Sent([0] * 4), ROLL, Sent([0] * 2), Ended(1, ABORT)]
     files, _ = a_copied_topic(tmp_path, steps)
     with files.open() as remote_log:
         if not is_copied:

@@ -70,7 +70,14 @@ def test_a_row_group_ends_with_the_row_that_fills_it_and_a_file_with_its_group(t
 
 def test_headers_count(tmp_path: Path) -> None:
     whole = rows([b"value"] * 6)
-    headers = [[], [("k", b"." * 200)], [("key", None), ("k", b"." * 299)], None, [], [("k" * 300, b"")]]
+    headers: list[list[tuple[str, bytes | None]] | None] = [
+        [],
+        [("k", b"." * 200)],
+        [("key", None), ("k", b"." * 299)],
+        None,
+        [],
+        [("k" * 300, b"")],
+    ]
     cells = [None if each is None else [{"key": key, "value": value} for key, value in each] for each in headers]
     column = pa.array(cells, SCHEMA.field("headers").type)
     whole = whole.set_column(whole.schema.get_field_index("headers"), SCHEMA.field("headers"), column)

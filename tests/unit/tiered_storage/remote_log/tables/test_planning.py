@@ -19,7 +19,7 @@ from support.remote_logs import (
     topic_id,
     unsynced,
 )
-from support.tables import COMMIT, ROLL, Ended, Sent, a_copied_topic
+from support.tables import COMMIT, ROLL, Ended, Sent, Step, a_copied_topic
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import (
@@ -164,7 +164,7 @@ def test_a_gap_that_swallowed_the_end_of_a_transaction_counts_wherever_it_is(
     tmp_path: Path, query: TableQuery, *, told: bool
 ) -> None:
     """Offset 5 is of a transaction; whether it was committed stood at offset 7, which is lost."""
-    steps = [Sent([0], producer=1), ROLL, Sent([50_000]), ROLL, Ended(1, COMMIT), ROLL, Sent([50_000])]
+    steps: list[Step] = [Sent([0], producer=1), ROLL, Sent([50_000]), ROLL, Ended(1, COMMIT), ROLL, Sent([50_000])]
     files, _ = a_copied_topic(tmp_path, steps)
     with unsynced(), files.open() as remote_log:
         [lost] = [each for each in segments_of(remote_log) if each.start_offset == 7]
