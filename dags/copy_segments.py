@@ -31,7 +31,7 @@ from tiered_storage_airflow.task_defaults import COPIER, METADATA, RETRIED, SCHE
     default_args={**RETRIED, **COMMON, "pool": METADATA},
     params={
         **common_params(),
-        "max_segments": max_segments_param(),
+        "max_segments": max_segments_param("copy.max.segments.per.run of the settings"),
         "dry_run": dry_run_param("Only show the plan"),
     },
     doc_md=__doc__,

@@ -13,7 +13,7 @@ import pendulum
 from airflow.sdk import AssetOrTimeSchedule, CronTriggerTimetable, dag
 
 from tiered_storage_airflow.assets import REMOTE_LOG
-from tiered_storage_airflow.forms import COMMON, DRY_RUN, common_params, dry_run_param
+from tiered_storage_airflow.forms import COMMON, DRY_RUN, MAX_SEGMENTS, common_params, dry_run_param, max_segments_param
 from tiered_storage_airflow.operators.local_retention import PlanLocalRetentionOperator, TrimLocalLogsOperator
 from tiered_storage_airflow.task_defaults import DELETER, METADATA, RETRIED, SCHEDULED
 
@@ -25,11 +25,15 @@ from tiered_storage_airflow.task_defaults import DELETER, METADATA, RETRIED, SCH
     max_active_runs=1,
     tags=["tiered-storage", "retention"],
     default_args={**RETRIED, **COMMON, "pool": METADATA},
-    params={**common_params(), "dry_run": dry_run_param("Only show what would go")},
+    params={
+        **common_params(),
+        "max_segments": max_segments_param(),
+        "dry_run": dry_run_param("Only show what would go"),
+    },
     doc_md=__doc__,
 )
 def enforce_local_retention() -> None:
-    plan = PlanLocalRetentionOperator(task_id="plan", dry_run=DRY_RUN)
+    plan = PlanLocalRetentionOperator(task_id="plan", max_segments=MAX_SEGMENTS, dry_run=DRY_RUN)
     TrimLocalLogsOperator(task_id="trim", plan=plan.output, pool=DELETER, execution_timeout=timedelta(hours=1))
 
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 import pendulum
 from airflow.sdk import CronDataIntervalTimetable, dag
 
-from tiered_storage_airflow.forms import COMMON, DRY_RUN, common_params, dry_run_param
+from tiered_storage_airflow.forms import COMMON, DRY_RUN, MAX_SEGMENTS, common_params, dry_run_param, max_segments_param
 from tiered_storage_airflow.operators.expiry import DeleteSegmentsOperator, MarkDeletedOperator, PlanExpiryOperator
 from tiered_storage_airflow.task_defaults import DELETER, METADATA, RETRIED, SCHEDULED
 
@@ -23,11 +23,11 @@ from tiered_storage_airflow.task_defaults import DELETER, METADATA, RETRIED, SCH
     max_active_runs=1,
     tags=["tiered-storage", "retention"],
     default_args={**RETRIED, **COMMON, "pool": METADATA},
-    params={**common_params(), "dry_run": dry_run_param("Only show the plan")},
+    params={**common_params(), "max_segments": max_segments_param(), "dry_run": dry_run_param("Only show the plan")},
     doc_md=__doc__,
 )
 def expire_remote_segments() -> None:
-    plan = PlanExpiryOperator(task_id="plan", dry_run=DRY_RUN)
+    plan = PlanExpiryOperator(task_id="plan", max_segments=MAX_SEGMENTS, dry_run=DRY_RUN)
     marked = MarkDeletedOperator(task_id="mark_deleted", plan=plan.output, is_told_later=True, pool=DELETER)
     deleted = DeleteSegmentsOperator(
         task_id="delete", plan=plan.output, pool=DELETER, execution_timeout=timedelta(hours=1)

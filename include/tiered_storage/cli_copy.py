@@ -98,6 +98,7 @@ def copy(
 def retain(
     topics: TopicsOption = ".*",
     partitions: PartitionsOption = None,
+    max_segments: LimitOption = None,
     dry_run: DryRunOption = False,
     save_plan_to: SavePlanOption = None,
     plan_file: PlanOption = None,
@@ -105,12 +106,13 @@ def retain(
     as_json: JsonOption = False,
 ) -> None:
     """Remove local segments that are past local retention and safe in the remote tier, where deletion is allowed."""
-    check_plan_options(plan_file, save_plan_to, dry_run=dry_run, chosen=topics != ".*" or partitions is not None)
+    chosen = topics != ".*" or partitions is not None or max_segments is not None
+    check_plan_options(plan_file, save_plan_to, dry_run=dry_run, chosen=chosen)
     output = Output(as_json)
     with opened(config, output) as remote_log:
         selection = _selected(remote_log, topics, partitions)
         plans, troubles = made_or_read(
-            lambda: remote_log.deletions.plan_local_retention(selection, wall_clock()),
+            lambda: remote_log.deletions.plan_local_retention(selection, wall_clock(), max_segments=max_segments),
             LocalRetentionPlan,
             plan_file,
             save_plan_to,
@@ -145,6 +147,7 @@ def retain(
 def expire(
     topics: TopicsOption = ".*",
     partitions: PartitionsOption = None,
+    max_segments: LimitOption = None,
     dry_run: DryRunOption = False,
     save_plan_to: SavePlanOption = None,
     plan_file: PlanOption = None,
@@ -152,13 +155,17 @@ def expire(
     as_json: JsonOption = False,
 ) -> None:
     """End what is past total retention, where deletion is allowed, and clean up after unfinished copies."""
-    check_plan_options(plan_file, save_plan_to, dry_run=dry_run, chosen=topics != ".*" or partitions is not None)
+    chosen = topics != ".*" or partitions is not None or max_segments is not None
+    check_plan_options(plan_file, save_plan_to, dry_run=dry_run, chosen=chosen)
     output = Output(as_json)
     owner = lease_owner("expire")
     with opened(config, output) as remote_log:
         selection = _selected(remote_log, topics, partitions)
         plans, troubles = made_or_read(
-            lambda: remote_log.deletions.plan_expiry(selection, wall_clock()), ExpiryPlan, plan_file, save_plan_to
+            lambda: remote_log.deletions.plan_expiry(selection, wall_clock(), max_segments),
+            ExpiryPlan,
+            plan_file,
+            save_plan_to,
         )
         deleted = 0
         due: list[DueDeletion] = []

@@ -72,14 +72,14 @@ def dry_run_param(title: str, *, default: bool = False) -> Param:
     return Param(default, type="boolean", title=title)
 
 
-def max_segments_param() -> Param:
-    """Return the field for the most segments of a run."""
+def max_segments_param(empty: str = "all that are due") -> Param:
+    """Return the field for the most segments of a run; `empty` says how many that are where it is empty."""
     return Param(
         None,
         type=["null", "integer"],
         minimum=1,
         title="At most so many segments",
-        description="Empty: copy.max.segments.per.run of the settings. The following runs take the rest.",
+        description=f"Empty: {empty}. The following runs take the rest.",
     )
 
 

@@ -113,6 +113,18 @@ def test_partitions_and_a_limit_narrow_a_copy_and_its_summary_says_what_was_done
     assert str(summary.relative_to(site.state / "work")) in airflow.rendered(run)
 
 
+def test_a_limit_narrows_what_goes(airflow: AirflowHome, site: TieredSite, spark: SparkInProcess) -> None:
+    site.write_logs({"orders-0": 3, "orders-1": 3})
+    site.configure({"orders": {**DELETABLE, "local.retention.bytes": 1, "retention.bytes": 1}})
+    site.copy()
+    run = airflow.run("enforce_local_retention", {"max_segments": 4})
+    assert run.state == "success", run.messages
+    assert [site.local(name) for name in ("orders-0", "orders-1")] == [[30], [10, 20, 30]]
+    run = airflow.run("expire_remote_segments", {"max_segments": 5})
+    assert run.state == "success", run.messages
+    assert [len(site.segments(name)) for name in ("orders-0", "orders-1")] == [0, 1]
+
+
 @pytest.mark.parametrize(
     "dag_id", ["copy_segments", "enforce_local_retention", "expire_remote_segments", "audit_remote_log"]
 )

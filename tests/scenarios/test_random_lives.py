@@ -59,6 +59,7 @@ COPY_SEGMENT_FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 _LAST_COPY = re.compile(r"a copy that never finished, .* nothing else holds offsets \d+ to (\d+): it stays")
 _WRITTEN_ANEW = "'tiered-storage repair' writes it anew from the metadata"
 STEPS = st.integers(0, 12)
+MOST = st.none() | st.integers(1, 3)
 
 
 class PartitionLives(RuleBasedStateMachine):
@@ -205,20 +206,22 @@ class PartitionLives(RuleBasedStateMachine):
             assert report.is_whole
             assert agrees or not report.committed
 
-    @rule(kept=st.integers(0, 4))
-    def trim(self, kept: int) -> None:
+    @rule(kept=st.integers(0, 4), most=MOST)
+    def trim(self, kept: int, most: int | None = None) -> None:
         self.retention(local=kept * SEGMENT_BYTES)
         with unsynced(), self.open() as remote_log:
-            plans, findings = remote_log.deletions.plan_local_retention(EVERYTHING, self.files.clock.now)
+            plans, findings = remote_log.deletions.plan_local_retention(
+                EVERYTHING, self.files.clock.now, max_segments=most
+            )
             assert not findings, findings
             report = remote_log.deletions.enforce_local_retention(plans)
             assert all(_is_of_a_deposed_leader(each) for each in report.failures), report.failures
 
-    @rule(kept=st.integers(1, 8), deletes=st.booleans())
-    def expire(self, kept: int, deletes: bool) -> None:
+    @rule(kept=st.integers(1, 8), deletes=st.booleans(), most=MOST)
+    def expire(self, kept: int, deletes: bool, most: int | None = None) -> None:
         self.retention(total=kept * SEGMENT_BYTES)
         with unsynced(), self.open() as remote_log:
-            self.expire_with(remote_log, deletes=deletes)
+            self.expire_with(remote_log, deletes=deletes, most=most)
 
     @rule(kept=st.integers(1, 8), step=STEPS, after_it=st.booleans())
     def expire_and_die(self, kept: int, step: int, after_it: bool) -> None:
@@ -229,8 +232,9 @@ class PartitionLives(RuleBasedStateMachine):
                 self.expire_with(remote_log, deletes=True)
             self.let_leases_end(remote_log)
 
-    def expire_with(self, remote_log: RemoteLogManager, *, deletes: bool) -> None:
-        plans, findings = remote_log.deletions.plan_expiry(EVERYTHING, self.files.clock.now)
+    def expire_with(self, remote_log: RemoteLogManager, *, deletes: bool, most: int | None = None) -> None:
+        plans, findings = remote_log.deletions.plan_expiry(EVERYTHING, self.files.clock.now, most)
+        assert most is None or sum(plan.count for plan in plans) <= most
         assert not findings, findings
         _, left = remote_log.deletions.mark_expired(plans, "expire")
         assert not left, left

@@ -55,6 +55,11 @@ class ExpiryPlan:
     never_copied_bytes: int = 0
 
     @property
+    def count(self) -> int:
+        """How many segments go, with those that were never copied."""
+        return len(self.segments) + len(self.superseded) + self.never_copied_segments
+
+    @property
     def size(self) -> int:
         """The remote bytes that go."""
         return sum(segment.size for segment in (*self.segments, *self.superseded))
@@ -82,8 +87,11 @@ def plan_expiry(
     local: PartitionLog | None,
     *,
     grace_ms: int = 0,
+    max_segments: int | None = None,
 ) -> ExpiryPlan | None:
     """Return what of `partition` is past total retention at `now` (ms), oldest first; None where nothing is.
+
+    No more than `max_segments`, where that is given: our log start moves no further than past the oldest ones.
 
     `local` (None: not in reach) adds the bytes that are not remote yet, and tells the lineage. Unfinished copies never
     count; an offset that has several holders counts once. A segment without timestamps does not grow old. What is only
@@ -97,14 +105,16 @@ def plan_expiry(
     coverage = Coverage.of(segments, lineage)
     log_start = state.log_start_offset or 0
     only_local = [] if local is None else _only_local(coverage, local, log_start)
-    start = _start_after_retention(coverage, settings, now, local, only_local)
+    start = _start_after_retention(coverage, settings, now, local, only_local, max_segments)
     new_log_start = max(log_start, start)
     ending = [piece for piece in only_local if piece.end_offset < start]
-    going = ending_below(segments, new_log_start)
+    going = ending_below(segments, new_log_start)[:max_segments]
     superseded: tuple[RemoteLogSegmentMetadata, ...] = ()
     holders: tuple[RemoteLogSegmentMetadata, ...] = ()
     if local is not None and not local.topic_id_is_derived:
         superseded, holders = _superseded(segments, coverage, lineage, new_log_start, now - grace_ms)
+    if max_segments is not None:
+        superseded = superseded[: max_segments - len(going)]
     if not going and not superseded and new_log_start <= log_start:
         return None
     return ExpiryPlan(
@@ -163,13 +173,18 @@ class _Piece:
 
 
 def _start_after_retention(
-    coverage: Coverage, settings: TopicSettings, now: int, local: PartitionLog | None, only_local: Sequence[_Piece]
+    coverage: Coverage,
+    settings: TopicSettings,
+    now: int,
+    local: PartitionLog | None,
+    only_local: Sequence[_Piece],
+    max_pieces: int | None,
 ) -> int:
     pieces = sorted((*_remote(coverage), *only_local), key=lambda piece: piece.start_offset)
     size = sum(piece.size for piece in pieces) + _active_size(local)
     excess = size - settings.retention_bytes if settings.retention_bytes >= 0 else 0
     start = 0
-    for piece in pieces:
+    for piece in pieces[:max_pieces]:
         if isinstance(piece.holder, LocalSegment) and not _may_end(piece.holder, settings, local):
             break
         over_size = excess > 0 and excess >= piece.size

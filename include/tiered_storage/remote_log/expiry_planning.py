@@ -26,26 +26,32 @@ class ExpiryPlanner:
     parts: RemoteLogParts
     gate: DeletionGate
 
-    def plan(self, selection: Selection, now: int) -> tuple[list[ExpiryPlan], list[Finding]]:
+    def plan(
+        self, selection: Selection, now: int, max_segments: int | None = None
+    ) -> tuple[list[ExpiryPlan], list[Finding]]:
         """Return what ends at `now` (ms), and the partitions that must be left alone, and why.
+
+        No more than `max_segments` in all, where that is given, partition by partition.
 
         A partition whose local log is there and cannot be read is left alone: it may hold what a later leader wrote.
         It is planned as ever while deletions are stopped: then nothing of it is done.
         """
         plans: list[ExpiryPlan] = []
         left: list[Finding] = []
+        room = max_segments
         for partition, local in self._partitions(selection):
             try:
                 if isinstance(local, UnreadablePartition):
                     if self._is_allowed(partition):
                         left.append(Finding(str(partition), local.reason))
                     continue
-                plan = self._plan_of(partition, local, now)
+                plan = self._plan_of(partition, local, now, room)
             except (TieredStorageError, OSError) as error:
                 left.append(finding_of(partition, error))
                 continue
             if plan is not None:
                 plans.append(plan)
+                room = None if room is None else max(0, room - plan.count)
         return plans, left
 
     def replan(self, plan: ExpiryPlan) -> ExpiryPlan | None:
@@ -94,7 +100,9 @@ class ExpiryPlanner:
     def _is_allowed(self, partition: TopicIdPartition) -> bool:
         return self.gate.is_allowed(partition, DeletionKind.REMOTE)
 
-    def _plan_of(self, partition: TopicIdPartition, local: PartitionLog | None, now: int) -> ExpiryPlan | None:
+    def _plan_of(
+        self, partition: TopicIdPartition, local: PartitionLog | None, now: int, max_segments: int | None = None
+    ) -> ExpiryPlan | None:
         if not self._is_allowed(partition):
             return None
         objection = self.gate.why_doubtful(partition, DeletionKind.REMOTE)
@@ -102,19 +110,26 @@ class ExpiryPlanner:
             raise DeletionRefusedError(objection)
         settings = effective(self.parts.decided_topic(partition), self.parts.settings)
         if settings.remote_log_delete_on_disable and not settings.remote_storage_enable:
-            return _plan_disabled(partition, self.parts.segments, local, now)
+            return _plan_disabled(partition, self.parts.segments, local, now, max_segments)
         grace = self.parts.settings.remote_log_orphan_grace_ms
-        return plan_expiry(partition, self.parts.segments, settings, now, local, grace_ms=grace)
+        return plan_expiry(
+            partition, self.parts.segments, settings, now, local, grace_ms=grace, max_segments=max_segments
+        )
 
 
 def _plan_disabled(
-    partition: TopicIdPartition, metadata: RemoteLogMetadataManager, local: PartitionLog | None, now: int
+    partition: TopicIdPartition,
+    metadata: RemoteLogMetadataManager,
+    local: PartitionLog | None,
+    now: int,
+    max_segments: int | None,
 ) -> ExpiryPlan | None:
     """Return the end of all that is remote; what is local stays, and our log start moves no further than to that.
 
     With no local log in sight our log start stays: what is in none of the remote segments may be there and only there.
     """
-    going = tuple(finished(metadata.list_remote_log_segments(partition)))
+    ordered = sorted(finished(metadata.list_remote_log_segments(partition)), key=lambda each: each.end_offset)
+    going = tuple(ordered[:max_segments])
     if not going:
         return None
     end = max(segment.end_offset for segment in going) + 1

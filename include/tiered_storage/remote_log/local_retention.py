@@ -118,9 +118,15 @@ class LocalRetentionReport:
 
 
 def plan_local_retention(
-    log: PartitionLog, metadata: RemoteLogMetadataManager, settings: TopicSettings, now: int
+    log: PartitionLog,
+    metadata: RemoteLogMetadataManager,
+    settings: TopicSettings,
+    now: int,
+    max_segments: int | None = None,
 ) -> LocalRetentionPlan:
     """Return which closed segments of `log` are past local retention at `now` (ms) and safe to remove.
+
+    They are the `max_segments` oldest of them, where that is given.
 
     `held_back` says why a segment stays that is past its limit in bytes or below our log start. How old one is that is
     not remote is unknown. Nothing goes where all that is remote of the partition is to go. Raises
@@ -148,6 +154,8 @@ def plan_local_retention(
     held_by: dict[str, RemoteLogSegmentMetadata] = {}
     held_back = None
     for segment in log.closed_segments:
+        if len(going) == max_segments:
+            break
         end_offset = segment.base_offset if segment.end_offset is None else segment.end_offset
         over_size = excess >= segment.size > 0
         is_expired = end_offset < needed_from

@@ -55,14 +55,20 @@ class RemoteLogDeletions:
         return DeletionGate(parts.safety, parts.bind_to_delete, parts.decided_topic, parts.telling.tell_what_is_untold)
 
     def plan_local_retention(
-        self, selection: Selection, now: int, names: Collection[str] | None = None
+        self,
+        selection: Selection,
+        now: int,
+        names: Collection[str] | None = None,
+        max_segments: int | None = None,
     ) -> tuple[list[LocalRetentionPlan], list[Finding]]:
         """Return what local retention would remove at `now` (ms), and the partitions that must be left alone, and why.
 
         Only topics that are enabled, and where local deletion is allowed. `names` (such as orders-0) narrow it
-        further. It is planned as ever while deletions are stopped: then nothing of it is done.
+        further; no more than `max_segments` go in all, where that is given, partition by partition. It is planned as
+        ever while deletions are stopped: then nothing of it is done.
         """
         plans: list[LocalRetentionPlan] = []
+        room = max_segments
         unreadable: list[Finding] = []
         for log in self.parts.source.partitions():
             if isinstance(log, UnreadablePartition):
@@ -88,7 +94,9 @@ class RemoteLogDeletions:
                 unreadable.append(Finding(name, objection))
                 continue
             try:
-                plans.append(plan_local_retention(log, self.parts.segments, decision.settings, now))
+                plan = plan_local_retention(log, self.parts.segments, decision.settings, now, room)
+                plans.append(plan)
+                room = None if room is None else room - len(plan.segments)
             except LineageContradictedError as error:
                 unreadable.append(Finding(name, str(error)))
         return plans, unreadable
@@ -160,12 +168,14 @@ class RemoteLogDeletions:
                 "lies below our log start may be the last copy: nothing of it was removed"
             )
 
-    def plan_expiry(self, selection: Selection, now: int) -> tuple[list[ExpiryPlan], list[Finding]]:
+    def plan_expiry(
+        self, selection: Selection, now: int, max_segments: int | None = None
+    ) -> tuple[list[ExpiryPlan], list[Finding]]:
         """Return what ends its life at `now` (ms), and the partitions that must be left alone, and why.
 
-        Only topics where remote deletion is allowed; see ExpiryPlanner.
+        Only topics where remote deletion is allowed, and no more than `max_segments`; see ExpiryPlanner.
         """
-        return self._planner.plan(selection, now)
+        return self._planner.plan(selection, now, max_segments)
 
     def plan_record_deletion(self, partition: TopicIdPartition, before: int) -> ExpiryPlan | None:
         """Return the end of the partition's records before an offset; see plan_record_deletion.

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from tiered_storage_airflow.operators.findings import fail_for, fail_for_left, tell_stop, told
 from tiered_storage_airflow.operators.local_retention import left_alone_path
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, SelectingOperator
-from tiered_storage_airflow.run_scope import is_switched_on
+from tiered_storage_airflow.run_scope import is_switched_on, whole_number
 from tiered_storage_airflow.run_summary import keep_done, summarize
 from tiered_storage_airflow.run_time import lease_owner, run_folder, run_now
 
@@ -29,13 +29,15 @@ class PlanExpiryOperator(SelectingOperator, SkipMixin):
     earlier are tried again. Partitions that cannot be looked at make a dry run fail, and are kept beside the plan for
     the task that ends the run.
 
+    :param max_segments: at most so many in this run; None: all that are due
     :param dry_run: only show the plan
     """
 
-    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "is_dry_run")
+    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "max_segments", "is_dry_run")
 
-    def __init__(self, *, dry_run: bool | str = False, **kwargs: Any) -> None:
+    def __init__(self, *, max_segments: int | str | None = None, dry_run: bool | str = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.max_segments = max_segments
         self.is_dry_run = dry_run
 
     def execute(self, context: Context) -> str:
@@ -45,9 +47,10 @@ class PlanExpiryOperator(SelectingOperator, SkipMixin):
         from tiered_storage.remote_log.expiry import ExpiryPlan
 
         only_show = is_switched_on(self.is_dry_run, "dry_run")
+        most = whole_number(self.max_segments, "max_segments")
         with self.opened() as remote_log:
             selection = self.selection(remote_log)
-            plans, unreadable = remote_log.deletions.plan_expiry(selection, run_now(context, wall_clock()))
+            plans, unreadable = remote_log.deletions.plan_expiry(selection, run_now(context, wall_clock()), most)
             path = f"runs/{run_folder(context)}/expiry.jsonl"
             remote_log.work.write(path, plans, ExpiryPlan)
             remote_log.work.write(left_alone_path(path), unreadable, Finding)

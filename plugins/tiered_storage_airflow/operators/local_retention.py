@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from tiered_storage_airflow.operators.findings import fail_for, tell_stop
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, SelectingOperator
-from tiered_storage_airflow.run_scope import is_switched_on
+from tiered_storage_airflow.run_scope import is_switched_on, whole_number
 from tiered_storage_airflow.run_summary import keep_done, summarize
 from tiered_storage_airflow.run_time import run_folder, run_now
 
@@ -27,13 +27,15 @@ class PlanLocalRetentionOperator(SelectingOperator, SkipMixin):
     run, and an event that a person created, looks at all, with the wall clock. Returns the plan's path; a dry run skips
     everything behind it.
 
+    :param max_segments: at most so many in this run; None: all that are due
     :param dry_run: only show the plan
     """
 
-    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "is_dry_run")
+    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "max_segments", "is_dry_run")
 
-    def __init__(self, *, dry_run: bool | str = False, **kwargs: Any) -> None:
+    def __init__(self, *, max_segments: int | str | None = None, dry_run: bool | str = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.max_segments = max_segments
         self.is_dry_run = dry_run
 
     def execute(self, context: Context) -> str:
@@ -43,12 +45,13 @@ class PlanLocalRetentionOperator(SelectingOperator, SkipMixin):
         from tiered_storage.remote_log.model import TopicIdPartition
 
         only_show = is_switched_on(self.is_dry_run, "dry_run")
+        most = whole_number(self.max_segments, "max_segments")
         furthest: dict[TopicIdPartition, LocalRetentionPlan] = {}
         unreadable: dict[str, Finding] = {}
         with self.opened() as remote_log:
             selection = self.selection(remote_log)
             for now, partitions in occasions_of(context):
-                plans, left_alone = remote_log.deletions.plan_local_retention(selection, now, partitions)
+                plans, left_alone = remote_log.deletions.plan_local_retention(selection, now, partitions, most)
                 unreadable.update((finding.partition, finding) for finding in left_alone)
                 for plan in plans:
                     known = furthest.get(plan.topic_id_partition)

@@ -219,6 +219,19 @@ def test_retention_shows_what_went_locally(tmp_path: Path) -> None:
     assert files.local_starts() == [20, 30]
 
 
+def test_retention_takes_no_more_than_was_asked_for(tmp_path: Path) -> None:
+    partitions = {("orders", 0): 2, ("orders", 1): 2}
+    files = a_copied_remote_log(tmp_path, partitions, topics=limited(local_retention_bytes=0))
+
+    dry = run_on(files, "retain", "--max-segments", 3, "--dry-run", "--json")
+    done = run_on(files, "retain", "--max-segments", 3, "--json")
+    rest = run_on(files, "retain", "--json")
+
+    assert [(row["new_local_start"], row["segments"]) for row in dry.rows] == [(20, 2), (10, 1)]
+    assert done.rows == dry.rows
+    assert [(row["new_local_start"], row["segments"]) for row in rest.rows] == [(20, 0), (20, 1)]
+
+
 def test_retention_says_why_something_is_held_back(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, topics=limited(local_retention_bytes=0))
 
@@ -261,6 +274,20 @@ def test_expiry_shows_what_ended(tmp_path: Path) -> None:
     assert (dry.exit_code, done.exit_code, again.exit_code) == (0, 0, 0)
     assert len(files.objects()) == 3
     assert "Expired" in run_on(files, "expire").out
+
+
+def test_expiry_ends_no_more_than_was_asked_for(tmp_path: Path) -> None:
+    partitions = {("orders", 0): 2, ("orders", 1): 2}
+    files = a_copied_remote_log(tmp_path, partitions, topics=limited(retention_bytes=1))
+
+    dry = run_on(files, "expire", "--max-segments", 3, "--dry-run", "--json")
+    done = run_on(files, "expire", "--max-segments", 3, "--json")
+    rest = run_on(files, "expire", "--json")
+
+    assert [(row["new_log_start"], row["segments"]) for row in dry.rows] == [(20, 2), (10, 1)]
+    assert (done.rows, done.document["deleted"]) == (dry.rows, 3)
+    assert [(row["new_log_start"], row["segments"]) for row in rest.rows] == [(20, 1)]
+    assert files.objects() == []
 
 
 def test_expiry_leaves_what_is_held_and_does_not_show_it_as_ended(tmp_path: Path) -> None:

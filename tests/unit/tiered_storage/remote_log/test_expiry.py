@@ -743,7 +743,50 @@ def test_a_second_copy_stays_where_the_first_is_broken(tmp_path: Path) -> None:
         assert len(segments_of(remote_log)) == 4
 
 
+# ----------------------------------------------------------------------------------------------------------- limited
+
+
+@pytest.mark.parametrize(("most", "bases", "start"), [(1, [0], 10), (2, [0, 10], 20), (9, [0, 10, 20], 30)])
+def test_no_more_ends_than_was_asked_for(tmp_path: Path, most: int, bases: list[int], start: int) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(1))
+    with files.open() as remote_log:
+        [plan], _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW, most)
+        assert (going(plan), plan.new_log_start, plan.count) == (bases, start, len(bases))
+        remote_log.deletions.mark_expired([plan], "expire")
+        assert remote_log.segments.log_start_offset(ORDERS_0) == start
+        assert offsets_read(remote_log, start) == list(range(start, 35))
+
+
+def test_what_was_never_copied_counts_against_the_limit(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, topics=keeping(1))
+    with files.open() as remote_log:
+        [plan], _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW, 2)
+        assert (plan.new_log_start, plan.never_copied_segments, plan.count) == (20, 2, 2)
+
+
+def test_second_copies_count_against_the_limit(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(TOTAL - SEGMENT_BYTES))
+    with files.open() as remote_log:
+        copy_twice(remote_log, 20)
+        later = files.clock.now + remote_log.settings.remote_log_orphan_grace_ms + 1
+        plans = [remote_log.deletions.plan_expiry(EVERYTHING, later, most)[0] for most in (1, 2)]
+        assert [[(len(plan.segments), len(plan.superseded)) for plan in each] for each in plans] == [[(1, 0)], [(1, 1)]]
+
+
 # ------------------------------------------------------------------------------------------------ disabled topics
+
+
+def test_of_a_disabled_topic_no_more_goes_than_was_asked_for(tmp_path: Path) -> None:
+    asked = {**ENABLED, "remote.storage.enable": False, "remote.log.delete.on.disable": True}
+    files = a_copied_remote_log(tmp_path)
+    files.properties["topics"] = {"orders": asked}
+    with files.open() as remote_log:
+        [plan], _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW, 2)
+        assert (going(plan), plan.new_log_start) == ([0, 10], 0)
+        remote_log.deletions.mark_expired([plan], "expire")
+        assert len(remote_log.deletions.delete_marked("expire").deleted) == 2
+        [rest], _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW, 2)
+        assert going(rest) == [20]
 
 
 def test_all_that_is_remote_of_a_disabled_topic_goes_where_that_is_asked_for(tmp_path: Path) -> None:
