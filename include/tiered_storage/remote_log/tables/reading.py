@@ -139,9 +139,7 @@ class _RangeReader:
             yield from found
         self._decoder = None
 
-    def _rows_inside(
-        self, chunk: RemoteLogIndexEntry, data: memoryview, table: BatchTable
-    ) -> Iterator[pa.RecordBatch]:
+    def _rows_inside(self, chunk: RemoteLogIndexEntry, data: memoryview, table: BatchTable) -> Iterator[pa.RecordBatch]:
         """Yield the wanted rows of the batches in `table`, of which each has the right checksum.
 
         Only then a header is believed that says of its batch that nobody wants it.
