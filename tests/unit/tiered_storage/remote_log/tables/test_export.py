@@ -30,6 +30,7 @@ from tiered_storage.errors import (
     LeaseLostError,
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
+    RemoteStorageError,
 )
 from tiered_storage.remote_log import remote_log_tables
 from tiered_storage.remote_log.copier import CopySizes
@@ -408,6 +409,27 @@ def test_an_attempt_that_is_taken_over_at_any_step_changes_nothing_any_more(
         step += 1
     assert len(results) > 8
     assert all(found == results[0] for found in results)
+
+
+def test_files_of_a_late_attempt_are_never_told_to_be_whole(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt that was taken over stood between its check and its change, and goes on while another commits."""
+    move, moved = LocalDirectory.move, []
+
+    def then_late(client: LocalDirectory, name: str, to: str) -> None:
+        move(client, name, to)
+        if not moved:
+            (target(files) / to).write_bytes(b"of the late one")
+        moved.append(to)
+
+    monkeypatch.setattr(LocalDirectory, "move", then_late)
+    with pytest.raises(RemoteStorageError, match="other files than this export wrote") as raised:
+        export(files)
+    assert raised.value.retriable
+    assert not (interval_folder(files) / "_SUCCESS").exists()
+    assert export(files).changed
+    assert offsets(files) == list(range(3, 24))
 
 
 def test_another_run_waits_for_the_first(files: RemoteLogFiles) -> None:
