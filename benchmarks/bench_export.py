@@ -1,7 +1,7 @@
 """A topic to Parquet, and into Spark: ours out of the store, and Spark's Kafka source with a real broker in the path.
 
 The same records for both: 1 KiB each, uncompressed, produced by a real client into a real broker, whose closed segments
-are then copied. One Spark session (local[2]) measures all four ways by turns:
+are then copied. Two Spark sessions (local[2]), ours and one of the connector's own release, do all four ways by turns:
 
     export to Parquet        workers write in Arrow       against  Kafka source (connector 4.0.0), Spark's writer
     scan to nowhere          the data source remote_log   against  Kafka source
@@ -13,20 +13,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import yaml
+from kafka_source_session import EXPORT, SCAN, serve, to_nowhere
 from measuring import STATE, Timings, print_comparison, print_goal, print_machine
+from spark_sessions import CONNECTOR, SessionProcess, session_environment, spark_of_the_connector
 
 from tiered_storage.clock import wall_clock
 from tiered_storage.remote_log.copier import CopySizes, copy_segment
@@ -37,11 +35,7 @@ from tiered_storage.remote_log.tables.export_worker import run_export_group
 from tiered_storage.remote_log.tables.layout import Interval
 from tiered_storage.remote_log.tables.query import TableQuery
 from tiered_storage.settings import load_settings
-from tiered_storage_airflow.embedded.environment import LOOPBACK, PROJECT_ROOT
-from tiered_storage_airflow.embedded.java import java_home
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from tiered_storage_airflow.embedded.environment import PROJECT_ROOT
 
 sys.path.append(str(PROJECT_ROOT / "tests"))
 
@@ -49,7 +43,6 @@ TOPIC = "benchmark"
 PARTITIONS = 2
 RECORD_BYTES = 1024
 SEGMENT_BYTES = 64 << 20
-CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 EXPORT_GOAL, SCAN_GOAL = 1.5, 1.0
 EVER = Interval(0, 1 << 42)
 OUR_EXPORT, THEIR_EXPORT = "export_topic's job", "Kafka source, Spark's Parquet writer"
@@ -92,7 +85,7 @@ class Site:
         settings = load_settings(self.config, environ={})
         return RemoteLogManager.open(settings, wall_clock, store_options(settings))
 
-    def copy(self) -> dict[str, int]:
+    def copy(self) -> tuple[dict[str, int], int]:
         """Copy all closed segments; return the offset behind the last copied one of each partition, and all bytes."""
         with self.open() as remote_log:
             begun = remote_log.begin_copy(remote_log.plan_copy(), "benchmark")
@@ -103,7 +96,7 @@ class Site:
                 raise SystemExit("the copy failed, nothing was measured")
             plan = remote_log.tables.plan(TableQuery(TOPIC))
             ends = {str(each.topic_id_partition.partition): each.log_end_offset for each in plan.partitions}
-            return {**ends, "bytes": sum(each.segment.size for each in plan.ranges())}
+            return ends, sum(each.segment.size for each in plan.ranges())
 
 
 def produce(servers: str, size: int) -> None:
@@ -125,30 +118,21 @@ def produce(servers: str, size: int) -> None:
     producer.flush()
 
 
-class Session:
-    """The ways that are measured, in one Spark session."""
+class OurWays:
+    """What is measured of ours, in a Spark session."""
 
-    def __init__(self, spark: SparkSession, site: Site, codec: str, servers: str, ends: dict[str, int]) -> None:
+    def __init__(self, site: Site, codec: str) -> None:
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - the parent has no session
+
         from tiered_storage_airflow.spark_tables import register  # noqa: PLC0415 - needs Spark
 
-        register(spark)
-        self._spark = spark
+        self._spark = SparkSession.builder.config("spark.ui.enabled", "false").getOrCreate()
+        register(self._spark)
         self._site = site
         self._codec = codec
-        self._servers = servers
-        self._ends = ends
         self._round = 0
 
-    def ways(self) -> dict[str, Callable[[], int]]:
-        """Return what is measured, by name; each returns how many records there were."""
-        return {
-            OUR_EXPORT: self.export,
-            THEIR_EXPORT: self.kafka_to_parquet,
-            OUR_SCAN: self.scan,
-            THEIR_SCAN: self.kafka_scan,
-        }
-
-    def export(self) -> int:
+    def export(self) -> None:
         """Do what the operator and its Spark job do, in the session that is up."""
         shutil.rmtree(self._site.exports, ignore_errors=True)
         self._round += 1
@@ -159,98 +143,61 @@ class Session:
             work = remote_log.work.url
             groups = self._spark.sparkContext.parallelize(range(job.groups), job.groups)
             groups.map(lambda number: run_export_group(work, folder, number)).sum()
-            return begun.commit(list(job.outcomes())).rows
+            begun.commit(list(job.outcomes()))
 
-    def scan(self) -> int:
+    def scan(self) -> None:
         """Read all columns and throw them away."""
         source = self._spark.read.format("remote_log").option("topic", TOPIC).option("config", str(self._site.config))
-        return self._to_nowhere(source.load())
-
-    def kafka_to_parquet(self) -> int:
-        """Read by Spark's Kafka source and write by Spark's writer."""
-        path = self._site.root / "by-spark"
-        shutil.rmtree(path, ignore_errors=True)
-        self._kafka().write.option("compression", self._codec).parquet(str(path))
-        return self._counted(path)
-
-    def kafka_scan(self) -> int:
-        """Read by Spark's Kafka source and throw it away."""
-        return self._to_nowhere(self._kafka())
-
-    def _to_nowhere(self, rows: DataFrame) -> int:
-        rows.write.format("noop").mode("overwrite").save()
-        return -1
-
-    def _kafka(self) -> DataFrame:
-        numbers = {number: end for number, end in self._ends.items() if number != "bytes"}
-        return (
-            self._spark.read.format("kafka")
-            .option("kafka.bootstrap.servers", self._servers)
-            .option("subscribe", TOPIC)
-            .option("includeHeaders", "true")
-            .option("startingOffsets", json.dumps({TOPIC: dict.fromkeys(numbers, 0)}))
-            .option("endingOffsets", json.dumps({TOPIC: numbers}))
-            .load()
-        )
-
-    def _counted(self, path: Path) -> int:
-        import pyarrow.parquet as pq  # noqa: PLC0415 - not while Spark is measured
-
-        return sum(pq.ParquetFile(file).metadata.num_rows for file in path.rglob("*.parquet"))
+        to_nowhere(source.load())
 
 
-def measure(arguments: argparse.Namespace) -> None:
-    """Measure in a Spark session, and print the seconds of each round and way as JSON."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - the parent has no session
+def measured(
+    site: Site, servers: str, ends: Mapping[str, int], arguments: argparse.Namespace
+) -> dict[str, list[float]]:
+    """Do all four ways by turns; return the seconds of each round."""
+    here, theirs = Path(__file__).parent, spark_of_the_connector()
+    by_spark = site.root / "by-spark"
+    our_command = [sys.executable, __file__, "--session", "--directory", site.root, "--codec", arguments.codec]
+    their_command = [
+        theirs,
+        here / "kafka_source_session.py",
+        servers,
+        TOPIC,
+        json.dumps(ends),
+        arguments.codec,
+        by_spark,
+    ]
+    our_environment = session_environment(site.root, Path(sys.executable))
+    their_environment = session_environment(site.root, theirs, CONNECTOR)
+    with (
+        SessionProcess(our_command, our_environment, site.root / "ours.log") as ours,
+        SessionProcess(their_command, their_environment, site.root / "theirs.log") as kafka,
+    ):
+        ways = {
+            OUR_EXPORT: (ours, EXPORT, site.exports),
+            THEIR_EXPORT: (kafka, EXPORT, by_spark),
+            OUR_SCAN: (ours, SCAN, None),
+            THEIR_SCAN: (kafka, SCAN, None),
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in ways}
+        for number in range(arguments.rounds + 1):
+            for name, (session, way, files) in ways.items():
+                taken = session.seconds_of(way)
+                ensure_all(name, files, sum(ends.values()))
+                if number:  # the first round warms everything up
+                    seconds[name].append(taken)
+        return seconds
 
-    ends: dict[str, int] = json.loads(arguments.ends)
-    expected = sum(end for name, end in ends.items() if name != "bytes")
-    spark = SparkSession.builder.config("spark.ui.enabled", "false").getOrCreate()
-    session = Session(spark, Site(arguments.directory), arguments.codec, arguments.session, ends)
-    seconds: dict[str, list[float]] = {name: [] for name in session.ways()}
-    for number in range(arguments.rounds + 1):
-        for name, way in session.ways().items():
-            begun = time.perf_counter()
-            found = way()
-            if found not in {expected, -1}:
-                raise SystemExit(f"{name}: {found} records of {expected}")
-            if number:  # the first round warms everything up
-                seconds[name].append(time.perf_counter() - begun)
-    spark.stop()
-    print(json.dumps(seconds))
 
+def ensure_all(name: str, files: Path | None, expected: int) -> None:
+    """End where `files` have not all records."""
+    import pyarrow.parquet as pq  # noqa: PLC0415 - heavy
 
-def session_environment(directory: Path) -> dict[str, str]:
-    """Return the environment of the process with the session: its Java, and Spark's connector."""
-    from support.kafka_jars import trust_options  # noqa: PLC0415 - the path to it is made above
-
-    trusted = " ".join(trust_options(directory / "trusted.p12"))
-    arguments = ["--master", "local[2]", "--packages", CONNECTOR, "--conf", f"spark.jars.ivy={STATE / 'ivy'}"]
-    arguments += ["--conf", "spark.driver.memory=2g", "--driver-java-options", f'"{trusted}"', "pyspark-shell"]
-    return {
-        **os.environ,
-        "SPARK_LOCAL_IP": LOOPBACK,
-        "PYSPARK_SUBMIT_ARGS": " ".join(arguments),
-        "PYSPARK_PYTHON": sys.executable,
-        "JAVA_HOME": str(java_home(PROJECT_ROOT / ".state", os.environ)),
-    }
-
-
-def run_session(site: Site, servers: str, ends: dict[str, int], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Measure in a process of its own; return its seconds."""
-    command = [sys.executable, __file__, "--session", servers, "--ends", json.dumps(ends)]
-    command += ["--directory", str(site.root), "--rounds", str(arguments.rounds), "--codec", arguments.codec]
-    done = subprocess.run(
-        command,
-        env=session_environment(site.root),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise SystemExit(f"the session failed, nothing was measured:\n{done.stderr[-6000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    if files is None:
+        return
+    found = sum(pq.ParquetFile(file).metadata.num_rows for file in files.rglob("*.parquet"))
+    if found != expected:
+        raise SystemExit(f"{name}: {found} records of {expected}")
 
 
 def in_rounds(arguments: argparse.Namespace, directory: Path) -> int:
@@ -265,9 +212,8 @@ def in_rounds(arguments: argparse.Namespace, directory: Path) -> int:
         produce(kafka.bootstrap_servers, arguments.size << 20)
         with kafka.stopped():
             site.configure()
-            ends = site.copy()
-        seconds = run_session(site, kafka.bootstrap_servers, ends, arguments)
-    size = ends["bytes"]
+            ends, size = site.copy()
+        seconds = measured(site, kafka.bootstrap_servers, ends, arguments)
     timings = {name: Timings(name, size, each) for name, each in seconds.items()}
     print(f"{size / 1e6:,.0f} MB of {RECORD_BYTES} byte records, {arguments.rounds} rounds, codec {arguments.codec}")
     return report(timings)
@@ -290,8 +236,7 @@ def arguments_of(given: list[str] | None = None) -> Iterator[argparse.Namespace]
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--codec", default="snappy")
     parser.add_argument("--directory", type=Path)
-    parser.add_argument("--session", help=argparse.SUPPRESS)
-    parser.add_argument("--ends", help=argparse.SUPPRESS)
+    parser.add_argument("--session", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args(given)
     if arguments.directory is not None:
         yield arguments
@@ -307,7 +252,8 @@ def main() -> int:
     code = 0
     for arguments in arguments_of():
         if arguments.session:
-            measure(arguments)
+            ways = OurWays(Site(arguments.directory), arguments.codec)
+            serve({EXPORT: ways.export, SCAN: ways.scan})
             continue
         print_machine(arguments.directory)
         code = in_rounds(arguments, arguments.directory)

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from tiered_storage.cli_output import Output, show_bytes
+from tiered_storage.cli_output import Output, StreamedTable, show_bytes
 from tiered_storage.cli_progress import OffsetProgress, said
 from tiered_storage.cli_session import (
     ConfigOption,
@@ -111,11 +111,12 @@ def read(
             for record in records:
                 sys.stdout.write(json.dumps(_plain(record)) + "\n")
             return
-        rows = [
-            (record.offset, record.timestamp, show_bytes(record.key), show_bytes(record.value), len(record.headers))
-            for record in records
-        ]
-    output.rows(f"{topic}-{partition}", ("offset", "timestamp", "key", "value", "headers"), rows)
+        table = StreamedTable(("offset", "timestamp", "key", "value", "headers"))
+        sys.stdout.write(f"{topic}-{partition}\n\n")
+        for record in records:
+            key, value = show_bytes(record.key), show_bytes(record.value)
+            table.add((record.offset, record.timestamp, key, value, len(record.headers)))
+        table.finish()
 
 
 def offsets(

@@ -112,7 +112,8 @@ class TableOptions:
                 f"{', '.join(_OPTIONS)}"
             )
         self.config = Path(given["config"]) if "config" in given else None
-        self.split_bytes = _number(given, "splitbytes") or SPLIT_BYTES
+        split_bytes = _number(given, "splitbytes")
+        self.split_bytes = SPLIT_BYTES if split_bytes is None else split_bytes
         self.allow_gaps = _choice(given, "allowgaps", _SWITCH, "false")
         committed_only = _choice(given, "isolation", _ISOLATION, "read_uncommitted")
         rows = RowFilter(committed_only=committed_only, disorder_ms=_number(given, "maxdisorderms"))
@@ -120,11 +121,12 @@ class TableOptions:
 
 
 class SplitPartition(InputPartition):
-    """One split, for one task."""
+    """One split, for one task, and how it reaches the store: Spark hands readers to workers as they were unplanned."""
 
-    def __init__(self, split: TableSplit) -> None:
+    def __init__(self, split: TableSplit, access: StoreAccess) -> None:
         super().__init__(split)
         self.split = split
+        self.access = access
 
 
 class TableReader(DataSourceReader):
@@ -137,7 +139,6 @@ class TableReader(DataSourceReader):
         self._options = options
         self._query = options.query
         self._columns = columns
-        self._access: StoreAccess | None = None
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Take in what the query can; yield the rest, which Spark then looks at row by row."""
@@ -173,14 +174,13 @@ class TableReader(DataSourceReader):
             raise ConfigurationError(f'{NAME}: say which topic: .option("topic", ...), or a filter topic = ...')
         settings = load_settings(self._options.config)
         options = store_options(settings)
-        self._access = StoreAccess.of(settings, options)
         with RemoteLogManager.open(settings, wall_clock, options) as remote_log:
             plan = remote_log.tables.plan(self._query)
         if not self._options.allow_gaps:
             plan.ensure_no_gaps()
-        splits = plan_splits(plan.ranges(), self._query.rows, self._options.split_bytes)
-        nothing = TableSplit((), self._query.rows)
-        return [SplitPartition(split) for split in splits] or [SplitPartition(nothing)]
+        access = StoreAccess.of(settings, options)
+        splits = list(plan_splits(plan.ranges(), self._query.rows, self._options.split_bytes))
+        return [SplitPartition(split, access) for split in splits or [TableSplit((), self._query.rows)]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one split, in Arrow."""
@@ -189,9 +189,7 @@ class TableReader(DataSourceReader):
 
         if not isinstance(partition, SplitPartition) or not partition.split.ranges:
             return
-        if self._access is None:
-            raise ConfigurationError(f"{NAME}: it was never planned what to read")
-        with closing(self._access.open()) as storage:
+        with closing(partition.access.open()) as storage:
             yield from read_split(partition.split, storage, TableColumns(self._columns))
 
 

@@ -15,7 +15,7 @@ Source: KIP-98; KIP-82 (headers).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tiered_storage.errors import CorruptRecordError
@@ -79,32 +79,30 @@ def decode_header_key(key: bytes) -> str:
     return key.decode(errors="replace")
 
 
-def decode_records(data: bytes, header: RecordBatch, *, source: str, source_position: int) -> list[Record]:
-    """Return the records that `data`, decompressed, holds from its first to its last byte.
+def decode_records(data: bytes, header: RecordBatch, *, source: str, source_position: int) -> Iterator[Record]:
+    """Yield the records that `data`, decompressed, holds from its first to its last byte.
 
     Raises CorruptRecordError, naming `source` and `source_position` (of the batch), where they are not what `header`
     promises.
     """
     append_time = header.max_timestamp if header.timestamp_type is TimestampType.LOG_APPEND_TIME else None
-    records: list[Record] = []
-    position = 0
+    position = count = 0
     lowest_offset, last_offset = header.base_offset, header.last_offset
     try:
-        for _ in range(header.record_count):
+        for count in range(header.record_count):  # noqa: B007 - errors name it
             record, position = _decode_record(data, position, header, append_time)
             _check_offset(record.offset, lowest_offset, last_offset)
             lowest_offset = record.offset + 1
-            records.append(record)
+            yield record
     except IndexError as error:
-        reason = f"record {len(records) + 1} of {header.record_count} runs past the end of its batch"
+        reason = f"record {count + 1} of {header.record_count} runs past the end of its batch"
         raise CorruptRecordError(source, source_position, reason) from error
     except ValueError as error:
-        reason = f"record {len(records) + 1} of {header.record_count}: {error}"
+        reason = f"record {count + 1} of {header.record_count}: {error}"
         raise CorruptRecordError(source, source_position, reason) from error
     if position != len(data):
         reason = f"{len(data) - position} bytes follow the last of {header.record_count} records"
         raise CorruptRecordError(source, source_position, reason)
-    return records
 
 
 def _decode_record(data: bytes, position: int, header: RecordBatch, append_time: int | None) -> tuple[Record, int]:

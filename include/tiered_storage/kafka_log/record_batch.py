@@ -6,7 +6,7 @@ Source: KIP-98; KIP-32 (timestamp types).
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tiered_storage.errors import ConfigurationError, CorruptRecordError
 from tiered_storage.kafka_log.batch_header import (
@@ -48,6 +48,7 @@ __all__ = [
     "correct_max_timestamp",
     "encode_batch",
     "encode_empty_batch",
+    "iterate_records",
     "read_batch_header",
     "read_records",
     "restamp_batch",
@@ -169,10 +170,31 @@ def read_records(
     verify_crc: bool = True,
     max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
 ) -> list[Record]:
-    """Return the records of the one batch that `buffer` holds from its first to its last byte.
+    """Return the records of the one batch that `buffer` holds; all else is as iterate_records says."""
+    return list(
+        iterate_records(
+            buffer,
+            source=source,
+            source_position=source_position,
+            verify_crc=verify_crc,
+            max_decompressed_bytes=max_decompressed_bytes,
+        )
+    )
 
-    Errors name `source` and `source_position`, the place of the batch in it. Raises as read_batch_header does, and
-    CorruptRecordError for a wrong checksum, broken or too large compressed data, and records that the header belies.
+
+def iterate_records(
+    buffer: Buffer,
+    *,
+    source: str = "<memory>",
+    source_position: int = 0,
+    verify_crc: bool = True,
+    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+) -> Iterator[Record]:
+    """Yield the records of the one batch that `buffer` holds from its first to its last byte, each as it is made.
+
+    As objects all of them may take twenty times what they take decompressed. Errors name `source` and
+    `source_position`, the place of the batch in it. Raises as read_batch_header does, and CorruptRecordError for a
+    wrong checksum, broken or too large compressed data, and records that the header belies.
     """
     header = read_batch_header(buffer, source=source, source_position=source_position)
     if header.size != len(buffer):
@@ -184,8 +206,8 @@ def read_records(
     if header.record_count == 0:
         if body:
             raise CorruptRecordError(source, source_position, f"{len(body)} bytes follow the header of an empty batch")
-        return []
+        return
     data = decompress(
         header.compression, body, max_bytes=max_decompressed_bytes, source=source, source_position=source_position
     )
-    return decode_records(data, header, source=source, source_position=source_position)
+    yield from decode_records(data, header, source=source, source_position=source_position)

@@ -238,7 +238,12 @@ def _show(plan: TablePlan, request: ExportRequest, log: Any) -> None:
 
 
 def _fail_for(failures: Sequence[ExportOutcome], place: str) -> None:
-    """Fail where a block could not be exported: for good where no further try can mend that."""
+    """Fail where a block could not be exported: for good where no further try can mend that.
+
+    What is not there may have expired since it was planned; the next try plans anew.
+    """
+    from tiered_storage.errors import RemoteObjectNotFoundError
+
     if not failures:
         return
     told = "; ".join(
@@ -247,9 +252,10 @@ def _fail_for(failures: Sequence[ExportOutcome], place: str) -> None:
         if each.failure is not None
     )
     message = f"{len(failures)} blocks were not exported, and {place} is as it was: {told}"
-    if any(each.failure is not None and not each.failure.retriable for each in failures):
-        raise AirflowFailException(message)
-    raise AirflowException(message)
+    found = [each.failure for each in failures if each.failure is not None]
+    if all(each.retriable or each.error == RemoteObjectNotFoundError.__name__ for each in found):
+        raise AirflowException(message)
+    raise AirflowFailException(message)
 
 
 def _minutes(value: int | str) -> int:

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from support.remote_logs import NOW, a_copied_remote_log
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.tables.columns import SCHEMA as COLUMNS
-from tiered_storage_airflow.spark_tables import SCHEMA, RemoteLogTables, TableReader
+from tiered_storage_airflow.spark_tables import SCHEMA, RemoteLogTables
 
 # Without a session nothing can parse a schema of Spark's: this is SCHEMA as it understands it.
 TYPES = {
@@ -45,15 +45,17 @@ def schema(names: list[str] | None = None) -> StructType:
 def read(
     config: Path, *filters: Filter, columns: list[str] | None = None, **options: str
 ) -> tuple[pa.Table, list[Filter]]:
-    """Plan as Spark does, read each task in a worker of its own; return the rows, and the filters that are left."""
+    """Plan as Spark does, which gives workers the reader as it was before, and read each task in a worker of its own.
+
+    Return the rows, and the filters that are left.
+    """
     usual = {"topic": "orders", "config": str(config), **options}
     reader = RemoteLogTables(usual).reader(schema(columns))
     left = list(reader.pushFilters(list(filters)))
-    tasks = reader.partitions()
+    unplanned = pickle.dumps(reader)
     batches = []
-    for task in tasks:
-        worker, its_task = pickle.loads(pickle.dumps((reader, task)))  # noqa: S301 - our own
-        batches += list(worker.read(its_task))
+    for task in map(pickle.dumps, reader.partitions()):
+        batches += list(pickle.loads(unplanned).read(pickle.loads(task)))  # noqa: S301 - our own
     return pa.Table.from_batches(batches, to_arrow_schema(schema(columns), timezone="UTC")), left
 
 
@@ -110,6 +112,7 @@ BAD_OPTIONS: list[tuple[dict[str, str], str]] = [
     ({"topics": "orders"}, "has no option topics"),
     ({"path": "orders"}, "has no option path"),
     ({"splitBytes": "-1"}, "splitbytes is '-1', and can only be a whole number"),
+    ({"splitBytes": "0"}, "splits of 0 bytes: take 1 or more"),
     ({"isolation": "serializable"}, "isolation is 'serializable', and can only be read_committed or read_uncommitted"),
     ({"allowGaps": "yes"}, "can only be true or false"),
     ({"topic": "payments"}, "nothing of topic 'payments' was ever copied; the remote log has: orders"),
@@ -131,12 +134,3 @@ def test_a_column_that_there_is_not_is_refused() -> None:
     )
     with pytest.raises(ConfigurationError, match=r"columns \[size\]: take one or more of key, value"):
         RemoteLogTables({"topic": "orders"}).reader(names)
-
-
-def test_a_task_that_nobody_planned_is_refused(config: Path) -> None:
-    reader = RemoteLogTables({"topic": "orders", "config": str(config)}).reader(schema())
-    assert isinstance(reader, TableReader)
-    [task, *_] = reader.partitions()
-    unplanned = RemoteLogTables({"topic": "orders", "config": str(config)}).reader(schema())
-    with pytest.raises(ConfigurationError, match="never planned"):
-        list(unplanned.read(task))

@@ -63,11 +63,12 @@ class AbortedTransactionSearch:
     async def decided(self, view: PartitionView, isolation: Isolation, deadline: FetchDeadline) -> PartitionView:
         """Return `view` with the end of what is decided by what it shows, where that matters.
 
-        Where the log ends with the remote tier, transactions may end behind it, where nobody sees it: what they wrote
-        is not given to read_committed readers. Raises RemoteStorageError, ReadRefusedError.
+        A local log whose last stable offset lies behind the remote tier has decided all of that. Else transactions may
+        end behind it, where nobody sees it: what they wrote is not given to read_committed readers. Raises
+        RemoteStorageError, ReadRefusedError.
         """
-        ends_remotely = view.local is None or view.local.readable_end <= view.remote_end
-        if isolation is not Isolation.READ_COMMITTED or not ends_remotely or not view.coverage.ranges:
+        is_decided = view.local is not None and view.local.stable_offset >= view.remote_end
+        if isolation is not Isolation.READ_COMMITTED or is_decided or not view.coverage.ranges:
             return view
         undecided_from = await self._undecided_at_the_end(view, deadline)
         return view if undecided_from >= view.remote_end else replace(view, undecided_from=undecided_from)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -12,6 +13,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 from tenacity.wait import wait_base, wait_random_exponential
 
 from tiered_storage.errors import ReadTimedOutError, TieredStorageError
+from tiered_storage.remote_log.reading.reader_pools import outcome_of
 
 FIRST_PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 2.0
@@ -48,12 +50,15 @@ class FetchDeadline:
         """What is left; 0 when the time is up."""
         return max(0.0, self.at - self.timing.now())
 
-    def timed_out(self, what: str) -> ReadTimedOutError:
-        """Return the error that says that `what` took too long."""
-        return ReadTimedOutError(
-            f"{what}: {self.wait_ms} ms (remote.fetch.max.wait.ms) were up before it came: try again, it is still "
-            "on its way and is kept where there is room"
-        )
+    async def outcome(self, future: Future[Result], what: str) -> Result:
+        """Return what `future` brings, if it does in time; the work goes on. Raises ReadTimedOutError, named `what`."""
+        try:
+            return await outcome_of(future, self.seconds_left)
+        except TimeoutError:
+            raise ReadTimedOutError(
+                f"{what}: {self.wait_ms} ms (remote.fetch.max.wait.ms) were up before it came: try again, it is still "
+                "on its way and is kept where there is room"
+            ) from None
 
     async def attempt(self, try_once: Callable[[], Awaitable[Result]]) -> Result:
         """Return what `try_once` does; after an error that is retriable try again, with growing pauses, in time.

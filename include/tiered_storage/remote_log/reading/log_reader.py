@@ -28,7 +28,7 @@ from tiered_storage.remote_log.reading.offset_search import OffsetSearch
 from tiered_storage.remote_log.reading.partition_view import PartitionView, look_at
 from tiered_storage.remote_log.reading.partition_views import PartitionViews
 from tiered_storage.remote_log.reading.read_values import FetchedBatches, FoundOffset, Isolation, OffsetSpec
-from tiered_storage.remote_log.reading.reader_pools import ByteQuota, ReaderPool, outcome_of
+from tiered_storage.remote_log.reading.reader_pools import ByteQuota, ReaderPool
 from tiered_storage.remote_log.reading.record_tables import decoded
 from tiered_storage.remote_log.reading.remote_chunks import RemoteChunks
 from tiered_storage.remote_log.reading.segment_stream import segment_range
@@ -99,7 +99,7 @@ class RemoteLogReader:
 
     async def view(self, partition: TopicIdPartition) -> PartitionView:
         """Return what there is of a partition: at most as old as remote.log.reader.metadata.max.age.ms says."""
-        return await self._views.get(partition)
+        return await self._views.get(partition, self._deadline(None))
 
     async def offsets(
         self, partition: TopicIdPartition, spec: OffsetSpec | int, isolation: Isolation = READ_UNCOMMITTED
@@ -111,10 +111,10 @@ class RemoteLogReader:
         """
         deadline = self._deadline(None)
         try:
-            return await self._find(await self._views.get(partition), spec, isolation, deadline)
+            return await self._find(await self._views.get(partition, deadline), spec, isolation, deadline)
         except (FileNotFoundError, RemoteObjectNotFoundError):
             # Trimmed or deleted since it was looked at; what is lost is missing after another look too.
-            return await self._find(await self._views.anew(partition), spec, isolation, deadline)
+            return await self._find(await self._views.anew(partition, deadline), spec, isolation, deadline)
 
     async def _find(
         self, seen: PartitionView, spec: OffsetSpec | int, isolation: Isolation, deadline: FetchDeadline
@@ -178,9 +178,11 @@ class RemoteLogReader:
 
     async def segment(self, partition: TopicIdPartition, segment_id: str) -> RemoteLogSegmentMetadata:
         """Return a finished remote segment by its id. Raises RemoteObjectNotFoundError, RecordsDeletedError."""
-        found = _segment_in(await self._views.get(partition), segment_id)
+        deadline = self._deadline(None)
+        found = _segment_in(await self._views.get(partition, deadline), segment_id)
         if found is None:
-            found = await outcome_of(self._look_pool.submit(lambda: self._known(partition, segment_id)))
+            looking = self._look_pool.submit(lambda: self._known(partition, segment_id))
+            found = await deadline.outcome(looking, segment_id)
         if found is None:
             raise RemoteObjectNotFoundError(
                 f"{partition}: no remote segment {segment_id} can be read: 'tiered-storage segments' lists those there "

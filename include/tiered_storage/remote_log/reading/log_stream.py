@@ -10,6 +10,7 @@ import numpy as np
 
 from tiered_storage.errors import (
     CorruptRecordError,
+    OffsetOutOfRangeError,
     RecordsDeletedError,
     RemoteObjectNotFoundError,
 )
@@ -76,9 +77,7 @@ class LogStream:
 
         Raises OffsetOutOfRangeError, RecordsDeletedError, RemoteStorageError, ReadRefusedError, CorruptLogError.
         """
-        seen = await self._views.get(self._partition)
-        view = await self._aborted.decided(seen, self._isolation, self._new_deadline())
-        view.check_range(self._offset, self._isolation)
+        view = await self._first_view(self._new_deadline())
         readable = view.end_offset(self._isolation)
         self._end = readable if end_offset is None else min(end_offset, readable)
         try:
@@ -92,14 +91,26 @@ class LogStream:
         finally:
             self._forget_plan()
 
+    async def _first_view(self, deadline: FetchDeadline) -> PartitionView:
+        """Return what there is, with the offset to begin at: what was seen before may be older than that offset."""
+        try:
+            return await self._checked(await self._views.get(self._partition, deadline), deadline)
+        except (OffsetOutOfRangeError, RemoteObjectNotFoundError):
+            return await self._checked(await self._views.anew(self._partition, deadline), deadline)
+
+    async def _checked(self, seen: PartitionView, deadline: FetchDeadline) -> PartitionView:
+        view = await self._aborted.decided(seen, self._isolation, deadline)
+        view.check_range(self._offset, self._isolation)
+        return view
+
     async def _next(self, deadline: FetchDeadline) -> FetchedBatches:
-        view = await self._views.get(self._partition)
+        view = await self._views.get(self._partition, deadline)
         try:
             return await self._fetch_from(view, deadline)
         except RemoteObjectNotFoundError:
             # Deleted, or copied anew, since it was looked at; what is lost is missing after another look too.
             self._forget_plan()
-            return await self._fetch_from(await self._views.anew(self._partition), deadline)
+            return await self._fetch_from(await self._views.anew(self._partition, deadline), deadline)
 
     async def _fetch_from(self, view: PartitionView, deadline: FetchDeadline) -> FetchedBatches:
         self._check_still_there(view)
@@ -107,7 +118,7 @@ class LogStream:
         fetched = None if segment is None else await self._from_local(view, segment)
         if fetched is None and segment is not None:
             # Trimmed since it was looked at: then the remote tier has it, and a new look knows that.
-            view = await self._views.anew(self._partition)
+            view = await self._views.anew(self._partition, deadline)
             self._check_still_there(view)
         if fetched is None:
             fetched = await self._from_remote(view, deadline)

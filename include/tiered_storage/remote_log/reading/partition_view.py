@@ -132,9 +132,12 @@ def look_at(
 
 
 def _up_to_what_a_later_leader_cut(log: PartitionLog, known: tuple[EpochEntry, ...]) -> PartitionLog:
-    """Return an older replica's log without what a leader that it never heard of has cut off."""
+    """Return an older replica's log without what a leader that it never heard of has cut off.
+
+    Which transactions were decided in front of that it cannot tell any more: nothing of it is stable by itself.
+    """
     agreed = agreed_end(known, log.leader_epochs, log.readable_end)
     if agreed >= log.readable_end:
         return log
     end = max(agreed, log.log_start_offset)
-    return replace(log, stable_offset=min(log.stable_offset, end), high_watermark=end)
+    return replace(log, stable_offset=log.log_start_offset, high_watermark=end)

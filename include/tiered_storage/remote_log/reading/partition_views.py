@@ -9,9 +9,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage.remote_log.reading.fetch_deadline import ReadTiming
+from tiered_storage.remote_log.reading.fetch_deadline import FetchDeadline, ReadTiming
 from tiered_storage.remote_log.reading.partition_view import PartitionView
-from tiered_storage.remote_log.reading.reader_pools import ReaderPool, outcome_of
+from tiered_storage.remote_log.reading.reader_pools import ReaderPool
 
 MOST_SEGMENTS = 200_000
 """The most segments that are kept of all partitions together, about 1 KB each; the last used partition always is."""
@@ -60,17 +60,17 @@ class PartitionViews:
             self._seen.move_to_end(partition)
             return seen.view
 
-    async def get(self, partition: TopicIdPartition) -> PartitionView:
-        """Return a view that is fresh. Raises what looking raises."""
+    async def get(self, partition: TopicIdPartition, deadline: FetchDeadline) -> PartitionView:
+        """Return a view that is fresh. Raises what looking raises, and ReadTimedOutError."""
         known = self.fresh(partition)
-        return await outcome_of(self._begin(partition)[0]) if known is None else known
+        return await deadline.outcome(self._begin(partition)[0], str(partition)) if known is None else known
 
-    async def anew(self, partition: TopicIdPartition) -> PartitionView:
-        """Look now, whatever is known, and whoever began to look before."""
+    async def anew(self, partition: TopicIdPartition, deadline: FetchDeadline) -> PartitionView:
+        """Look now, whatever is known, and whoever began to look before. Raises as `get`."""
         looking, is_new = self._begin(partition)
-        view = await outcome_of(looking)
+        view = await deadline.outcome(looking, str(partition))
         # The next look after one that was under way began after this call, whoever began it.
-        return view if is_new else await outcome_of(self._begin(partition)[0])
+        return view if is_new else await deadline.outcome(self._begin(partition)[0], str(partition))
 
     def _begin(self, partition: TopicIdPartition) -> tuple[Future[PartitionView], bool]:
         """Return the look that is under way, or else a new one, and whether it is new."""

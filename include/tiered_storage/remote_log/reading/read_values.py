@@ -13,7 +13,7 @@ from tiered_storage.kafka_log.batch_header import CONTROL_BIT, TRANSACTIONAL_BIT
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.log_read import Isolation
 from tiered_storage.kafka_log.record import Record
-from tiered_storage.kafka_log.record_batch import read_records
+from tiered_storage.kafka_log.record_batch import iterate_records
 from tiered_storage.kafka_log.transaction_index import AbortedTransaction
 from tiered_storage.remote_log.model import LEADER_EPOCH_UNKNOWN
 from tiered_storage.remote_log.reader import Tier
@@ -75,7 +75,7 @@ class FetchedBatches:
         for row in np.flatnonzero(is_given).tolist():
             position = int(self.table.position[row])
             batch = self.content[position - origin : position - origin + int(self.table.size[row])]
-            for record in read_records(batch, source=self.source, source_position=position, verify_crc=False):
+            for record in iterate_records(batch, source=self.source, source_position=position, verify_crc=False):
                 if self.start_offset <= record.offset < self.end_offset:
                     yield record
 

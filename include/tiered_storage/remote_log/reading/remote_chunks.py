@@ -12,6 +12,7 @@ from typing import TypeVar
 from tiered_storage.errors import (
     ReaderBusyError,
     ReadQuotaExceededError,
+    ReadTimedOutError,
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
     TieredStorageError,
@@ -22,7 +23,7 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.reading.checked_chunk import Chunk, read_chunk
 from tiered_storage.remote_log.reading.chunk_cache import ChunkCache, SharedFetch
 from tiered_storage.remote_log.reading.fetch_deadline import FetchDeadline
-from tiered_storage.remote_log.reading.reader_pools import ByteQuota, ReaderPool, outcome_of
+from tiered_storage.remote_log.reading.reader_pools import ByteQuota, ReaderPool
 from tiered_storage.remote_log.remote_index_lookup import RemoteIndexes
 from tiered_storage.remote_log.remote_log_index import RemoteLogIndexEntry
 from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
@@ -117,9 +118,7 @@ class RemoteChunks:
         async def once() -> bytes:
             future = self._pool.submit(lambda: self._storage.fetch_index(segment, kind))
             try:
-                return await outcome_of(future, deadline.seconds_left)
-            except TimeoutError:
-                raise deadline.timed_out(f"{kind.name} of {segment.segment_id}") from None
+                return await deadline.outcome(future, f"{kind.name} of {segment.segment_id}")
             finally:
                 self._pool.withdraw(future)
 
@@ -139,11 +138,9 @@ class RemoteChunks:
         key = _key(segment, entry)
         if begun is not None:
             try:
-                return await outcome_of(begun.shared.future, deadline.seconds_left)
-            except TimeoutError:
-                raise deadline.timed_out(_named(entry)) from None
+                return await deadline.outcome(begun.shared.future, _named(entry))
             except TieredStorageError as error:
-                if not error.retriable:
+                if not error.retriable or isinstance(error, ReadTimedOutError):
                     raise
         known = self._chunks.known(key)
         if known is not None:
@@ -192,9 +189,7 @@ class RemoteChunks:
                 await before()
             shared = cache.join(key, fetch)
             try:
-                return await outcome_of(shared.future, deadline.seconds_left)
-            except TimeoutError:
-                raise deadline.timed_out(what) from None
+                return await deadline.outcome(shared.future, what)
             finally:
                 cache.leave(shared)
 

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from tiered_storage.kafka_log.batch_table import BatchTable
-from tiered_storage.kafka_log.record import Record
-from tiered_storage.kafka_log.record_batch import read_records
-from tiered_storage.remote_log.reading.read_values import NO_TIMESTAMP, FoundOffset
+from tiered_storage.kafka_log.columnar import ColumnDecoder, RecordRange
+from tiered_storage.remote_log.reading.read_values import NO_TIMESTAMP, FoundOffset, rows_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,37 +28,45 @@ class ScannedBatches:
     source: str
     position: int
 
-    def records_of(self, row: int) -> list[Record]:
-        """Return the records of a batch. Raises CorruptRecordError."""
-        position = int(self.table.position[row])
-        begin = position - self.position
-        batch = self.content[begin : begin + int(self.table.size[row])]
-        return read_records(batch, source=self.source, source_position=position)
-
     def first_at_or_after(self, timestamp: int, first_offset: int, end_offset: int) -> FoundOffset | None:
-        """Return the first record of [`first_offset`, `end_offset`) whose timestamp (ms) is at least `timestamp`."""
+        """Return the first record of [`first_offset`, `end_offset`) whose timestamp (ms) is at least `timestamp`.
+
+        Raises CorruptRecordError.
+        """
         table = self.table
         may_have = (table.max_timestamp >= timestamp) & (table.last_offset >= first_offset)
         may_have &= table.base_offset < end_offset
-        for row in np.flatnonzero(may_have).tolist():
-            for record in self.records_of(row):
-                if record.timestamp >= timestamp and first_offset <= record.offset < end_offset:
-                    return FoundOffset(record.offset, record.timestamp, int(table.partition_leader_epoch[row]))
+        within = RecordRange(first_offset, end_offset, first_timestamp=timestamp)
+        for row, found in self._decoded(may_have, ["offset", "timestamp"], within):
+            offset, time = (column[0].cast(pa.int64()).as_py() for column in found.columns)
+            return FoundOffset(offset, time, int(table.partition_leader_epoch[row]))
         return None
 
     def largest(self, first_offset: int, end_offset: int) -> int:
-        """Return the largest timestamp (ms) in [`first_offset`, `end_offset`); -1: there is none."""
-        table = self.table
-        is_inside = (table.base_offset >= first_offset) & (table.last_offset < end_offset) & (table.record_count > 0)
-        largest = int(table.max_timestamp[is_inside].max()) if is_inside.any() else NO_TIMESTAMP
-        return max([largest, *self._at_the_edges(largest, first_offset, end_offset)])
+        """Return the largest timestamp (ms) in [`first_offset`, `end_offset`); -1: there is none.
 
-    def _at_the_edges(self, beyond: int, first_offset: int, end_offset: int) -> Iterator[int]:
-        """Yield the timestamps above `beyond` of batches that a range cuts."""
+        Raises CorruptRecordError.
+        """
         table = self.table
-        overlaps = (table.last_offset >= first_offset) & (table.base_offset < end_offset)
-        is_cut = (table.base_offset < first_offset) | (table.last_offset >= end_offset)
-        for row in np.flatnonzero(overlaps & is_cut & (table.max_timestamp > beyond)).tolist():
-            for record in self.records_of(row):
-                if first_offset <= record.offset < end_offset:
-                    yield record.timestamp
+        is_inside = (table.base_offset >= first_offset) & (table.last_offset < end_offset)
+        inside = table.max_timestamp[is_inside & (table.record_count > 0)]
+        largest = int(inside.max()) if inside.size else NO_TIMESTAMP
+        # Of batches that the range cuts no header tells which records have it.
+        is_cut = ~is_inside & (table.last_offset >= first_offset) & (table.base_offset < end_offset)
+        within = RecordRange(first_offset, end_offset, first_timestamp=largest + 1)
+        for _, found in self._decoded(is_cut & (table.max_timestamp > largest), ["timestamp"], within):
+            largest = max(largest, pc.max(found.column(0).cast(pa.int64())).as_py())
+        return largest
+
+    def _decoded(
+        self, wanted: NDArray[np.bool_], columns: list[str], within: RecordRange
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield what of each of the `wanted` batches lies `within` a range, with its row: columns, as there may be many
+        more records than bytes would let expect."""
+        decoder = ColumnDecoder(self.source, columns, within)
+        for row in np.flatnonzero(wanted).tolist():
+            alone = rows_of(self.table, row, row + 1)
+            begin = int(alone.position[0]) - self.position
+            for found in decoder.decode(memoryview(self.content)[begin : begin + int(alone.size[0])], alone):
+                if found.num_rows:
+                    yield row, found

@@ -53,40 +53,44 @@ def _may_have(entry: RemoteLogIndexEntry, rows: RowFilter) -> bool:
 def fetched(
     entries: Iterator[RemoteLogIndexEntry], wanted: TableRange, storage: RemoteStorageManager
 ) -> Iterator[tuple[RemoteLogIndexEntry, bytes]]:
-    """Yield each chunk with its bytes; CHUNKS_AHEAD of them are fetched meanwhile.
-
-    Raises what the store raises, and RemoteObjectCorruptError for a chunk that came short.
-    """
-
-    def fetch(entry: RemoteLogIndexEntry) -> bytes:
-        first, last = entry.position, entry.position + entry.length - 1
-        try:
-            return ranged(entry, (first, last))
-        except RemoteObjectCorruptError:
-            # Of a whole segment only the checksum of all is known to be wrong: in two parts it comes, and its batches
-            # tell which of them it is. An object that is too short fails again.
-            middle = (first + last) // 2
-            return ranged(entry, (first, middle), (middle + 1, last))
-
-    def ranged(entry: RemoteLogIndexEntry, *parts: tuple[int, int]) -> bytes:
-        pieces = (piece for part in parts for piece in storage.fetch_log_segment(wanted.segment, *part))
-        content = b"".join(pieces)
-        if len(content) != entry.length:
-            raise RemoteObjectCorruptError(
-                f"{entry.object_name}: {len(content)} bytes came from byte {entry.position} on, of {entry.length}"
-            )
-        return content
-
+    """Yield each chunk with its bytes; CHUNKS_AHEAD of them are fetched meanwhile. Raises as `fetch_chunk`."""
     waiting: deque[tuple[RemoteLogIndexEntry, Future[bytes]]] = deque()
     pool = ThreadPoolExecutor(1, thread_name_prefix="table-chunks")
     try:
         for entry in islice(entries, CHUNKS_AHEAD):
-            waiting.append((entry, pool.submit(fetch, entry)))
+            waiting.append((entry, pool.submit(fetch_chunk, entry, wanted, storage)))
         while waiting:
             entry, coming = waiting.popleft()
             content = coming.result()
             for following in islice(entries, 1):
-                waiting.append((following, pool.submit(fetch, following)))
+                waiting.append((following, pool.submit(fetch_chunk, following, wanted, storage)))
             yield entry, content
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def fetch_chunk(entry: RemoteLogIndexEntry, wanted: TableRange, storage: RemoteStorageManager) -> bytes:
+    """Return the bytes of one chunk.
+
+    Raises what the store raises, and RemoteObjectCorruptError for a chunk that came short.
+    """
+    first, last = entry.position, entry.position + entry.length - 1
+    try:
+        return _ranged(entry, wanted, storage, (first, last))
+    except RemoteObjectCorruptError:
+        # Of a whole segment only the checksum of all is known to be wrong: in two parts it comes, and its batches
+        # tell which of them it is. An object that is too short fails again.
+        middle = (first + last) // 2
+        return _ranged(entry, wanted, storage, (first, middle), (middle + 1, last))
+
+
+def _ranged(
+    entry: RemoteLogIndexEntry, wanted: TableRange, storage: RemoteStorageManager, *parts: tuple[int, int]
+) -> bytes:
+    pieces = (piece for part in parts for piece in storage.fetch_log_segment(wanted.segment, *part))
+    content = b"".join(pieces)
+    if len(content) != entry.length:
+        raise RemoteObjectCorruptError(
+            f"{entry.object_name}: {len(content)} bytes came from byte {entry.position} on, of {entry.length}"
+        )
+    return content

@@ -8,7 +8,8 @@
     timestampType   int32                        0 create time, 1 log append time
     headers         list<struct<key: string, value: binary>>   as sent
 
-A timestamp that microseconds of 64 bits cannot hold is given as the last one that they can: the year 294246.
+A timestamp that microseconds of 64 bits cannot hold is given as the nearest one that they can: of the year 294246, or
+as far before 1970.
 
 Source: Structured Streaming + Kafka Integration Guide of Apache Spark.
 """
@@ -93,7 +94,7 @@ def _micros(column: pa.Array) -> pa.Array:
         return column.cast(_MICROS)
     except pa.ArrowInvalid:
         held = pc.min_element_wise(column.cast(pa.int64()), pa.scalar(_LAST_MILLIS))
-        return held.cast(_MILLIS).cast(_MICROS)
+        return pc.max_element_wise(held, pa.scalar(-_LAST_MILLIS)).cast(_MILLIS).cast(_MICROS)
 
 
 def _headers(column: pa.Array) -> pa.Array:

@@ -78,15 +78,20 @@ class IntervalCommit:
         else:
             self._delete(DEAD_LETTERS)
         self._put(MANIFEST, encoded(manifest, ExportManifest))
+        if not self._has_files(manifest):
+            # A check and the change behind it are two steps: an attempt that was taken over may stand between them.
+            raise RemoteStorageError(f"{self.place} has other files than this export wrote: try again")
         self._put(SUCCESS, b"")
         self._remove_left()
         return True
 
     def is_whole(self, manifest: ExportManifest) -> bool:
         """Whether the interval has the files of `manifest`, to the last byte's number, and says that it is whole."""
-        names = self._names()
-        found = {name: size for name, size in names.items() if is_file_name(name)}
-        return SUCCESS in names and found == {file.name: file.size for file in manifest.files}
+        return SUCCESS in self._names() and self._has_files(manifest)
+
+    def _has_files(self, manifest: ExportManifest) -> bool:
+        found = {name: size for name, size in self._names().items() if is_file_name(name)}
+        return found == {file.name: file.size for file in manifest.files}
 
     def _has_letters(self, broken: Sequence[BrokenBytes]) -> bool:
         return self._names().get(DEAD_LETTERS) == (len(to_lines(broken, BrokenBytes)) if broken else None)

@@ -7,7 +7,8 @@ Below the export's URL, in a folder named as the topic:
         {partition}-{block}-{part}.parquet   in order of offsets; `block` is where its block of offsets begins
         _dead_letters.jsonl          BrokenBytes lines: what could not be decoded; only where there is any
         _manifest.json               ExportManifest: which files belong to it
-        _SUCCESS                     empty; while it is there, the files are those of the manifest
+        _SUCCESS                     empty; while it is there, the files are those of the manifest. Whether more of the
+                                     interval may come is told by the manifest alone (not_reached)
         _temporary/{number}/         what an attempt has written and not committed
 
 Readers of Parquet take folders named so for a column `interval`, and leave out what begins with an underscore.
@@ -102,7 +103,8 @@ class ExportedTable:
 
 @dataclass(frozen=True, slots=True)
 class ExportManifest:
-    """What an interval's folder has; times are ms. Nothing in it depends on when, or how often, it was exported.
+    """What an interval's folder has; times are ms. It depends on what is copied, not on when, or how often, it was
+    exported.
 
     `not_reached` are the partitions whose copied part ended before the interval did: more may come.
     """

@@ -28,13 +28,14 @@ CODECS = ("zstd", "snappy", "lz4", "gzip", "none")
 DEFAULT_CODEC = "zstd"
 
 _ROW_WEIGHT = 64
+_HEADER_WEIGHT = 16
 _REPEATING = ["topic", "partition", "timestampType"]
 _RISING = ["offset", "timestamp"]
 
 
 @dataclass(frozen=True, slots=True)
 class ParquetSizes:
-    """Where row groups and files end, in bytes of keys and values and in rows."""
+    """Where row groups and files end, in bytes of keys, values and headers, and in rows."""
 
     row_group_bytes: int = ROW_GROUP_BYTES
     row_group_rows: int = ROW_GROUP_ROWS
@@ -75,9 +76,9 @@ def write_files(
     part = 0
     file: _OpenFile | None = None
     try:
-        for group in _row_groups(batches, sizes):
+        for group, weight in _row_groups(batches, sizes):
             file = file or _OpenFile(new_path(part), part, check_codec(codec))
-            file.write(group)
+            file.write(group, weight)
             if file.weight >= sizes.file_bytes:
                 yield file.close()
                 file, part = None, part + 1
@@ -104,13 +105,13 @@ class _OpenFile:
             write_statistics=[*_REPEATING, *_RISING],
         )
 
-    def write(self, group: pa.Table) -> None:
+    def write(self, group: pa.Table, weight: int) -> None:
         offsets = group.column("offset")
         if not self._rows:
             self._first_offset = offsets[0].as_py()
         self._last_offset = offsets[-1].as_py()
         self._rows += group.num_rows
-        self.weight += int(_weights(group).sum())
+        self.weight += weight
         self._writer.write_table(group, row_group_size=group.num_rows)
 
     def close(self) -> LocalFile:
@@ -118,7 +119,8 @@ class _OpenFile:
         return LocalFile(self._path, self._part, self._rows, self._first_offset, self._last_offset)
 
 
-def _row_groups(batches: Iterable[pa.RecordBatch], sizes: ParquetSizes) -> Iterator[pa.Table]:
+def _row_groups(batches: Iterable[pa.RecordBatch], sizes: ParquetSizes) -> Iterator[tuple[pa.Table, int]]:
+    """Yield row groups, and what they weigh (bytes)."""
     gathered: list[pa.RecordBatch] = []
     rows = weight = 0
     for whole in batches:
@@ -131,10 +133,10 @@ def _row_groups(batches: Iterable[pa.RecordBatch], sizes: ParquetSizes) -> Itera
             rows, weight = rows + taken, int(behind[taken - 1])
             batch = batch.slice(taken)
             if weight >= sizes.row_group_bytes or rows >= sizes.row_group_rows:
-                yield _joined(gathered)
+                yield _joined(gathered), weight
                 gathered, rows, weight = [], 0, 0
     if gathered:
-        yield _joined(gathered)
+        yield _joined(gathered), weight
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.Table:
@@ -142,9 +144,18 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.Table:
     return pa.Table.from_batches(batches, SCHEMA).combine_chunks()
 
 
-def _weights(rows: pa.RecordBatch | pa.Table) -> NDArray[np.int64]:
+def _weights(rows: pa.RecordBatch) -> NDArray[np.int64]:
     weights = np.full(rows.num_rows, _ROW_WEIGHT, np.int64)
     for name in ("key", "value"):
-        lengths = pc.fill_null(pc.binary_length(rows.column(name)), 0)
-        weights += lengths.to_numpy(zero_copy_only=False) if isinstance(lengths, pa.Array) else lengths.to_numpy()
+        weights += _lengths(rows.column(name))
+    headers = rows.column("headers")
+    key, value = headers.flatten().flatten()
+    behind = np.concatenate(([0], np.cumsum(_lengths(key) + _lengths(value) + _HEADER_WEIGHT)))
+    ends = np.cumsum(pc.fill_null(pc.list_value_length(headers), 0).to_numpy())
+    weights += np.diff(behind[ends], prepend=0)
     return weights
+
+
+def _lengths(column: pa.Array) -> NDArray[np.int32]:
+    lengths: NDArray[np.int32] = pc.fill_null(pc.binary_length(column), 0).to_numpy()
+    return lengths

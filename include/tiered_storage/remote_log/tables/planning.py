@@ -33,7 +33,8 @@ MANIFESTS_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class TablePartition:
-    """What a query takes of one partition: `ranges` in order of their offsets, `gaps` (inclusive) among them.
+    """What a query takes of one partition: `ranges` in order of their offsets, and `gaps` (inclusive) that may have had
+    some of it, or the end of a transaction that has.
 
     What is copied of it has offsets `log_start_offset` (inclusive) to `log_end_offset` (exclusive), and
     `newest_timestamp` (ms, -1: none) is the largest in there, whatever the query asks for. Where only committed records
@@ -69,7 +70,7 @@ class TablePlan:
             yield from partition.ranges
 
     def ensure_no_gaps(self) -> None:
-        """Raise RemoteObjectNotFoundError where offsets are missing between what the query takes."""
+        """Raise RemoteObjectNotFoundError where offsets are missing that may have had what the query takes."""
         told = [
             f"{each.topic_id_partition}: offsets {first} to {last}"
             for each in self.partitions
@@ -90,16 +91,16 @@ def plan_table(metadata: RemoteLogMetadataManager, storage: RemoteStorageManager
     known = _partitions_of(metadata.list_partitions(), query)
     states = {partition: metadata.partition_state(partition) for partition in known}
     there = [partition for partition in known if states[partition].delete_state is None]
-    if not there:
-        raise ConfigurationError(f"{query.topic}: its deletion was asked for: what is left of it is on its way out")
-    going = (partition for partition in known if states[partition].delete_state is not None)
+    _ensure_one_life(there, query)
+    life = there[0].topic_id
+    going = (each for each in known if each.topic_id == life and states[each].delete_state is not None)
     notices = [Finding(str(each), "left out: its deletion was asked for") for each in going]
     wanted = [each for each in there if query.partitions is None or each.partition in query.partitions]
     partitions = tuple(
         _planned(partition, states[partition], list(metadata.list_remote_log_segments(partition)), storage, query)
         for partition in wanted
     )
-    return TablePlan(query, there[0].topic_id, there[0].cluster_id, partitions, tuple(notices))
+    return TablePlan(query, life, there[0].cluster_id, partitions, tuple(notices))
 
 
 def _partitions_of(known: Sequence[TopicIdPartition], query: TableQuery) -> list[TopicIdPartition]:
@@ -114,11 +115,16 @@ def _partitions_of(known: Sequence[TopicIdPartition], query: TableQuery) -> list
         raise ConfigurationError(
             f"nothing of topic {query.topic!r}{life} was ever copied; the remote log has: {there or 'no topic'}"
         )
-    lives = sorted({(each.cluster_id, each.topic_id) for each in found})
+    return found
+
+
+def _ensure_one_life(there: Sequence[TopicIdPartition], query: TableQuery) -> None:
+    if not there:
+        raise ConfigurationError(f"{query.topic}: its deletion was asked for: what is left of it is on its way out")
+    lives = sorted({(each.cluster_id, each.topic_id) for each in there})
     if len(lives) > 1:
         told = ", ".join(f"{topic_id} of cluster {cluster_id}" for cluster_id, topic_id in lives)
         raise ConfigurationError(f"{query.topic} had several lives: say which by its topic id: {told}")
-    return found
 
 
 def _planned(
@@ -143,10 +149,16 @@ def _planned(
         begin = max(start, query.first_offset or 0)
         end = decided_end if query.end_offset is None else min(decided_end, query.end_offset)
         chosen = _Chosen.of(every, begin, end, storage, query)
-        ranges = list(_taken(every, chosen, transactions, storage))
+        lost = frozenset(() if transactions is None else transactions.lost_in_gaps())
+        ranges = list(_taken(every, chosen, transactions, lost, storage))
         # Where our log start was never told, nobody knows what was before the first segment.
         known_from = begin if state.log_start_offset is not None else max(begin, log_start)
-        gaps = [gap for gap in coverage.missing(known_from, end - 1) if chosen.may_have_had(gap, every)]
+        hiding = {each.last_offset for part in ranges for each in part.aborted if each in lost}
+        gaps = [
+            gap
+            for gap in coverage.missing(known_from, log_end - 1)
+            if gap[1] in hiding or (gap[0] < end and chosen.may_have_had(gap, every))
+        ]
     return TablePartition(partition, tuple(ranges), tuple(gaps), log_start, log_end, newest, decided_end)
 
 
@@ -196,9 +208,9 @@ def _taken(
     every: Sequence[RestoredSegment],
     chosen: _Chosen,
     transactions: OpenTransactions | None,
+    lost: frozenset[AbortedTransaction],
     storage: RemoteStorageManager,
 ) -> Iterator[TableRange]:
-    lost = () if transactions is None else tuple(transactions.lost_in_gaps())
     for number in chosen.numbers:
         each = every[number]
         aborted = () if transactions is None else (*_aborted(every, number, transactions, storage), *lost)

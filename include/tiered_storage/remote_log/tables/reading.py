@@ -1,8 +1,9 @@
 """Reads a split into Arrow record batches, chunk after chunk: memory is that of a few chunks, whatever the split has.
 
-The checksum of every batch is compared. What the checksum does not cover, a batch's place among the offsets, is held
-against the remote log index. A batch that is broken ends the reading with an error; or, where somebody takes broken
-ones, it is handed to him and the reading goes on behind it.
+The checksum of every batch with offsets of the range is compared before its header decides anything. What the checksum
+does not cover, a batch's place among the offsets, is held against the remote log index. What is broken is fetched once
+more: if it is so in the store, that ends the reading with an error; or, where somebody takes broken batches, it is
+handed to him and the reading goes on behind it.
 """
 
 from __future__ import annotations
@@ -22,13 +23,12 @@ from tiered_storage.kafka_log.batch_header import (
     TRANSACTIONAL_BIT,
 )
 from tiered_storage.kafka_log.batch_table import BatchTable
-from tiered_storage.kafka_log.columnar import ColumnDecoder, RecordRange
-from tiered_storage.kafka_log.segment_scan import SegmentScanner
+from tiered_storage.kafka_log.columnar import Checks, ColumnDecoder, RecordRange
+from tiered_storage.kafka_log.segment_scan import SegmentScanner, as_array, check_checksums
 from tiered_storage.kafka_log.transaction_index import AbortedTransaction
-from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.remote_log_index import RemoteLogIndexEntry
 from tiered_storage.remote_log.storage import RemoteStorageManager
-from tiered_storage.remote_log.tables.chunks import chunks_of, fetched
+from tiered_storage.remote_log.tables.chunks import chunks_of, fetch_chunk, fetched
 from tiered_storage.remote_log.tables.columns import TableColumns
 from tiered_storage.remote_log.tables.query import RowFilter
 from tiered_storage.remote_log.tables.splits import TableRange, TableSplit
@@ -52,6 +52,8 @@ class BrokenBytes:
 
 
 OnBroken = Callable[[BrokenBytes], None]
+
+_CHECKED_ALREADY = Checks(crc=False)
 
 
 def read_split(
@@ -80,7 +82,7 @@ def read_range(
     With `on_broken` it is told of broken batches and goes on behind them. `on_moved` is told of bytes.
     """
     of = wanted.segment.topic_id_partition
-    reader = _RangeReader(wanted, rows, columns, on_broken)
+    reader = _RangeReader(wanted, rows, storage, columns, on_broken)
     for chunk, content in fetched(chunks_of(wanted, rows, storage), wanted, storage):
         for decoded in reader.decoded(chunk, content):
             yield columns.converted(decoded, of.topic, of.partition)
@@ -90,76 +92,84 @@ def read_range(
 class _RangeReader:
     """Decodes the chunks of one range."""
 
-    def __init__(self, wanted: TableRange, rows: RowFilter, columns: TableColumns, on_broken: OnBroken | None) -> None:
+    def __init__(
+        self,
+        wanted: TableRange,
+        rows: RowFilter,
+        storage: RemoteStorageManager,
+        columns: TableColumns,
+        on_broken: OnBroken | None,
+    ) -> None:
         self._wanted = wanted
         self._rows = rows
+        self._storage = storage
         self._columns = columns.decoded
         self._on_broken = on_broken
         self._aborted = _Aborted(wanted.aborted) if rows.committed_only and wanted.aborted else None
         self._decoder: ColumnDecoder | None = None
-
-    @property
-    def _partition(self) -> TopicIdPartition:
-        return self._wanted.segment.topic_id_partition
+        self._reached = wanted.start_offset
 
     def decoded(self, chunk: RemoteLogIndexEntry, content: bytes) -> Iterator[pa.RecordBatch]:
-        """Yield the wanted rows of a chunk, with the columns that are decoded."""
+        """Yield the wanted rows of a chunk, with the columns that are decoded.
+
+        What broke on its way is right the second time; what broke in the store is told then.
+        """
         data = memoryview(content)
-        table = self._scanned(chunk, data)
+        try:
+            table = self._scan(chunk, data)
+            self._check_offsets(chunk, table)
+            for batch in self._rows_inside(chunk, data, _rows_of(table, self._inside(table))):
+                self._reached = _last_offset(batch) + 1
+                yield batch
+        except CorruptRecordError:
+            yield from self._around(chunk, memoryview(fetch_chunk(chunk, self._wanted, self._storage)))
+
+    def _around(self, chunk: RemoteLogIndexEntry, data: memoryview) -> Iterator[pa.RecordBatch]:
+        """Go on from the offset that was reached, each batch by itself; whoever takes broken ones is told of them."""
+        table = self._sound(chunk, data)
+        for row in self._inside(table).tolist():
+            alone = _rows_of(table, np.array([row]))
+            self._decoder = None
+            try:
+                # A batch that breaks at its end gives none of its records.
+                found = list(self._rows_inside(chunk, data, alone))
+            except CorruptRecordError as broken:
+                self._tell(chunk, broken, int(alone.size[0]), int(alone.base_offset[0]), int(alone.last_offset[0]))
+                continue
+            yield from found
+        self._decoder = None
+
+    def _rows_inside(self, chunk: RemoteLogIndexEntry, data: memoryview, table: BatchTable) -> Iterator[pa.RecordBatch]:
+        """Yield the wanted rows of the batches in `table`, of which each has the right checksum.
+
+        Only then a header is believed that says of its batch that nobody wants it.
+        """
+        check_checksums(as_array(data), chunk.position, table.position, table.size, source=chunk.object_name)
         table = _rows_of(table, self._wanted_batches(table))
         if not len(table):
             return
         if self._decoder is None:
-            self._decoder = self._new_decoder(chunk.object_name, self._wanted.start_offset)
-        reached = self._wanted.start_offset
-        try:
-            for batch in self._decoder.decode(_behind(data, chunk, table), table):
-                reached = _last_offset(batch) + 1
-                yield batch
-        except CorruptRecordError:
-            if self._on_broken is None:
-                raise
-            yield from self._around(chunk, data, table, reached, self._on_broken)
+            within = RecordRange(
+                self._reached,
+                self._wanted.end_offset + 1,
+                self._rows.first_timestamp,
+                self._rows.end_timestamp,
+                with_control=False,
+            )
+            self._decoder = ColumnDecoder(chunk.object_name, self._columns, within, _CHECKED_ALREADY)
+        # From its first batch on: the decoder takes the table's first row for the beginning.
+        yield from self._decoder.decode(data[int(table.position[0]) - chunk.position :], table)
 
-    def _new_decoder(self, source: str, first_offset: int) -> ColumnDecoder:
-        within = RecordRange(
-            first_offset,
-            self._wanted.end_offset + 1,
-            self._rows.first_timestamp,
-            self._rows.end_timestamp,
-            with_control=False,
-        )
-        return ColumnDecoder(source, self._columns, within)
-
-    def _around(
-        self, chunk: RemoteLogIndexEntry, data: memoryview, table: BatchTable, reached: int, on_broken: OnBroken
-    ) -> Iterator[pa.RecordBatch]:
-        """Go on from offset `reached`, each batch by itself; `on_broken` is told of those that are broken."""
-        for row in np.flatnonzero(table.last_offset >= reached).tolist():
-            alone = _rows_of(table, np.array([row]))
-            first, last = int(alone.base_offset[0]), int(alone.last_offset[0])
-            decoder = self._new_decoder(chunk.object_name, reached)
-            try:
-                # A batch that breaks at its end gives none of its records.
-                rows = list(decoder.decode(_behind(data, chunk, alone), alone))
-            except CorruptRecordError as broken:
-                on_broken(self._broken(chunk, broken.position, int(alone.size[0]), first, last, broken.reason))
-                continue
-            yield from rows
-
-    def _scanned(self, chunk: RemoteLogIndexEntry, data: memoryview) -> BatchTable:
-        """Return the batches of a chunk: all, or those in front of a broken header where broken ones are taken."""
+    def _sound(self, chunk: RemoteLogIndexEntry, data: memoryview) -> BatchTable:
+        """Return the batches of a chunk: all, or those in front of a broken header."""
         try:
             table = self._scan(chunk, data)
             self._check_offsets(chunk, table)
         except CorruptRecordError as error:
-            if self._on_broken is None:
-                raise
             sound = max(0, error.position - chunk.position)
             table = self._scan(chunk, data[:sound]) if sound else BatchTable.allocate(0)
             next_offset = int(table.last_offset[-1]) + 1 if len(table) else chunk.first_offset
-            last = max(chunk.last_offset, next_offset)
-            self._on_broken(self._broken(chunk, error.position, chunk.length - sound, next_offset, last, error.reason))
+            self._tell(chunk, error, chunk.length - sound, next_offset, max(chunk.last_offset, next_offset))
         return table
 
     def _scan(self, chunk: RemoteLogIndexEntry, data: memoryview) -> BatchTable:
@@ -181,9 +191,12 @@ class _RangeReader:
                 "index says",
             )
 
+    def _inside(self, table: BatchTable) -> NDArray[np.intp]:
+        """Return the batches with offsets of the range that are still to come."""
+        return np.flatnonzero((table.last_offset >= self._reached) & (table.base_offset <= self._wanted.end_offset))
+
     def _wanted_batches(self, table: BatchTable) -> NDArray[np.intp]:
-        taken = (table.last_offset >= self._wanted.start_offset) & (table.base_offset <= self._wanted.end_offset)
-        taken &= table.attributes & CONTROL_BIT == 0
+        taken = table.attributes & CONTROL_BIT == 0
         if self._rows.first_timestamp is not None:
             taken &= table.max_timestamp >= self._rows.first_timestamp
         if self._rows.latest_begin is not None:
@@ -196,10 +209,15 @@ class _RangeReader:
             taken &= ~self._aborted.holds(table)
         return np.flatnonzero(taken)
 
-    def _broken(
-        self, chunk: RemoteLogIndexEntry, position: int, size: int, first: int, last: int, reason: str
-    ) -> BrokenBytes:
-        return BrokenBytes(self._partition.partition, chunk.object_name, position, size, first, last, reason)
+    def _tell(
+        self, chunk: RemoteLogIndexEntry, error: CorruptRecordError, size: int, first_offset: int, last_offset: int
+    ) -> None:
+        if self._on_broken is None:
+            raise error
+        partition = self._wanted.segment.topic_id_partition.partition
+        self._on_broken(
+            BrokenBytes(partition, chunk.object_name, error.position, size, first_offset, last_offset, error.reason)
+        )
 
 
 class _Aborted:
@@ -232,11 +250,6 @@ def _rows_of(table: BatchTable, rows: NDArray[np.intp]) -> BatchTable:
     if rows.size == len(table):
         return table
     return BatchTable(*(column[rows] for column in table.columns()))
-
-
-def _behind(data: memoryview, chunk: RemoteLogIndexEntry, table: BatchTable) -> memoryview:
-    """Return the bytes of the chunk from the first batch of `table` on."""
-    return data[int(table.position[0]) - chunk.position :]
 
 
 def _last_offset(batch: pa.RecordBatch) -> int:

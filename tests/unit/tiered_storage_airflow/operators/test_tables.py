@@ -15,7 +15,12 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from support.spark_in_process import SparkInProcess
 from support.tiered_site import FIRST_TIMESTAMP, HOUR_MS, RECORDS, TIERED, TieredSite
-from tiered_storage.errors import LeaseHeldError, RemoteStorageError
+from tiered_storage.errors import (
+    LeaseHeldError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+    RemoteStorageError,
+)
 from tiered_storage.remote_log.remote_log_tables import ExportRequest
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.tables.layout import Interval
@@ -118,21 +123,25 @@ def test_much_is_exported_by_spark_and_what_died_fails_the_task(
     assert sum(map(len, offsets(place).values())) == 3 * RECORDS
 
 
-def test_a_store_that_is_away_is_worth_another_try_and_a_lost_object_is_not(
-    site: TieredSite, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "is_final"),
+    [
+        (RemoteStorageError("the store does not answer"), False),
+        (RemoteObjectNotFoundError("it may have expired since it was planned"), False),
+        (RemoteObjectCorruptError("it is broken"), True),
+    ],
+    ids=["away", "gone", "broken"],
+)
+def test_a_further_try_is_made_where_that_can_help(
+    site: TieredSite, monkeypatch: pytest.MonkeyPatch, error: RemoteStorageError, *, is_final: bool
 ) -> None:
-    def away(*_: object, **__: object) -> None:
-        raise RemoteStorageError("the store does not answer")
+    def fails(*_: object, **__: object) -> None:
+        raise error
 
-    with monkeypatch.context() as patch:
-        patch.setattr(ObjectRemoteStorageManager, "fetch_log_segment", away)
-        with pytest.raises(AirflowException, match="2 blocks were not exported") as retried:
-            export(isolation="read_uncommitted").execute(context())
-        assert not isinstance(retried.value, AirflowFailException)
-    [lost] = [path for path in site.state.rglob("*.log") if f"{RECORDS:020d}-" in path.name and "/0/" in str(path)]
-    lost.unlink()
-    with pytest.raises(AirflowFailException, match="is as it was: partition 0 from offset 0"):
+    monkeypatch.setattr(ObjectRemoteStorageManager, "fetch_log_segment", fails)
+    with pytest.raises(AirflowException, match=r"2 blocks were not exported, and .* is as it was: part") as raised:
         export(isolation="read_uncommitted").execute(context())
+    assert isinstance(raised.value, AirflowFailException) == is_final
 
 
 def test_dead_letters_are_told_and_kept(site: TieredSite) -> None:

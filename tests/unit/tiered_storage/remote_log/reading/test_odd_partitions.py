@@ -24,12 +24,16 @@ from support.remote_logs import (
     segments_of,
 )
 from support.staged_storage import StagedStorage
+from support.tables import ABORT, COMMIT, ROLL, Ended, Sent, Step, a_copied_topic
 from tiered_storage.errors import (
     ConfigurationError,
     OffsetOutOfRangeError,
+    ReadTimedOutError,
     RecordsDeletedError,
     RemoteObjectNotFoundError,
+    RemoteStorageError,
 )
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.log_directory_source import LogDirectorySource
 from tiered_storage.remote_log.model import (
     PartitionDeleteState,
@@ -39,7 +43,7 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.reading.blocking import BlockingLogReader
 from tiered_storage.remote_log.reading.log_reader import RemoteLogReader
-from tiered_storage.remote_log.reading.read_values import FoundOffset, OffsetSpec, Tier
+from tiered_storage.remote_log.reading.read_values import FoundOffset, Isolation, OffsetSpec, Tier
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage.remote_log.storage import IndexKind
@@ -107,6 +111,93 @@ def test_a_lost_first_segment_is_no_offset_out_of_range(tmp_path: Path) -> None:
         with pytest.raises(RemoteObjectNotFoundError):
             reader.offsets(ORDERS_0, NOW)
         assert list(reader.records(ORDERS_0, 10)) == records(10, 35)
+
+
+def test_what_is_behind_the_end_as_it_was_seen_is_looked_at_anew(tmp_path: Path) -> None:
+    files, end = a_copied_remote_log(tmp_path), [30]
+    files.properties["remote.log.reader.metadata.max.age.ms"] = 3_600_000
+    with a_reader(files, lambda log: replace(log, stable_offset=end[0], high_watermark=end[0])) as (_, reader):
+        assert reader.offsets(ORDERS_0, OffsetSpec.LATEST) == FoundOffset(30, -1, 0)
+        end[0] = 35
+        assert list(reader.records(ORDERS_0, 32)) == records(32, 35)
+        with pytest.raises(OffsetOutOfRangeError, match=r"offset 36 is out.*offsets 0 to 34"):
+            list(reader.records(ORDERS_0, 36))
+
+
+def test_at_read_committed_what_was_copied_anew_since_it_was_looked_at_is_no_error(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    files.properties |= {"log.dirs": [], "remote.log.reader.metadata.max.age.ms": 3_600_000}
+    with files.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
+        assert reader.offsets(ORDERS_0, OffsetSpec.LATEST) == FoundOffset(30, -1, 0)
+        last = segments_of(remote_log)[-1]
+        held = held_by(remote_log, "test")
+        going = a_step(last, SegmentState.DELETE_SEGMENT_STARTED)
+        remote_log.segments.update_remote_log_segment_metadata(going, held)
+        remote_log.storage.delete_log_segment_data(last)
+        found = list(reader.records(ORDERS_0, 0, isolation=Isolation.READ_COMMITTED))
+        assert found == records(0, 20)
+
+
+def test_at_read_committed_a_log_that_is_all_local_needs_no_store(tmp_path: Path) -> None:
+    files, rows = a_copied_topic(tmp_path, [Sent([0], producer=1), Ended(1, COMMIT), Sent([1], producer=1)])
+    with files.open() as remote_log:
+        staged = StagedStorage(remote_log.storage)
+        staged.fail_with = RemoteStorageError("down")
+        inner = RemoteLogReader(remote_log.source, remote_log.segments, staged, remote_log.settings)
+        with BlockingLogReader(inner) as reader:
+            assert reader.offsets(ORDERS_0, OffsetSpec.LATEST) == FoundOffset(reader.view(ORDERS_0).remote_end, -1, 0)
+            found = list(reader.records(ORDERS_0, 5, isolation=Isolation.READ_COMMITTED, deadline_ms=20))
+    assert found == [row.record for row in rows]
+
+
+def mark_lost(remote_log: RemoteLogManager, start_offset: int) -> None:
+    [lost] = [each for each in segments_of(remote_log) if each.start_offset == start_offset]
+    going = a_step(lost, SegmentState.DELETE_SEGMENT_STARTED)
+    remote_log.segments.update_remote_log_segment_metadata(going, held_by(remote_log, "test"))
+
+
+@pytest.mark.parametrize("is_copied", [True, False])
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_at_read_committed_nothing_is_given_whose_marker_a_replica_has_not(
+    tmp_path: Path, *, is_copied: bool, is_cut: bool
+) -> None:
+    """Offset 5 is of a transaction that offset 12 aborts: there a later leader cut this replica, or it came no further.
+
+    Remote are the offsets below 10, and those up to where it ends or nothing else.
+    """
+    steps: list[Step] = [Sent([0], producer=1), Sent([0] * 4), ROLL, Sent([0] * 2), Ended(1, ABORT)]
+    files, _ = a_copied_topic(tmp_path, steps)
+    with files.open() as remote_log:
+        if not is_copied:
+            mark_lost(remote_log, 10)
+        if is_cut or is_copied:
+            lineage = (EpochEntry(0, 0), EpochEntry(9, 12))
+            remote_log.segments.put_lineage(ORDERS_0, lineage, held_by(remote_log, "test"))
+    lagging = (lambda log: log) if is_cut else (lambda log: replace(log, stable_offset=5, high_watermark=12))
+    with a_reader(files, lagging) as (_, reader):
+        assert reader.offsets(ORDERS_0, OffsetSpec.LATEST) == FoundOffset(12, -1, 9 if is_cut or is_copied else 0)
+        assert reader.offsets(ORDERS_0, OffsetSpec.LATEST, Isolation.READ_COMMITTED) == FoundOffset(5, -1, 0)
+        assert list(reader.records(ORDERS_0, 0, isolation=Isolation.READ_COMMITTED)) == records(0, 5)
+
+
+def test_a_look_that_takes_too_long_ends_with_the_time_of_whoever_waits(tmp_path: Path) -> None:
+    go_on = threading.Event()
+
+    def waits(log: PartitionLog) -> PartitionLog:
+        assert go_on.wait(10)
+        return log
+
+    files = a_copied_remote_log(tmp_path)
+    files.properties["remote.fetch.max.wait.ms"] = 20
+    with a_reader(files, waits) as (_, reader):
+        for read in (
+            lambda: next(reader.records(ORDERS_0, 0)),
+            lambda: reader.offsets(ORDERS_0, OffsetSpec.LATEST),
+            lambda: reader.view(ORDERS_0),
+        ):
+            with pytest.raises(ReadTimedOutError, match=r"orders-0: 20 ms .* were up"):
+                read()
+        go_on.set()
 
 
 def mark_deleted(remote_log: RemoteLogManager) -> None:

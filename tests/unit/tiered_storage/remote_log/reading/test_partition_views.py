@@ -17,12 +17,16 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.reading.fetch_deadline import ReadTiming
+from tiered_storage.remote_log.reading.fetch_deadline import FetchDeadline, ReadTiming
 from tiered_storage.remote_log.reading.partition_view import PartitionView
 from tiered_storage.remote_log.reading.partition_views import PartitionViews
 from tiered_storage.remote_log.reading.reader_pools import ReaderPool
 
 P = [partition_of("orders", number) for number in range(4)]
+
+
+def in_time() -> FetchDeadline:
+    return FetchDeadline.after(10_000, ReadTiming())
 
 
 def a_view(partition: TopicIdPartition, segments: int = 0) -> PartitionView:
@@ -64,19 +68,19 @@ def test_a_view_is_looked_at_again_when_it_is_too_old() -> None:
     views = looks.views()
     for passed, expected in ((0, 1), (1.0, 1), (0.1, 2), (0.5, 2)):
         looks.time.seconds += passed
-        asyncio.run(views.get(P[0]))
+        asyncio.run(views.get(P[0], in_time()))
         assert len(looks.at) == expected
 
 
 def test_where_looking_takes_long_a_view_may_be_twenty_times_as_old() -> None:
     looks = Looks(cost=2)
     views = looks.views()
-    asyncio.run(views.get(P[0]))
+    asyncio.run(views.get(P[0], in_time()))
     looks.time.seconds += 39
-    asyncio.run(views.get(P[0]))
+    asyncio.run(views.get(P[0], in_time()))
     assert len(looks.at) == 1
     looks.time.seconds += 2
-    asyncio.run(views.get(P[0]))
+    asyncio.run(views.get(P[0], in_time()))
     assert len(looks.at) == 2
 
 
@@ -86,11 +90,11 @@ def test_two_who_ask_at_once_share_a_look_and_who_must_know_looks_anew() -> None
     views = looks.views()
 
     async def ask() -> None:
-        asking = [asyncio.create_task(views.get(P[0])) for _ in range(3)]
-        knowing = asyncio.create_task(views.anew(P[0]))
+        asking = [asyncio.create_task(views.get(P[0], in_time())) for _ in range(3)]
+        knowing = [asyncio.create_task(views.anew(P[0], in_time())) for _ in range(20)]
         await asyncio.sleep(0)
         go_on.set()
-        await asyncio.gather(*asking, knowing)
+        await asyncio.gather(*asking, *knowing)
 
     asyncio.run(ask())
     assert len(looks.at) == 2
@@ -100,10 +104,10 @@ def test_no_more_segments_are_kept_than_may_be_and_the_last_view_always_is() -> 
     looks = Looks(segments=400)
     views = looks.views()
     for partition in P[:3]:
-        asyncio.run(views.get(partition))
+        asyncio.run(views.get(partition, in_time()))
     assert [views.fresh(partition) is not None for partition in P] == [False, True, True, False]
     looks.segments = 5000
-    asyncio.run(views.get(P[3]))
+    asyncio.run(views.get(P[3], in_time()))
     assert [views.fresh(partition) is not None for partition in P] == [False, False, False, True]
 
 
@@ -117,9 +121,9 @@ def test_what_could_not_be_looked_at_is_told_and_not_kept() -> None:
     looks.before = fail
     for _ in range(2):
         with pytest.raises(MetadataUnavailableError):
-            asyncio.run(views.get(P[0]))
+            asyncio.run(views.get(P[0], in_time()))
     looks.before = lambda: None
-    assert asyncio.run(views.get(P[0])).partition == P[0]
+    assert asyncio.run(views.get(P[0], in_time())).partition == P[0]
     assert len(looks.at) == 3
 
 

@@ -51,6 +51,16 @@ def test_columns_are_chosen_in_an_order() -> None:
     assert found.to_pylist() == [{"partition": 7, "value": b"value"}]
 
 
+def test_timestamps_that_microseconds_cannot_hold_are_the_nearest_that_they_can() -> None:
+    most = (1 << 63) - 1
+    times = [-most, -LAST_MICROS // 1000, 0, LAST_MICROS // 1000, most]
+    column = pa.array(times, pa.int64()).cast(pa.timestamp("ms", tz="UTC"))
+    decoded = pa.RecordBatch.from_arrays([column], ["timestamp"])
+    found = TableColumns(["timestamp"]).converted(decoded, "orders", 7)
+    expected = [-LAST_MICROS, -LAST_MICROS, 0, LAST_MICROS, LAST_MICROS]
+    assert found.column("timestamp").cast(pa.int64()).to_pylist() == expected
+
+
 NAMES: list[Any] = [[], ["size"], ["offset", "offset"], ["Offset"]]
 
 

@@ -30,6 +30,7 @@ from tiered_storage.errors import (
     LeaseLostError,
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
+    RemoteStorageError,
 )
 from tiered_storage.remote_log import remote_log_tables
 from tiered_storage.remote_log.copier import CopySizes
@@ -37,6 +38,7 @@ from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
 from tiered_storage.remote_log.model import Lease, SegmentState
 from tiered_storage.remote_log.remote_log_tables import BegunExport, ExportReport, ExportRequest
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.tables import export_job
 from tiered_storage.remote_log.tables.export_worker import run_export_group
 from tiered_storage.remote_log.tables.layout import Interval
@@ -235,6 +237,38 @@ def test_a_broken_batch_is_a_dead_letter_and_all_around_it_is_exported(files: Re
     assert offsets(files) == list(range(3, 24))
 
 
+@pytest.mark.parametrize(("position", "bit"), [(22, 0x20), (35, 0x80), (46, 1)], ids=["control", "timestamp", "id"])
+def test_a_broken_header_leaves_no_batch_out_in_silence(files: RemoteLogFiles, position: int, bit: int) -> None:
+    """It says that the batch is a marker, or of another time: the checksum says that it lies."""
+    data = files.objects(".log")[1]
+    raw = bytearray(data.read_bytes())
+    raw[position] ^= bit
+    data.write_bytes(raw)
+    report = export(files)
+    assert (report.dead_letters, report.rows) == (1, 16)
+    assert '"first_offset":10,"last_offset":14' in (interval_folder(files) / "_dead_letters.jsonl").read_text()
+
+
+@pytest.mark.parametrize("position", [8, 22, 100], ids=["length", "attributes", "record"])
+def test_what_breaks_on_its_way_from_the_store_is_no_dead_letter(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch, position: int
+) -> None:
+    fetch, broken = ObjectRemoteStorageManager.fetch_log_segment, []
+
+    def breaking(storage: Any, metadata: Any, *place: int) -> Any:
+        content = bytearray(b"".join(fetch(storage, metadata, *place)))
+        if (key := (metadata.segment_id.id, place)) not in broken:
+            broken.append(key)
+            content[position] ^= 0x20
+        return iter((bytes(content),))
+
+    monkeypatch.setattr(ObjectRemoteStorageManager, "fetch_log_segment", breaking)
+    report = export(files)
+    assert (report.dead_letters, report.rows) == (0, 21)
+    assert len(broken) > 4
+    assert offsets(files) == list(range(3, 24))
+
+
 def test_a_chunk_whose_headers_are_broken_is_a_dead_letter_to_its_end(files: RemoteLogFiles) -> None:
     data = files.objects(".log")[1]
     raw = bytearray(data.read_bytes())
@@ -375,6 +409,27 @@ def test_an_attempt_that_is_taken_over_at_any_step_changes_nothing_any_more(
         step += 1
     assert len(results) > 8
     assert all(found == results[0] for found in results)
+
+
+def test_files_of_a_late_attempt_are_never_told_to_be_whole(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt that was taken over stood between its check and its change, and goes on while another commits."""
+    move, moved = LocalDirectory.move, []
+
+    def then_late(client: LocalDirectory, name: str, to: str) -> None:
+        move(client, name, to)
+        if not moved:
+            (target(files) / to).write_bytes(b"of the late one")
+        moved.append(to)
+
+    monkeypatch.setattr(LocalDirectory, "move", then_late)
+    with pytest.raises(RemoteStorageError, match="other files than this export wrote") as raised:
+        export(files)
+    assert raised.value.retriable
+    assert not (interval_folder(files) / "_SUCCESS").exists()
+    assert export(files).changed
+    assert offsets(files) == list(range(3, 24))
 
 
 def test_another_run_waits_for_the_first(files: RemoteLogFiles) -> None:

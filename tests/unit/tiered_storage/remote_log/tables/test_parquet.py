@@ -68,6 +68,25 @@ def test_a_row_group_ends_with_the_row_that_fills_it_and_a_file_with_its_group(t
     assert [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)] == [2, 2]
 
 
+def test_headers_count(tmp_path: Path) -> None:
+    whole = rows([b"value"] * 6)
+    headers: list[list[tuple[str, bytes | None]] | None] = [
+        [],
+        [("k", b"." * 200)],
+        [("key", None), ("k", b"." * 299)],
+        None,
+        [],
+        [("k" * 300, b"")],
+    ]
+    cells = [None if each is None else [{"key": key, "value": value} for key, value in each] for each in headers]
+    column = pa.array(cells, SCHEMA.field("headers").type)
+    whole = whole.set_column(whole.schema.get_field_index("headers"), SCHEMA.field("headers"), column)
+    for number, batch in enumerate((whole, pa.concat_batches([whole, whole]).slice(6))):
+        [file] = written([batch], tmp_path / f"{number}")
+        metadata = pq.ParquetFile(file.path).metadata
+        assert [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)] == [3, 3]
+
+
 @pytest.mark.parametrize("codec", ["zstd", "snappy", "lz4", "gzip", "none"])
 def test_every_codec_is_read_again(tmp_path: Path, codec: str) -> None:
     [file] = written([rows([b"value"] * 3)], tmp_path / "files", codec)

@@ -16,11 +16,18 @@ from support.remote_logs import (
     move_log_start,
     partition_of,
     segments_of,
+    topic_id,
     unsynced,
 )
+from support.tables import COMMIT, ROLL, Ended, Sent, Step, a_copied_topic
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.model import PartitionDeleteState, RemotePartitionDeleteMetadata, SegmentState
+from tiered_storage.remote_log.model import (
+    PartitionDeleteState,
+    RemoteLogSegmentId,
+    RemotePartitionDeleteMetadata,
+    SegmentState,
+)
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.storage import IndexKind
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
@@ -144,6 +151,28 @@ def test_a_gap_counts_unless_all_around_it_is_too_old_or_too_late(
     assert planned.partitions[0].gaps == expected
 
 
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        (TableQuery("orders", end_offset=6, rows=RowFilter(committed_only=True)), True),
+        (TableQuery("orders", rows=RowFilter(NOW, NOW + 10, committed_only=True, disorder_ms=0)), True),
+        (TableQuery("orders", end_offset=6), False),
+        (TableQuery("orders", end_offset=5, rows=RowFilter(committed_only=True)), False),
+    ],
+)
+def test_a_gap_that_swallowed_the_end_of_a_transaction_counts_wherever_it_is(
+    tmp_path: Path, query: TableQuery, *, told: bool
+) -> None:
+    """Offset 5 is of a transaction; whether it was committed stood at offset 7, which is lost."""
+    steps: list[Step] = [Sent([0], producer=1), ROLL, Sent([50_000]), ROLL, Ended(1, COMMIT), ROLL, Sent([50_000])]
+    files, _ = a_copied_topic(tmp_path, steps)
+    with unsynced(), files.open() as remote_log:
+        [lost] = [each for each in segments_of(remote_log) if each.start_offset == 7]
+        going = a_step(lost, SegmentState.DELETE_SEGMENT_STARTED)
+        remote_log.segments.update_remote_log_segment_metadata(going, held_by(remote_log, "test"))
+        assert plan(remote_log, query).partitions[0].gaps == (((7, 7),) if told else ())
+
+
 def test_a_partition_on_its_way_out_is_left_out(remote_log: RemoteLogManager) -> None:
     for number in (1, 0):
         partition = partition_of(number=number)
@@ -158,6 +187,25 @@ def test_a_partition_on_its_way_out_is_left_out(remote_log: RemoteLogManager) ->
             ]
     with pytest.raises(ConfigurationError, match="orders: its deletion was asked for"):
         plan(remote_log, TableQuery("orders"))
+
+
+def test_of_several_lives_the_one_that_is_not_deleted_is_meant(remote_log: RemoteLogManager) -> None:
+    earlier = replace(ORDERS_0, topic_id=topic_id("an earlier life"))
+    lease = held_by(remote_log, "test", earlier)
+    begun = replace(
+        segments_of(remote_log)[0],
+        segment_id=RemoteLogSegmentId(earlier, topic_id("its segment")),
+        state=SegmentState.COPY_SEGMENT_STARTED,
+    )
+    remote_log.segments.add_remote_log_segment_metadata(begun, lease)
+    with pytest.raises(ConfigurationError, match="orders had several lives: say which by its topic id"):
+        plan(remote_log, TableQuery("orders"))
+    assert plan(remote_log, TableQuery("orders", earlier.topic_id)).topic_id == earlier.topic_id
+    marked = RemotePartitionDeleteMetadata(earlier, PartitionDeleteState.MARKED, NOW)
+    remote_log.segments.put_remote_partition_delete_metadata(marked, lease)
+    planned = plan(remote_log, TableQuery("orders"))
+    assert (planned.topic_id, planned.notices) == (ORDERS_0.topic_id, ())
+    assert {partition for partition, _, _ in ranges(planned)} == {0, 1}
 
 
 def test_an_unknown_topic_is_refused_and_those_that_there_are_named(remote_log: RemoteLogManager) -> None:

@@ -119,10 +119,11 @@ def files(tmp_path: Path) -> RemoteLogFiles:
     return a_copied_remote_log(tmp_path)
 
 
-def test_a_broken_batch_ends_the_reading_and_is_named(files: RemoteLogFiles) -> None:
+@pytest.mark.parametrize(("position", "bit"), [(-10, 1), (BATCH_BYTES + 22, 0x20)], ids=["record", "marker's bit"])
+def test_a_broken_batch_ends_the_reading_and_is_named(files: RemoteLogFiles, position: int, bit: int) -> None:
     data = files.objects(".log")[1]
     raw = bytearray(data.read_bytes())
-    raw[-10] ^= 1
+    raw[position] ^= bit
     data.write_bytes(raw)
     with files.open() as remote_log:
         splits = splits_of(remote_log, TableQuery("orders"), 1 << 30)
