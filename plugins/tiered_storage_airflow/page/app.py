@@ -99,7 +99,7 @@ async def _records(
     request: Request, asked: ReadDep, offset: Annotated[int | None, Query(ge=0, le=LARGEST)] = None
 ) -> Response:
     service = asked.service
-    view = await service.tiers.look(asked.partition)
+    view = await service.tiers.look(asked.partition, offset)
     start = view.log_start_offset if offset is None else offset
     service.tiers.ensure_known(view, start)
     end = view.end_offset(Isolation.READ_UNCOMMITTED)

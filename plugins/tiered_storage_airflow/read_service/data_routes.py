@@ -102,7 +102,7 @@ async def records(
     service = asked.service
     if offset is not None and timestamp is not None:
         raise plain(422, "query offset: give it or a timestamp, and not both")
-    view = await service.tiers.look(asked.partition)
+    view = await service.tiers.look(asked.partition, offset)
     start = view.log_start_offset if offset is None else offset
     if timestamp is not None:
         start = await service.tiers.first_at(view, timestamp, isolation.level)

@@ -70,9 +70,9 @@ class Tiers:
         source = SourceInSight(log.source)
         return cls(source, RemoteLogReader(source, log.segments, log.storage, log.settings))
 
-    async def look(self, partition: TopicIdPartition) -> PartitionView:
-        """Return the partition as it is now, or was a moment ago."""
-        return await self.reader.view(partition)
+    async def look(self, partition: TopicIdPartition, offset: int | None = None) -> PartitionView:
+        """Return the partition as it is now, or was a moment ago, if it had `offset` then."""
+        return await self.reader.view(partition, offset)
 
     def hidden(self, partition: TopicIdPartition) -> TieredStorageError | None:
         """Return why the local tier of a partition cannot be read here; None: it can, or there is none."""

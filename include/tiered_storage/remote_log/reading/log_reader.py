@@ -97,9 +97,16 @@ class RemoteLogReader:
         """How much of the remote tier is kept in memory."""
         return self._cache.held_bytes
 
-    async def view(self, partition: TopicIdPartition) -> PartitionView:
-        """Return what there is of a partition: at most as old as remote.log.reader.metadata.max.age.ms says."""
-        return await self._views.get(partition, self._deadline(None))
+    async def view(self, partition: TopicIdPartition, offset: int | None = None) -> PartitionView:
+        """Return what there is of a partition: at most as old as remote.log.reader.metadata.max.age.ms says.
+
+        Where `offset` lies outside of what was seen before, it looks anew.
+        """
+        deadline = self._deadline(None)
+        seen = await self._views.get(partition, deadline)
+        if offset is None or seen.log_start_offset <= offset <= seen.end_offset(READ_UNCOMMITTED):
+            return seen
+        return await self._views.anew(partition, deadline)
 
     async def offsets(
         self, partition: TopicIdPartition, spec: OffsetSpec | int, isolation: Isolation = READ_UNCOMMITTED

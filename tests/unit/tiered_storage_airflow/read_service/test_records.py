@@ -193,6 +193,12 @@ def test_limits_and_offsets_that_cannot_be_meant_are_refused_and_named(
     assert next(iter(params)) in answer.json()["detail"]
 
 
+def test_what_came_a_moment_ago_is_not_out_of_range(own_site: ReadServiceSite) -> None:
+    assert lines(own_site.get(RECORDS, params={"offset": 35})) == []
+    own_site.files.append(1)
+    assert [each["offset"] for each in lines(own_site.get(RECORDS, params={"offset": 38}))] == [38, 39]
+
+
 def test_the_largest_offset_is_out_of_range(site: ReadServiceSite) -> None:
     assert site.get(RECORDS, params={"offset": 2**63 - 1}).status_code == 416
 
