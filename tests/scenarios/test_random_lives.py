@@ -304,10 +304,10 @@ class PartitionLives(RuleBasedStateMachine):
             plan = remote_log.repairs.plan(remote_log.checks.audit(), EVERYTHING)
             report = remote_log.repairs.carry_out(plan, "repair", lambda copies: self.copy_planned(remote_log, copies))
             assert all(_is_of_a_deposed_leader(each) for each in report.failures), report.failures
-            if not any(each.segment_id.id in lost.name for each in report.retired):
-                lost.write_bytes(content)
-            # What is left of the damaged one would be told of when metadata are made anew.
+            # What is left of the damaged one would be told of when metadata are made anew: it goes, where it may.
             self.delete_marked(remote_log)
+            if any(path.stem == lost.stem for path in self.objects_of_segments()):
+                lost.write_bytes(content)
             # Until the next audit finds nothing, nothing local goes.
             self.audit(remote_log)
             self.look(remote_log)
