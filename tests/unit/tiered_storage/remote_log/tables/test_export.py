@@ -415,7 +415,8 @@ def test_files_of_a_late_attempt_are_never_told_to_be_whole(
     files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An attempt that was taken over stood between its check and its change, and goes on while another commits."""
-    move, moved = LocalDirectory.move, []
+    move = LocalDirectory.move
+    moved: list[str] = []
 
     def then_late(client: LocalDirectory, name: str, to: str) -> None:
         move(client, name, to)
