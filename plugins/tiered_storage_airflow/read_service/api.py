@@ -5,6 +5,8 @@ Every route asks Airflow's auth manager who it is that asks, the documentation a
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 from fastapi import Depends, FastAPI, Request
 
 from tiered_storage_airflow.read_service import data_routes, metadata_routes, offset_routes, service_routes
@@ -28,9 +30,16 @@ def read_api(service: ReadService) -> FastAPI:
     app.add_middleware(AccessLog, figures=service.figures)
     answer_problems(app)
     for router in (metadata_routes.router, offset_routes.router, service_routes.router):
-        app.include_router(router, dependencies=[Depends(visitor_of)], responses=PROBLEMS)
+        app.include_router(router, dependencies=[Depends(_first), Depends(visitor_of)], responses=PROBLEMS)
     app.include_router(data_routes.router, dependencies=[Depends(_in_turn), Depends(visitor_of)], responses=PROBLEMS)
     return app
+
+
+async def _first(request: Request) -> AsyncIterator[None]:
+    """Have those who send much give way until this is answered."""
+    service: ReadService = request.app.state.read_service
+    with service.short_calls.one():
+        yield
 
 
 async def _in_turn(request: Request) -> None:

@@ -17,7 +17,7 @@ from tiered_storage_airflow.read_service.rights_file import RightsFile
 from tiered_storage_airflow.read_service.shared_look import SharedLook
 from tiered_storage_airflow.read_service.threads import BoundedThreads
 from tiered_storage_airflow.read_service.tiers import Tiers
-from tiered_storage_airflow.read_service.turns import Turns
+from tiered_storage_airflow.read_service.turns import ShortCalls, Turns
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.model import TopicIdPartition
@@ -31,6 +31,8 @@ MOST_SENDING = 4
 MOST_LARGE = 4
 SECONDS_FOR_ROOM = 30.0
 SECONDS_SEEN = 5.0
+SECONDS_BETWEEN_SENDS = 0.002
+SECONDS_BETWEEN_ENTRIES = 0.01
 
 
 @dataclass(slots=True)
@@ -53,8 +55,9 @@ class OpenService:
     """A thread for each thing that health is asked of: what hangs holds up nothing else."""
     searching: BoundedThreads
     """For what may take long, as finding the run that copied a segment."""
+    sending: Turns
+    """For each piece that goes out."""
     streams: int = 0
-    sending: Turns = field(default_factory=lambda: Turns(MOST_SENDING))
     seen_health: SharedLook[list[HealthCheck]] = field(default_factory=lambda: SharedLook(SECONDS_SEEN))
     seen_remote: SharedLook[Sequence[TopicIdPartition]] = field(default_factory=lambda: SharedLook(SECONDS_SEEN))
     """Those that are or were remote."""
@@ -62,7 +65,7 @@ class OpenService:
     """All that there are: where local logs are read too, looking at them takes its time."""
 
     @classmethod
-    def of(cls, settings: Settings, log: RemoteLogManager, figures: Figures) -> Self:
+    def of(cls, settings: Settings, log: RemoteLogManager, figures: Figures, short: ShortCalls) -> Self:
         """Make the threads that `settings` allow."""
         threads = settings.read_service_threads
         moving = BoundedThreads("moving", threads, settings.read_service_max_streams)
@@ -79,6 +82,7 @@ class OpenService:
             asyncio.Semaphore(MOST_LARGE),
             {name: BoundedThreads(f"health-{name}", 1, 0) for name in ("metadata", "store")},
             BoundedThreads("searching", 1, MOST_SEARCHES),
+            Turns(MOST_SENDING, short, SECONDS_BETWEEN_SENDS),
         )
 
     def take_place(self) -> None:
@@ -126,7 +130,8 @@ class ReadService:
         self._opening = SharedLook[OpenService](0)
         self._opened: OpenService | None = None
         self.figures = Figures()
-        self.entering = Turns(1)
+        self.short_calls = ShortCalls()
+        self.entering = Turns(1, self.short_calls, SECONDS_BETWEEN_ENTRIES)
 
     async def opened(self) -> OpenService:
         """Return what is open. Raises what opening raises, to all who wait for it; the next request tries again."""
@@ -138,7 +143,7 @@ class ReadService:
         with self._lock:
             if self._opened is None:
                 log = self._open_log()
-                self._opened = OpenService.of(log.settings, log, self.figures)
+                self._opened = OpenService.of(log.settings, log, self.figures, self.short_calls)
             return self._opened
 
     def close(self) -> None:

@@ -4,29 +4,92 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class ShortCalls:
+    """Counts the calls under way that are soon done, and tells when there are none. For one event loop.
+
+    A call that takes longer than `seconds`, as one that waits for a slow store, is none of them any more.
+    """
+
+    def __init__(self, seconds: float = 0.05) -> None:
+        self._seconds = seconds
+        self._under_way: set[object] = set()
+        self._waiting: list[Callable[[], None]] = []
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Be one of them."""
+        call = object()
+        self._under_way.add(call)
+        timer = asyncio.get_running_loop().call_later(self._seconds, self._end, call)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self._end(call)
+
+    def _end(self, call: object) -> None:
+        self._under_way.discard(call)
+        if not self._under_way:
+            waiting, self._waiting = self._waiting, []
+            for told in waiting:
+                told()
+
+    def __bool__(self) -> bool:
+        return bool(self._under_way)
+
+    def when_none(self, told: Callable[[], None]) -> None:
+        """Call `told` once, when the last of them has ended."""
+        self._waiting.append(told)
 
 
 class Turns:
-    """Lets `most` go on in one turn of the event loop, in the order in which they came. For one event loop."""
+    """Lets `most` go on in one turn of the event loop, in the order in which they came. For one event loop.
 
-    def __init__(self, most: int) -> None:
+    While there are `short` calls a turn begins only `patience` seconds after the one before: those come first, and
+    however many they are, nobody waits for ever.
+    """
+
+    def __init__(self, most: int, short: ShortCalls, patience: float) -> None:
         self._most = most
+        self._short = short
+        self._patience = patience
         self._left = most
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._next: asyncio.Handle | None = None
+        self._begun = 0.0
 
     async def take(self) -> None:
         """Return when it is one's turn."""
         loop = asyncio.get_running_loop()
-        if self._left == self._most:
-            loop.call_soon(self._begin_anew, loop)
-        if self._left and not self._waiting:
+        if self._next is None:
+            self._plan_next(loop)
+        if self._left and not self._waiting and not self._short:
             self._left -= 1
             return
         turn = loop.create_future()
         self._waiting.append(turn)
         await turn
 
+    def _plan_next(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._short:
+            self._next = loop.call_soon(self._begin_anew, loop)
+            return
+        timer = self._next = loop.call_at(self._begun + self._patience, self._begin_anew, loop)
+
+        def begin_at_once() -> None:
+            if self._next is timer:
+                timer.cancel()
+                self._next = loop.call_soon(self._begin_anew, loop)
+
+        self._short.when_none(begin_at_once)
+
     def _begin_anew(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._next = None
+        self._begun = loop.time()
         self._left = self._most
         while self._left and self._waiting:
             turn = self._waiting.popleft()
@@ -34,4 +97,4 @@ class Turns:
                 turn.set_result(None)
                 self._left -= 1
         if self._left < self._most:
-            loop.call_soon(self._begin_anew, loop)
+            self._plan_next(loop)

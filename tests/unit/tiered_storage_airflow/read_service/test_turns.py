@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from tiered_storage_airflow.read_service.turns import Turns
+from tiered_storage_airflow.read_service.turns import ShortCalls, Turns
 
 
 async def turns_of_the_loop(counted: list[int]) -> None:
@@ -16,7 +16,7 @@ def taken(clients: int, each: int, most: int) -> list[tuple[int, int]]:
     """Return at which turn of the loop which client had its turns, in order."""
 
     async def ask() -> list[tuple[int, int]]:
-        turns, counted, seen = Turns(most), [0], list[tuple[int, int]]()
+        turns, counted, seen = Turns(most, ShortCalls(), 0), [0], list[tuple[int, int]]()
         counting = asyncio.ensure_future(turns_of_the_loop(counted))
 
         async def client(number: int) -> None:
@@ -49,7 +49,7 @@ def test_one_alone_waits_for_nobody_but_for_its_next_turn() -> None:
 
 def test_who_leaves_while_waiting_takes_nobodys_turn() -> None:
     async def ask() -> int:
-        turns = Turns(1)
+        turns = Turns(1, ShortCalls(), 0)
         await turns.take()
         leaving = [asyncio.ensure_future(turns.take()) for _ in range(5)]
         await asyncio.sleep(0)
@@ -62,3 +62,58 @@ def test_who_leaves_while_waiting_takes_nobodys_turn() -> None:
         return len(turns._waiting)
 
     assert asyncio.run(ask()) == 0
+
+
+def test_a_short_call_comes_first_and_holds_nobody_up_for_ever() -> None:
+    async def ask() -> tuple[int, float]:
+        short = ShortCalls(seconds=5)
+        turns, loop = Turns(2, short, 0.05), asyncio.get_running_loop()
+        taken: list[float] = []
+
+        async def send() -> None:
+            while True:
+                await turns.take()
+                taken.append(loop.time())
+
+        sending = [asyncio.ensure_future(send()) for _ in range(4)]
+        await asyncio.sleep(0.02)
+        with short.one():
+            await asyncio.sleep(0)
+            before = len(taken)
+            await asyncio.sleep(0.3)
+            between = taken[before:]
+            ended = loop.time()
+        await asyncio.sleep(0.01)
+        for each in sending:
+            each.cancel()
+        return len(between), taken[before + len(between)] - ended
+
+    turns_meanwhile, after = asyncio.run(ask())
+    assert 2 <= turns_meanwhile <= 14
+    assert after < 0.04
+
+
+def test_a_call_that_takes_long_is_no_short_one() -> None:
+    async def ask() -> tuple[bool, bool]:
+        short = ShortCalls(seconds=0.01)
+        told: list[bool] = []
+        with short.one():
+            was = bool(short)
+            short.when_none(lambda: told.append(True))
+            await asyncio.sleep(0.1)
+            return was, told == [True] and not short
+
+    assert asyncio.run(ask()) == (True, True)
+
+
+def test_of_two_short_calls_the_last_to_end_tells() -> None:
+    async def ask() -> list[int]:
+        short, told = ShortCalls(), list[int]()
+        with short.one():
+            with short.one():
+                short.when_none(lambda: told.append(1))
+            assert short and not told
+        assert not short
+        return told
+
+    assert asyncio.run(ask()) == [1]
