@@ -307,7 +307,7 @@ class Settings(PropertyModel):
     """How much one process reads from the remote tier in a second. Kafka's default is the largest number there is."""
 
     local_log_reader_threads: Whole = setting(
-        "local.log.reader.threads", 4, READING, Source.OURS, unit="threads", at_least=1, at_most=1000
+        "local.log.reader.threads", 2, READING, Source.OURS, unit="threads", at_least=1, at_most=1000
     )
     """How many reads of local logs one process carries out at once."""
 

@@ -11,11 +11,13 @@ from contextlib import contextmanager
 class ShortCalls:
     """Counts the calls under way that are soon done, and tells when there are none. For one event loop.
 
-    A call that takes longer than `seconds`, as one that waits for a slow store, is none of them any more.
+    A call that takes longer than `seconds`, as one that waits for a slow store, is none of them any more. Else it
+    counts for some `seconds_after` its end: where one came, the next comes soon.
     """
 
-    def __init__(self, seconds: float = 0.05) -> None:
+    def __init__(self, seconds: float = 0.05, seconds_after: float = 0.003) -> None:
         self._seconds = seconds
+        self._seconds_after = seconds_after
         self._under_way: set[object] = set()
         self._waiting: list[Callable[[], None]] = []
 
@@ -24,16 +26,17 @@ class ShortCalls:
         """Be one of them."""
         call = object()
         self._under_way.add(call)
-        timer = asyncio.get_running_loop().call_later(self._seconds, self._end, call)
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(self._seconds, self._end, call)
         try:
             yield
         finally:
             timer.cancel()
-            self._end(call)
+            loop.call_later(self._seconds_after, self._end, call)
 
     def _end(self, call: object) -> None:
         self._under_way.discard(call)
-        if not self._under_way:
+        if not self._under_way and self._waiting:
             waiting, self._waiting = self._waiting, []
             for told in waiting:
                 told()
@@ -42,7 +45,7 @@ class ShortCalls:
         return bool(self._under_way)
 
     def when_none(self, told: Callable[[], None]) -> None:
-        """Call `told` once, when the last of them has ended."""
+        """Call `told` once, when there are none any more."""
         self._waiting.append(told)
 
 

@@ -66,7 +66,7 @@ def test_who_leaves_while_waiting_takes_nobodys_turn() -> None:
 
 def test_a_short_call_comes_first_and_holds_nobody_up_for_ever() -> None:
     async def ask() -> tuple[int, float]:
-        short = ShortCalls(seconds=5)
+        short = ShortCalls(seconds=5, seconds_after=0)
         turns, loop = Turns(2, short, 0.05), asyncio.get_running_loop()
         taken: list[float] = []
 
@@ -106,13 +106,16 @@ def test_a_call_that_takes_long_is_no_short_one() -> None:
     assert asyncio.run(ask()) == (True, True)
 
 
-def test_of_two_short_calls_the_last_to_end_tells() -> None:
+def test_some_time_after_the_last_of_two_short_calls_it_is_told() -> None:
     async def ask() -> list[int]:
-        short, told = ShortCalls(), list[int]()
+        short, told = ShortCalls(seconds_after=0.01), list[int]()
         with short.one():
             with short.one():
                 short.when_none(lambda: told.append(1))
+            await asyncio.sleep(0.03)
             assert short and not told
+        assert short and not told
+        await asyncio.sleep(0.03)
         assert not short
         return told
 
