@@ -81,10 +81,10 @@ class Tiers:
     def ensure_known(self, view: PartitionView, offset: int) -> None:
         """Raise OffsetOutOfRangeError where the partition has no such offset, or what hides the tier that might.
 
-        The end itself is in range: there is nothing yet. So is what is not committed, whoever asks.
+        The end itself is in range: there is nothing yet.
         """
         try:
-            view.check_range(offset, Isolation.READ_UNCOMMITTED)
+            view.check_range(offset)
         except OffsetOutOfRangeError:
             hidden = self.hidden(view.partition)
             if hidden is not None and offset >= view.our_log_start:

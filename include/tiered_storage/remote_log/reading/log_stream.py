@@ -100,7 +100,7 @@ class LogStream:
 
     async def _checked(self, seen: PartitionView, deadline: FetchDeadline) -> PartitionView:
         view = await self._aborted.decided(seen, self._isolation, deadline)
-        view.check_range(self._offset, self._isolation)
+        view.check_range(self._offset)
         return view
 
     async def _next(self, deadline: FetchDeadline) -> FetchedBatches:

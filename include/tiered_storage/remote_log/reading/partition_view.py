@@ -71,9 +71,12 @@ class PartitionView:
             end = min(end, self.undecided_from)
         return max(self.log_start_offset, end)
 
-    def check_range(self, offset: int, isolation: Isolation) -> None:
-        """Raise OffsetOutOfRangeError where `offset` lies outside; the end itself is inside."""
-        start, end = self.log_start_offset, self.end_offset(isolation)
+    def check_range(self, offset: int) -> None:
+        """Raise OffsetOutOfRangeError where `offset` lies outside; the end itself is inside.
+
+        So is what is not committed yet, whoever asks, as with a broker: there is only nothing to give.
+        """
+        start, end = self.log_start_offset, self.end_offset(Isolation.READ_UNCOMMITTED)
         if not start <= offset <= end:
             raise OffsetOutOfRangeError(str(self.partition), offset, start, end)
 

@@ -23,7 +23,10 @@ from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
 
 
 class OpenTransactions:
-    """The transactions of `segments`, which are in order; what was found out is kept: a few numbers a segment."""
+    """The transactions of `segments`, which are in order; what was found out is kept: a few numbers a segment.
+
+    Several threads may ask: they may find out the same twice.
+    """
 
     def __init__(self, segments: Sequence[RestoredSegment], storage: RemoteStorageManager) -> None:
         """Look at nothing yet."""

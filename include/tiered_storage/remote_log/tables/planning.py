@@ -28,7 +28,7 @@ from tiered_storage.remote_log.tables.query import TableQuery
 from tiered_storage.remote_log.tables.splits import TableRange
 
 NAMED_AT_MOST = 20
-MANIFESTS_AT_ONCE = 8
+READS_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,13 +211,16 @@ def _taken(
     lost: frozenset[AbortedTransaction],
     storage: RemoteStorageManager,
 ) -> Iterator[TableRange]:
-    for number in chosen.numbers:
-        each = every[number]
-        aborted = () if transactions is None else (*_aborted(every, number, transactions, storage), *lost)
-        whole = TableRange(each.metadata, each.start_offset, each.end_offset, aborted)
-        taken = whole.within(chosen.begin, chosen.end - 1)
-        if taken is not None:
-            yield taken
+    def aborted(number: int) -> tuple[AbortedTransaction, ...]:
+        return () if transactions is None else (*_aborted(every, number, transactions, storage), *lost)
+
+    with ThreadPoolExecutor(READS_AT_ONCE) as pool:
+        for number, told in zip(chosen.numbers, pool.map(aborted, chosen.numbers), strict=True):
+            each = every[number]
+            whole = TableRange(each.metadata, each.start_offset, each.end_offset, told)
+            taken = whole.within(chosen.begin, chosen.end - 1)
+            if taken is not None:
+                yield taken
 
 
 def _too_late(
@@ -231,7 +234,7 @@ def _too_late(
         raw = index_of(every[number], IndexKind.MANIFEST, storage)
         return None if raw is None else Manifest.parse(raw, str(every[number].metadata.segment_id)).first_timestamp
 
-    with ThreadPoolExecutor(MANIFESTS_AT_ONCE) as pool:
+    with ThreadPoolExecutor(READS_AT_ONCE) as pool:
         begins = zip(numbers, pool.map(begin, numbers), strict=True)
         return frozenset(number for number, first in begins if first is not None and first >= latest_begin)
 

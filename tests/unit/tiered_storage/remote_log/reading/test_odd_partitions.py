@@ -178,6 +178,8 @@ def test_at_read_committed_nothing_is_given_whose_marker_a_replica_has_not(
         assert reader.offsets(ORDERS_0, OffsetSpec.LATEST) == FoundOffset(12, -1, 9 if is_cut or is_copied else 0)
         assert reader.offsets(ORDERS_0, OffsetSpec.LATEST, Isolation.READ_COMMITTED) == FoundOffset(5, -1, 0)
         assert list(reader.records(ORDERS_0, 0, isolation=Isolation.READ_COMMITTED)) == records(0, 5)
+        for undecided in (5, 6, 12):
+            assert list(reader.records(ORDERS_0, undecided, isolation=Isolation.READ_COMMITTED)) == []
 
 
 def test_a_look_that_takes_too_long_ends_with_the_time_of_whoever_waits(tmp_path: Path) -> None:
