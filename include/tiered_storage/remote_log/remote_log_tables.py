@@ -23,6 +23,7 @@ from tiered_storage.remote_log.tables.export_job import (
     ExportTask,
     export_tasks,
 )
+from tiered_storage.remote_log.tables.late_intervals import LateInterval, LateIntervals, PartitionBegins, find_late
 from tiered_storage.remote_log.tables.layout import (
     FORMAT_VERSION,
     ExportedTable,
@@ -59,6 +60,10 @@ class ExportRequest:
         """Refuse what cannot be meant before anything is looked at."""
         check_codec(self.codec)
         ensure_some_rows(self.table_query)
+
+    def again(self, late: LateInterval) -> ExportRequest:
+        """Return the export of another interval of the same table, with rows and codec as it was exported before."""
+        return replace(self, query=replace(self.query, rows=late.rows), interval=late.interval, codec=late.codec)
 
     @property
     def table_query(self) -> TableQuery:
@@ -104,9 +109,9 @@ class BegunExport:
 
     @property
     def not_reached(self) -> tuple[int, ...]:
-        """The partitions whose readable part ends before the interval does: more of it may come later."""
-        end = self.request.interval.end
-        return tuple(each.topic_id_partition.partition for each in self.plan.partitions if not each.reaches(end))
+        """The partitions whose readable part does not go on behind the interval: more of it may come later."""
+        rows = self.request.table_query.rows
+        return tuple(each.topic_id_partition.partition for each in self.plan.partitions if not each.has_all(rows))
 
     def write_job(self, folder: str) -> ExportJob:
         """Lay the job out in the work area."""
@@ -151,6 +156,7 @@ class BegunExport:
             tuple(exported),
             len(broken),
             self.not_reached,
+            tuple(each.topic_id_partition.partition for each in self.plan.partitions),
         )
         with self._alone_in_the_table() as alone:
             changed = replace(self.commitment, still_ours=alone).commit(manifest, broken)
@@ -188,6 +194,17 @@ class RemoteLogTables:
         """Return what `query` takes of the store; see plan_table."""
         return plan_table(self.parts.segments, self.parts.storage, query)
 
+    def late_intervals(self, request: ExportRequest, plan: TablePlan) -> LateIntervals:
+        """Return which other intervals of the table of `request` are not whole; `plan` is that of `request`.
+
+        Nothing is changed; of a place that is not this table's yet, nothing is told. Raises what the store raises.
+        """
+        with closing(open_object_client(request.url, self.parts.options)) as client:
+            folder = TableFolder(client, _table_of(request, plan))
+            if not folder.is_ours():
+                return LateIntervals()
+            return find_late(folder, plan, request.interval, PartitionBegins(self.parts.segments, self.parts.storage))
+
     @contextmanager
     def export(self, request: ExportRequest, owner: str) -> Iterator[BegunExport]:
         """Begin an export for a `with`, under a lease of `owner` on the interval's folder.
@@ -202,10 +219,9 @@ class RemoteLogTables:
             )
         if not request.allow_gaps:
             plan.ensure_no_gaps()
-        table = ExportedTable(FORMAT_VERSION, plan.cluster_id, request.query.topic, plan.topic_id)
         leases, duration = self.parts.leases, self.parts.settings.lease_duration_ms
         with closing(open_object_client(request.url, self.parts.options)) as client:
-            folder = TableFolder(client, table)
+            folder = TableFolder(client, _table_of(request, plan))
             folder.claim()
             place = f"{folder.place}/{request.interval.folder}"
             lease = leases.acquire(_lease_name(folder, place), owner, duration)
@@ -226,6 +242,10 @@ class RemoteLogTables:
                     yield begun
             finally:
                 leases.release(lease)
+
+
+def _table_of(request: ExportRequest, plan: TablePlan) -> ExportedTable:
+    return ExportedTable(FORMAT_VERSION, plan.cluster_id, request.query.topic, plan.topic_id)
 
 
 def _ensure_whole(commitment: IntervalCommit, earlier: ExportManifest, kept: str | None) -> None:
