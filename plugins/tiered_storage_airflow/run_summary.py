@@ -1,7 +1,9 @@
 """What a run did: kept in the work area, a line of the log, and for others to take (XCom).
 
-runs/{run}/summary.json            RunSummary: a line for each task that told its figures
-runs/{run}/{try}/{name}.jsonl      what a task really did in that try, one by one: deleted, trimmed, restored, ...
+runs/{run}/{task}/summary.json         RunSummary: the task's figures
+runs/{run}/{task}/{try}/{name}.jsonl   what it really did in that try, one by one: deleted, trimmed, restored, ...
+
+Tasks of a run may be at work at once, and a mapped one several times: each writes in a folder of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tiered_storage_airflow.run_time import run_folder
+from tiered_storage_airflow.run_time import task_folder, task_name
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -20,10 +22,12 @@ if TYPE_CHECKING:
 Done = TypeVar("Done")
 Figure = int | str | list[str]
 
+SUMMARY = "summary.json"
+
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """The figures of one task of a run, by name; times are ms."""
+    """The figures of one task of a run, by name; times are ms. `task_id` has a mapped one's number behind it."""
 
     dag_id: str
     run_id: str
@@ -33,20 +37,15 @@ class RunSummary:
 
 
 def summary_path(context: Mapping[str, Any]) -> str:
-    """Return where in the work area a run's summary is."""
-    return f"runs/{run_folder(context)}/summary.json"
+    """Return where in the work area a task's summary is."""
+    return f"runs/{task_folder(context)}/{SUMMARY}"
 
 
 def summarize(remote_log: RemoteLogManager, context: Context, log: Any, **figures: Figure) -> None:
-    """Keep the task's figures beside those of the run's other tasks; its XCom `summary` has the path of them all.
-
-    What the task told in an earlier try goes.
-    """
+    """Keep the task's figures, which its XCom `summary` has the path of; what it told in an earlier try goes."""
     dag_run, task = context["dag_run"], context.get("ti")
-    task_id = "" if task is None else task.task_id
-    summary = RunSummary(dag_run.dag_id, dag_run.run_id, task_id, remote_log.clock(), figures)
-    others = [one for one in remote_log.work.read_if_there(summary_path(context), RunSummary) if one.task_id != task_id]
-    remote_log.work.write(summary_path(context), [*others, summary], RunSummary)
+    summary = RunSummary(dag_run.dag_id, dag_run.run_id, task_name(context), remote_log.clock(), figures)
+    remote_log.work.write(summary_path(context), [summary], RunSummary)
     told = (f"{name.replace('_', ' ')}: {_shown(value)}" for name, value in figures.items())
     log.info("summary: %s", ", ".join(told))
     if task is not None:
@@ -59,7 +58,7 @@ def keep_done(
     """Keep what the task did in this try, one by one, as `name`; an earlier try's stays beside it."""
     task = context.get("ti")
     number = 1 if task is None else task.try_number
-    remote_log.work.write(f"runs/{run_folder(context)}/{number}/{name}.jsonl", done, kind)
+    remote_log.work.write(f"runs/{task_folder(context)}/{number}/{name}.jsonl", done, kind)
 
 
 def _shown(value: Figure) -> str:

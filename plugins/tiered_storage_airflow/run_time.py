@@ -13,6 +13,7 @@ from typing import Any
 
 _BACKFILL = "backfill"  # DagRunType.BACKFILL_JOB, which the task SDK does not export
 _FOLDER_NAME_LENGTH = 180
+_PLAIN_NAME = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{_FOLDER_NAME_LENGTH - 1}}}")
 
 
 def is_backfill(context: Mapping[str, Any]) -> bool:
@@ -48,10 +49,37 @@ def lease_owner(context: Mapping[str, Any]) -> str:
     return _full_name(dag_run.dag_id, dag_run.run_id)
 
 
+def task_lease_owner(context: Mapping[str, Any]) -> str:
+    """Return the name under which one task of the run holds leases, which no other task of the run may take over.
+
+    The same for all tries of the task; mapped ones are tasks of their own.
+    """
+    return f"{lease_owner(context)}/{task_name(context)}"
+
+
 def run_folder(context: Mapping[str, Any]) -> str:
     """Return the run's folder name in the work area; see folder_name."""
     dag_run = context["dag_run"]
     return folder_name(dag_run.dag_id, dag_run.run_id)
+
+
+def task_folder(context: Mapping[str, Any]) -> str:
+    """Return the folder of one task in the work area, in that of its run; mapped ones have folders of their own."""
+    task = context.get("ti")
+    if task is None:
+        return run_folder(context)
+    name = task.task_id if _PLAIN_NAME.fullmatch(task.task_id) else _stored_name(task.task_id)
+    number = _map_index(task)
+    return f"{run_folder(context)}/{name}" if number is None else f"{run_folder(context)}/{name}/map-{number}"
+
+
+def task_name(context: Mapping[str, Any]) -> str:
+    """Return the task's id, with its number behind where it is mapped; nothing where the context is of no task."""
+    task = context.get("ti")
+    if task is None:
+        return ""
+    number = _map_index(task)
+    return str(task.task_id) if number is None else f"{task.task_id}[{number}]"
 
 
 def folder_name(dag_id: str, run_id: str) -> str:
@@ -60,9 +88,17 @@ def folder_name(dag_id: str, run_id: str) -> str:
     A run's id may be anything; the hash tells apart those that would look the same, also where somebody tries to find
     one that leads into another run's folder.
     """
-    owner = _full_name(dag_id, run_id)
-    readable = re.sub(r"[^A-Za-z0-9._-]+", "_", owner)[:_FOLDER_NAME_LENGTH]
-    return f"{readable}-{hashlib.sha256(owner.encode()).hexdigest()[:16]}"
+    return _stored_name(_full_name(dag_id, run_id))
+
+
+def _stored_name(text: str) -> str:
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "_", text)[:_FOLDER_NAME_LENGTH]
+    return f"{readable}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _map_index(task: Any) -> int | None:
+    number = getattr(task, "map_index", None)
+    return None if number is None or number < 0 else int(number)
 
 
 def _full_name(dag_id: str, run_id: str) -> str:

@@ -20,7 +20,7 @@ from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperat
 from tiered_storage_airflow.operators.spark_groups import SPARK_JOBS, SparkGroupsOperator
 from tiered_storage_airflow.run_scope import is_switched_on
 from tiered_storage_airflow.run_summary import keep_done, summarize
-from tiered_storage_airflow.run_time import data_interval, is_backfill, lease_owner, run_folder
+from tiered_storage_airflow.run_time import data_interval, is_backfill, task_folder, task_lease_owner
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -198,7 +198,7 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
     def _export(
         self, context: Context, remote_log: RemoteLogManager, request: ExportRequest, folder: str
     ) -> DoneExport:
-        with remote_log.tables.export(request, lease_owner(context)) as begun:
+        with remote_log.tables.export(request, task_lease_owner(context)) as begun:
             show_plan(begun.plan, request, self.log)
             job = begun.write_job(folder)
             self._run(context, remote_log, begun, job)
@@ -272,7 +272,7 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
 
 
 def _folder(context: Context) -> str:
-    return f"runs/{run_folder(context)}/{context['ti'].try_number}"
+    return f"runs/{task_folder(context)}/{context['ti'].try_number}"
 
 
 def _number(value: int | str, name: str) -> int:

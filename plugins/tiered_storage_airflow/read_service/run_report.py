@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from tiered_storage_airflow.run_summary import RunSummary
+from tiered_storage_airflow.run_summary import SUMMARY, RunSummary
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.work_area import WorkArea
@@ -26,7 +26,9 @@ td, th {{ text-align: left; padding: .25rem 1.5rem .25rem 0; vertical-align: top
 
 def report_page(dag_id: str, run_id: str, work: WorkArea, folder: str, names: Sequence[str]) -> str:
     """Return the page as HTML; `names` are those of the files in `folder`."""
-    summaries = work.read_if_there(f"{folder}/summary.json", RunSummary)
+    paths = [f"{folder}/{name}" for name in names if name.rpartition("/")[2] == SUMMARY]
+    told = (summary for path in paths for summary in work.read_if_there(path, RunSummary))
+    summaries = sorted(told, key=lambda summary: (summary.written_at, summary.task_id))
     return _PAGE.format(
         title=escape(f"{dag_id}: {run_id}"),
         dag_id=escape(dag_id),

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered_storage_airflow.run_time import is_backfill, lease_owner, run_folder, run_now, window_end
+from tiered_storage_airflow.run_time import (
+    is_backfill,
+    lease_owner,
+    run_folder,
+    run_now,
+    task_folder,
+    task_lease_owner,
+    window_end,
+)
 
 END = datetime(2026, 11, 21, 12, 5, tzinfo=UTC)
 END_MS = 1_795_262_700_000
@@ -42,6 +50,32 @@ def test_a_backfill_takes_its_windows_end_as_now_but_never_a_time_to_come() -> N
     assert window_end(run) == END_MS
     assert run_now(run, END_MS + 1) == END_MS
     assert run_now(run, END_MS - 1) == END_MS - 1
+
+
+TASKS = [("export", -1), ("export", 0), ("export", 1), ("export-1", -1), ("map-1", -1), ("1", -1), ("..", -1)]
+
+
+def of_task(task_id: str, map_index: int | None, try_number: int = 1) -> dict[str, Any]:
+    return {**context(), "ti": SimpleNamespace(task_id=task_id, map_index=map_index, try_number=try_number)}
+
+
+def test_tasks_of_a_run_have_owners_and_folders_of_their_own() -> None:
+    assert len({task_lease_owner(of_task(*task)) for task in TASKS}) == len(TASKS)
+    assert len({task_folder(of_task(*task)) for task in TASKS}) == len(TASKS)
+    assert task_lease_owner(of_task("export", 1)) == "copy_segments/a run/export[1]"
+    assert task_folder(of_task("export", 1)) == f"{run_folder(context())}/export/map-1"
+    assert task_folder(of_task("export", None)) == f"{run_folder(context())}/export"
+
+
+def test_all_tries_of_a_task_hold_leases_under_one_name() -> None:
+    assert task_lease_owner(of_task("export", 3, 2)) == task_lease_owner(of_task("export", 3))
+
+
+@given(st.text(min_size=1, max_size=250))
+def test_a_tasks_folder_is_in_its_runs(task_id: str) -> None:
+    folder = task_folder(of_task(task_id, -1)).removeprefix(run_folder(context()))
+    assert re.fullmatch(r"/[A-Za-z0-9._-]{1,197}", folder)
+    assert folder not in {"/.", "/.."}
 
 
 def test_all_tries_of_a_run_hold_leases_under_one_name() -> None:

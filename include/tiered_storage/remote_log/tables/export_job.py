@@ -3,13 +3,16 @@
 A task is a block of offsets of one partition, a result an ExportOutcome. Where a block begins and ends depends on the
 offsets alone, so that its files are the same whatever segments hold them. Workers read the store and write files below
 a temporary name; what becomes of them is the matter of whoever laid the job out (commit.py).
+
+Description, tasks and results name the attempt that they are of. Where two exports were laid out in one folder, what
+the other one wrote there is refused: records of one table must never come into another.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -44,11 +47,15 @@ _BYTES_AS_BASE64 = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
 @dataclass(frozen=True, slots=True)
 class ExportTask:
-    """The offsets from `block` on, BLOCK_OFFSETS of them at most, of one partition, as far as they are copied."""
+    """The offsets from `block` on, BLOCK_OFFSETS of them at most, of one partition, as far as they are copied.
+
+    `attempt` is that of the job, once it is in one.
+    """
 
     partition: int
     block: int
     ranges: tuple[TableRange, ...]
+    attempt: str = ""
     __pydantic_config__: ClassVar[ConfigDict] = _BYTES_AS_BASE64
 
     @property
@@ -67,6 +74,7 @@ class ExportOutcome:
     broken: tuple[BrokenBytes, ...] = ()
     failure: CopyFailure | None = None
     seconds: float = 0.0
+    attempt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +86,19 @@ class ExportJobDescription(JobDescription):
     rows: RowFilter
     codec: str
 
+    @property
+    def attempt(self) -> str:
+        """Where the attempt's files go, which no other attempt has."""
+        return f"{self.export_url}/{self.export_folder}"
+
 
 @dataclass(frozen=True, slots=True)
 class ExportJob:
-    """One try of an export."""
+    """One try of an export: the `attempt` whose files go there."""
 
     files: JobFolder
     groups: int
+    attempt: str
 
     @classmethod
     def write(
@@ -101,13 +115,14 @@ class ExportJob:
         codec: str,
     ) -> ExportJob:
         """Lay the job out in the work area, holding only a group in memory."""
+        more = {"export_url": export_url, "export_folder": export_folder, "rows": rows, "codec": codec}
+        description = ExportJobDescription.of(0, settings, options, **more)
         files, count = JobFolder(work, folder), 0
         for group in grouped(tasks, lambda each: (each.partition, each.block), lambda each: each.size):
-            files.write_tasks(count, group, ExportTask)
+            files.write_tasks(count, (replace(each, attempt=description.attempt) for each in group), ExportTask)
             count += 1
-        more = {"export_url": export_url, "export_folder": export_folder, "rows": rows, "codec": codec}
-        files.describe(ExportJobDescription.of(count, settings, options, **more))
-        return cls(files, count)
+        files.describe(replace(description, groups=count))
+        return cls(files, count, description.attempt)
 
     def run_group(
         self,
@@ -117,7 +132,12 @@ class ExportJob:
         description: ExportJobDescription,
         on_moved: OnMoved = untold,
     ) -> int:
-        """Export the blocks of one group; return how many succeeded. `on_moved` is told as the progress is."""
+        """Export the blocks of one group; return how many succeeded. `on_moved` is told as the progress is.
+
+        Raises ConfigurationError where `description`, or the group, is of another attempt.
+        """
+        self._ensure_own(description)
+        tasks = self._tasks(number)
         results = GroupResults(self.files, number, ExportOutcome)
         done = 0
         with ProgressLog(self.files, number) as progress:
@@ -126,8 +146,8 @@ class ExportJob:
                 progress.moved(size)
                 on_moved(size, segments)
 
-            for task in self.files.tasks(number, ExportTask):
-                outcome = _exported(task, storage, target, description, moved)
+            for task in tasks:
+                outcome = replace(_exported(task, storage, target, description, moved), attempt=self.attempt)
                 done += outcome.failure is None
                 results.add(outcome)
                 progress.ended()
@@ -140,15 +160,32 @@ class ExportJob:
         return JobSize(self.groups, len(tasks), sum(task.size for task in tasks))
 
     def outcomes(self) -> Iterator[ExportOutcome]:
-        """Yield what came of every block; one without a result ended with its worker."""
+        """Yield what came of every block; one without a result of this attempt ended with its worker.
+
+        Raises ConfigurationError where another export was laid out in the folder.
+        """
         for number in range(self.groups):
-            results = self.files.results(number, ExportOutcome)
+            tasks = self._tasks(number)
+            results = [each for each in self.files.results(number, ExportOutcome) if each.attempt == self.attempt]
             known = {(outcome.partition, outcome.block) for outcome in results}
             yield from results
-            for task in self.files.tasks(number, ExportTask):
+            for task in tasks:
                 if (task.partition, task.block) not in known:
                     died = CopyFailure("", "its worker died before it was written", retriable=True)
-                    yield ExportOutcome(task.partition, task.block, failure=died)
+                    yield ExportOutcome(task.partition, task.block, failure=died, attempt=self.attempt)
+
+    def _tasks(self, number: int) -> list[ExportTask]:
+        tasks = self.files.tasks(number, ExportTask)
+        for task in tasks:
+            self._ensure_own(task)
+        return tasks
+
+    def _ensure_own(self, found: ExportTask | ExportJobDescription) -> None:
+        if found.attempt != self.attempt:
+            raise ConfigurationError(
+                f"{self.files.work.url}/{self.files.folder} has the export to {found.attempt}, and not that to "
+                f"{self.attempt}: two exports were laid out in one folder, which each needs one of their own"
+            )
 
 
 def export_tasks(ranges: Iterable[TableRange], block_offsets: int = BLOCK_OFFSETS) -> Iterator[ExportTask]:

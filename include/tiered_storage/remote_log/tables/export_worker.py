@@ -17,5 +17,5 @@ def run_export_group(work_url: str, folder: str, number: int, environ: Mapping[s
         description = opened.description
         reached = description.reached_with(options_of(environ))
         with closing(open_object_client(description.export_url, reached)) as target:
-            job = ExportJob(opened.folder, description.groups)
+            job = ExportJob(opened.folder, description.groups, description.attempt)
             return job.run_group(number, opened.storage, target, description)

@@ -13,8 +13,8 @@ def test_whatever_ids_names_and_figures_say_is_shown_as_text(tmp_path: Path) -> 
     evil = "<script>alert('1')</script>"
     with a_remote_log(tmp_path).open() as remote_log:
         summary = RunSummary(evil, evil, evil, 1_700_000_000_000, {evil: evil, "failed": [evil], "bytes": 1_234_567})
-        remote_log.work.write(f"{FOLDER}/summary.json", [summary], RunSummary)
-        page = report_page(evil, evil, remote_log.work, FOLDER, ["summary.json", f"{evil}.jsonl"])
+        remote_log.work.write(f"{FOLDER}/plan/summary.json", [summary], RunSummary)
+        page = report_page(evil, evil, remote_log.work, FOLDER, ["plan/summary.json", f"{evil}.jsonl"])
     assert "<script" not in page
     assert "1,234,567" in page
     assert "2023-11-14 22:13:20 UTC" in page
@@ -23,12 +23,14 @@ def test_whatever_ids_names_and_figures_say_is_shown_as_text(tmp_path: Path) -> 
 
 def test_the_figures_of_every_task_are_shown(tmp_path: Path) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
-        summaries = [RunSummary("a_dag", "a run", task, 1_700_000_000_000, {task: 7}) for task in ("plan", "finish")]
-        remote_log.work.write(f"{FOLDER}/summary.json", summaries, RunSummary)
-        page = report_page("a_dag", "a run", remote_log.work, FOLDER, ["summary.json"])
-    for task in ("plan", "finish"):
-        assert f"<th>{task}</th><td>7</td>" in page
-        assert f"As {task} told it" in page
+        for number, task in enumerate(("plan", "finish", "export[0]", "export[1]")):
+            summary = RunSummary("a_dag", "a run", task, 1_700_000_000_000 + number, {task: 7})
+            path = f"{FOLDER}/{task.replace('[', '/map-').removesuffix(']')}/summary.json"
+            remote_log.work.write(path, [summary], RunSummary)
+        page = report_page("a_dag", "a run", remote_log.work, FOLDER, remote_log.work.names(FOLDER))
+    found = [page.index(f"<th>{task}</th><td>7</td>") for task in ("plan", "finish", "export[0]", "export[1]")]
+    assert found == sorted(found)  # as they were told
+    assert "As export[1] told it" in page
 
 
 def test_a_run_that_has_told_nothing_yet_has_a_page_too(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,10 +37,18 @@ from tiered_storage.remote_log import remote_log_tables
 from tiered_storage.remote_log.copier import CopySizes
 from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
 from tiered_storage.remote_log.model import Lease, SegmentState
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.remote_log_tables import BegunExport, ExportReport, ExportRequest
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.opening import open_object_client
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.tables import export_job
+from tiered_storage.remote_log.tables.export_job import (
+    ExportJob,
+    ExportJobDescription,
+    ExportOutcome,
+    ExportTask,
+)
 from tiered_storage.remote_log.tables.export_worker import run_export_group
 from tiered_storage.remote_log.tables.layout import Interval
 from tiered_storage.remote_log.tables.query import TableQuery
@@ -460,6 +469,56 @@ def test_a_worker_that_died_is_told_of(files: RemoteLogFiles) -> None:
         "its worker died before it was written"
     }
     assert len(report.failures) == len(begun.tasks)
+
+
+def two_jobs_in_one_folder(files: RemoteLogFiles, remote_log: RemoteLogManager, folder: str) -> tuple[ExportJob, str]:
+    """Lay two exports out in the same folder; return the first one's job, and where the second one's files go."""
+    elsewhere = request(files, interval=Interval(NOW, NOW + 3_000))
+    with (
+        remote_log.tables.export(request(files), "a") as first,
+        remote_log.tables.export(elsewhere, "b") as second,
+    ):
+        return first.write_job(folder), second.write_job(folder).attempt
+
+
+def test_what_another_export_laid_out_in_a_jobs_folder_is_refused(files: RemoteLogFiles) -> None:
+    with unsynced(), files.open() as remote_log:
+        job, others = two_jobs_in_one_folder(files, remote_log, "runs/export/1")
+        with closing(open_object_client(target(files).as_uri(), remote_log.options)) as client:
+            description = job.files.description(ExportJobDescription)
+            with pytest.raises(
+                ConfigurationError, match=f"runs/export/1 has the export to {others}, and not"
+            ) as raised:
+                job.run_group(0, remote_log.storage, client, description)
+        assert raised.value.args[0].endswith("of their own")
+        assert job.attempt in str(raised.value)
+        with pytest.raises(ConfigurationError, match=f"has the export to {others}, and not"):
+            list(job.outcomes())
+
+
+def test_a_worker_refuses_tasks_that_are_not_of_its_job(files: RemoteLogFiles) -> None:
+    with unsynced(), files.open() as remote_log:
+        job, _ = two_jobs_in_one_folder(files, remote_log, "runs/export/1")
+        two_jobs_in_one_folder(files, remote_log, "runs/export/2")
+        tasks = remote_log.work.read("runs/export/1/tasks-00000.jsonl", ExportTask)
+        remote_log.work.write("runs/export/2/tasks-00000.jsonl", tasks, ExportTask)
+        with pytest.raises(ConfigurationError, match="runs/export/2 has the export to"):
+            run_export_group(remote_log.work.url, "runs/export/2", 0, {})
+        assert not job.files.results(0, ExportOutcome)
+    assert not list(target(files).rglob("*.part"))
+
+
+def test_results_of_an_earlier_attempt_are_none(files: RemoteLogFiles) -> None:
+    with unsynced(), files.open() as remote_log:
+        with remote_log.tables.export(request(files), "run") as first:
+            first.write_job("runs/export/1")
+            run_export_group(remote_log.work.url, "runs/export/1", 0, {})
+        with remote_log.tables.export(request(files), "run") as second:
+            outcomes = list(second.write_job("runs/export/1").outcomes())
+            assert second.commit(outcomes).failures
+            assert work(second).rows == 21
+    assert {each.failure.retriable for each in outcomes if each.failure is not None} == {True}
+    assert len(outcomes) == len(second.tasks)
 
 
 BAD_REQUESTS: list[tuple[dict[str, Any], str]] = [
