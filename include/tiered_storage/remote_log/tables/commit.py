@@ -2,7 +2,8 @@
 
 Every step may be the last one, and may be taken again. Nobody reads what has no _SUCCESS as whole: it goes first and
 comes last. An attempt whose files are those that are there already touches nothing. Who may commit is decided by a
-lease, which `still_ours` asks for before every change: an attempt that was taken over stops there.
+lease, which `still_ours` asks for before every change: an attempt that was taken over stops there. What it leaves on
+its way keeps intervals that overlap from being committed, and so does its word that it begins.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from tiered_storage.errors import RemoteStorageError
 from tiered_storage.remote_log.copy_messages import to_lines
 from tiered_storage.remote_log.tables.earlier_export import ensure_no_fewer
 from tiered_storage.remote_log.tables.layout import (
+    COMMITTING,
     DEAD_LETTERS,
     MANIFEST,
     PART_SUFFIX,
@@ -66,6 +68,7 @@ class IntervalCommit:
         if earlier is not None:
             ensure_no_fewer(earlier, manifest, self.place)
         self.folder.ensure_no_overlap(self.interval)
+        self._put(f"{TEMPORARY}/{self.attempt}/{COMMITTING}", b"")
         self._delete(SUCCESS)
         for file in manifest.files:
             self.still_ours()

@@ -10,6 +10,7 @@ Below the export's URL, in a folder named as the topic:
         _SUCCESS                     empty; while it is there, the files are those of the manifest. Whether more of the
                                      interval may come is told by the manifest alone (not_reached)
         _temporary/{number}/         what an attempt has written and not committed
+            _COMMITTING              empty; there before its first file gets its name, and while they get theirs
 
 Readers of Parquet take folders named so for a column `interval`, and leave out what begins with an underscore.
 """
@@ -36,6 +37,7 @@ FORMAT_VERSION = 1
 TABLE, MANIFEST, SUCCESS, DEAD_LETTERS, TEMPORARY = (
     "_table.json", "_manifest.json", "_SUCCESS", "_dead_letters.jsonl", "_temporary",
 )  # fmt: skip
+COMMITTING = "_COMMITTING"
 PART_SUFFIX = ".part"
 """Behind the name of a file that is not committed, so that a reader of *.parquet never takes it for one."""
 
@@ -162,13 +164,22 @@ class TableFolder:
             )
 
     def ensure_no_overlap(self, interval: Interval) -> None:
-        """Raise ConfigurationError where another interval was exported that has some time in common with this one."""
+        """Raise ConfigurationError where another interval was exported that has some time in common with this one.
+
+        Be it that a commit of it stopped on its way, with files that readers find, or about to have some.
+        """
         for other, name in self.contents():
-            if name == MANIFEST and other != interval and other.overlaps(interval):
+            if other == interval or not other.overlaps(interval) or not _tells_of_records(name):
+                continue
+            if SUCCESS not in self.names(other):
                 raise ConfigurationError(
-                    f"{self.place} has {other.folder} already, which overlaps {interval.folder}: a reader would find "
-                    "records twice; export the same intervals as before, or to another place (export.url)"
+                    f"{self.place} has {other.folder}, which overlaps {interval.folder}, and was not finished: export "
+                    "it again, or remove that folder where no run is at it any more; a reader would find records twice"
                 )
+            raise ConfigurationError(
+                f"{self.place} has {other.folder} already, which overlaps {interval.folder}: a reader would find "
+                "records twice; export the same intervals as before, or to another place (export.url)"
+            )
 
     def is_ours(self) -> bool:
         """Whether it is this table's already. Raises RemoteObjectCorruptError and LaterVersionError."""
@@ -207,6 +218,11 @@ def file_name(partition: int, block: int, part: int) -> str:
 def is_file_name(name: str) -> bool:
     """Whether `name` is one that `file_name` makes."""
     return _FILE.fullmatch(name) is not None
+
+
+def _tells_of_records(name: str) -> bool:
+    """Whether an interval whose folder has that name has records, or may have some before anybody else commits."""
+    return name == MANIFEST or is_file_name(name) or (name.startswith(f"{TEMPORARY}/") and name.endswith(COMMITTING))
 
 
 def encoded(document: Document, kind: type[Document]) -> bytes:

@@ -573,6 +573,55 @@ def test_intervals_that_overlap_are_refused(files: RemoteLogFiles) -> None:
     assert export(files, interval=Interval(NOW, NOW + 3_000)).rows == 3
 
 
+@pytest.mark.parametrize("after", [False, True])
+def test_beside_a_commit_that_was_killed_no_interval_is_committed_that_overlaps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, after: bool
+) -> None:
+    """Whatever the killed one had done already; and its retry is not kept from its end by what was refused."""
+    overlapping = Interval(NOW, NOW + 4_000)
+    refused, step, ended = 0, 0, False
+    while not ended:
+        files = a_copied_remote_log(tmp_path / f"{step}")
+        with monkeypatch.context() as patch:
+            killed_at(patch, step, after=after)
+            try:
+                export(files)
+                ended = True
+            except Killed:
+                pass
+        try:
+            export(files, "another", interval=overlapping)
+        except ConfigurationError as error:
+            refused += 1
+            assert FOLDER in str(error)
+            assert ("was not finished" in str(error)) != (interval_folder(files) / "_SUCCESS").exists()
+        assert_each_offset_once(files)
+        if (target(files) / "orders" / overlapping.folder / "_SUCCESS").exists():
+            assert not list(interval_folder(files).glob("*.parquet"))
+        else:
+            export(files)
+            assert offsets(files) == list(range(3, 24))
+        step += 1
+    assert refused > 6
+
+
+def assert_each_offset_once(files: RemoteLogFiles) -> None:
+    paths = sorted((target(files) / "orders").rglob("*.parquet"))
+    found = [offset for path in paths for offset in pq.ParquetFile(path).read(["offset"]).column("offset").to_pylist()]
+    assert len(found) == len(set(found))
+
+
+def test_what_a_late_attempt_left_in_another_interval_keeps_off_what_overlaps(files: RemoteLogFiles) -> None:
+    late = target(files) / "orders" / Interval(NOW, NOW + 4_000).folder / "00000-00000000000000000000-000.parquet"
+    export(files)
+    late.parent.mkdir()
+    late.write_bytes(b"of a late attempt")
+    with pytest.raises(ConfigurationError, match="was not finished: export it again, or remove that folder"):
+        export(files, codec="gzip")
+    late.unlink()
+    assert export(files, codec="gzip").changed
+
+
 def test_of_two_overlapping_intervals_at_once_one_is_refused(files: RemoteLogFiles) -> None:
     day = request(files, interval=Interval(NOW, NOW + 60_000))
     with (
