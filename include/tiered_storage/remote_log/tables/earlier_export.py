@@ -38,17 +38,26 @@ def why_kept(earlier: ExportManifest, plan: TablePlan) -> str | None:
 
 
 def ensure_no_fewer(earlier: ExportManifest, later: ExportManifest, place: str) -> None:
-    """Raise ConfigurationError where `later`, of the same query, has fewer rows of a partition than there are."""
-    if (earlier.committed_only, earlier.disorder_ms) != (later.committed_only, later.disorder_ms):
+    """Raise ConfigurationError where `later` has fewer rows of a partition than there are.
+
+    Unless it leaves out what was aborted, and `earlier` did not: how much that is, neither of them tells.
+    """
+    if later.committed_only and not earlier.committed_only:
         return
     before, now = _rows(earlier), _rows(later)
     for partition, rows in sorted(before.items()):
         if now[partition] < rows:
             raise ConfigurationError(
                 f"{place} has {rows} records of partition {partition}, and this export found {now[partition]}: nothing "
-                "was changed, so that none is lost; 'tiered-storage audit --deep' tells what the remote log lacks. "
-                "Remove the folder to have it made anew"
+                f"was changed, so that none is lost; {_reason(earlier, later)}. Remove the folder to have it made anew"
             )
+
+
+def _reason(earlier: ExportManifest, later: ExportManifest) -> str:
+    if later.disorder_ms is not None and (earlier.disorder_ms is None or later.disorder_ms < earlier.disorder_ms):
+        told = "any" if earlier.disorder_ms is None else f"{earlier.disorder_ms} ms"
+        return f"it was exported with more disorder within a batch: {told}, and now {later.disorder_ms} ms"
+    return "'tiered-storage audit --deep' tells what the remote log lacks"
 
 
 def _rows(manifest: ExportManifest) -> Counter[int]:
