@@ -31,7 +31,9 @@ async def find_run(service: OpenService, segment_id: str) -> CopyingRun | None:
 def _search(log: RemoteLogManager, segment_id: str) -> CopyingRun | None:
     wanted = segment_id.encode()
     names = [name for name in islice(log.work.names("runs"), MOST_NAMES) if "/tasks" in name]
-    for name in islice(sorted(names, reverse=True), MOST_FILES):
+    # Exports lie deeper, in folders of their tasks: however many there are, copies come before them.
+    latest_first = sorted(sorted(names, reverse=True), key=lambda name: name.count("/"))
+    for name in islice(latest_first, MOST_FILES):
         for line in log.work.content(f"runs/{name}", MOST_FILE_BYTES).splitlines():
             # Audits and exports name the segment too, without a lease.
             if wanted in line and (found := _told_by(line)) is not None:

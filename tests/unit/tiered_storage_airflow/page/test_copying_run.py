@@ -2,11 +2,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from support.exported import carry_out
 from support.remote_logs import NOW, a_remote_log, copy, segments_of, unsynced
 from tiered_storage.remote_log.remote_log_tables import ExportRequest
 from tiered_storage.remote_log.tables.layout import Interval
 from tiered_storage.remote_log.tables.query import TableQuery
+from tiered_storage_airflow.page import copying_run
 from tiered_storage_airflow.page.copying_run import _search
 
 
@@ -21,3 +24,15 @@ def test_the_run_that_copied_a_segment_is_found_behind_those_that_exported_it(tm
             assert found is not None
             assert (found.dag_id, found.run_id) == ("copy_segments", "a run")
         assert _search(remote_log, "A" * 22) is None
+
+
+def test_many_exports_do_not_keep_it_from_being_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying_run, "MOST_FILES", 2)
+    files = a_remote_log(tmp_path)
+    with unsynced(), files.open() as remote_log:
+        copy(remote_log, "copy_segments/a run")
+        for number in range(3):
+            times = Interval(NOW + number * 10_000, NOW + (number + 1) * 10_000)
+            request = ExportRequest(TableQuery("orders"), times, remote_log.settings.export_url)
+            carry_out(remote_log, request, f"runs/zzz/export/{number}")
+        assert all(_search(remote_log, segment.segment_id.id) for segment in segments_of(remote_log))
