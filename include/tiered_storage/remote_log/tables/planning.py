@@ -24,7 +24,7 @@ from tiered_storage.remote_log.restore.open_transactions import OpenTransactions
 from tiered_storage.remote_log.restore.request import RestoredSegment
 from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
 from tiered_storage.remote_log.storage.manifest import Manifest
-from tiered_storage.remote_log.tables.query import TableQuery
+from tiered_storage.remote_log.tables.query import RowFilter, TableQuery
 from tiered_storage.remote_log.tables.splits import TableRange
 
 NAMED_AT_MOST = 20
@@ -36,9 +36,10 @@ class TablePartition:
     """What a query takes of one partition: `ranges` in order of their offsets, and `gaps` (inclusive) that may have had
     some of it, or the end of a transaction that has.
 
-    What is copied of it has offsets `log_start_offset` (inclusive) to `log_end_offset` (exclusive), and
-    `newest_timestamp` (ms, -1: none) is the largest in there, whatever the query asks for. Where only committed records
-    are asked for, those from `decided_end_offset` on are not decided yet.
+    What is copied of it has offsets `log_start_offset` (inclusive) to `log_end_offset` (exclusive). Where only
+    committed records are asked for, those from `decided_end_offset` on are not decided yet. `reached_timestamp` (ms,
+    -1: none) is the largest in the segments below that, whatever the query asks for; one that is later than the copy of
+    its segment counts as the time of that copy: a producer whose clock is years ahead ends no interval.
     """
 
     topic_id_partition: TopicIdPartition
@@ -46,12 +47,12 @@ class TablePartition:
     gaps: tuple[tuple[int, int], ...]
     log_start_offset: int
     log_end_offset: int
-    newest_timestamp: int
     decided_end_offset: int
+    reached_timestamp: int
 
-    def reaches(self, timestamp: int) -> bool:
-        """Whether what can be read goes on to `timestamp` (ms) or behind it; if not, later copies may bring more."""
-        return self.newest_timestamp >= timestamp and self.decided_end_offset == self.log_end_offset
+    def has_all(self, rows: RowFilter) -> bool:
+        """Whether what can be read goes on behind the last of `rows`; if not, later copies may bring more of them."""
+        return rows.over_at is not None and self.reached_timestamp >= rows.over_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +140,11 @@ def _planned(
     every = list(_without_overlaps(coverage, start))
     log_start = max(start, every[0].start_offset) if every else start
     log_end = every[-1].end_offset + 1 if every else start
-    newest = max((each.metadata.max_timestamp for each in every), default=-1)
     transactions = OpenTransactions(every, storage) if query.rows.committed_only else None
     undecided = None if transactions is None else transactions.first_undecided()
     decided_end = log_end if undecided is None else undecided
+    decided = (each.metadata for each in every if each.end_offset < decided_end)
+    reached = max((min(each.max_timestamp, each.event_timestamp) for each in decided), default=-1)
     ranges: list[TableRange] = []
     gaps: list[tuple[int, int]] = []
     if not query.is_empty:
@@ -159,7 +161,7 @@ def _planned(
             for gap in coverage.missing(known_from, log_end - 1)
             if gap[1] in hiding or (gap[0] < end and chosen.may_have_had(gap, every))
         ]
-    return TablePartition(partition, tuple(ranges), tuple(gaps), log_start, log_end, newest, decided_end)
+    return TablePartition(partition, tuple(ranges), tuple(gaps), log_start, log_end, decided_end, reached)
 
 
 def _without_overlaps(coverage: Coverage, our_start: int) -> Iterator[RestoredSegment]:

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from support.metadata_stores import a_step
+from support.metadata_stores import ManualClock, a_step
 from support.remote_logs import (
     NOW,
     ORDERS_0,
     RemoteLogFiles,
     a_copied_remote_log,
+    copy,
     held_by,
     move_log_start,
     partition_of,
@@ -173,6 +174,34 @@ def test_a_gap_that_swallowed_the_end_of_a_transaction_counts_wherever_it_is(
         going = a_step(lost, SegmentState.DELETE_SEGMENT_STARTED)
         remote_log.segments.update_remote_log_segment_metadata(going, held_by(remote_log, "test"))
         assert plan(remote_log, query).partitions[0].gaps == (((7, 7),) if told else ())
+
+
+def test_a_record_of_a_clock_that_is_ahead_ends_no_interval(files: RemoteLogFiles) -> None:
+    """It counts as of the time at which its segment was copied."""
+    files.append(2)
+    files.clock = ManualClock(NOW + 32_500)
+    with unsynced(), files.open() as remote_log:
+        assert copy(remote_log).is_whole
+        [partition, _] = plan(remote_log, TableQuery("orders")).partitions
+    assert partition.log_end_offset == 40
+    assert partition.has_all(RowFilter(NOW, NOW + 32_500))
+    assert not partition.has_all(RowFilter(NOW, NOW + 32_501))
+    assert not partition.has_all(RowFilter(NOW, NOW + 32_500, disorder_ms=1))
+    assert not partition.has_all(RowFilter(NOW))
+
+
+def test_what_is_decided_may_go_on_behind_an_interval_though_the_end_is_not(tmp_path: Path) -> None:
+    """Where transactions follow one another without a break, what is copied always ends within some."""
+    steps: list[Step] = [Sent([0]), ROLL, Sent([50_000]), ROLL, Sent([90_000], producer=1), ROLL, Ended(1, COMMIT)]
+    files, _ = a_copied_topic(tmp_path, steps)
+    with unsynced(), files.open() as remote_log:
+        marker = segments_of(remote_log)[-1]
+        going = a_step(marker, SegmentState.DELETE_SEGMENT_STARTED)
+        remote_log.segments.update_remote_log_segment_metadata(going, held_by(remote_log, "test"))
+        [committed] = plan(remote_log, TableQuery("orders", rows=RowFilter(committed_only=True))).partitions
+        [every] = plan(remote_log, TableQuery("orders")).partitions
+    assert committed.decided_end_offset < committed.log_end_offset
+    assert (committed.reached_timestamp, every.reached_timestamp) == (NOW + 50_000, NOW + 90_000)
 
 
 def test_a_partition_on_its_way_out_is_left_out(remote_log: RemoteLogManager) -> None:
