@@ -212,13 +212,7 @@ class RemoteLogTables:
         A further attempt of the same owner takes over. Raises ConfigurationError where the topic, its partitions or the
         folder are not what was meant, RemoteObjectNotFoundError for offsets that are missing, LeaseHeldError.
         """
-        plan = self.plan(request.table_query)
-        if unknown := unknown_partitions(plan):
-            raise ConfigurationError(
-                f"{request.query.topic}: nothing was ever copied of its partitions {', '.join(map(str, unknown))}"
-            )
-        if not request.allow_gaps:
-            plan.ensure_no_gaps()
+        plan = self._planned(request)
         leases, duration = self.parts.leases, self.parts.settings.lease_duration_ms
         with closing(open_object_client(request.url, self.parts.options)) as client:
             folder = TableFolder(client, _table_of(request, plan))
@@ -233,6 +227,8 @@ class RemoteLogTables:
                     commitment.begin()
                     earlier = folder.manifest(request.interval)
                     if earlier is not None:
+                        # Another run may have exported what was copied between the plan and the lease.
+                        plan = self._planned(request)
                         ensure_all_partitions(earlier, plan, commitment.place)
                     tasks = tuple(export_tasks(plan.ranges(), request.block_offsets))
                     begun = BegunExport(self.parts, request, plan, tasks, commitment, owner, earlier)
@@ -242,6 +238,16 @@ class RemoteLogTables:
                     yield begun
             finally:
                 leases.release(lease)
+
+    def _planned(self, request: ExportRequest) -> TablePlan:
+        plan = self.plan(request.table_query)
+        if unknown := unknown_partitions(plan):
+            raise ConfigurationError(
+                f"{request.query.topic}: nothing was ever copied of its partitions {', '.join(map(str, unknown))}"
+            )
+        if not request.allow_gaps:
+            plan.ensure_no_gaps()
+        return plan
 
 
 def _table_of(request: ExportRequest, plan: TablePlan) -> ExportedTable:

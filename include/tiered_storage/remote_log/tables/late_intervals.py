@@ -73,9 +73,9 @@ class PartitionBegins:
             return None
         try:
             raw = self.storage.fetch_index(first, IndexKind.MANIFEST)
-        except RemoteObjectNotFoundError:
+            begin = Manifest.parse(raw, str(first.segment_id)).first_timestamp
+        except (RemoteObjectNotFoundError, RemoteObjectCorruptError, LaterVersionError):
             return -1
-        begin = Manifest.parse(raw, str(first.segment_id)).first_timestamp
         return -1 if begin is None else begin
 
 

@@ -15,12 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
-from tiered_storage.kafka_log.transaction_index import AbortedTransaction, TransactionIndex, collect_aborted
+from tiered_storage.kafka_log.transaction_index import AbortedTransaction
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.restore.open_transactions import OpenTransactions, index_of, transaction_index
+from tiered_storage.remote_log.restore.open_transactions import OpenTransactions, index_of
 from tiered_storage.remote_log.restore.request import RestoredSegment
 from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
 from tiered_storage.remote_log.storage.manifest import Manifest
@@ -152,7 +152,7 @@ def _planned(
         end = decided_end if query.end_offset is None else min(decided_end, query.end_offset)
         chosen = _Chosen.of(every, begin, end, storage, query)
         lost = frozenset(() if transactions is None else transactions.lost_in_gaps())
-        ranges = list(_taken(every, chosen, transactions, lost, storage))
+        ranges = list(_taken(every, chosen, transactions, lost))
         # Where our log start was never told, nobody knows what was before the first segment.
         known_from = begin if state.log_start_offset is not None else max(begin, log_start)
         hiding = {each.last_offset for part in ranges for each in part.aborted if each in lost}
@@ -211,10 +211,9 @@ def _taken(
     chosen: _Chosen,
     transactions: OpenTransactions | None,
     lost: frozenset[AbortedTransaction],
-    storage: RemoteStorageManager,
 ) -> Iterator[TableRange]:
     def aborted(number: int) -> tuple[AbortedTransaction, ...]:
-        return () if transactions is None else (*_aborted(every, number, transactions, storage), *lost)
+        return () if transactions is None else (*transactions.aborted_in(number), *lost)
 
     with ThreadPoolExecutor(READS_AT_ONCE) as pool:
         for number, told in zip(chosen.numbers, pool.map(aborted, chosen.numbers), strict=True):
@@ -239,21 +238,6 @@ def _too_late(
     with ThreadPoolExecutor(READS_AT_ONCE) as pool:
         begins = zip(numbers, pool.map(begin, numbers), strict=True)
         return frozenset(number for number, first in begins if first is not None and first >= latest_begin)
-
-
-def _aborted(
-    every: Sequence[RestoredSegment], number: int, transactions: OpenTransactions, storage: RemoteStorageManager
-) -> tuple[AbortedTransaction, ...]:
-    """Return the aborted transactions with records in the segment of that number; later ones tell of them too."""
-
-    def indexes() -> Iterator[TransactionIndex]:
-        for at in range(number, len(every)):
-            yield transaction_index(every[at], storage)
-            if not transactions.at_end_of(at):
-                return
-
-    segment = every[number]
-    return collect_aborted(indexes(), segment.start_offset, segment.end_offset + 1).transactions
 
 
 def unknown_partitions(plan: TablePlan) -> list[int]:

@@ -16,7 +16,7 @@ from support.remote_logs import (
     partition_of,
     unsynced,
 )
-from tiered_storage.errors import RemoteObjectNotFoundError
+from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError
 from tiered_storage.remote_log.model import (
     PartitionDeleteState,
     RemoteLogSegmentMetadata,
@@ -197,7 +197,10 @@ def test_of_a_place_that_is_not_ours_nothing_is_told(files: RemoteLogFiles) -> N
     assert late(files) == LateIntervals()
 
 
-def test_a_partition_that_does_not_tell_may_begin_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [RemoteObjectNotFoundError("lost"), RemoteObjectCorruptError("broken")], ids=str)
+def test_a_partition_that_does_not_tell_may_begin_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     files = a_copied_remote_log(tmp_path, {("orders", 0): 3, ("orders", 1): 0})
     before = Interval(NOW - 60_000, NOW)
     export(files, before)
@@ -207,7 +210,7 @@ def test_a_partition_that_does_not_tell_may_begin_anywhere(tmp_path: Path, monke
 
     def lost(storage: ObjectRemoteStorageManager, metadata: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
         if kind is IndexKind.MANIFEST:
-            raise RemoteObjectNotFoundError("it was lost")
+            raise error
         return fetch(storage, metadata, kind)
 
     monkeypatch.setattr(ObjectRemoteStorageManager, "fetch_index", lost)

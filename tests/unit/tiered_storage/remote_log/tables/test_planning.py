@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +21,13 @@ from support.remote_logs import (
     topic_id,
     unsynced,
 )
-from support.tables import COMMIT, ROLL, Ended, Sent, Step, a_copied_topic
+from support.tables import ABORT, COMMIT, ROLL, Ended, Sent, Step, a_copied_topic
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import (
     PartitionDeleteState,
     RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
     RemotePartitionDeleteMetadata,
     SegmentState,
 )
@@ -268,3 +270,32 @@ def test_a_range_outside_of_another_is_none(remote_log: RemoteLogManager) -> Non
     [segment, *_] = segments_of(remote_log)
     assert TableRange(segment, 0, 9).within(10, 12) is None
     assert partition_of() == segment.topic_id_partition
+
+
+@pytest.mark.parametrize("rolls", [10, 20])
+def test_where_some_transaction_is_always_open_each_index_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rolls: int
+) -> None:
+    """Two producers in turn: at the end of each segment a transaction is open that began in it."""
+    steps: list[Step] = [Sent([0], producer=1)]
+    for number in range(rolls):
+        mine, other = 1 + number % 2, 2 - number % 2
+        steps += [ROLL, Sent([0], producer=other), Ended(mine, COMMIT)]
+    steps.append(Ended(1 + rolls % 2, ABORT))
+    files, _ = a_copied_topic(tmp_path, steps)
+    asked: Counter[tuple[str, IndexKind]] = Counter()
+    fetch = ObjectRemoteStorageManager.fetch_index
+
+    def counted(self: ObjectRemoteStorageManager, segment: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
+        asked[segment.segment_id.id, kind] += 1
+        return fetch(self, segment, kind)
+
+    monkeypatch.setattr(ObjectRemoteStorageManager, "fetch_index", counted)
+    with unsynced(), files.open() as remote_log:
+        found = plan(remote_log, TableQuery("orders", rows=RowFilter(committed_only=True)))
+        there = len(list(segments_of(remote_log)))
+    transactions = [count for (_, kind), count in asked.items() if kind is IndexKind.TRANSACTION]
+    assert len(transactions) >= rolls
+    # Several threads may read the same index at the same moment.
+    assert sum(transactions) <= 3 * there
+    assert [number for number, each in enumerate(found.ranges()) if each.aborted] == [there - 1]
