@@ -156,6 +156,15 @@ class OffsetSearch:
         return ScannedBatches(chunk.content, chunk.table, entry.object_name, entry.position)
 
 
+def is_certain(view: PartitionView, spec: OffsetSpec | int, found: FoundOffset | None) -> bool:
+    """Return whether `found` is the answer to `spec` whatever a local tier has that `view` could not show."""
+    if spec == OffsetSpec.EARLIEST:
+        return view.is_log_start_told or bool(view.coverage.ranges)
+    if spec == OffsetSpec.LATEST_TIERED:
+        return True
+    return spec >= 0 and found is not None
+
+
 def _pieces(view: PartitionView, end: int, timestamp: int = NO_TIMESTAMP) -> list[_Piece]:
     """Return what holds the offsets up to `end` (exclusive), each once: what is local locally, all else remotely.
 
