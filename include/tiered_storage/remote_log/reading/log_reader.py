@@ -106,9 +106,10 @@ class RemoteLogReader:
         return self._cache.held_bytes
 
     async def view(self, partition: TopicIdPartition, offset: int | None = None) -> PartitionView:
-        """Return what there is of a partition: at most as old as remote.log.reader.metadata.max.age.ms says.
+        """Return what there is of a partition, or was when it was looked at last.
 
-        Where `offset` lies outside of what was seen before, it looks anew.
+        That is at most remote.log.reader.metadata.max.age.ms ago, or twenty times as long as looking took, if that is
+        more. Where `offset` lies outside of what was seen before, it looks anew. Raises ReadTimedOutError.
         """
         deadline = self._deadline(None)
         seen = await self._views.get(partition, deadline)
