@@ -66,6 +66,7 @@ class RemoteLogReader:
         self._local_pool = ReaderPool("local reads", settings.local_log_reader_threads)
         self._look_pool = ReaderPool("looks at partitions", settings.local_log_reader_threads)
         self._decode_pool = ReaderPool("decoding", settings.local_log_reader_threads)
+        self._search_pool = ReaderPool("searches by time", settings.local_log_reader_threads)
         self._remote_pool = ReaderPool(
             "remote reads", settings.remote_log_reader_threads, settings.remote_log_reader_max_pending_tasks
         )
@@ -88,7 +89,7 @@ class RemoteLogReader:
             self._timing,
         )
         self._aborted = AbortedTransactionSearch(self._chunks, self._local_pool)
-        self._offsets = OffsetSearch(self._chunks, self._local_pool)
+        self._offsets = OffsetSearch(self._chunks, self._search_pool)
 
     @property
     def remote_pending(self) -> int:
@@ -243,7 +244,8 @@ class RemoteLogReader:
 
     def close(self) -> None:
         """End the threads once they are idle, and let go of the cache; what still reads gets ConfigurationError."""
-        for pool in (self._remote_pool, self._local_pool, self._look_pool, self._decode_pool):
+        pools = (self._remote_pool, self._local_pool, self._look_pool, self._decode_pool, self._search_pool)
+        for pool in pools:
             pool.close()
         self._cache.close()
 
