@@ -1,7 +1,8 @@
 """Export a topic to Parquet, a day at a time: the records of the run's interval, out of the store, by Spark.
 
 A run over the same records changes nothing, so backfills over past days give the same files. Only what is copied can be
-exported: what comes later is exported by another run over the same interval. Without a topic a run does nothing.
+exported: what is copied later comes with the next runs, which also look at the earlier intervals. Without a topic a run
+does nothing.
 """
 
 from __future__ import annotations

@@ -35,6 +35,16 @@ FORM = {
         description="A record that is earlier by more than this than the first one of its batch may be left out.",
     ),
     "allow_gaps": Param(False, type="boolean", title="Export though offsets are missing between"),
+    "late_intervals": Param(
+        10,
+        type="integer",
+        minimum=0,
+        title="At most so many late intervals",
+        description=(
+            "Intervals exported before, of which more has been copied since, are exported again too, the latest first; "
+            "0: none. Backfills export none."
+        ),
+    ),
     "dry_run": forms.dry_run_param("Only show the plan"),
     "settings": forms.settings_param(),
 }
@@ -44,7 +54,10 @@ TAKEN = {
         name: f"{{{{ '' if params.{name} is none else params.{name} }}}}"
         for name in ("topic_id", "partitions", "from_time", "to_time")
     },
-    **{name: f"{{{{ params.{name} }}}}" for name in ("isolation", "codec", "max_disorder_minutes", "allow_gaps")},
+    **{
+        name: f"{{{{ params.{name} }}}}"
+        for name in ("isolation", "codec", "max_disorder_minutes", "allow_gaps", "late_intervals")
+    },
     "settings": forms.SETTINGS,
 }
 """For default_args of both operators."""

@@ -19,6 +19,7 @@ FORM = {
     "topic": "orders",
     "from_time": str(FIRST_TIMESTAMP + HOUR_MS),
     "to_time": str(FIRST_TIMESTAMP + 3 * HOUR_MS),
+    "max_disorder_minutes": 0,
 }
 
 
@@ -54,12 +55,37 @@ def test_a_run_exports_an_interval_and_a_second_one_changes_nothing(airflow: Air
     expected = [list(range(RECORDS, 3 * RECORDS)), list(range(RECORDS, 2 * RECORDS))]
     assert list(exported(site).values()) == expected
     assert "records: 30" in run.log
-    assert "what is copied of partitions 1 ends before the interval does" in run.log
+    assert "what is copied of partitions 1 does not go on behind the interval" in run.log
     before = contents(site)
     again = airflow.run("export_topic", FORM)
     assert again.state == "success"
     assert "has these very files already" in again.log
     assert contents(site) == before
+
+
+def test_what_was_copied_late_comes_with_the_next_run(airflow: AirflowHome, site: TieredSite) -> None:
+    a_copied_topic(site)
+    assert airflow.run("export_topic", FORM).state == "success"
+    first = exported(site)
+    for _ in range(2):
+        site.append_segment("orders-1")
+    site.copy()
+    next_hour = {"from_time": FORM["to_time"], "to_time": str(FIRST_TIMESTAMP + 4 * HOUR_MS)}
+    planned = airflow.run("export_topic", {**FORM, **next_hour, "dry_run": True})
+    assert "more of it is copied by now: it is exported again" in planned.log
+    assert exported(site) == first
+    left = airflow.run("export_topic", {**FORM, **next_hour, "late_intervals": 0})
+    assert left.state == "success", left.messages
+    assert first.items() < exported(site).items()
+    run = airflow.run("export_topic", {**FORM, **next_hour})
+    assert run.state == "success", run.messages
+    assert "late intervals: interval=" in run.log
+    for name, offsets in first.items():
+        end = 3 * RECORDS
+        assert exported(site)[name] == list(range(RECORDS, end)), offsets
+    after = contents(site)
+    assert airflow.run("export_topic", FORM).state == "success"
+    assert contents(site) == after
 
 
 def test_a_backfill_gives_a_folder_a_day_and_the_same_files_once_more(airflow: AirflowHome, site: TieredSite) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import secrets
 import shutil
 import sys
 import tempfile
@@ -34,6 +35,8 @@ CONFIGURATION = f"""\
 dags_folder = {PROJECT / "dags"}
 plugins_folder = {PROJECT / "plugins"}
 load_examples = False
+[api_auth]
+jwt_secret = {secrets.token_hex(64)}
 [logging]
 colored_console_log = False
 """

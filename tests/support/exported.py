@@ -1,12 +1,14 @@
-"""The table orders, exported in this process, and the examples of the documents that read it."""
+"""The table orders, exported in this process, what is in its files, and the examples of documents that read it."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 
 from support.remote_logs import NOW, RemoteLogFiles, unsynced
-from tiered_storage.remote_log.remote_log_tables import ExportRequest
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.remote_log_tables import ExportReport, ExportRequest
 from tiered_storage.remote_log.tables.export_worker import run_export_group
 from tiered_storage.remote_log.tables.layout import Interval
 from tiered_storage.remote_log.tables.query import TableQuery
@@ -21,12 +23,26 @@ def export_orders(files: RemoteLogFiles) -> Path:
         url = remote_log.settings.export_url
         for number, (begin, end) in enumerate([(NOW, NOW + 12_000), (NOW + 12_000, NOW + 60_000)]):
             request = ExportRequest(TableQuery("orders"), Interval(begin, end), url)
-            with remote_log.tables.export(request, "test") as begun:
-                job = begun.write_job(f"runs/export/{number}")
-                for group in range(job.groups):
-                    run_export_group(remote_log.work.url, f"runs/export/{number}", group, {})
-                assert not begun.commit(list(job.outcomes())).failures
+            assert not carry_out(remote_log, request, f"runs/export/{number}").failures
     return files.root / "state" / "exports"
+
+
+def carry_out(remote_log: RemoteLogManager, request: ExportRequest, folder: str = "runs/export") -> ExportReport:
+    """Do all of an export in this thread."""
+    with remote_log.tables.export(request, folder) as begun:
+        job = begun.write_job(folder)
+        for group in range(job.groups):
+            run_export_group(remote_log.work.url, folder, group, {})
+        return begun.commit(list(job.outcomes()))
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Return the digest of every file below a folder, by its name in there."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def example(with_words: str) -> str:

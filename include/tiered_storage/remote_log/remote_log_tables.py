@@ -23,6 +23,7 @@ from tiered_storage.remote_log.tables.export_job import (
     ExportTask,
     export_tasks,
 )
+from tiered_storage.remote_log.tables.late_intervals import LateInterval, LateIntervals, PartitionBegins, find_late
 from tiered_storage.remote_log.tables.layout import (
     FORMAT_VERSION,
     ExportedTable,
@@ -59,6 +60,10 @@ class ExportRequest:
         """Refuse what cannot be meant before anything is looked at."""
         check_codec(self.codec)
         ensure_some_rows(self.table_query)
+
+    def again(self, late: LateInterval) -> ExportRequest:
+        """Return the export of another interval of the same table, with rows and codec as it was exported before."""
+        return replace(self, query=replace(self.query, rows=late.rows), interval=late.interval, codec=late.codec)
 
     @property
     def table_query(self) -> TableQuery:
@@ -104,9 +109,9 @@ class BegunExport:
 
     @property
     def not_reached(self) -> tuple[int, ...]:
-        """The partitions whose readable part ends before the interval does: more of it may come later."""
-        end = self.request.interval.end
-        return tuple(each.topic_id_partition.partition for each in self.plan.partitions if not each.reaches(end))
+        """The partitions whose readable part does not go on behind the interval: more of it may come later."""
+        rows = self.request.table_query.rows
+        return tuple(each.topic_id_partition.partition for each in self.plan.partitions if not each.has_all(rows))
 
     def write_job(self, folder: str) -> ExportJob:
         """Lay the job out in the work area."""
@@ -151,6 +156,7 @@ class BegunExport:
             tuple(exported),
             len(broken),
             self.not_reached,
+            tuple(each.topic_id_partition.partition for each in self.plan.partitions),
         )
         with self._alone_in_the_table() as alone:
             changed = replace(self.commitment, still_ours=alone).commit(manifest, broken)
@@ -188,6 +194,17 @@ class RemoteLogTables:
         """Return what `query` takes of the store; see plan_table."""
         return plan_table(self.parts.segments, self.parts.storage, query)
 
+    def late_intervals(self, request: ExportRequest, plan: TablePlan) -> LateIntervals:
+        """Return which other intervals of the table of `request` are not whole; `plan` is that of `request`.
+
+        Nothing is changed; of a place that is not this table's yet, nothing is told. Raises what the store raises.
+        """
+        with closing(open_object_client(request.url, self.parts.options)) as client:
+            folder = TableFolder(client, _table_of(request, plan))
+            if not folder.is_ours():
+                return LateIntervals()
+            return find_late(folder, plan, request.interval, PartitionBegins(self.parts.segments, self.parts.storage))
+
     @contextmanager
     def export(self, request: ExportRequest, owner: str) -> Iterator[BegunExport]:
         """Begin an export for a `with`, under a lease of `owner` on the interval's folder.
@@ -195,17 +212,10 @@ class RemoteLogTables:
         A further attempt of the same owner takes over. Raises ConfigurationError where the topic, its partitions or the
         folder are not what was meant, RemoteObjectNotFoundError for offsets that are missing, LeaseHeldError.
         """
-        plan = self.plan(request.table_query)
-        if unknown := unknown_partitions(plan):
-            raise ConfigurationError(
-                f"{request.query.topic}: nothing was ever copied of its partitions {', '.join(map(str, unknown))}"
-            )
-        if not request.allow_gaps:
-            plan.ensure_no_gaps()
-        table = ExportedTable(FORMAT_VERSION, plan.cluster_id, request.query.topic, plan.topic_id)
+        plan = self._planned(request)
         leases, duration = self.parts.leases, self.parts.settings.lease_duration_ms
         with closing(open_object_client(request.url, self.parts.options)) as client:
-            folder = TableFolder(client, table)
+            folder = TableFolder(client, _table_of(request, plan))
             folder.claim()
             place = f"{folder.place}/{request.interval.folder}"
             lease = leases.acquire(_lease_name(folder, place), owner, duration)
@@ -217,6 +227,8 @@ class RemoteLogTables:
                     commitment.begin()
                     earlier = folder.manifest(request.interval)
                     if earlier is not None:
+                        # Another run may have exported what was copied between the plan and the lease.
+                        plan = self._planned(request)
                         ensure_all_partitions(earlier, plan, commitment.place)
                     tasks = tuple(export_tasks(plan.ranges(), request.block_offsets))
                     begun = BegunExport(self.parts, request, plan, tasks, commitment, owner, earlier)
@@ -226,6 +238,20 @@ class RemoteLogTables:
                     yield begun
             finally:
                 leases.release(lease)
+
+    def _planned(self, request: ExportRequest) -> TablePlan:
+        plan = self.plan(request.table_query)
+        if unknown := unknown_partitions(plan):
+            raise ConfigurationError(
+                f"{request.query.topic}: nothing was ever copied of its partitions {', '.join(map(str, unknown))}"
+            )
+        if not request.allow_gaps:
+            plan.ensure_no_gaps()
+        return plan
+
+
+def _table_of(request: ExportRequest, plan: TablePlan) -> ExportedTable:
+    return ExportedTable(FORMAT_VERSION, plan.cluster_id, request.query.topic, plan.topic_id)
 
 
 def _ensure_whole(commitment: IntervalCommit, earlier: ExportManifest, kept: str | None) -> None:

@@ -114,6 +114,8 @@ class SparkGroupsOperator(SparkSubmitOperator):
             self.application_args = ["--work-url", remote_log.work.url, "--job", job.folder]
             # A lost worker's segments are planned anew, under new ids: two attempts must never write the same object.
             self.conf = {**(self.conf or {}), "spark.task.maxFailures": "1", "spark.speculation": "false"}
+            # A hook keeps the arguments of the job that it was made for, and a task may submit several.
+            self._hook = None
             try:
                 # The store's secrets not by env_vars: on YARN and Kubernetes the hook makes arguments of them.
                 super().execute(context)

@@ -8,29 +8,37 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, SkipMixin
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from tiered_storage_airflow.operators.export_messages import (
+    fail_for,
+    show_dead_letters,
+    show_late,
+    show_plan,
+    show_report,
+)
+from tiered_storage_airflow.operators.late_exports import DoneExport, LateExports, planned_figures
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
 from tiered_storage_airflow.operators.spark_groups import SPARK_JOBS, SparkGroupsOperator
 from tiered_storage_airflow.run_scope import is_switched_on
 from tiered_storage_airflow.run_summary import keep_done, summarize
-from tiered_storage_airflow.run_time import data_interval, lease_owner, run_folder
+from tiered_storage_airflow.run_time import data_interval, is_backfill, lease_owner, run_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-    from tiered_storage.remote_log.remote_log_tables import BegunExport, ExportReport, ExportRequest
-    from tiered_storage.remote_log.tables.export_job import ExportJob, ExportOutcome
+    from tiered_storage.remote_log.remote_log_tables import BegunExport, ExportRequest
+    from tiered_storage.remote_log.tables.export_job import ExportJob
     from tiered_storage.remote_log.tables.planning import TablePlan
 
 EXPORT_JOB = SPARK_JOBS / "export_parquet.py"
 EXPORT_HERE_BYTES = 256 << 20
 """Less is exported in the task sooner than Spark starts."""
-MOST_SHOWN = 20
-"""So many fit into a message; the run's report has them all."""
+LATE_INTERVALS = 10
+"""So many earlier intervals, of which more is copied by now, a run exports again; the next ones take the others."""
 
 _FIELDS = (
     "topic", "topic_id", "partitions", "from_time", "to_time", "isolation", "codec", "max_disorder_minutes",
-    "allow_gaps",
+    "allow_gaps", "late_intervals",
 )  # fmt: skip
 
 
@@ -49,6 +57,7 @@ class _Asked(BaseOperator):
         codec: str = "zstd",
         max_disorder_minutes: int | str = 60,
         allow_gaps: bool | str = False,
+        late_intervals: int | str = LATE_INTERVALS,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -61,6 +70,7 @@ class _Asked(BaseOperator):
         self.codec = codec
         self.max_disorder_minutes = max_disorder_minutes
         self.allow_gaps = allow_gaps
+        self.late_intervals = late_intervals
 
     def request(self, remote_log: RemoteLogManager, context: Context) -> ExportRequest:
         """Return the export that is meant. Fails where it is not said of which time."""
@@ -73,7 +83,7 @@ class _Asked(BaseOperator):
             raise AirflowFailException(f"isolation is {self.isolation!r}: read_committed or read_uncommitted")
         rows = RowFilter(
             committed_only=self.isolation == "read_committed",
-            disorder_ms=60_000 * _minutes(self.max_disorder_minutes),
+            disorder_ms=60_000 * _number(self.max_disorder_minutes, "max_disorder_minutes"),
         )
         query = TableQuery(self.topic, self.topic_id or None, parse_partitions(self.partitions or None), rows=rows)
         return ExportRequest(
@@ -83,6 +93,13 @@ class _Asked(BaseOperator):
             self.codec,
             allow_gaps=is_switched_on(self.allow_gaps, "allow_gaps"),
         )
+
+    def most_late(self, context: Context) -> int:
+        """Return how many earlier intervals the run exports again at most: none in a backfill, each run of which has
+        its own.
+        """
+        most = _number(self.late_intervals, "late_intervals")
+        return 0 if is_backfill(context) else most
 
     def _times(self, context: Context) -> tuple[int, int]:
         from tiered_storage.remote_log.restore.request import parse_time
@@ -111,6 +128,7 @@ class PlanExportOperator(_Asked, RemoteLogOperator, SkipMixin):
     :param codec: of the files: zstd, snappy, lz4, gzip or none
     :param max_disorder_minutes: by how much a record may be earlier than the first one of its batch
     :param allow_gaps: export what is there though offsets are missing between
+    :param late_intervals: of so many earlier intervals at most what was copied since is exported too
     :param dry_run: only show the plan
     """
 
@@ -121,7 +139,9 @@ class PlanExportOperator(_Asked, RemoteLogOperator, SkipMixin):
         self.is_dry_run = dry_run
 
     def execute(self, context: Context) -> None:
-        """Look at the metadata, and for times and transactions at small parts of the store."""
+        """Look at the metadata, at small parts of the store for times and transactions, and at what was exported."""
+        from tiered_storage.remote_log.tables.late_intervals import LateIntervals
+
         only_show = is_switched_on(self.is_dry_run, "dry_run")
         if not self.topic:
             self.log.info("no topic is named, neither by the form nor by a Variable: nothing is exported")
@@ -130,13 +150,17 @@ class PlanExportOperator(_Asked, RemoteLogOperator, SkipMixin):
         with self.opened() as remote_log:
             request = self.request(remote_log, context)
             plan = remote_log.tables.plan(request.table_query)
-            _show(plan, request, self.log)
+            show_plan(plan, request, self.log)
             if not request.allow_gaps:
                 plan.ensure_no_gaps()
             ranges = list(plan.ranges())
+            most = self.most_late(context)
+            late = remote_log.tables.late_intervals(request, plan) if most else LateIntervals()
+            show_late(late, most, self.log)
             summarize(
                 remote_log, context, self.log, partitions=len(plan.partitions), segments=len(ranges),
                 bytes=sum(each.size for each in ranges), interval=request.interval.folder,
+                **planned_figures(late, most),
             )  # fmt: skip
         if only_show:
             self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
@@ -154,28 +178,61 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
 
     def execute(self, context: Context) -> str:  # type: ignore[override]
         """Export; returns the place of the interval's folder."""
+        from tiered_storage.remote_log.tables.late_intervals import LateIntervals
         from tiered_storage.remote_log.tables.reading import BrokenBytes
 
-        folder = f"runs/{run_folder(context)}/{context['ti'].try_number}"
         with self.opened() as remote_log:
             request = self.request(remote_log, context)
-            with remote_log.tables.export(request, lease_owner(context)) as begun:
-                _show(begun.plan, request, self.log)
-                job = begun.write_job(folder)
-                self._run(context, remote_log, begun, job)
-                outcomes = list(job.outcomes())
-                report = begun.commit(outcomes)
-            broken = [each for outcome in outcomes for each in outcome.broken]
+            most = self.most_late(context)
+            done = self._export(context, remote_log, request, _folder(context))
+            late = LateExports(LateIntervals())
+            if most:
+                self._export_late(context, remote_log, request, late, done.plan, most)
+            broken = [each for one in (done, *late.done) for each in one.broken]
             keep_done(remote_log, context, "dead-letters", broken, BrokenBytes)
-            for each in broken[:MOST_SHOWN]:
-                self.log.warning(
-                    "dead letter: %s, bytes %d to %d (offsets %d to %d): %s",
-                    each.object, each.position, each.position + each.size - 1, each.first_offset, each.last_offset,
-                    each.reason,
-                )  # fmt: skip
-            _fail_for(report.failures, report.place)
-            self._tell(remote_log, context, report)
-        return report.place
+            self._tell(remote_log, context, done, late)
+            if late.error is not None:
+                raise late.error
+        return done.report.place
+
+    def _export(
+        self, context: Context, remote_log: RemoteLogManager, request: ExportRequest, folder: str
+    ) -> DoneExport:
+        with remote_log.tables.export(request, lease_owner(context)) as begun:
+            show_plan(begun.plan, request, self.log)
+            job = begun.write_job(folder)
+            self._run(context, remote_log, begun, job)
+            outcomes = list(job.outcomes())
+            report = begun.commit(outcomes)
+        broken = tuple(each for outcome in outcomes for each in outcome.broken)
+        show_dead_letters(broken, self.log)
+        fail_for(report.failures, report.place)
+        show_report(report, self.log)
+        return DoneExport(request.interval, begun.plan, report, broken)
+
+    def _export_late(
+        self, context: Context, remote_log: RemoteLogManager, request: ExportRequest, late: LateExports,
+        plan: TablePlan, most: int,
+    ) -> None:  # fmt: skip
+        """Export the earlier intervals of which more is copied by now; what goes wrong is kept for the run's end."""
+        from tiered_storage.errors import LeaseHeldError, TieredStorageError
+
+        try:
+            late.found = remote_log.tables.late_intervals(request, plan)
+        except TieredStorageError as error:
+            self.log.warning("which earlier intervals are not whole could not be found out: %s", error)
+            late.fail(error)
+        show_late(late.found, most, self.log)
+        for number, each in enumerate(late.found.due[:most]):
+            self.log.info("%s is exported again", each.interval.folder)
+            folder = f"{_folder(context)}/late-{number}"
+            try:
+                late.done.append(self._export(context, remote_log, request.again(each), folder))
+            except LeaseHeldError as error:
+                self.log.warning("%s is left to the run that is at it: %s", each.interval.folder, error)
+            except (TieredStorageError, AirflowException) as error:
+                self.log.warning("%s was not exported again: %s", each.interval.folder, error)
+                late.fail(error)
 
     def _run(self, context: Context, remote_log: RemoteLogManager, begun: BegunExport, job: ExportJob) -> None:
         size = job.size_of(begun.tasks)
@@ -204,62 +261,22 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
                 job.run_group(number, remote_log.storage, target, description, progress)
         progress.conclude()
 
-    def _tell(self, remote_log: RemoteLogManager, context: Context, report: ExportReport) -> None:
-        if report.kept is not None:
-            self.log.warning("%s stays as it was exported before: %s", report.place, report.kept)
-        elif not report.changed:
-            self.log.info("%s has these very files already: nothing was changed", report.place)
-        if report.not_reached:
-            self.log.warning(
-                "what is copied of partitions %s ends before the interval does: what is copied later is exported by "
-                "another run over the same interval",
-                ", ".join(map(str, report.not_reached)),
-            )
+    def _tell(self, remote_log: RemoteLogManager, context: Context, done: DoneExport, late: LateExports) -> None:
+        report = done.report
         summarize(
             remote_log, context, self.log, into=report.place, files=report.files, records=report.rows,
             bytes=report.size, dead_letters=report.dead_letters, partitions_not_reached=len(report.not_reached),
             changed="yes" if report.changed else "no", kept=report.kept or "no",
+            **late.figures(),
         )  # fmt: skip
 
 
-def _show(plan: TablePlan, request: ExportRequest, log: Any) -> None:
-    for notice in plan.notices:
-        log.warning("%s: %s", notice.partition, notice.message)
-    for each in plan.partitions:
-        reached = "" if each.reaches(request.interval.end) else "; that ends before the interval does"
-        log.info(
-            "%s: copied are offsets %d to %d; of these %d ranges with %d bytes are read%s",
-            each.topic_id_partition, each.log_start_offset, each.log_end_offset - 1, len(each.ranges),
-            sum(part.size for part in each.ranges), reached,
-        )  # fmt: skip
-        if request.allow_gaps:
-            for first, last in each.gaps:
-                log.warning("%s: offsets %d to %d are missing", each.topic_id_partition, first, last)
+def _folder(context: Context) -> str:
+    return f"runs/{run_folder(context)}/{context['ti'].try_number}"
 
 
-def _fail_for(failures: Sequence[ExportOutcome], place: str) -> None:
-    """Fail where a block could not be exported: for good where no further try can mend that.
-
-    What is not there may have expired since it was planned; the next try plans anew.
-    """
-    from tiered_storage.errors import RemoteObjectNotFoundError
-
-    if not failures:
-        return
-    told = "; ".join(
-        f"partition {each.partition} from offset {each.block} on: {each.failure.message}"
-        for each in failures[:MOST_SHOWN]
-        if each.failure is not None
-    )
-    message = f"{len(failures)} blocks were not exported, and {place} is as it was: {told}"
-    found = [each.failure for each in failures if each.failure is not None]
-    if all(each.retriable or each.error == RemoteObjectNotFoundError.__name__ for each in found):
-        raise AirflowException(message)
-    raise AirflowFailException(message)
-
-
-def _minutes(value: int | str) -> int:
+def _number(value: int | str, name: str) -> int:
     text = str(value).strip()
     if not (text.isascii() and text.isdigit()):
-        raise AirflowFailException(f"max_disorder_minutes is {value!r}, and can only be a whole number")
+        raise AirflowFailException(f"{name} is {value!r}, and can only be a whole number")
     return int(text)

@@ -29,19 +29,27 @@ def read_api(service: ReadService) -> FastAPI:
     app.state.read_service = service
     app.add_middleware(AccessLog, figures=service.figures)
     answer_problems(app)
+    short, much = [Depends(visitor_of), Depends(_first)], [Depends(_in_turn), Depends(visitor_of), Depends(_known)]
     for router in (metadata_routes.router, offset_routes.router, service_routes.router):
-        app.include_router(router, dependencies=[Depends(_first), Depends(visitor_of)], responses=PROBLEMS)
-    app.include_router(data_routes.router, dependencies=[Depends(_in_turn), Depends(visitor_of)], responses=PROBLEMS)
+        app.include_router(router, dependencies=short, responses=PROBLEMS)
+    app.include_router(data_routes.router, dependencies=much, responses=PROBLEMS)
     return app
 
 
 async def _first(request: Request) -> AsyncIterator[None]:
     """Have those who send much give way until this is answered."""
-    service: ReadService = request.app.state.read_service
-    with service.short_calls.one():
+    with _service_of(request).short_calls.one():
         yield
 
 
 async def _in_turn(request: Request) -> None:
-    """Let those who come for bytes in one by one: to judge their logins takes time of the event loop."""
-    await request.app.state.read_service.entering.take()
+    await _service_of(request).entrance.wait(request)
+
+
+async def _known(request: Request) -> None:
+    _service_of(request).entrance.know(request)
+
+
+def _service_of(request: Request) -> ReadService:
+    service: ReadService = request.app.state.read_service
+    return service

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from fastapi import Depends, Request
 
+from tiered_storage_airflow.read_service.entrance import Entrance
 from tiered_storage_airflow.read_service.figures import Figures
 from tiered_storage_airflow.read_service.problem import busy
 from tiered_storage_airflow.read_service.rights_file import RightsFile
@@ -32,7 +33,6 @@ MOST_LARGE = 4
 SECONDS_FOR_ROOM = 30.0
 SECONDS_SEEN = 5.0
 SECONDS_BETWEEN_SENDS = 0.002
-SECONDS_BETWEEN_ENTRIES = 0.05
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ class ReadService:
         self._opened: OpenService | None = None
         self.figures = Figures()
         self.short_calls = ShortCalls()
-        self.entering = Turns(1, self.short_calls, SECONDS_BETWEEN_ENTRIES)
+        self.entrance = Entrance(self.short_calls)
 
     async def opened(self) -> OpenService:
         """Return what is open. Raises what opening raises, to all who wait for it; the next request tries again."""

@@ -19,7 +19,7 @@ class ShortCalls:
         self._seconds = seconds
         self._seconds_after = seconds_after
         self._under_way: set[object] = set()
-        self._waiting: list[Callable[[], None]] = []
+        self._told: list[Callable[[], None]] = []
 
     @contextmanager
     def one(self) -> Iterator[None]:
@@ -36,17 +36,16 @@ class ShortCalls:
 
     def _end(self, call: object) -> None:
         self._under_way.discard(call)
-        if not self._under_way and self._waiting:
-            waiting, self._waiting = self._waiting, []
-            for told in waiting:
+        if not self._under_way:
+            for told in self._told:
                 told()
 
     def __bool__(self) -> bool:
         return bool(self._under_way)
 
     def when_none(self, told: Callable[[], None]) -> None:
-        """Call `told` once, when there are none any more."""
-        self._waiting.append(told)
+        """From now on call `told` whenever there are none any more."""
+        self._told.append(told)
 
 
 class Turns:
@@ -63,7 +62,14 @@ class Turns:
         self._left = most
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._next: asyncio.Handle | None = None
+        self._is_delayed = False
         self._begun = 0.0
+        short.when_none(self._begin_now)
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for their turn."""
+        return len(self._waiting)
 
     async def take(self) -> None:
         """Return when it is one's turn."""
@@ -78,17 +84,16 @@ class Turns:
         await turn
 
     def _plan_next(self, loop: asyncio.AbstractEventLoop) -> None:
-        if not self._short:
+        self._is_delayed = bool(self._short)
+        if self._is_delayed:
+            self._next = loop.call_at(self._begun + self._patience, self._begin_anew, loop)
+        else:
             self._next = loop.call_soon(self._begin_anew, loop)
-            return
-        timer = self._next = loop.call_at(self._begun + self._patience, self._begin_anew, loop)
 
-        def begin_at_once() -> None:
-            if self._next is timer:
-                timer.cancel()
-                self._next = loop.call_soon(self._begin_anew, loop)
-
-        self._short.when_none(begin_at_once)
+    def _begin_now(self) -> None:
+        if self._next is not None and self._is_delayed:
+            self._next.cancel()
+            self._plan_next(asyncio.get_running_loop())
 
     def _begin_anew(self, loop: asyncio.AbstractEventLoop) -> None:
         self._next = None

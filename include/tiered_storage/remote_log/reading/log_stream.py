@@ -38,6 +38,9 @@ class _Planned:
     entry: RemoteLogIndexEntry
     shared: AheadFetch | None
 
+    def holds(self, offset: int) -> bool:
+        return self.entry.first_offset <= offset <= self.entry.last_offset
+
 
 class LogStream:
     """A read of offsets `start_offset` (inclusive) to `end_offset` (exclusive) of a partition; iterate it once.
@@ -179,7 +182,8 @@ class LogStream:
     async def _from_remote(self, view: PartitionView, deadline: FetchDeadline) -> FetchedBatches:
         offset = self._offset
         head = self._planned[0] if self._planned else None
-        if head is None or not head.entry.first_offset <= offset <= head.entry.last_offset:
+        goes_on = self._planned_up_to == offset if head is None else head.holds(offset)
+        if not goes_on:
             self._forget_plan()
             self._planned_up_to = offset
         await self._plan(view, deadline)

@@ -1,8 +1,7 @@
 """The records of a partition in the store that a reader of committed records is given, in order, each once.
 
-An abort is recorded in the segment that holds its marker, maybe a later one than the records: those are asked too, for
-as long as a transaction is open at the end of a segment, as its producer snapshot tells. Where one is still open at the
-end of all that is in the store, nothing from its first record on is given: nobody knows yet.
+What was aborted is left out (open_transactions.py). Where a transaction is still open at the end of all that is in the
+store, nothing from its first record on is given: nobody knows yet.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from dataclasses import dataclass
 from tiered_storage.kafka_log.batch_header import RecordBatch
 from tiered_storage.kafka_log.record import Record
 from tiered_storage.kafka_log.record_batch import read_records
-from tiered_storage.kafka_log.transaction_index import AbortedTransaction, TransactionIndex, collect_aborted
-from tiered_storage.remote_log.restore.open_transactions import OpenTransactions, batches_of, transaction_index
+from tiered_storage.kafka_log.transaction_index import AbortedTransaction
+from tiered_storage.remote_log.restore.open_transactions import OpenTransactions, batches_of
 from tiered_storage.remote_log.restore.partition_files import taken_batches
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment, RestoreRequest
 from tiered_storage.remote_log.storage import RemoteStorageManager
@@ -24,7 +23,7 @@ from tiered_storage.remote_log.task_progress import OnMoved, untold
 
 @dataclass(frozen=True, slots=True)
 class CommittedRecords:
-    """Reads `partition` as far as `request` wants it. Memory is that of one batch and of the aborts that matter."""
+    """Reads `partition` as far as `request` wants it. Memory is that of one batch and of the aborts."""
 
     partition: RestoredPartition
     request: RestoreRequest
@@ -48,7 +47,7 @@ class CommittedRecords:
                 continue
             if segment.start_offset >= end:
                 return
-            aborted = _Aborted.of((*self._aborted(number, transactions), *lost))
+            aborted = _Aborted.of((*transactions.aborted_in(number), *lost))
             for header, batch in self._batches(segment, on_moved):
                 if header.last_offset < first or header.is_control or aborted.holds(header):
                     continue
@@ -70,19 +69,6 @@ class CommittedRecords:
     @property
     def _every_segment(self) -> Sequence[RestoredSegment]:
         return (*self.partition.segments, *self.partition.behind)
-
-    def _aborted(self, number: int, transactions: OpenTransactions) -> Sequence[AbortedTransaction]:
-        """Return the aborted transactions that have records in the segment of that number."""
-        segment = self.partition.segments[number]
-        return collect_aborted(
-            self._transaction_indexes(number, transactions), segment.start_offset, segment.end_offset + 1
-        ).transactions
-
-    def _transaction_indexes(self, number: int, transactions: OpenTransactions) -> Iterator[TransactionIndex]:
-        for at, segment in enumerate(self._every_segment[number:], number):
-            yield transaction_index(segment, self.storage)
-            if not transactions.at_end_of(at):
-                return
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Which transactions nothing in the store decides, so that nobody knows whether their records are committed.
+"""Which transactions were aborted, and which nothing in the store decides, so that nobody knows what became of them.
 
     open at the end    no segment of the store holds the marker: it was not copied yet, or never will be
     lost in a gap      open before offsets that are missing, and no longer open behind them; unless an index behind them
@@ -6,6 +6,9 @@
 
 What is open at the end of a segment is told by the producer snapshot that travelled with it. Where there is none, or
 the segment is taken in part, it follows from the batches.
+
+An abort is told by the index of the segment that holds its marker, maybe a later one than the records: those behind are
+asked too, for as long as a transaction is open at their ends that may have records in the segment in question.
 """
 
 from __future__ import annotations
@@ -16,14 +19,17 @@ from dataclasses import replace
 from tiered_storage.errors import RemoteObjectNotFoundError
 from tiered_storage.kafka_log.batch_header import RecordBatch, read_batch_header
 from tiered_storage.kafka_log.producer_snapshot import parse_producer_snapshot
-from tiered_storage.kafka_log.transaction_index import AbortedTransaction, TransactionIndex
+from tiered_storage.kafka_log.transaction_index import AbortedTransaction, TransactionIndex, collect_aborted
 from tiered_storage.remote_log.restore.partition_files import taken_batches
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment
 from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
 
+MOST_ABORTS_KEPT = 500_000
+"""Beside the last index, about 200 bytes each."""
+
 
 class OpenTransactions:
-    """The transactions of `segments`, which are in order; what was found out is kept: a few numbers a segment.
+    """The transactions of `segments`, which are in order; what was found out is kept: some numbers for each of them.
 
     Several threads may ask: they may find out the same twice.
     """
@@ -33,6 +39,7 @@ class OpenTransactions:
         self._segments = segments
         self._storage = storage
         self._known: dict[int, Mapping[int, int]] = {}
+        self._indexes: dict[int, TransactionIndex] = {}
 
     def at_end_of(self, number: int) -> Mapping[int, int]:
         """Return the first offset, by producer id, of each transaction that is open at the end of that segment.
@@ -51,6 +58,18 @@ class OpenTransactions:
         """Return the first offset of the earliest transaction that is open at the end of all segments."""
         return min(self.at_end_of(len(self._segments) - 1).values(), default=None) if self._segments else None
 
+    def aborted_in(self, number: int) -> tuple[AbortedTransaction, ...]:
+        """Return the aborted transactions with records in the segment of that number. Raises as `at_end_of`."""
+        segment = self._segments[number]
+
+        def indexes() -> Iterator[TransactionIndex]:
+            for at in range(number, len(self._segments)):
+                yield self._index(at)
+                if all(first > segment.end_offset for first in self.at_end_of(at).values()):
+                    return
+
+        return collect_aborted(indexes(), segment.start_offset, segment.end_offset + 1).transactions
+
     def lost_in_gaps(self) -> Iterator[AbortedTransaction]:
         """Yield the transactions that may have been aborted in a gap, as if they were, up to its end."""
         for number in range(1, len(self._segments)):
@@ -58,12 +77,22 @@ class OpenTransactions:
                 continue
             segment = self._segments[number]
             still_open = set(self.at_end_of(number).items())
-            index = transaction_index(segment, self._storage)
+            index = self._index(number)
             aborted = {(each.producer_id, each.first_offset) for each in index.transactions}
             for producer_id, first in self.at_end_of(number - 1).items():
                 if (producer_id, first) not in still_open | aborted:
                     last = segment.start_offset - 1
                     yield AbortedTransaction(producer_id, first, last, last + 1)
+
+    def _index(self, number: int) -> TransactionIndex:
+        """Return what the index of that segment says of the markers that are taken of it."""
+        known = self._indexes.get(number)
+        if known is None:
+            known = _transaction_index(self._segments[number], self._storage)
+            if sum(len(each.transactions) for each in list(self._indexes.values())) > MOST_ABORTS_KEPT:
+                self._indexes.clear()
+            self._indexes[number] = known
+        return known
 
     def _is_behind_gap(self, number: int) -> bool:
         return number > 0 and self._segments[number - 1].end_offset + 1 < self._segments[number].start_offset
@@ -108,8 +137,7 @@ def batches_of(window: bytes, segment: RestoredSegment) -> Iterator[tuple[Record
         position += header.size
 
 
-def transaction_index(segment: RestoredSegment, storage: RemoteStorageManager) -> TransactionIndex:
-    """Return what the index of `segment` says of the markers that are taken of it."""
+def _transaction_index(segment: RestoredSegment, storage: RemoteStorageManager) -> TransactionIndex:
     raw = index_of(segment, IndexKind.TRANSACTION, storage)
     base_offset = segment.metadata.start_offset
     if raw is None:

@@ -17,7 +17,8 @@ Readers of Parquet take folders named so for a column `interval`, and leave out 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -106,7 +107,8 @@ class ExportManifest:
     """What an interval's folder has; times are ms. It depends on what is copied, not on when, or how often, it was
     exported.
 
-    `not_reached` are the partitions whose copied part ended before the interval did: more may come.
+    `partitions` are those of which something was copied, among those that were asked for; `not_reached` are those of
+    them whose copied part did not go on behind the interval: more may come (late_intervals.py).
     """
 
     format_version: int
@@ -117,7 +119,8 @@ class ExportManifest:
     disorder_ms: int | None
     files: tuple[ExportedFile, ...]
     dead_letters: int = 0
-    not_reached: tuple[int, ...] = field(default=())
+    not_reached: tuple[int, ...] = ()
+    partitions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +163,24 @@ class TableFolder:
 
     def ensure_no_overlap(self, interval: Interval) -> None:
         """Raise ConfigurationError where another interval was exported that has some time in common with this one."""
-        for found in self.client.list(self.name):
-            folder, _, rest = found.name.removeprefix(f"{self.name}/").partition("/")
-            other = Interval.of_folder(folder) if rest == MANIFEST else None
-            if other is not None and other != interval and other.overlaps(interval):
+        for other, name in self.contents():
+            if name == MANIFEST and other != interval and other.overlaps(interval):
                 raise ConfigurationError(
-                    f"{self.place} has {folder} already, which overlaps {interval.folder}: a reader would find records "
-                    "twice; export the same intervals as before, or to another place (export.url)"
+                    f"{self.place} has {other.folder} already, which overlaps {interval.folder}: a reader would find "
+                    "records twice; export the same intervals as before, or to another place (export.url)"
                 )
+
+    def is_ours(self) -> bool:
+        """Whether it is this table's already. Raises RemoteObjectCorruptError and LaterVersionError."""
+        return self._read_table() == self.table
+
+    def contents(self) -> Iterator[tuple[Interval, str]]:
+        """Yield each file of all intervals, in no order: whose it is, and its name in that interval's folder."""
+        for found in self.client.list(self.name):
+            folder, _, name = found.name.removeprefix(f"{self.name}/").partition("/")
+            interval = Interval.of_folder(folder)
+            if interval is not None:
+                yield interval, name
 
     def path(self, interval: Interval, name: str) -> str:
         """Return the name below the export's URL of what has `name` in the interval's folder."""

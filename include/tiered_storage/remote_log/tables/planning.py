@@ -15,16 +15,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
-from tiered_storage.kafka_log.transaction_index import AbortedTransaction, TransactionIndex, collect_aborted
+from tiered_storage.kafka_log.transaction_index import AbortedTransaction
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.restore.open_transactions import OpenTransactions, index_of, transaction_index
+from tiered_storage.remote_log.restore.open_transactions import OpenTransactions, index_of
 from tiered_storage.remote_log.restore.request import RestoredSegment
 from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
 from tiered_storage.remote_log.storage.manifest import Manifest
-from tiered_storage.remote_log.tables.query import TableQuery
+from tiered_storage.remote_log.tables.query import RowFilter, TableQuery
 from tiered_storage.remote_log.tables.splits import TableRange
 
 NAMED_AT_MOST = 20
@@ -36,9 +36,10 @@ class TablePartition:
     """What a query takes of one partition: `ranges` in order of their offsets, and `gaps` (inclusive) that may have had
     some of it, or the end of a transaction that has.
 
-    What is copied of it has offsets `log_start_offset` (inclusive) to `log_end_offset` (exclusive), and
-    `newest_timestamp` (ms, -1: none) is the largest in there, whatever the query asks for. Where only committed records
-    are asked for, those from `decided_end_offset` on are not decided yet.
+    What is copied of it has offsets `log_start_offset` (inclusive) to `log_end_offset` (exclusive). Where only
+    committed records are asked for, those from `decided_end_offset` on are not decided yet. `reached_timestamp` (ms,
+    -1: none) is the largest in the segments below that, whatever the query asks for; one that is later than the copy of
+    its segment counts as the time of that copy: a producer whose clock is years ahead ends no interval.
     """
 
     topic_id_partition: TopicIdPartition
@@ -46,12 +47,12 @@ class TablePartition:
     gaps: tuple[tuple[int, int], ...]
     log_start_offset: int
     log_end_offset: int
-    newest_timestamp: int
     decided_end_offset: int
+    reached_timestamp: int
 
-    def reaches(self, timestamp: int) -> bool:
-        """Whether what can be read goes on to `timestamp` (ms) or behind it; if not, later copies may bring more."""
-        return self.newest_timestamp >= timestamp and self.decided_end_offset == self.log_end_offset
+    def has_all(self, rows: RowFilter) -> bool:
+        """Whether what can be read goes on behind the last of `rows`; if not, later copies may bring more of them."""
+        return rows.over_at is not None and self.reached_timestamp >= rows.over_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +140,11 @@ def _planned(
     every = list(_without_overlaps(coverage, start))
     log_start = max(start, every[0].start_offset) if every else start
     log_end = every[-1].end_offset + 1 if every else start
-    newest = max((each.metadata.max_timestamp for each in every), default=-1)
     transactions = OpenTransactions(every, storage) if query.rows.committed_only else None
     undecided = None if transactions is None else transactions.first_undecided()
     decided_end = log_end if undecided is None else undecided
+    decided = (each.metadata for each in every if each.end_offset < decided_end)
+    reached = max((min(each.max_timestamp, each.event_timestamp) for each in decided), default=-1)
     ranges: list[TableRange] = []
     gaps: list[tuple[int, int]] = []
     if not query.is_empty:
@@ -150,7 +152,7 @@ def _planned(
         end = decided_end if query.end_offset is None else min(decided_end, query.end_offset)
         chosen = _Chosen.of(every, begin, end, storage, query)
         lost = frozenset(() if transactions is None else transactions.lost_in_gaps())
-        ranges = list(_taken(every, chosen, transactions, lost, storage))
+        ranges = list(_taken(every, chosen, transactions, lost))
         # Where our log start was never told, nobody knows what was before the first segment.
         known_from = begin if state.log_start_offset is not None else max(begin, log_start)
         hiding = {each.last_offset for part in ranges for each in part.aborted if each in lost}
@@ -159,7 +161,7 @@ def _planned(
             for gap in coverage.missing(known_from, log_end - 1)
             if gap[1] in hiding or (gap[0] < end and chosen.may_have_had(gap, every))
         ]
-    return TablePartition(partition, tuple(ranges), tuple(gaps), log_start, log_end, newest, decided_end)
+    return TablePartition(partition, tuple(ranges), tuple(gaps), log_start, log_end, decided_end, reached)
 
 
 def _without_overlaps(coverage: Coverage, our_start: int) -> Iterator[RestoredSegment]:
@@ -209,10 +211,9 @@ def _taken(
     chosen: _Chosen,
     transactions: OpenTransactions | None,
     lost: frozenset[AbortedTransaction],
-    storage: RemoteStorageManager,
 ) -> Iterator[TableRange]:
     def aborted(number: int) -> tuple[AbortedTransaction, ...]:
-        return () if transactions is None else (*_aborted(every, number, transactions, storage), *lost)
+        return () if transactions is None else (*transactions.aborted_in(number), *lost)
 
     with ThreadPoolExecutor(READS_AT_ONCE) as pool:
         for number, told in zip(chosen.numbers, pool.map(aborted, chosen.numbers), strict=True):
@@ -237,21 +238,6 @@ def _too_late(
     with ThreadPoolExecutor(READS_AT_ONCE) as pool:
         begins = zip(numbers, pool.map(begin, numbers), strict=True)
         return frozenset(number for number, first in begins if first is not None and first >= latest_begin)
-
-
-def _aborted(
-    every: Sequence[RestoredSegment], number: int, transactions: OpenTransactions, storage: RemoteStorageManager
-) -> tuple[AbortedTransaction, ...]:
-    """Return the aborted transactions with records in the segment of that number; later ones tell of them too."""
-
-    def indexes() -> Iterator[TransactionIndex]:
-        for at in range(number, len(every)):
-            yield transaction_index(every[at], storage)
-            if not transactions.at_end_of(at):
-                return
-
-    segment = every[number]
-    return collect_aborted(indexes(), segment.start_offset, segment.end_offset + 1).transactions
 
 
 def unknown_partitions(plan: TablePlan) -> list[int]:

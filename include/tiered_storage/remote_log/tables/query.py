@@ -28,6 +28,14 @@ class RowFilter:
             return None
         return self.end_timestamp + self.disorder_ms
 
+    @property
+    def over_at(self) -> int | None:
+        """The timestamp (ms) from which on a record tells that no row of the filter comes behind it; None: none does.
+
+        Records of different batches are as much out of order as those of one.
+        """
+        return None if self.end_timestamp is None else self.end_timestamp + (self.disorder_ms or 0)
+
 
 EVERY_ROW = RowFilter()
 

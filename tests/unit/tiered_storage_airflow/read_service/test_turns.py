@@ -120,3 +120,17 @@ def test_some_time_after_the_last_of_two_short_calls_it_is_told() -> None:
         return told
 
     assert asyncio.run(ask()) == [1]
+
+
+def test_short_calls_without_end_make_nothing_grow() -> None:
+    async def ask() -> tuple[int, int]:
+        short = ShortCalls(seconds=60)
+        turns, taken = Turns(2, short, 0), 0
+        with short.one():
+            before = len(short._told)
+            for _ in range(200):
+                await turns.take()
+                taken += 1
+            return len(short._told) - before, taken
+
+    assert asyncio.run(ask()) == (0, 200)

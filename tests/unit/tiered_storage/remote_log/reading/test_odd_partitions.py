@@ -267,3 +267,25 @@ def test_who_waits_while_another_thread_closes_the_reader_is_told(tmp_path: Path
         assert "was closed" in str(told[0])
         with pytest.raises(ConfigurationError, match="was closed"):
             reader.view(ORDERS_0)
+
+
+def test_a_reader_that_goes_on_has_the_following_chunks_on_their_way(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, {("orders", 0): 12})
+    files.properties["log.dirs"] = []
+    begun, seventh, was_on_its_way = list[int](), threading.Event(), list[bool]()
+
+    def before(_: object, position: int) -> None:
+        begun.append(position)
+        if len(begun) == 7:
+            seventh.set()
+        if len(begun) == 6:
+            was_on_its_way.append(seventh.wait(10))
+
+    with files.open() as remote_log:
+        staged = StagedStorage(remote_log.storage)
+        staged.before = before
+        inner = RemoteLogReader(remote_log.source, remote_log.segments, staged, remote_log.settings)
+        with BlockingLogReader(inner) as reader:
+            found = list(reader.records(ORDERS_0, 0))
+            assert found == records(0, len(found))
+    assert was_on_its_way == [True]

@@ -41,7 +41,7 @@ from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.tables import export_job
 from tiered_storage.remote_log.tables.export_worker import run_export_group
-from tiered_storage.remote_log.tables.layout import Interval
+from tiered_storage.remote_log.tables.layout import Interval, TableFolder
 from tiered_storage.remote_log.tables.query import TableQuery
 
 INTERVAL = Interval(NOW + 3_000, NOW + 24_000)
@@ -431,6 +431,27 @@ def test_files_of_a_late_attempt_are_never_told_to_be_whole(
     assert not (interval_folder(files) / "_SUCCESS").exists()
     assert export(files).changed
     assert offsets(files) == list(range(3, 24))
+
+
+def test_what_was_exported_since_the_plan_is_not_taken_back(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the plan of an export and its lease more is copied, and another run exports it."""
+    later = Interval(NOW + 20_000, NOW + 60_000)
+    export(files, interval=later)
+    claim = TableFolder.claim
+
+    def meanwhile(folder: TableFolder) -> None:
+        monkeypatch.setattr(TableFolder, "claim", claim)
+        files.append(8)
+        with unsynced(), files.open() as remote_log:
+            assert copy(remote_log).is_whole
+        assert export(files, "another run", interval=later).rows == 40
+        claim(folder)
+
+    monkeypatch.setattr(TableFolder, "claim", meanwhile)
+    late = export(files, interval=later)
+    assert (late.changed, late.rows, late.not_reached) == (False, 40, ())
 
 
 def test_another_run_waits_for_the_first(files: RemoteLogFiles) -> None:

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from support.metadata_stores import a_step
+from support.metadata_stores import ManualClock, a_step
 from support.remote_logs import (
     NOW,
     ORDERS_0,
     RemoteLogFiles,
     a_copied_remote_log,
+    copy,
     held_by,
     move_log_start,
     partition_of,
@@ -19,12 +21,13 @@ from support.remote_logs import (
     topic_id,
     unsynced,
 )
-from support.tables import COMMIT, ROLL, Ended, Sent, Step, a_copied_topic
+from support.tables import ABORT, COMMIT, ROLL, Ended, Sent, Step, a_copied_topic
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import (
     PartitionDeleteState,
     RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
     RemotePartitionDeleteMetadata,
     SegmentState,
 )
@@ -173,6 +176,34 @@ def test_a_gap_that_swallowed_the_end_of_a_transaction_counts_wherever_it_is(
         assert plan(remote_log, query).partitions[0].gaps == (((7, 7),) if told else ())
 
 
+def test_a_record_of_a_clock_that_is_ahead_ends_no_interval(files: RemoteLogFiles) -> None:
+    """It counts as of the time at which its segment was copied."""
+    files.append(2)
+    files.clock = ManualClock(NOW + 32_500)
+    with unsynced(), files.open() as remote_log:
+        assert copy(remote_log).is_whole
+        [partition, _] = plan(remote_log, TableQuery("orders")).partitions
+    assert partition.log_end_offset == 40
+    assert partition.has_all(RowFilter(NOW, NOW + 32_500))
+    assert not partition.has_all(RowFilter(NOW, NOW + 32_501))
+    assert not partition.has_all(RowFilter(NOW, NOW + 32_500, disorder_ms=1))
+    assert not partition.has_all(RowFilter(NOW))
+
+
+def test_what_is_decided_may_go_on_behind_an_interval_though_the_end_is_not(tmp_path: Path) -> None:
+    """Where transactions follow one another without a break, what is copied always ends within some."""
+    steps: list[Step] = [Sent([0]), ROLL, Sent([50_000]), ROLL, Sent([90_000], producer=1), ROLL, Ended(1, COMMIT)]
+    files, _ = a_copied_topic(tmp_path, steps)
+    with unsynced(), files.open() as remote_log:
+        marker = segments_of(remote_log)[-1]
+        going = a_step(marker, SegmentState.DELETE_SEGMENT_STARTED)
+        remote_log.segments.update_remote_log_segment_metadata(going, held_by(remote_log, "test"))
+        [committed] = plan(remote_log, TableQuery("orders", rows=RowFilter(committed_only=True))).partitions
+        [every] = plan(remote_log, TableQuery("orders")).partitions
+    assert committed.decided_end_offset < committed.log_end_offset
+    assert (committed.reached_timestamp, every.reached_timestamp) == (NOW + 50_000, NOW + 90_000)
+
+
 def test_a_partition_on_its_way_out_is_left_out(remote_log: RemoteLogManager) -> None:
     for number in (1, 0):
         partition = partition_of(number=number)
@@ -239,3 +270,32 @@ def test_a_range_outside_of_another_is_none(remote_log: RemoteLogManager) -> Non
     [segment, *_] = segments_of(remote_log)
     assert TableRange(segment, 0, 9).within(10, 12) is None
     assert partition_of() == segment.topic_id_partition
+
+
+@pytest.mark.parametrize("rolls", [10, 20])
+def test_where_some_transaction_is_always_open_each_index_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rolls: int
+) -> None:
+    """Two producers in turn: at the end of each segment a transaction is open that began in it."""
+    steps: list[Step] = [Sent([0], producer=1)]
+    for number in range(rolls):
+        mine, other = 1 + number % 2, 2 - number % 2
+        steps += [ROLL, Sent([0], producer=other), Ended(mine, COMMIT)]
+    steps.append(Ended(1 + rolls % 2, ABORT))
+    files, _ = a_copied_topic(tmp_path, steps)
+    asked: Counter[tuple[str, IndexKind]] = Counter()
+    fetch = ObjectRemoteStorageManager.fetch_index
+
+    def counted(self: ObjectRemoteStorageManager, segment: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
+        asked[segment.segment_id.id, kind] += 1
+        return fetch(self, segment, kind)
+
+    monkeypatch.setattr(ObjectRemoteStorageManager, "fetch_index", counted)
+    with unsynced(), files.open() as remote_log:
+        found = plan(remote_log, TableQuery("orders", rows=RowFilter(committed_only=True)))
+        there = len(list(segments_of(remote_log)))
+    transactions = [count for (_, kind), count in asked.items() if kind is IndexKind.TRANSACTION]
+    assert len(transactions) >= rolls
+    # Several threads may read the same index at the same moment.
+    assert sum(transactions) <= 3 * there
+    assert [number for number, each in enumerate(found.ranges()) if each.aborted] == [there - 1]

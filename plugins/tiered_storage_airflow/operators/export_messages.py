@@ -1,0 +1,95 @@
+"""What exports say in their tasks' logs, and how they fail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+if TYPE_CHECKING:
+    from tiered_storage.remote_log.remote_log_tables import ExportReport, ExportRequest
+    from tiered_storage.remote_log.tables.export_job import ExportOutcome
+    from tiered_storage.remote_log.tables.late_intervals import LateIntervals
+    from tiered_storage.remote_log.tables.planning import TablePlan
+    from tiered_storage.remote_log.tables.reading import BrokenBytes
+
+MOST_SHOWN = 20
+"""So many fit into a message; the run's report has them all."""
+
+
+def show_plan(plan: TablePlan, request: ExportRequest, log: Any) -> None:
+    """Say what of each partition is read."""
+    for notice in plan.notices:
+        log.warning("%s: %s", notice.partition, notice.message)
+    for each in plan.partitions:
+        reached = "" if each.has_all(request.table_query.rows) else "; that does not go on behind the interval"
+        log.info(
+            "%s: copied are offsets %d to %d; of these %d ranges with %d bytes are read%s",
+            each.topic_id_partition, each.log_start_offset, each.log_end_offset - 1, len(each.ranges),
+            sum(part.size for part in each.ranges), reached,
+        )  # fmt: skip
+        if request.allow_gaps:
+            for first, last in each.gaps:
+                log.warning("%s: offsets %d to %d are missing", each.topic_id_partition, first, last)
+
+
+def show_late(late: LateIntervals, most: int, log: Any) -> None:
+    """Say which earlier intervals are not whole, and which of them `most` lets the run export again."""
+    for each in late.due[: min(most, MOST_SHOWN)]:
+        log.info("%s: more of it is copied by now: it is exported again", each.interval.folder)
+    if len(late.due) > most:
+        log.warning(
+            "of %d more intervals more is copied by now, from %s on: a run exports %d of them at most again, the "
+            "latest first; the next runs take the others, or fill in a larger number",
+            len(late.due) - most, late.due[-1].interval.folder, most,
+        )  # fmt: skip
+    for interval in late.waiting[:MOST_SHOWN]:
+        log.info("%s: what is copied does not go on behind it, still", interval.folder)
+    for lost in late.given_up[:MOST_SHOWN]:
+        log.warning("%s: is not whole, and stays as it is: %s", lost.interval.folder, lost.reason)
+
+
+def show_report(report: ExportReport, log: Any) -> None:
+    """Say where an export was not simply done, or is not the last one."""
+    if report.kept is not None:
+        log.warning("%s stays as it was exported before: %s", report.place, report.kept)
+    elif not report.changed:
+        log.info("%s has these very files already: nothing was changed", report.place)
+    if report.not_reached:
+        log.warning(
+            "what is copied of partitions %s does not go on behind the interval: what is copied later is exported by a "
+            "later run of any interval, or by another one over this one",
+            ", ".join(map(str, report.not_reached)),
+        )
+
+
+def show_dead_letters(broken: Sequence[BrokenBytes], log: Any) -> None:
+    """Warn of what could not be decoded."""
+    for each in broken[:MOST_SHOWN]:
+        log.warning(
+            "dead letter: %s, bytes %d to %d (offsets %d to %d): %s",
+            each.object, each.position, each.position + each.size - 1, each.first_offset, each.last_offset,
+            each.reason,
+        )  # fmt: skip
+
+
+def fail_for(failures: Sequence[ExportOutcome], place: str) -> None:
+    """Fail where a block could not be exported: for good where no further try can mend that.
+
+    What is not there may have expired since it was planned; the next try plans anew.
+    """
+    from tiered_storage.errors import RemoteObjectNotFoundError
+
+    if not failures:
+        return
+    told = "; ".join(
+        f"partition {each.partition} from offset {each.block} on: {each.failure.message}"
+        for each in failures[:MOST_SHOWN]
+        if each.failure is not None
+    )
+    message = f"{len(failures)} blocks were not exported, and {place} is as it was: {told}"
+    found = [each.failure for each in failures if each.failure is not None]
+    if all(each.retriable or each.error == RemoteObjectNotFoundError.__name__ for each in found):
+        raise AirflowException(message)
+    raise AirflowFailException(message)

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.exported import carry_out
+from support.remote_logs import NOW, a_remote_log, copy, segments_of, unsynced
+from tiered_storage.remote_log.remote_log_tables import ExportRequest
+from tiered_storage.remote_log.tables.layout import Interval
+from tiered_storage.remote_log.tables.query import TableQuery
+from tiered_storage_airflow.page.copying_run import _search
+
+
+def test_the_run_that_copied_a_segment_is_found_behind_those_that_exported_it(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with unsynced(), files.open() as remote_log:
+        copy(remote_log, "copy_segments/a run")
+        request = ExportRequest(TableQuery("orders"), Interval(NOW, NOW + 60_000), remote_log.settings.export_url)
+        carry_out(remote_log, request, "runs/zzz/1/late-0")
+        for segment in segments_of(remote_log):
+            found = _search(remote_log, segment.segment_id.id)
+            assert found is not None
+            assert (found.dag_id, found.run_id) == ("copy_segments", "a run")
+        assert _search(remote_log, "A" * 22) is None
