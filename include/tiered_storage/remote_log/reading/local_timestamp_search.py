@@ -6,7 +6,10 @@ broken or cut hides nothing.
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
@@ -19,6 +22,7 @@ from tiered_storage.remote_log.reading.read_values import NO_TIMESTAMP, FoundOff
 from tiered_storage.remote_log.reading.timestamp_search import ScannedBatches
 from tiered_storage.remote_log.segment_source import LocalSegment
 
+MOST_KEPT = 1000
 _WINDOW_BYTES = 1 << 20
 
 
@@ -47,6 +51,34 @@ def largest(segment: LocalSegment, first_offset: int, end_offset: int) -> int:
         if found >= known or offset <= first_offset:
             return found
     return _largest_from(segment, first_offset, first_offset, end_offset)
+
+
+class LargestTimestamps:
+    """Finds the largest timestamps of local segments, and keeps some for as long as the files stay as they are.
+
+    Where timestamps do not rise, the time index ends long before its segment. Safe from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[Path, int, int], tuple[tuple[int, int, int], int]] = OrderedDict()
+
+    def find(self, segment: LocalSegment, first_offset: int, end_offset: int) -> int:
+        """Return what `largest` does. Raises as that."""
+        status = segment.log_path.stat()
+        state = (status.st_ino, status.st_size, status.st_mtime_ns)
+        asked = (segment.log_path, first_offset, end_offset)
+        with self._lock:
+            kept = self._kept.get(asked)
+        if kept is not None and kept[0] == state:
+            return kept[1]
+        found = largest(segment, first_offset, end_offset)
+        with self._lock:
+            self._kept[asked] = (state, found)
+            self._kept.move_to_end(asked)
+            if len(self._kept) > MOST_KEPT:
+                self._kept.popitem(last=False)
+        return found
 
 
 def _largest_from(segment: LocalSegment, begin_offset: int, first_offset: int, end_offset: int) -> int:

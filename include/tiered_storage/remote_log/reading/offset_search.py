@@ -49,6 +49,7 @@ class OffsetSearch:
         """Search on the threads of `pool`, which should be no others' that must not wait: a search may read much."""
         self._chunks = chunks
         self._pool = pool
+        self._local_largest = local_timestamp_search.LargestTimestamps()
 
     async def find(
         self, view: PartitionView, spec: OffsetSpec | int, isolation: Isolation, deadline: FetchDeadline
@@ -134,9 +135,7 @@ class OffsetSearch:
     async def _largest(self, piece: _Piece, deadline: FetchDeadline) -> int:
         where = piece.where
         if isinstance(where, LocalSegment):
-            return await outcome_of(
-                self._pool.submit(lambda: local_timestamp_search.largest(where, piece.first, piece.end))
-            )
+            return await outcome_of(self._pool.submit(lambda: self._local_largest.find(where, piece.first, piece.end)))
         indexes = await self._chunks.indexes(where.segment, deadline)
         largest = NO_TIMESTAMP
         entry = indexes.chunk_for_offset(piece.first)

@@ -117,6 +117,30 @@ def test_the_largest_timestamp_of_a_local_segment_is_looked_for_once(
     assert sorted(asked) == [0, 10, 20, 30]
 
 
+def test_what_was_found_is_kept_until_the_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_timestamp_search, "MOST_KEPT", 2)
+    asked: list[int] = []
+    find = local_timestamp_search.largest
+
+    def counted(segment: LocalSegment, first_offset: int, end_offset: int) -> int:
+        asked.append(end_offset)
+        return find(segment, first_offset, end_offset)
+
+    monkeypatch.setattr(local_timestamp_search, "largest", counted)
+    segment, kept = a_segment(tmp_path, [[9], [3], [5]], {0}), local_timestamp_search.LargestTimestamps()
+    for first, end, expected in ((0, 3, 9), (1, 2, 3), (0, 3, 9), (1, 3, 5), (0, 3, 9), (1, 2, 3)):
+        assert kept.find(segment, BASE + first, BASE + end) == expected
+    assert asked == [BASE + 3, BASE + 2, BASE + 3, BASE + 3, BASE + 2]
+    with segment.log_path.open("ab") as log:
+        log.write(encode_batch([Record(BASE + 3, 12, None, b"")]))
+    assert kept.find(segment, BASE + 1, BASE + 4) == 12
+    assert kept.find(segment, BASE + 1, BASE + 2) == 3
+    assert len(asked) == 7
+    segment.log_path.unlink()
+    with pytest.raises(FileNotFoundError):
+        kept.find(segment, BASE + 1, BASE + 2)
+
+
 async def first_records(reader: RemoteLogReader, offset: int) -> list[Record]:
     async for fetched in reader.batches(ORDERS_0, offset):
         return list(fetched.records())
