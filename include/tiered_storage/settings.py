@@ -309,7 +309,8 @@ class Settings(PropertyModel):
     local_log_reader_threads: Whole = setting(
         "local.log.reader.threads", 2, READING, Source.OURS, unit="threads", at_least=1, at_most=1000
     )
-    """How many reads of local logs one process carries out at once."""
+    """How many reads of local logs one process carries out at once. Searches by time have as many threads of their
+    own."""
 
     remote_log_reader_read_ahead_bytes: Whole = setting(
         "remote.log.reader.read.ahead.bytes", 16 * _MIB, READING, Source.OURS, unit="bytes", at_least=0

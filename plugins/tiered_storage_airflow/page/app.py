@@ -101,7 +101,7 @@ async def _records(
     service = asked.service
     view = await service.tiers.look(asked.partition, offset)
     start = view.log_start_offset if offset is None else offset
-    service.tiers.ensure_known(view, start)
+    view.check_range(start)
     end = view.end_offset(Isolation.READ_UNCOMMITTED)
     batches = service.tiers.batches(asked.partition, start, end, Isolation.READ_UNCOMMITTED)
     stream = RecordStream(batches, RECORDS, MOST_BYTES, Form.JSON, service, access_of(request))

@@ -58,19 +58,23 @@ class PartitionAnswer:
 
 @dataclass(frozen=True, slots=True)
 class OffsetAnswer:
-    """An offset by its name or its timestamp; all are null where there is none, an epoch also where nobody knows."""
+    """An offset by its name or its timestamp; all are null where there is none, an epoch also where nobody knows.
+
+    With `local_problem` nobody knows it here: it is why the local tier, which may have it, cannot be read.
+    """
 
     offset: int | None
     timestamp: int | None
     leader_epoch: int | None
+    local_problem: str | None = None
 
     @classmethod
     def of(cls, found: FoundOffset | None) -> OffsetAnswer:
         """Tell of `found`."""
         if found is None:
             return cls(None, None, None)
-        known = (found.timestamp, found.leader_epoch)
-        return cls(found.offset, *(None if value < 0 else value for value in known))
+        timestamp, epoch = (None if value < 0 else value for value in (found.timestamp, found.leader_epoch))
+        return cls(found.offset, timestamp, epoch)
 
 
 @dataclass(frozen=True, slots=True)

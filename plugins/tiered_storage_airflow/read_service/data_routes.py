@@ -106,7 +106,9 @@ async def records(
     start = view.log_start_offset if offset is None else offset
     if timestamp is not None:
         start = await service.tiers.first_at(view, timestamp, isolation.level)
-    service.tiers.ensure_known(view, start)
+        # That was found by another look, which may have been a later one.
+        view = await service.tiers.look(asked.partition, start)
+    view.check_range(start)
     end = await service.tiers.end(view, isolation.level)
     access = access_of(request)
     access.first_offset = start

@@ -33,7 +33,7 @@ from tiered_storage_airflow.read_service.partitions import (
     known_partitions,
     lives_of,
 )
-from tiered_storage_airflow.read_service.problem import not_found
+from tiered_storage_airflow.read_service.problem import not_found, title_of
 from tiered_storage_airflow.read_service.segments import SegmentPath, find_segment, readable_segment
 from tiered_storage_airflow.read_service.service import OpenService, OpenServiceDep
 
@@ -149,7 +149,6 @@ async def describe(service: OpenService, partition: TopicIdPartition) -> Partiti
     )
     local, tiered, end = view.local, view.coverage.end_offset, view.end_offset(Isolation.READ_UNCOMMITTED)
     copied_up_to = view.local_start if tiered is None else tiered + 1
-    hidden = service.tiers.hidden(partition)
     return PartitionAnswer(
         topic=partition.topic,
         topic_id=partition.topic_id,
@@ -168,5 +167,5 @@ async def describe(service: OpenService, partition: TopicIdPartition) -> Partiti
         unfinished_copies=count.get(SegmentState.COPY_SEGMENT_STARTED, 0),
         unfinished_deletions=count.get(SegmentState.DELETE_SEGMENT_STARTED, 0),
         delete_state=None if state.delete_state is None else state.delete_state.name,
-        local_problem=None if hidden is None else type(hidden).__name__.removesuffix("Error"),
+        local_problem=None if view.hidden is None else title_of(view.hidden),
     )

@@ -7,10 +7,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from tiered_storage.errors import InvalidLogDirectoryError
 from tiered_storage.remote_log.reading.read_values import OffsetSpec
 from tiered_storage_airflow.read_service.answers import OffsetAnswer
 from tiered_storage_airflow.read_service.isolation import IsolationName, IsolationQuery
 from tiered_storage_airflow.read_service.partitions import Asked, DescribedDep
+from tiered_storage_airflow.read_service.problem import title_of
 
 router = APIRouter(tags=["offsets"])
 
@@ -34,8 +36,8 @@ class OffsetName(StrEnum):
 async def offsets(
     asked: DescribedDep, isolation: IsolationQuery = IsolationName.READ_UNCOMMITTED
 ) -> dict[str, OffsetAnswer]:
-    """Give all offsets that have a name."""
-    return {name.value: await _find(asked, name.spec, isolation) for name in OffsetName}
+    """Give all offsets that have a name; of those that hang on a local tier which cannot be read, why not."""
+    return {name.value: await _find_if_known(asked, name.spec, isolation) for name in OffsetName}
 
 
 @router.get("/topics/{topic}/partitions/{partition}/offsets/by-time")
@@ -54,6 +56,13 @@ async def offset_by_name(
 ) -> OffsetAnswer:
     """Give one offset by its name."""
     return await _find(asked, name.spec, isolation)
+
+
+async def _find_if_known(asked: Asked, spec: OffsetSpec, isolation: IsolationName) -> OffsetAnswer:
+    try:
+        return await _find(asked, spec, isolation)
+    except InvalidLogDirectoryError as error:
+        return OffsetAnswer(None, None, None, title_of(error))
 
 
 async def _find(asked: Asked, spec: OffsetSpec | int, isolation: IsolationName) -> OffsetAnswer:

@@ -55,7 +55,7 @@ class ProblemError(Exception):
 
 def problem_of(error: errors.TieredStorageError) -> ProblemError:
     """Return what `error` is to a client."""
-    title = type(error).__name__.removesuffix("Error")
+    title = title_of(error)
     if isinstance(error, errors.ConfigurationError) and not isinstance(error, errors.UnsupportedTopicError):
         # Its message may name other topics, files and hosts: it is for those who run the service.
         return ProblemError(502, "Misconfigured", "the service cannot work as it is set up; its log says why")
@@ -65,6 +65,11 @@ def problem_of(error: errors.TieredStorageError) -> ProblemError:
         more = {"log_start_offset": error.start, "log_end_offset": error.end}
     headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if error.retriable else {}
     return ProblemError(status, title, str(error), error.retriable, headers, more)
+
+
+def title_of(error: errors.TieredStorageError) -> str:
+    """Return what `error` is called in answers."""
+    return type(error).__name__.removesuffix("Error")
 
 
 def busy(what: str) -> ProblemError:

@@ -55,10 +55,15 @@ class FetchDeadline:
         try:
             return await outcome_of(future, self.seconds_left)
         except TimeoutError:
-            raise ReadTimedOutError(
-                f"{what}: {self.wait_ms} ms (remote.fetch.max.wait.ms) were up before it came: try again, it is still "
-                "on its way and is kept where there is room"
-            ) from None
+            raise self._is_up(what, "try again, it is still on its way and is kept where there is room") from None
+
+    async def pass_until(self, moment: float, what: str) -> None:
+        """Return at `moment` (seconds, by `timing.now`). Raises ReadTimedOutError, named `what`, if too late."""
+        left = moment - self.timing.now()
+        if left > 0:
+            await self.timing.sleep(min(left, self.seconds_left))
+        if moment > self.at:
+            raise self._is_up(what, "it was looked at a moment ago, which takes long: try again")
 
     async def attempt(self, try_once: Callable[[], Awaitable[Result]]) -> Result:
         """Return what `try_once` does; after an error that is retriable try again, with growing pauses, in time.
@@ -79,6 +84,9 @@ class FetchDeadline:
         )
         await self.timing.sleep(min(FIRST_PAUSE_SECONDS, self.seconds_left))
         return await retrying(try_once)
+
+    def _is_up(self, what: str, then: str) -> ReadTimedOutError:
+        return ReadTimedOutError(f"{what}: {self.wait_ms} ms (remote.fetch.max.wait.ms) were up before it came: {then}")
 
     def _is_over(self, state: RetryCallState) -> bool:
         return self.timing.now() + state.upcoming_sleep >= self.at

@@ -6,7 +6,12 @@ broken or cut hides nothing.
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
 
 from tiered_storage.errors import CorruptIndexError, CorruptRecordError
 from tiered_storage.kafka_log.log_segment import LogSegment
@@ -17,6 +22,7 @@ from tiered_storage.remote_log.reading.read_values import NO_TIMESTAMP, FoundOff
 from tiered_storage.remote_log.reading.timestamp_search import ScannedBatches
 from tiered_storage.remote_log.segment_source import LocalSegment
 
+MOST_KEPT = 1000
 _WINDOW_BYTES = 1 << 20
 
 
@@ -38,15 +44,47 @@ def largest(segment: LocalSegment, first_offset: int, end_offset: int) -> int:
 
     Raises as first_at_or_after.
     """
-    known, begin = NO_TIMESTAMP, _position_of(segment, first_offset)
-    is_whole = (
-        first_offset <= segment.base_offset and segment.end_offset is not None and segment.end_offset < end_offset
-    )
-    if is_whole:
-        known, offset = _last_indexed(segment)
-        begin = _position_of(segment, offset)
-    found = (batches.largest(first_offset, end_offset) for batches in _batches(segment, begin, end_offset))
-    return max([known, *found])
+    # Up to an entry's offset no timestamp is larger than the entry's. So where what lies behind it has one that is not
+    # smaller, that one is the largest of all; else it is looked for behind an earlier entry.
+    for known, offset in _entries_before(segment, end_offset):
+        found = _largest_from(segment, max(offset, first_offset), first_offset, end_offset)
+        if found >= known or offset <= first_offset:
+            return found
+    return _largest_from(segment, first_offset, first_offset, end_offset)
+
+
+class LargestTimestamps:
+    """Finds the largest timestamps of local segments, and keeps some for as long as the files stay as they are.
+
+    Where timestamps do not rise, the time index ends long before its segment. Safe from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[Path, int, int], tuple[tuple[int, int, int], int]] = OrderedDict()
+
+    def find(self, segment: LocalSegment, first_offset: int, end_offset: int) -> int:
+        """Return what `largest` does. Raises as that."""
+        status = segment.log_path.stat()
+        state = (status.st_ino, status.st_size, status.st_mtime_ns)
+        asked = (segment.log_path, first_offset, end_offset)
+        with self._lock:
+            kept = self._kept.get(asked)
+        if kept is not None and kept[0] == state:
+            return kept[1]
+        found = largest(segment, first_offset, end_offset)
+        with self._lock:
+            self._kept[asked] = (state, found)
+            self._kept.move_to_end(asked)
+            if len(self._kept) > MOST_KEPT:
+                self._kept.popitem(last=False)
+        return found
+
+
+def _largest_from(segment: LocalSegment, begin_offset: int, first_offset: int, end_offset: int) -> int:
+    """Return the largest timestamp (ms) in [`first_offset`, `end_offset`), of the batches from `begin_offset` on."""
+    scanned = _batches(segment, _position_of(segment, begin_offset), end_offset)
+    return max((batches.largest(first_offset, end_offset) for batches in scanned), default=NO_TIMESTAMP)
 
 
 def _batches(segment: LocalSegment, begin: int, end_offset: int) -> Iterator[ScannedBatches]:
@@ -82,16 +120,18 @@ def _last_offset_before(segment: LocalSegment, timestamp: int) -> int:
         return segment.base_offset
 
 
-def _last_indexed(segment: LocalSegment) -> tuple[int, int]:
-    """Return the largest timestamp that the time index tells of, and the offset up to which that is so."""
+def _entries_before(segment: LocalSegment, end_offset: int) -> Iterator[tuple[int, int]]:
+    """Yield timestamps and offsets of time index entries below `end_offset`, backwards in growing steps."""
     files = LogSegment(segment.base_offset, segment.log_path.parent)
     try:
         index = TimeIndex.read(files.time_index_path, segment.base_offset)
     except (CorruptIndexError, FileNotFoundError):
-        return NO_TIMESTAMP, segment.base_offset
-    if not index.timestamps.size:
-        return NO_TIMESTAMP, segment.base_offset
-    return int(index.timestamps[-1]), int(index.offsets[-1])
+        return
+    count = at = int(np.searchsorted(index.offsets, end_offset, side="left"))
+    step = 1
+    while (at := at - step) >= 0:
+        yield int(index.timestamps[at]), int(index.offsets[at])
+        step = count - at
 
 
 def _position_of(segment: LocalSegment, offset: int) -> int:

@@ -24,7 +24,7 @@ from tiered_storage.remote_log.reading.chunk_cache import ChunkCache
 from tiered_storage.remote_log.reading.chunk_files import ChunkFiles
 from tiered_storage.remote_log.reading.fetch_deadline import FetchDeadline, ReadTiming
 from tiered_storage.remote_log.reading.log_stream import LogStream
-from tiered_storage.remote_log.reading.offset_search import OffsetSearch
+from tiered_storage.remote_log.reading.offset_search import OffsetSearch, is_certain
 from tiered_storage.remote_log.reading.partition_view import PartitionView, look_at
 from tiered_storage.remote_log.reading.partition_views import PartitionViews
 from tiered_storage.remote_log.reading.read_values import FetchedBatches, FoundOffset, Isolation, OffsetSpec
@@ -52,14 +52,21 @@ class RemoteLogReader:
         storage: RemoteStorageManager,
         settings: Settings,
         timing: ReadTiming | None = None,
+        *,
+        local_may_be_hidden: bool = False,
     ) -> None:
-        """Read as `settings` say: pools, quota, cache, read-ahead. `timing` is what time is to it, for tests."""
+        """Read as `settings` say: pools, quota, cache, read-ahead. `timing` is what time is to it, for tests.
+
+        With `local_may_be_hidden` a local tier that cannot be read (a broker has its directory, or it is not mounted
+        here) hides nothing remote; what only it might have ends in the InvalidLogDirectoryError that hides it.
+        """
         self._metadata = metadata
         self._settings = settings
         self._timing = timing or ReadTiming()
         self._local_pool = ReaderPool("local reads", settings.local_log_reader_threads)
         self._look_pool = ReaderPool("looks at partitions", settings.local_log_reader_threads)
         self._decode_pool = ReaderPool("decoding", settings.local_log_reader_threads)
+        self._search_pool = ReaderPool("searches by time", settings.local_log_reader_threads)
         self._remote_pool = ReaderPool(
             "remote reads", settings.remote_log_reader_threads, settings.remote_log_reader_max_pending_tasks
         )
@@ -74,13 +81,15 @@ class RemoteLogReader:
         self._chunks = RemoteChunks(storage, self._remote_pool, self._cache, quota, ahead)
         has_source = bool(settings.log_dirs)
         self._views = PartitionViews(
-            lambda partition: look_at(partition, source, metadata, has_source=has_source),
+            lambda partition: look_at(
+                partition, source, metadata, has_source=has_source, may_be_hidden=local_may_be_hidden
+            ),
             self._look_pool,
             settings.remote_log_reader_metadata_max_age_ms,
             self._timing,
         )
         self._aborted = AbortedTransactionSearch(self._chunks, self._local_pool)
-        self._offsets = OffsetSearch(self._chunks, self._local_pool)
+        self._offsets = OffsetSearch(self._chunks, self._search_pool)
 
     @property
     def remote_pending(self) -> int:
@@ -98,9 +107,10 @@ class RemoteLogReader:
         return self._cache.held_bytes
 
     async def view(self, partition: TopicIdPartition, offset: int | None = None) -> PartitionView:
-        """Return what there is of a partition: at most as old as remote.log.reader.metadata.max.age.ms says.
+        """Return what there is of a partition, or was when it was looked at last.
 
-        Where `offset` lies outside of what was seen before, it looks anew.
+        That is at most remote.log.reader.metadata.max.age.ms ago, or twenty times as long as looking took, if that is
+        more. Where `offset` lies outside of what was seen before, it looks anew. Raises ReadTimedOutError.
         """
         deadline = self._deadline(None)
         seen = await self._views.get(partition, deadline)
@@ -109,19 +119,30 @@ class RemoteLogReader:
         return await self._views.anew(partition, deadline)
 
     async def offsets(
-        self, partition: TopicIdPartition, spec: OffsetSpec | int, isolation: Isolation = READ_UNCOMMITTED
+        self,
+        partition: TopicIdPartition,
+        spec: OffsetSpec | int,
+        isolation: Isolation = READ_UNCOMMITTED,
+        *,
+        of_what_is_seen: bool = False,
     ) -> FoundOffset | None:
         """Return an offset by its name, or the first whose record has at least the timestamp `spec` (ms).
 
         None where there is no such record below the end that `isolation` lets a reader see, or nothing tiered. Raises
-        RemoteStorageError, ReadRefusedError, CorruptLogError, ConfigurationError for a negative timestamp.
+        RemoteStorageError, ReadRefusedError, CorruptLogError, ConfigurationError for a negative timestamp; and what
+        hides the local tier where that might change the answer, unless asked only `of_what_is_seen`.
         """
         deadline = self._deadline(None)
+        view = await self._views.get(partition, deadline)
         try:
-            return await self._find(await self._views.get(partition, deadline), spec, isolation, deadline)
+            found = await self._find(view, spec, isolation, deadline)
         except (FileNotFoundError, RemoteObjectNotFoundError):
             # Trimmed or deleted since it was looked at; what is lost is missing after another look too.
-            return await self._find(await self._views.anew(partition, deadline), spec, isolation, deadline)
+            view = await self._views.anew(partition, deadline)
+            found = await self._find(view, spec, isolation, deadline)
+        if not of_what_is_seen and not is_certain(view, spec, found):
+            view.ensure_not_hidden(view.our_log_start)
+        return found
 
     async def _find(
         self, seen: PartitionView, spec: OffsetSpec | int, isolation: Isolation, deadline: FetchDeadline
@@ -223,7 +244,8 @@ class RemoteLogReader:
 
     def close(self) -> None:
         """End the threads once they are idle, and let go of the cache; what still reads gets ConfigurationError."""
-        for pool in (self._remote_pool, self._local_pool, self._look_pool, self._decode_pool):
+        pools = (self._remote_pool, self._local_pool, self._look_pool, self._decode_pool, self._search_pool)
+        for pool in pools:
             pool.close()
         self._cache.close()
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from tiered_storage.errors import (
     CorruptRecordError,
+    InvalidLogDirectoryError,
     OffsetOutOfRangeError,
     RecordsDeletedError,
     RemoteObjectNotFoundError,
@@ -78,7 +79,8 @@ class LogStream:
     async def fetch(self, end_offset: int | None) -> AsyncGenerator[FetchedBatches, None]:
         """Yield the range's batches, up to `end_offset` or to what is readable when this begins.
 
-        Raises OffsetOutOfRangeError, RecordsDeletedError, RemoteStorageError, ReadRefusedError, CorruptLogError.
+        Raises OffsetOutOfRangeError, RecordsDeletedError, RemoteStorageError, ReadRefusedError, CorruptLogError; and
+        where the local tier is hidden and might have what was asked for, once all the rest was given, what hides it.
         """
         view = await self._first_view(self._new_deadline())
         readable = view.end_offset(self._isolation)
@@ -91,14 +93,17 @@ class LogStream:
                     return
                 self._offset = fetched.end_offset
                 yield fetched
+            if end_offset is not None and self._offset < end_offset:
+                view.ensure_not_hidden(self._offset)
         finally:
             self._forget_plan()
 
     async def _first_view(self, deadline: FetchDeadline) -> PartitionView:
         """Return what there is, with the offset to begin at: what was seen before may be older than that offset."""
+        seen = await self._views.get(self._partition, deadline)
         try:
-            return await self._checked(await self._views.get(self._partition, deadline), deadline)
-        except (OffsetOutOfRangeError, RemoteObjectNotFoundError):
+            return await self._checked(seen, deadline)
+        except (OffsetOutOfRangeError, RemoteObjectNotFoundError, InvalidLogDirectoryError):
             return await self._checked(await self._views.anew(self._partition, deadline), deadline)
 
     async def _checked(self, seen: PartitionView, deadline: FetchDeadline) -> PartitionView:
@@ -110,8 +115,8 @@ class LogStream:
         view = await self._views.get(self._partition, deadline)
         try:
             return await self._fetch_from(view, deadline)
-        except RemoteObjectNotFoundError:
-            # Deleted, or copied anew, since it was looked at; what is lost is missing after another look too.
+        except (RemoteObjectNotFoundError, InvalidLogDirectoryError):
+            # Deleted, copied anew, or in sight again since it was looked at; what is lost is so after another look too.
             self._forget_plan()
             return await self._fetch_from(await self._views.anew(self._partition, deadline), deadline)
 
@@ -130,6 +135,7 @@ class LogStream:
     def _check_still_there(self, view: PartitionView) -> None:
         start = view.log_start_offset
         if self._offset < start:
+            view.ensure_not_hidden(self._offset)
             end = view.end_offset(self._isolation)
             raise RecordsDeletedError(str(self._partition), self._offset, start, end)
 

@@ -34,19 +34,22 @@ class _Piece:
     end: int
 
     @property
-    def is_whole_remote_segment(self) -> bool:
+    def is_bound_exact(self) -> bool:
+        """Whether a record has its bound: what is local was asked for that, and of a remote segment all counts."""
         where = self.where
         if isinstance(where, LocalSegment):
-            return False
+            return True
         return (self.first, self.end) == (where.segment.start_offset, where.segment.end_offset + 1)
 
 
 class OffsetSearch:
     """Finds offsets in what a view shows of a partition."""
 
-    def __init__(self, chunks: RemoteChunks, local_pool: ReaderPool) -> None:
+    def __init__(self, chunks: RemoteChunks, pool: ReaderPool) -> None:
+        """Search on the threads of `pool`, which should be no others' that must not wait: a search may read much."""
         self._chunks = chunks
-        self._local_pool = local_pool
+        self._pool = pool
+        self._local_largest = local_timestamp_search.LargestTimestamps()
 
     async def find(
         self, view: PartitionView, spec: OffsetSpec | int, isolation: Isolation, deadline: FetchDeadline
@@ -88,7 +91,7 @@ class OffsetSearch:
         for bound, piece in sorted(bounds, key=lambda each: -each[0]):
             if bound <= best:
                 break
-            best = max(best, bound if piece.is_whole_remote_segment else await self._largest(piece, deadline))
+            best = max(best, bound if piece.is_bound_exact else await self._largest(piece, deadline))
         if best == NO_TIMESTAMP:
             return None
         for bound, piece in bounds:
@@ -99,7 +102,7 @@ class OffsetSearch:
 
     async def _pieces(self, view: PartitionView, end: int, timestamp: int = NO_TIMESTAMP) -> list[_Piece]:
         # Of 100,000 segments that takes a while, in which an event loop has other things to do.
-        return await outcome_of(self._local_pool.submit(lambda: _pieces(view, end, timestamp)))
+        return await outcome_of(self._pool.submit(lambda: _pieces(view, end, timestamp)))
 
     async def _bound(self, piece: _Piece, deadline: FetchDeadline) -> int:
         """Return a timestamp that no record of the piece exceeds."""
@@ -111,7 +114,7 @@ class OffsetSearch:
         where = piece.where
         if isinstance(where, LocalSegment):
             return await outcome_of(
-                self._local_pool.submit(
+                self._pool.submit(
                     lambda: local_timestamp_search.first_at_or_after(where, timestamp, piece.first, piece.end)
                 )
             )
@@ -123,7 +126,7 @@ class OffsetSearch:
             if entry.last_timestamp >= timestamp:
                 batches = await self._batches(where, entry, deadline)
                 search = partial(batches.first_at_or_after, timestamp, piece.first, piece.end)
-                found = await outcome_of(self._local_pool.submit(search))
+                found = await outcome_of(self._pool.submit(search))
                 if found is not None:
                     return found
             entry = indexes.chunk_for_offset(entry.last_offset + 1)
@@ -132,9 +135,7 @@ class OffsetSearch:
     async def _largest(self, piece: _Piece, deadline: FetchDeadline) -> int:
         where = piece.where
         if isinstance(where, LocalSegment):
-            return await outcome_of(
-                self._local_pool.submit(lambda: local_timestamp_search.largest(where, piece.first, piece.end))
-            )
+            return await outcome_of(self._pool.submit(lambda: self._local_largest.find(where, piece.first, piece.end)))
         indexes = await self._chunks.indexes(where.segment, deadline)
         largest = NO_TIMESTAMP
         entry = indexes.chunk_for_offset(piece.first)
@@ -145,7 +146,8 @@ class OffsetSearch:
                     largest = entry.last_timestamp
                 else:
                     batches = await self._batches(where, entry, deadline)
-                    largest = max(largest, batches.largest(piece.first, piece.end))
+                    search = partial(batches.largest, piece.first, piece.end)
+                    largest = max(largest, await outcome_of(self._pool.submit(search)))
             entry = indexes.chunk_for_offset(entry.last_offset + 1)
         return largest
 
@@ -154,6 +156,15 @@ class OffsetSearch:
     ) -> ScannedBatches:
         chunk = await self._chunks.chunk(covered.segment, entry, deadline)
         return ScannedBatches(chunk.content, chunk.table, entry.object_name, entry.position)
+
+
+def is_certain(view: PartitionView, spec: OffsetSpec | int, found: FoundOffset | None) -> bool:
+    """Return whether `found` is the answer to `spec` whatever a local tier has that `view` could not show."""
+    if spec == OffsetSpec.EARLIEST:
+        return view.is_log_start_told or bool(view.coverage.ranges)
+    if spec == OffsetSpec.LATEST_TIERED:
+        return True
+    return spec >= 0 and found is not None
 
 
 def _pieces(view: PartitionView, end: int, timestamp: int = NO_TIMESTAMP) -> list[_Piece]:

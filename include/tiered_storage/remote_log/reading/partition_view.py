@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field, replace
 
-from tiered_storage.errors import OffsetOutOfRangeError, RemoteObjectNotFoundError
+from tiered_storage.errors import InvalidLogDirectoryError, OffsetOutOfRangeError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.log_read import Isolation
 from tiered_storage.remote_log.coverage import Coverage, CoveredRange
@@ -31,6 +31,8 @@ class PartitionView:
     """Where the first transaction begins of which nobody sees the end; None: there is none, or nobody looked."""
     is_log_start_told: bool = False
     """Whether our log start was ever decided: what is missing above it was lost, and is never passed over."""
+    hidden: InvalidLogDirectoryError | None = None
+    """Why the local tier could not be looked at, though there may be one; None: it could, or there is none."""
     _remote_ends: array[int] = field(init=False, repr=False, compare=False)
     """The last offset of each remote range: side by side in memory a look-up among 100,000 touches a few lines."""
 
@@ -74,11 +76,19 @@ class PartitionView:
     def check_range(self, offset: int) -> None:
         """Raise OffsetOutOfRangeError where `offset` lies outside; the end itself is inside.
 
-        So is what is not committed yet, whoever asks, as with a broker: there is only nothing to give.
+        So is what is not committed yet, whoever asks, as with a broker: there is only nothing to give. Raises what
+        hides the local tier where that might have the offset.
         """
         start, end = self.log_start_offset, self.end_offset(Isolation.READ_UNCOMMITTED)
         if not start <= offset <= end:
+            self.ensure_not_hidden(offset)
             raise OffsetOutOfRangeError(str(self.partition), offset, start, end)
+
+    def ensure_not_hidden(self, offset: int) -> None:
+        """Raise what hides the local tier, where that might have `offset`: whether it does, nobody knows then."""
+        if self.hidden is not None and offset >= self.our_log_start:
+            # It is raised again and again, and must not keep whoever met it before.
+            raise self.hidden.with_traceback(None) from None
 
     def local_segment(self, offset: int) -> LocalSegment | None:
         """Return the local segment that has `offset`."""
@@ -97,9 +107,13 @@ class PartitionView:
         return found if found.start_offset <= offset else None
 
     def existing_remote_range(self, offset: int) -> CoveredRange:
-        """Return the same. Raises RemoteObjectNotFoundError where there is none: an offset is never passed over."""
+        """Return the same. Raises RemoteObjectNotFoundError where there is none: an offset is never passed over.
+
+        Raises what hides the local tier where that might have the offset.
+        """
         found = self.remote_range(offset)
         if found is None:
+            self.ensure_not_hidden(offset)
             raise RemoteObjectNotFoundError(
                 f"{self.partition}: no finished remote segment on the lineage holds offset {offset}, and it is not "
                 "local; 'tiered-storage audit' and 'tiered-storage plan' tell of gaps"
@@ -113,10 +127,25 @@ class PartitionView:
 
 
 def look_at(
-    partition: TopicIdPartition, source: SegmentSource, metadata: RemoteLogMetadataManager, *, has_source: bool = True
+    partition: TopicIdPartition,
+    source: SegmentSource,
+    metadata: RemoteLogMetadataManager,
+    *,
+    has_source: bool = True,
+    may_be_hidden: bool = False,
 ) -> PartitionView:
-    """Look at `partition` now. Raises what the source and the metadata store raise."""
-    local = source.partition(partition) if has_source else None
+    """Look at `partition` now. Raises what the source and the metadata store raise.
+
+    Where the local tier `may_be_hidden`, one that cannot be read (a broker has its directory, or it is not mounted
+    here) is no error: the view says so, and shows the remote tier.
+    """
+    local, hidden = None, None
+    try:
+        local = source.partition(partition) if has_source else None
+    except (InvalidLogDirectoryError, OSError) as error:
+        if not may_be_hidden:
+            raise
+        hidden = error if isinstance(error, InvalidLogDirectoryError) else InvalidLogDirectoryError(str(error))
     state = metadata.partition_state(partition)
     observed = local.leader_epochs if local else ()
     if local is not None:
@@ -128,10 +157,11 @@ def look_at(
         # Of a partition that a person deleted nothing remote is left to read, though its objects go one by one.
         ends = [segment.end_offset + 1 for segment in segments]
         gone = log_start if local is not None else max([log_start, *ends])
-        return PartitionView(partition, local, NO_REMOTE, gone, lineage, is_log_start_told=local is None)
+        is_told = local is None
+        return PartitionView(partition, local, NO_REMOTE, gone, lineage, is_log_start_told=is_told, hidden=hidden)
     coverage = Coverage.of(segments, lineage) if segments else NO_REMOTE
     is_told = state.log_start_offset is not None
-    return PartitionView(partition, local, coverage, log_start, lineage, is_log_start_told=is_told)
+    return PartitionView(partition, local, coverage, log_start, lineage, is_log_start_told=is_told, hidden=hidden)
 
 
 def _up_to_what_a_later_leader_cut(log: PartitionLog, known: tuple[EpochEntry, ...]) -> PartitionLog:

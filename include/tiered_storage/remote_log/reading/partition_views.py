@@ -23,6 +23,8 @@ AGE_A_COST = 20
 class _Seen:
     view: PartitionView
     fresh_until: float
+    rested_from: float
+    """When (seconds) as much time will have passed since the look as it took."""
 
     @property
     def segments(self) -> int:
@@ -63,23 +65,38 @@ class PartitionViews:
     async def get(self, partition: TopicIdPartition, deadline: FetchDeadline) -> PartitionView:
         """Return a view that is fresh. Raises what looking raises, and ReadTimedOutError."""
         known = self.fresh(partition)
-        return await deadline.outcome(self._begin(partition)[0], str(partition)) if known is None else known
+        return await deadline.outcome(self._begin(partition), str(partition)) if known is None else known
 
     async def anew(self, partition: TopicIdPartition, deadline: FetchDeadline) -> PartitionView:
-        """Look now, whatever is known, and whoever began to look before. Raises as `get`."""
-        looking, is_new = self._begin(partition)
-        view = await deadline.outcome(looking, str(partition))
-        # The next look after one that was under way began after this call, whoever began it.
-        return view if is_new else await deadline.outcome(self._begin(partition)[0], str(partition))
+        """Return what a look sees that begins after this call, whatever is known. Raises as `get`.
 
-    def _begin(self, partition: TopicIdPartition) -> tuple[Future[PartitionView], bool]:
-        """Return the look that is under way, or else a new one, and whether it is new."""
+        Between two looks passes as much time as the first one took, whoever asks and how often: looking at one
+        partition never takes more than half of a thread.
+        """
+        with self._lock:
+            under_way, before = self._looking.get(partition), self._seen.get(partition)
+        earlier = None if before is None else before.view
+        if under_way is not None:
+            earlier = await deadline.outcome(under_way, str(partition))
+        seen = self._last_seen(partition)
+        if seen is not None and seen.view is earlier:
+            await deadline.pass_until(seen.rested_from, str(partition))
+            seen = self._last_seen(partition)
+        if seen is not None and seen.view is not earlier:
+            return seen.view
+        return await deadline.outcome(self._begin(partition), str(partition))
+
+    def _last_seen(self, partition: TopicIdPartition) -> _Seen | None:
+        with self._lock:
+            return self._seen.get(partition)
+
+    def _begin(self, partition: TopicIdPartition) -> Future[PartitionView]:
+        """Return the look that is under way, or else a new one."""
         with self._lock:
             looking = self._looking.get(partition)
-            if looking is not None:
-                return looking, False
-            looking = self._looking[partition] = self._pool.submit(lambda: self._look_now(partition))
-            return looking, True
+            if looking is None:
+                looking = self._looking[partition] = self._pool.submit(lambda: self._look_now(partition))
+            return looking
 
     def _look_now(self, partition: TopicIdPartition) -> PartitionView:
         begun = self._timing.now()
@@ -91,7 +108,8 @@ class PartitionViews:
                 self._seen.pop(partition, None)
             raise
         now = self._timing.now()
-        seen = _Seen(view, now + max(self._max_age, AGE_A_COST * (now - begun)))
+        cost = now - begun
+        seen = _Seen(view, now + max(self._max_age, AGE_A_COST * cost), now + cost)
         with self._lock:
             self._looking.pop(partition, None)
             self._seen[partition] = seen

@@ -103,6 +103,21 @@ def test_by_time_every_place_is_shown_from_the_first_record_to_the_last(own_site
     ]
 
 
+def test_a_partition_whose_local_tier_is_hidden_is_shown_as_far_as_it_is_seen(
+    own_site: ReadServiceSite, look: Look
+) -> None:
+    from tiered_storage.kafka_log.directory_lock import DirectoryLock
+
+    with DirectoryLock.acquire(own_site.files.log_directory):
+        shown(look(ORDERS))
+        text = look(ORDERS).text
+        assert "value 29" in look(f"{ORDERS}/records", params={"offset": 28}).text
+        assert look(f"{ORDERS}/records", params={"offset": 31}).status_code == 503
+    assert "cannot be read here (LogDirectoryLocked): what is shown is the remote one" in text
+    assert "remote only: offsets 0 to 29" in text
+    assert "2023-11-14 22:13:49 UTC" in text
+
+
 def test_each_life_of_a_topic_has_pages_of_its_own(own_site: ReadServiceSite, look: Look) -> None:
     first = own_site.segments()[0]
     earlier = replace(first.topic_id_partition, topic_id="A" * 21 + "Q")

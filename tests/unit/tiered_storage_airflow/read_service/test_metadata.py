@@ -90,7 +90,9 @@ def test_offsets_have_names(site: ReadServiceSite) -> None:
     assert {name: each["offset"] for name, each in found.items()} == {
         "earliest": 0, "latest": 35, "max-timestamp": 34, "earliest-local": 20, "latest-tiered": 29,
     }  # fmt: skip
-    assert found["max-timestamp"] == {"offset": 34, "timestamp": NOW + 34_000, "leader_epoch": 0}
+    assert found["max-timestamp"] == {
+        "offset": 34, "timestamp": NOW + 34_000, "leader_epoch": 0, "local_problem": None,
+    }  # fmt: skip
     assert of(site, f"{ORDERS}/offsets/latest", isolation="read_committed")["offset"] == 35
     assert site.get(f"{ORDERS}/offsets/last").status_code == 422
 
@@ -125,6 +127,40 @@ def test_a_local_tier_that_a_broker_holds_hides_nothing_remote(own_site: ReadSer
         assert unknown.json()["retriable"] is True
         late = own_site.get(f"{ORDERS}/records", params={"timestamp": NOW + 31_000})
         assert late.status_code == 503
+
+
+@pytest.mark.parametrize(
+    ("path", "timestamp"),
+    [("latest", None), ("max-timestamp", None), ("earliest-local", None), ("by-time", NOW + 31_000)],
+)
+def test_an_offset_that_a_hidden_local_tier_may_have_is_not_guessed(
+    own_site: ReadServiceSite, path: str, timestamp: int | None
+) -> None:
+    from tiered_storage.kafka_log.directory_lock import DirectoryLock
+
+    params = {} if timestamp is None else {"timestamp": timestamp}
+    with DirectoryLock.acquire(own_site.files.log_directory):
+        answer = own_site.get(f"{ORDERS}/offsets/{path}", params=params)
+    assert (answer.status_code, answer.json()["title"]) == (503, "LogDirectoryLocked")
+
+
+def test_offsets_that_a_hidden_local_tier_cannot_change_are_given_and_of_the_others_why_not(
+    own_site: ReadServiceSite,
+) -> None:
+    from tiered_storage.kafka_log.directory_lock import DirectoryLock
+
+    with DirectoryLock.acquire(own_site.files.log_directory):
+        found = of(own_site, f"{ORDERS}/offsets")
+        for name in ("earliest", "latest-tiered"):
+            assert of(own_site, f"{ORDERS}/offsets/{name}") == found[name]
+        assert of(own_site, f"{ORDERS}/offsets/by-time", timestamp=NOW + 7000)["offset"] == 7
+    assert {name: (each["offset"], each["local_problem"]) for name, each in found.items()} == {
+        "earliest": (0, None),
+        "latest": (None, "LogDirectoryLocked"),
+        "max-timestamp": (None, "LogDirectoryLocked"),
+        "earliest-local": (None, "LogDirectoryLocked"),
+        "latest-tiered": (29, None),
+    }
 
 
 def test_copies_of_the_same_offsets_stay_together_and_parts_come_to_an_end(own_site: ReadServiceSite) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import json
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -197,6 +198,42 @@ def test_what_came_a_moment_ago_is_not_out_of_range(own_site: ReadServiceSite) -
     assert lines(own_site.get(RECORDS, params={"offset": 35})) == []
     own_site.files.append(1)
     assert [each["offset"] for each in lines(own_site.get(RECORDS, params={"offset": 38}))] == [38, 39]
+
+
+def test_by_time_what_came_a_moment_ago_is_not_out_of_range(
+    ageless_site: ReadServiceSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tiered_storage_airflow.read_service.tiers import Tiers
+
+    find = Tiers.first_at
+
+    async def then_found(*asked: Any) -> int:
+        ageless_site.files.append(1)
+        return await find(*asked)
+
+    monkeypatch.setattr(Tiers, "first_at", then_found)
+    answer = ageless_site.get(RECORDS, params={"timestamp": NOW + 38_000})
+    assert [each["offset"] for each in lines(answer)] == [38, 39]
+    assert answer.headers["log-end-offset"] == "40"
+
+
+@pytest.mark.parametrize("offset", [30, 33])
+def test_what_a_broker_takes_between_the_check_and_the_read_is_not_out_of_range(
+    ageless_site: ReadServiceSite, monkeypatch: pytest.MonkeyPatch, offset: int
+) -> None:
+    from tiered_storage.kafka_log.directory_lock import DirectoryLock
+    from tiered_storage_airflow.read_service.tiers import Tiers
+
+    read = Tiers.batches
+    with ExitStack() as held:
+
+        def then_read(*asked: Any) -> Any:
+            held.enter_context(DirectoryLock.acquire(ageless_site.files.log_directory))
+            return read(*asked)
+
+        monkeypatch.setattr(Tiers, "batches", then_read)
+        answer = ageless_site.get(RECORDS, params={"offset": offset})
+    assert (answer.status_code, answer.json()["title"]) == (503, "LogDirectoryLocked")
 
 
 def test_the_largest_offset_is_out_of_range(site: ReadServiceSite) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from support.remote_logs import partition_of
 from support.staged_storage import FakeTime
-from tiered_storage.errors import MetadataUnavailableError
+from tiered_storage.errors import MetadataUnavailableError, ReadTimedOutError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.model import (
@@ -25,8 +25,8 @@ from tiered_storage.remote_log.reading.reader_pools import ReaderPool
 P = [partition_of("orders", number) for number in range(4)]
 
 
-def in_time() -> FetchDeadline:
-    return FetchDeadline.after(10_000, ReadTiming())
+def in_time(time: FakeTime | None = None, wait_ms: int = 10_000) -> FetchDeadline:
+    return FetchDeadline.after(wait_ms, ReadTiming() if time is None else ReadTiming(time.now, time.sleep))
 
 
 def a_view(partition: TopicIdPartition, segments: int = 0) -> PartitionView:
@@ -99,6 +99,47 @@ def test_two_who_ask_at_once_share_a_look_and_who_must_know_looks_anew() -> None
     asyncio.run(ask())
     # The second look may have ended before the last of them asked for it.
     assert 2 <= len(looks.at) < 10
+
+
+def test_who_must_know_again_and_again_keeps_no_thread_busy_and_is_told_what_there_is() -> None:
+    looks = Looks(cost=2)
+    views = looks.views()
+    begun = looks.time.seconds
+    for asked in range(10):
+        looks.segments = asked
+        view = asyncio.run(views.anew(P[0], in_time(looks.time)))
+        assert len(view.coverage.ranges) == asked
+    spent = looks.cost * len(looks.at)
+    assert len(looks.at) == 10
+    assert looks.time.seconds - begun >= 2 * (spent - looks.cost)
+
+
+def test_all_who_must_know_while_a_look_is_under_way_share_the_next_one() -> None:
+    looks, go_on = Looks(cost=2), threading.Event()
+    looks.before = lambda: go_on.wait(10)
+    views = looks.views()
+
+    async def ask() -> None:
+        earlier = asyncio.create_task(views.get(P[0], in_time(looks.time)))
+        await asyncio.sleep(0)
+        looks.segments = 7
+        knowing = [asyncio.create_task(views.anew(P[0], in_time(looks.time, 60_000))) for _ in range(20)]
+        await asyncio.sleep(0)
+        go_on.set()
+        await earlier
+        assert {len(view.coverage.ranges) for view in await asyncio.gather(*knowing)} == {7}
+
+    asyncio.run(ask())
+    assert len(looks.at) == 2
+
+
+def test_who_has_no_time_to_wait_for_the_next_look_is_told_and_begins_none() -> None:
+    looks = Looks(cost=2)
+    views = looks.views()
+    asyncio.run(views.get(P[0], in_time(looks.time)))
+    with pytest.raises(ReadTimedOutError, match=r"orders-0: 500 ms .* were up"):
+        asyncio.run(views.anew(P[0], in_time(looks.time, 500)))
+    assert len(looks.at) == 1
 
 
 def test_no_more_segments_are_kept_than_may_be_and_the_last_view_always_is() -> None:
