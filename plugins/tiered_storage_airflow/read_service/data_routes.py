@@ -109,10 +109,17 @@ async def records(
         # That was found by another look, which may have been a later one.
         view = await service.tiers.look(asked.partition, start)
     view.check_range(start)
+    if start >= view.remote_end:
+        view.ensure_not_hidden(start)
     end = await service.tiers.end(view, isolation.level)
     access = access_of(request)
     access.first_offset = start
     batches = service.tiers.batches(asked.partition, start, end, isolation.level)
     stream = RecordStream(batches, max_records, max_bytes, form, service, access)
-    headers = {"Log-Start-Offset": str(view.log_start_offset), "Log-End-Offset": str(end)}
+    headers = {"Log-Start-Offset": str(view.log_start_offset)}
+    # Where the local tier cannot be looked at, nobody knows the log's end: records are those of the remote tier.
+    if view.hidden is None:
+        headers["Log-End-Offset"] = str(end)
+    else:
+        headers["Local-Problem"] = type(view.hidden).__name__.removesuffix("Error")
     return PiecesResponse(service, stream.pieces(), headers=headers, media_type=form.media_type)

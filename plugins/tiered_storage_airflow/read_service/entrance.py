@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 
+from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
 from fastapi import Request
 
 from tiered_storage_airflow.read_service.problem import busy
@@ -47,5 +48,5 @@ class Entrance:
 
 
 def _credentials(request: Request) -> bytes | None:
-    given = [request.headers.get(name, "") for name in ("authorization", "cookie")]
+    given = [request.headers.get("authorization", ""), request.cookies.get(COOKIE_NAME_JWT_TOKEN, "")]
     return hashlib.sha256("\n".join(given).encode()).digest() if any(given) else None

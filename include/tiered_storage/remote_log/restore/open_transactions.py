@@ -25,7 +25,7 @@ from tiered_storage.remote_log.restore.request import RestoredPartition, Restore
 from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
 
 MOST_ABORTS_KEPT = 500_000
-"""Beside the last index, about 200 bytes each."""
+"""Beside the last index, about 200 bytes each; where threads count at once it may be somewhat more."""
 
 
 class OpenTransactions:
@@ -40,6 +40,7 @@ class OpenTransactions:
         self._storage = storage
         self._known: dict[int, Mapping[int, int]] = {}
         self._indexes: dict[int, TransactionIndex] = {}
+        self._aborts_kept = 0
 
     def at_end_of(self, number: int) -> Mapping[int, int]:
         """Return the first offset, by producer id, of each transaction that is open at the end of that segment.
@@ -89,9 +90,10 @@ class OpenTransactions:
         known = self._indexes.get(number)
         if known is None:
             known = _transaction_index(self._segments[number], self._storage)
-            if sum(len(each.transactions) for each in list(self._indexes.values())) > MOST_ABORTS_KEPT:
-                self._indexes.clear()
+            if self._aborts_kept > MOST_ABORTS_KEPT:
+                self._indexes, self._aborts_kept = {}, 0
             self._indexes[number] = known
+            self._aborts_kept += len(known.transactions)
         return known
 
     def _is_behind_gap(self, number: int) -> bool:

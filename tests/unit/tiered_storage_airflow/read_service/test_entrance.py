@@ -51,10 +51,10 @@ def test_so_many_strangers_may_wait_and_no_more(monkeypatch: pytest.MonkeyPatch)
         short = ShortCalls(seconds=60)
         door = Entrance(short)
         with short.one():
-            waiting = [asyncio.ensure_future(door.wait(a_request(cookie=f"c={n}"))) for n in range(5)]
+            waiting = [asyncio.ensure_future(door.wait(a_request(cookie=f"_token={n}"))) for n in range(5)]
             await asyncio.sleep(0)
             with pytest.raises(ProblemError, match="") as refused:
-                await door.wait(a_request(cookie="c=another"))
+                await door.wait(a_request(cookie="_token=another"))
         for each in waiting:
             each.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
@@ -67,7 +67,7 @@ def test_as_many_are_remembered_and_no_more(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(entrance, "MOST_KNOWN", 2)
     door = Entrance(ShortCalls())
     for number in range(5):
-        door.know(a_request(cookie=f"c={number}"))
+        door.know(a_request(cookie=f"_token={number}"))
     assert len(door._known) == 2
 
 

@@ -120,11 +120,15 @@ def test_a_local_tier_that_a_broker_holds_hides_nothing_remote(own_site: ReadSer
     with DirectoryLock.acquire(own_site.files.log_directory):
         found = of(own_site, ORDERS)
         assert (found["log_end_offset"], found["local_problem"]) == (30, "LogDirectoryLocked")
-        assert len(own_site.get(f"{ORDERS}/records").text.splitlines()) == 30
-        # Whether there is an offset 31, nobody knows now: that it is out of range would be a lie.
-        unknown = own_site.get(f"{ORDERS}/records", params={"offset": 31})
-        assert (unknown.status_code, unknown.headers["retry-after"]) == (503, "5")
-        assert unknown.json()["retriable"] is True
+        remote = own_site.get(f"{ORDERS}/records")
+        assert len(remote.text.splitlines()) == 30
+        assert remote.headers["local-problem"] == "LogDirectoryLocked"
+        assert "log-end-offset" not in remote.headers
+        # Whether there is an offset 30, nobody knows now: that it is the end, or out of range, would be a lie.
+        for offset in (30, 31):
+            unknown = own_site.get(f"{ORDERS}/records", params={"offset": offset})
+            assert (unknown.status_code, unknown.headers["retry-after"]) == (503, "5")
+            assert unknown.json()["retriable"] is True
         late = own_site.get(f"{ORDERS}/records", params={"timestamp": NOW + 31_000})
         assert late.status_code == 503
 
