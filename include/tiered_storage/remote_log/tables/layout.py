@@ -95,6 +95,15 @@ class ExportedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class MissingOffsets:
+    """Offsets (inclusive) of a partition."""
+
+    partition: int
+    first_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class ExportedTable:
     """Whose records a table has."""
 
@@ -110,7 +119,8 @@ class ExportManifest:
     exported.
 
     `partitions` are those of which something was copied, among those that were asked for; `not_reached` are those of
-    them whose copied part did not go on behind the interval: more may come (late_intervals.py).
+    them whose copied part did not go on behind the interval: more may come (late_intervals.py). `missing` is what the
+    remote log lacked between the offsets of a file (earlier_export.py).
     """
 
     format_version: int
@@ -123,6 +133,7 @@ class ExportManifest:
     dead_letters: int = 0
     not_reached: tuple[int, ...] = ()
     partitions: tuple[int, ...] = ()
+    missing: tuple[MissingOffsets, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
