@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.tables.layout import ExportManifest, MissingOffsets
@@ -73,7 +73,7 @@ def ensure_none_lost(
 
     It has found what `broken` tells, and the remote log lacks what `plan` does. Of these offsets none may lie between
     the first one and the last of an earlier file, but for those that the earlier export lacked too: by its manifest, or
-    by its dead letters, `letters`.
+    by its dead letters, `letters`. Of a transaction it counts where its end went missing since.
     """
     files = _by_partition((file.partition, file.first_offset, file.last_offset) for file in earlier.files)
     before: tuple[MissingOffsets | BrokenBytes, ...] = (*earlier.missing, *letters)
@@ -85,7 +85,14 @@ def ensure_none_lost(
         for part in known[number].outside(found)
         for first, last in files[number].inside(part)
     )
-    if told := list(islice(lost, NAMED_AT_MOST)):
+    gaps = _by_partition((each.partition, each.first_offset, each.last_offset) for each in earlier.missing)
+    undecidable = (
+        f"offsets {first} to {last} of partition {number} (the end of a transaction is missing in the remote log)"
+        for number, found, gap in _undecidable(plan)
+        if number in files and any(gaps[number].outside(gap))
+        for first, last in files[number].inside(found)
+    )
+    if told := list(islice(chain(lost, undecidable), NAMED_AT_MOST)):
         raise ConfigurationError(
             f"{place} may have records among {'; '.join(told)}, which this export cannot read: nothing was changed, so "
             "that none is lost; 'tiered-storage repair --deep' copies them again where the local log still has them. "
@@ -94,13 +101,14 @@ def ensure_none_lost(
 
 
 def missing_among(manifest: ExportManifest, plan: TablePlan) -> tuple[MissingOffsets, ...]:
-    """Return what the remote log lacks between the first offset and the last of each file."""
+    """Return what the remote log lacks between the first offset and the last of each file.
+
+    With it goes what it lacks elsewhere and where the end of a transaction may be that has records there.
+    """
     files = _by_partition((file.partition, file.first_offset, file.last_offset) for file in manifest.files)
-    return tuple(
-        MissingOffsets(number, *found)
-        for number, found in _lacking(plan)
-        if number in files and any(files[number].inside(found))
-    )
+    found = chain(((number, gap, gap) for number, gap in _lacking(plan)), _undecidable(plan))
+    kept = {(number, *gap) for number, counts, gap in found if number in files and any(files[number].inside(counts))}
+    return tuple(MissingOffsets(*each) for each in sorted(kept))
 
 
 def _unreadable(
@@ -118,7 +126,15 @@ def _unreadable(
 
 
 def _lacking(plan: TablePlan) -> Iterator[tuple[int, Offsets]]:
-    return ((each.topic_id_partition.partition, found) for each in plan.partitions for found in _Ranges(each.lacking))
+    return ((each.topic_id_partition.partition, found) for each in plan.partitions for found in each.lacking)
+
+
+def _undecidable(plan: TablePlan) -> Iterator[tuple[int, Offsets, Offsets]]:
+    """Yield partition, offsets, and the missing ones at their end."""
+    for each in plan.partitions:
+        begins = {last: first for first, last in each.lacking}
+        for first, last in each.undecidable:
+            yield each.topic_id_partition.partition, (first, last), (begins.get(last, last), last)
 
 
 class _Ranges:
@@ -133,9 +149,6 @@ class _Ranges:
             else:
                 self._firsts.append(first)
                 self._lasts.append(last)
-
-    def __iter__(self) -> Iterator[Offsets]:
-        return zip(self._firsts, self._lasts, strict=True)
 
     def inside(self, other: Offsets) -> Iterator[Offsets]:
         """Yield the parts of `other` that these have."""

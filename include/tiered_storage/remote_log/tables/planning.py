@@ -44,7 +44,8 @@ AHEAD_READ_AT_MOST = 4
 class TablePartition:
     """What a query takes of one partition: `ranges` in order of their offsets, and `gaps` (inclusive) that may have had
     some of it, or the end of a transaction that has. `lacking` (inclusive, in order) are all offsets that are missing,
-    whatever the times of the query, and those of transactions whose end is among them.
+    whatever the times of the query. `undecidable` are those from the begin of a transaction to the end of the missing
+    offsets that its own end may be among: its records are left out.
 
     What is copied of it has offsets `log_start_offset` (inclusive) to `log_end_offset` (exclusive). Where only
     committed records are asked for, those from `decided_end_offset` on are not decided yet. `reached_timestamp` (ms,
@@ -61,6 +62,7 @@ class TablePartition:
     decided_end_offset: int
     reached_timestamp: int
     lacking: tuple[tuple[int, int], ...] = ()
+    undecidable: tuple[tuple[int, int], ...] = ()
 
     def has_all(self, rows: RowFilter) -> bool:
         """Whether what can be read goes on behind the last of `rows`; if not, later copies may bring more of them."""
@@ -159,7 +161,7 @@ def _planned(
     reached = _reached(decided, storage if query.rows.over_at is not None else None)
     ranges: list[TableRange] = []
     gaps: list[tuple[int, int]] = []
-    lacking: set[tuple[int, int]] = set()
+    undecidable: set[tuple[int, int]] = set()
     if not query.is_empty:
         begin = max(start, query.first_offset or 0)
         end = decided_end if query.end_offset is None else min(decided_end, query.end_offset)
@@ -174,11 +176,11 @@ def _planned(
             for gap in coverage.missing(known_from, log_end - 1)
             if gap[1] in hiding or (gap[0] < end and chosen.may_have_had(gap, every))
         ]
-        lacking.update(
-            coverage.missing(log_start, log_end - 1), ((each.first_offset, each.last_offset) for each in lost)
-        )
+        undecidable.update((each.first_offset, each.last_offset) for each in lost)
+    lacking = tuple(coverage.missing(log_start, log_end - 1))
+    spans = tuple(sorted(undecidable))
     return TablePartition(
-        partition, tuple(ranges), tuple(gaps), log_start, log_end, decided_end, reached, tuple(sorted(lacking))
+        partition, tuple(ranges), tuple(gaps), log_start, log_end, decided_end, reached, lacking, spans
     )
 
 

@@ -143,3 +143,29 @@ def test_no_more_are_named_than_somebody_reads() -> None:
     with pytest.raises(ConfigurationError) as raised:
         ensure_none_lost(earlier, a_plan(0, [(each, each) for each in range(0, 1_000, 2)], 2_000, 2_000), (), (), "")
     assert str(raised.value).count("missing in the remote log") == NAMED_AT_MOST
+
+
+def an_undecidable_plan(gap: tuple[int, int], begin: int, broken: Sequence[tuple[int, int]] = ()) -> TablePlan:
+    """What is left of a transaction that began at `begin`, and whose end may have been in `gap`."""
+    plan = a_plan(3, [*broken, gap])
+    return replace(plan, partitions=(replace(plan.partitions[0], undecidable=((begin, gap[1]),)),))
+
+
+def test_of_a_transaction_whose_end_was_missing_before_nothing_is_lost() -> None:
+    """The gap behind its records is kept for that, though no file has any of it."""
+    plan = an_undecidable_plan((20, 24), 12)
+    bare = an_export(3, [(10, 14)])
+    assert missing_among(bare, plan) == (MissingOffsets(3, 20, 24),)
+    assert missing_among(an_export(3, [(5, 11)]), plan) == ()
+    earlier = replace(bare, missing=missing_among(bare, plan))
+    ensure_none_lost(earlier, plan, (), (), "here")
+    with pytest.raises(ConfigurationError, match=r"offsets 12 to 14 of partition 3 \(the end of a transaction is"):
+        ensure_none_lost(bare, plan, (), (), "here")
+    # The gap has grown since: what ended in what it took is lost now.
+    with pytest.raises(ConfigurationError, match="offsets 13 to 14 of partition 3"):
+        ensure_none_lost(earlier, an_undecidable_plan((18, 24), 13), (), (), "here")
+    # Others have records between those of the transaction.
+    with pytest.raises(ConfigurationError, match=r"offsets 13 to 13 of partition 3 \(an object"):
+        ensure_none_lost(earlier, plan, letters(3, [(13, 13)]), (), "here")
+    with pytest.raises(ConfigurationError, match=r"offsets 13 to 13 of partition 3 \(missing"):
+        ensure_none_lost(earlier, an_undecidable_plan((20, 24), 12, [(13, 13)]), (), (), "here")
