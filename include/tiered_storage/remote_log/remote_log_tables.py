@@ -62,8 +62,9 @@ class ExportRequest:
         ensure_some_rows(self.table_query)
 
     def again(self, late: LateInterval) -> ExportRequest:
-        """Return the export of another interval of the same table, with rows and codec as it was exported before."""
-        return replace(self, query=replace(self.query, rows=late.rows), interval=late.interval, codec=late.codec)
+        """Return the export of another interval of the same table, asked for as it was exported before."""
+        query = replace(self.query, rows=late.rows)
+        return replace(self, query=query, interval=late.interval, codec=late.codec, allow_gaps=late.allow_gaps)
 
     @property
     def table_query(self) -> TableQuery:
@@ -157,6 +158,7 @@ class BegunExport:
             len(broken),
             self.not_reached,
             tuple(each.topic_id_partition.partition for each in self.plan.partitions),
+            allow_gaps=self.request.allow_gaps,
         )
         manifest = replace(manifest, missing=missing_among(manifest, self.plan))
         with self._alone_in_the_table() as alone:
@@ -204,7 +206,13 @@ class RemoteLogTables:
             folder = TableFolder(client, _table_of(request, plan))
             if not folder.is_ours():
                 return LateIntervals()
-            return find_late(folder, plan, request.interval, PartitionBegins(self.parts.segments, self.parts.storage))
+            begins = PartitionBegins(self.parts.segments, self.parts.storage)
+            return find_late(folder, plan, request.interval, begins, lambda: self._plan_of_other_isolation(plan))
+
+    def _plan_of_other_isolation(self, plan: TablePlan) -> TablePlan:
+        """Return how far each partition goes to those who read with the other isolation; no ranges."""
+        rows = replace(plan.query.rows, committed_only=not plan.query.rows.committed_only)
+        return self.plan(replace(plan.query, rows=rows, first_offset=0, end_offset=0))
 
     @contextmanager
     def export(self, request: ExportRequest, owner: str) -> Iterator[BegunExport]:

@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 if TYPE_CHECKING:
     from tiered_storage.remote_log.remote_log_tables import ExportReport, ExportRequest
     from tiered_storage.remote_log.tables.export_job import ExportOutcome
-    from tiered_storage.remote_log.tables.late_intervals import LateIntervals
+    from tiered_storage.remote_log.tables.late_intervals import GivenUpInterval, LateInterval, LateIntervals
     from tiered_storage.remote_log.tables.planning import TablePlan
     from tiered_storage.remote_log.tables.reading import BrokenBytes
 
@@ -47,7 +47,21 @@ def show_late(late: LateIntervals, most: int, log: Any) -> None:
     for interval in late.waiting[:MOST_SHOWN]:
         log.info("%s: what is copied does not go on behind it, still", interval.folder)
     for lost in late.given_up[:MOST_SHOWN]:
-        log.warning("%s: is not whole, and stays as it is: %s", lost.interval.folder, lost.reason)
+        show_given_up(lost, log)
+
+
+def show_given_up(lost: GivenUpInterval, log: Any) -> None:
+    """Say which interval stays as it is, and why."""
+    log.warning("%s: is not whole, and stays as it is: %s", lost.interval.folder, lost.reason)
+
+
+def show_left(left: Sequence[LateInterval], log: Any) -> None:
+    """Say which intervals were not exported, and may still be."""
+    if left:
+        log.warning(
+            "%d late intervals are left to another try or to the next runs, from %s on",
+            len(left), left[-1].interval.folder,
+        )  # fmt: skip
 
 
 def show_report(report: ExportReport, log: Any) -> None:

@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 if TYPE_CHECKING:
     from tiered_storage.errors import TieredStorageError
     from tiered_storage.remote_log.remote_log_tables import ExportReport
-    from tiered_storage.remote_log.tables.late_intervals import LateInterval, LateIntervals
+    from tiered_storage.remote_log.tables.late_intervals import GivenUpInterval, LateInterval, LateIntervals
     from tiered_storage.remote_log.tables.layout import Interval
     from tiered_storage.remote_log.tables.planning import TablePlan
     from tiered_storage.remote_log.tables.reading import BrokenBytes
@@ -29,10 +29,11 @@ class DoneExport:
 
 @dataclass(slots=True)
 class LateExports:
-    """The earlier intervals that are not whole, and which of them were exported again."""
+    """The earlier intervals that are not whole, which of them were exported again, and which cannot be."""
 
     found: LateIntervals
     done: list[DoneExport] = field(default_factory=list)
+    given_up: list[GivenUpInterval] = field(default_factory=list)
     error: TieredStorageError | AirflowException | None = None
 
     def fail(self, error: TieredStorageError | AirflowException) -> None:
@@ -43,8 +44,8 @@ class LateExports:
     @property
     def left(self) -> list[LateInterval]:
         """Those that are still to be exported again: by another try, or by the runs to come."""
-        done = {each.interval for each in self.done}
-        return [each for each in self.found.due if each.interval not in done]
+        over = {*(each.interval for each in self.done), *(each.interval for each in self.given_up)}
+        return [each for each in self.found.due if each.interval not in over]
 
     def figures(self) -> dict[str, Figure]:
         """Return what a run's summary says of them."""
@@ -53,7 +54,7 @@ class LateExports:
             "late_intervals": [each.interval.folder for each in self.done],
             "late_intervals_left": len(self.left),
             "intervals_waiting": waiting,
-            "intervals_given_up": len(self.found.given_up),
+            "intervals_given_up": len(self.found.given_up) + len(self.given_up),
         }
 
 
@@ -65,6 +66,16 @@ def planned_figures(found: LateIntervals, most: int) -> dict[str, Figure]:
         "intervals_waiting": len(found.waiting),
         "intervals_given_up": len(found.given_up),
     }
+
+
+def is_for_good(error: TieredStorageError | AirflowException) -> bool:
+    """Whether no further try exports that interval: a gap, a refusal, a block that cannot be read.
+
+    Not so of what is wrong with the store or the metadata altogether, or with this try: that fails the task.
+    """
+    from tiered_storage.errors import RemoteMetadataError, RemoteStorageRefusedError
+
+    return not _is_retriable(error) and not isinstance(error, (RemoteMetadataError, RemoteStorageRefusedError))
 
 
 def _is_retriable(error: TieredStorageError | AirflowException) -> bool:

@@ -11,11 +11,13 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from tiered_storage_airflow.operators.export_messages import (
     fail_for,
     show_dead_letters,
+    show_given_up,
     show_late,
+    show_left,
     show_plan,
     show_report,
 )
-from tiered_storage_airflow.operators.late_exports import DoneExport, LateExports, planned_figures
+from tiered_storage_airflow.operators.late_exports import DoneExport, LateExports, is_for_good, planned_figures
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
 from tiered_storage_airflow.operators.spark_groups import SPARK_JOBS, SparkGroupsOperator
 from tiered_storage_airflow.run_scope import is_switched_on
@@ -35,6 +37,8 @@ EXPORT_HERE_BYTES = 256 << 20
 """Less is exported in the task sooner than Spark starts."""
 LATE_INTERVALS = 10
 """So many earlier intervals, of which more is copied by now, a run exports again; the next ones take the others."""
+LATE_TRIES = 3
+"""So many times as many it tries at most: one that cannot be exported must not keep the earlier ones waiting."""
 
 _FIELDS = (
     "topic", "topic_id", "partitions", "from_time", "to_time", "isolation", "codec", "max_disorder_minutes",
@@ -179,7 +183,6 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
     def execute(self, context: Context) -> str:  # type: ignore[override]
         """Export; returns the place of the interval's folder."""
         from tiered_storage.remote_log.tables.late_intervals import LateIntervals
-        from tiered_storage.remote_log.tables.reading import BrokenBytes
 
         with self.opened() as remote_log:
             request = self.request(remote_log, context)
@@ -187,9 +190,9 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
             done = self._export(context, remote_log, request, _folder(context))
             late = LateExports(LateIntervals())
             if most:
+                # Where the time is up among the late ones, this is what is told.
+                self._tell(remote_log, context, done)
                 self._export_late(context, remote_log, request, late, done.plan, most)
-            broken = [each for one in (done, *late.done) for each in one.broken]
-            keep_done(remote_log, context, "dead-letters", broken, BrokenBytes)
             self._tell(remote_log, context, done, late)
             if late.error is not None:
                 raise late.error
@@ -214,8 +217,12 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
         self, context: Context, remote_log: RemoteLogManager, request: ExportRequest, late: LateExports,
         plan: TablePlan, most: int,
     ) -> None:  # fmt: skip
-        """Export the earlier intervals of which more is copied by now; what goes wrong is kept for the run's end."""
+        """Export `most` of the earlier intervals of which more is copied by now, in LATE_TRIES as many tries at most.
+
+        What goes wrong and may be mended is kept for the run's end; what cannot be exported is only told.
+        """
         from tiered_storage.errors import LeaseHeldError, TieredStorageError
+        from tiered_storage.remote_log.tables.late_intervals import GivenUpInterval
 
         try:
             late.found = remote_log.tables.late_intervals(request, plan)
@@ -223,7 +230,9 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
             self.log.warning("which earlier intervals are not whole could not be found out: %s", error)
             late.fail(error)
         show_late(late.found, most, self.log)
-        for number, each in enumerate(late.found.due[:most]):
+        for number, each in enumerate(late.found.due[: LATE_TRIES * most]):
+            if len(late.done) == most:
+                break
             self.log.info("%s is exported again", each.interval.folder)
             folder = f"{_folder(context)}/late-{number}"
             try:
@@ -231,8 +240,13 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
             except LeaseHeldError as error:
                 self.log.warning("%s is left to the run that is at it: %s", each.interval.folder, error)
             except (TieredStorageError, AirflowException) as error:
+                if is_for_good(error):
+                    late.given_up.append(GivenUpInterval(each.interval, str(error)))
+                    show_given_up(late.given_up[-1], self.log)
+                    continue
                 self.log.warning("%s was not exported again: %s", each.interval.folder, error)
                 late.fail(error)
+        show_left(late.left, self.log)
 
     def _run(self, context: Context, remote_log: RemoteLogManager, begun: BegunExport, job: ExportJob) -> None:
         size = job.size_of(begun.tasks)
@@ -261,13 +275,20 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
                 job.run_group(number, remote_log.storage, target, description, progress)
         progress.conclude()
 
-    def _tell(self, remote_log: RemoteLogManager, context: Context, done: DoneExport, late: LateExports) -> None:
+    def _tell(
+        self, remote_log: RemoteLogManager, context: Context, done: DoneExport, late: LateExports | None = None
+    ) -> None:
+        from tiered_storage.remote_log.tables.reading import BrokenBytes
+
         report = done.report
+        every = [done] if late is None else [done, *late.done]
+        broken = [each for one in every for each in one.broken]
+        keep_done(remote_log, context, "dead-letters", broken, BrokenBytes)
         summarize(
             remote_log, context, self.log, into=report.place, files=report.files, records=report.rows,
             bytes=report.size, dead_letters=report.dead_letters, partitions_not_reached=len(report.not_reached),
             changed="yes" if report.changed else "no", kept=report.kept or "no",
-            **late.figures(),
+            **({} if late is None else late.figures()),
         )  # fmt: skip
 
 

@@ -9,7 +9,9 @@ the interval, by as much as its records may be out of order. The manifest has th
     waiting   where none of that is so: what is missing is not copied yet, or was never written
     given up  where another export would lose what it has, or leave a partition out: it stays as it is
 
-So an interval is exported again once for each partition at most, however long it waits.
+How far a partition goes is told to each interval by the isolation that it was exported with. Each of these is a reason
+once, to an export that succeeds: so however long an interval waits, it is not exported again by every run. Whether
+another export can succeed only shows when it is tried (offsets may be missing by now, or rows).
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
 from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.tables.earlier_export import why_kept
 from tiered_storage.remote_log.tables.layout import MANIFEST, SUCCESS, Interval, TableFolder
-from tiered_storage.remote_log.tables.planning import TablePlan
+from tiered_storage.remote_log.tables.planning import TablePartition, TablePlan
 from tiered_storage.remote_log.tables.query import EVERY_ROW, RowFilter
 
 READ_AT_ONCE = 8
@@ -33,11 +35,12 @@ READ_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class LateInterval:
-    """An interval to export again, with `rows` and `codec` as it was exported before."""
+    """An interval to export again, with `rows`, `codec` and `allow_gaps` as it was exported before."""
 
     interval: Interval
     rows: RowFilter
     codec: str
+    allow_gaps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +83,23 @@ class PartitionBegins:
 
 
 def find_late(
-    folder: TableFolder, plan: TablePlan, own: Interval, begins: Callable[[TopicIdPartition], int | None]
+    folder: TableFolder,
+    plan: TablePlan,
+    own: Interval,
+    begins: Callable[[TopicIdPartition], int | None],
+    other: Callable[[], TablePlan],
 ) -> LateIntervals:
     """Return the intervals below `folder`, but for `own`, that are not whole, as far as `plan` knows the topic.
 
-    Every manifest is read. `begins` tells when a partition's first copied segment begins. Raises what the store raises.
+    Every manifest is read. `begins` tells when a partition's first copied segment begins, and `other` how far each goes
+    with the other isolation than that of `plan`: it is asked once at most. Raises what the store raises.
     """
     names: dict[str, set[Interval]] = {MANIFEST: set(), SUCCESS: set()}
     for interval, name in folder.contents():
         if name in names:
             names[name].add(interval)
     found = sorted(names[MANIFEST] - {own}, key=lambda each: each.begin, reverse=True)
-    judge = _Judge(plan, begins)
+    judge = _Judge(plan, begins, other)
     with ThreadPoolExecutor(READ_AT_ONCE) as pool:
         read = pool.map(lambda each: _read(folder, each, plan), found)
         judged = [judge.judged(each, each.interval in names[SUCCESS]) for each in read]
@@ -109,6 +117,7 @@ class _Exported:
     interval: Interval
     rows: RowFilter = EVERY_ROW
     codec: str = ""
+    allow_gaps: bool = False
     partitions: frozenset[int] = frozenset()
     not_reached: frozenset[int] = frozenset()
     kept: str | None = None
@@ -126,6 +135,7 @@ def _read(folder: TableFolder, interval: Interval, plan: TablePlan) -> _Exported
         interval,
         RowFilter(interval.begin, interval.end, manifest.committed_only, manifest.disorder_ms),
         manifest.codec,
+        manifest.allow_gaps,
         frozenset(manifest.partitions) | {file.partition for file in manifest.files},
         frozenset(manifest.not_reached),
         why_kept(manifest, plan),
@@ -135,9 +145,13 @@ def _read(folder: TableFolder, interval: Interval, plan: TablePlan) -> _Exported
 class _Judge:
     """Judges intervals by what is copied now."""
 
-    def __init__(self, plan: TablePlan, begins: Callable[[TopicIdPartition], int | None]) -> None:
-        self._planned = {each.topic_id_partition.partition: each for each in plan.partitions}
+    def __init__(
+        self, plan: TablePlan, begins: Callable[[TopicIdPartition], int | None], other: Callable[[], TablePlan]
+    ) -> None:
+        self._planned = _by_number(plan)
+        self._by_isolation = {plan.query.rows.committed_only: self._planned}
         self._begins = begins
+        self._other = other
         self._begun: dict[int, int | None] = {}
 
     def judged(self, exported: _Exported, is_committed: bool) -> LateInterval | GivenUpInterval | Interval | None:
@@ -154,10 +168,17 @@ class _Judge:
             return GivenUpInterval(interval, f"partitions {told} are deleted or not asked for, and would go")
         if exported.kept is not None:
             return GivenUpInterval(interval, exported.kept)
-        reached = any(self._planned[number].has_all(exported.rows) for number in exported.not_reached)
-        if is_committed and not reached and not came:
+        if is_committed and not came and not self._reached(exported):
             return interval
-        return LateInterval(interval, exported.rows, exported.codec)
+        return LateInterval(interval, exported.rows, exported.codec, exported.allow_gaps)
+
+    def _reached(self, exported: _Exported) -> bool:
+        """Whether a partition goes on behind the interval by now that did not."""
+        isolation = exported.rows.committed_only
+        if isolation not in self._by_isolation:
+            self._by_isolation[isolation] = _by_number(self._other())
+        found = (self._by_isolation[isolation].get(number) for number in exported.not_reached)
+        return any(each is not None and each.has_all(exported.rows) for each in found)
 
     def _came(self, exported: _Exported) -> bool:
         """Whether a partition has records before the interval's end of which nothing was copied by then."""
@@ -168,3 +189,7 @@ class _Judge:
         if number not in self._begun:
             self._begun[number] = self._begins(self._planned[number].topic_id_partition)
         return self._begun[number]
+
+
+def _by_number(plan: TablePlan) -> dict[int, TablePartition]:
+    return {each.topic_id_partition.partition: each for each in plan.partitions}

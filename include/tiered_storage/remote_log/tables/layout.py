@@ -115,12 +115,12 @@ class ExportedTable:
 
 @dataclass(frozen=True, slots=True)
 class ExportManifest:
-    """What an interval's folder has; times are ms. It depends on what is copied, not on when, or how often, it was
-    exported.
+    """What an interval's folder has; times are ms. It depends on what is copied and how it was asked for, not on when,
+    or how often, it was exported.
 
     `partitions` are those of which something was copied, among those that were asked for; `not_reached` are those of
-    them whose copied part did not go on behind the interval: more may come (late_intervals.py). `missing` is what the
-    remote log lacked between the offsets of a file (earlier_export.py).
+    them whose copied part did not go on behind the interval: more may come (late_intervals.py). `allow_gaps` is whether
+    offsets might be missing between, `missing` those that were, among the offsets of a file (earlier_export.py).
     """
 
     format_version: int
@@ -133,6 +133,7 @@ class ExportManifest:
     dead_letters: int = 0
     not_reached: tuple[int, ...] = ()
     partitions: tuple[int, ...] = ()
+    allow_gaps: bool = False
     missing: tuple[MissingOffsets, ...] = ()
 
 

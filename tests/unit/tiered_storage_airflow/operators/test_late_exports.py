@@ -9,18 +9,28 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTimeout
 
 from support.exported import digests
+from support.metadata_stores import a_step
 from support.tiered_site import FIRST_TIMESTAMP, HOUR_MS, RECORDS, TIERED, TieredSite
-from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, RemoteStorageError
-from tiered_storage.remote_log.remote_log_tables import ExportRequest
+from tiered_storage.errors import (
+    ConfigurationError,
+    LeaseLostError,
+    MetadataCorruptError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+    RemoteStorageError,
+    RemoteStorageRefusedError,
+)
+from tiered_storage.remote_log.model import SegmentState
+from tiered_storage.remote_log.remote_log_tables import ExportRequest, RemoteLogTables
 from tiered_storage.remote_log.tables.export_worker import run_export_group
 from tiered_storage.remote_log.tables.late_intervals import LateIntervals
 from tiered_storage.remote_log.tables.layout import Interval, TableFolder
 from tiered_storage.remote_log.tables.query import TableQuery
 from tiered_storage_airflow.operators import tables
-from tiered_storage_airflow.operators.late_exports import LateExports
+from tiered_storage_airflow.operators.late_exports import LateExports, is_for_good
 from tiered_storage_airflow.operators.tables import ExportTopicOperator, PlanExportOperator
 from tiered_storage_airflow.run_summary import RunSummary, summary_path
 
@@ -39,14 +49,14 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TieredSite:
     return site
 
 
-def hours(first: int, end: int) -> Interval:
-    return Interval(FIRST_TIMESTAMP + first * HOUR_MS, FIRST_TIMESTAMP + end * HOUR_MS)
+def hours(first: float, end: float) -> Interval:
+    return Interval(int(FIRST_TIMESTAMP + first * HOUR_MS), int(FIRST_TIMESTAMP + end * HOUR_MS))
 
 
-def context(first_hour: int, end_hour: int, run_type: str = "scheduled") -> Context:
+def context(first_hour: float, end_hour: float, run_type: str = "scheduled") -> Context:
     """A run whose data interval has these hours of the log."""
 
-    def hour(number: int) -> datetime:
+    def hour(number: float) -> datetime:
         return datetime.fromtimestamp((FIRST_TIMESTAMP + number * HOUR_MS) / 1000, UTC)
 
     dag_run = SimpleNamespace(
@@ -73,6 +83,36 @@ def copy_more(site: TieredSite, segments: int = 2, name: str = "orders-1") -> No
     for _ in range(segments):
         site.append_segment(name)
     site.copy()
+
+
+def lose(site: TieredSite, hour: int) -> None:
+    """Let what was copied of an hour of orders-0 go."""
+    with site.open() as log:
+        [segment] = [
+            each
+            for partition in log.segments.list_partitions()
+            if partition.partition == 0
+            for each in log.segments.list_remote_log_segments(partition)
+            if each.start_offset == hour * RECORDS and each.state is SegmentState.COPY_SEGMENT_FINISHED
+        ]
+        lease = log.leases.acquire(segment.segment_id.topic_id_partition, "test", 60_000)
+        log.segments.update_remote_log_segment_metadata(a_step(segment, SegmentState.DELETE_SEGMENT_STARTED), lease)
+        log.leases.release(lease)
+
+
+def copied_of(site: TieredSite, number: int, hour: int) -> Path:
+    """Return what was copied of an hour of a partition."""
+    name = f"{hour * RECORDS:020d}-"
+    [found] = [path for path in site.state.rglob("*.log") if name in path.name and f"/{number}/" in str(path)]
+    return found
+
+
+def rot(site: TieredSite, hour: int) -> None:
+    """Flip a bit of what was copied of an hour of orders-0."""
+    copied = copied_of(site, 0, hour)
+    content = bytearray(copied.read_bytes())
+    content[-10] ^= 1
+    copied.write_bytes(content)
 
 
 def two_late(site: TieredSite) -> tuple[Path, Path]:
@@ -143,7 +183,7 @@ def test_an_interval_that_another_run_exports_is_left_to_it(site: TieredSite) ->
     with site.open() as remote_log:
         request = ExportRequest(TableQuery("orders"), hours(2, 3), remote_log.settings.export_url)
         with remote_log.tables.export(request, "a backfill"):
-            export(context(3, 4))
+            export(context(3, 4), late_intervals=1)
     found = figures(site, context(3, 4))
     assert (found["late_intervals"], found["late_intervals_left"]) == ([first.name], 1)
     assert records(second) == RECORDS
@@ -153,17 +193,109 @@ def test_an_interval_that_another_run_exports_is_left_to_it(site: TieredSite) ->
 
 def test_what_goes_wrong_with_a_late_one_fails_the_task_after_its_own(site: TieredSite) -> None:
     first, second = two_late(site)
-    [gone] = [path for path in site.state.rglob("*.log") if f"{2 * RECORDS:020d}-" in path.name and "/1/" in str(path)]
+    gone = copied_of(site, 1, 2)
     content = gone.read_bytes()
     gone.unlink()
     with pytest.raises(AirflowException, match=rf"1 blocks were not exported, and .*{second.name} is as it was"):
-        export(context(3, 4), isolation="read_uncommitted")
+        export(context(3, 4), isolation="read_uncommitted", late_intervals=1)
     found = figures(site, context(3, 4))
     assert (found["changed"], found["late_intervals"], found["late_intervals_left"]) == ("yes", [first.name], 1)
     gone.write_bytes(content)
     export(context(3, 4), isolation="read_uncommitted")
     assert figures(site, context(3, 4))["late_intervals"] == [second.name]
     assert records(second) == 2 * RECORDS
+
+
+def test_over_a_gap_that_was_allowed_it_is_exported_again_as_it_was_before(site: TieredSite) -> None:
+    lose(site, 1)
+    first = export(context(1, 3), allow_gaps=True)
+    assert records(first) == 2 * RECORDS
+    copy_more(site)
+    lose(site, 1)
+    export(context(3, 4))
+    assert figures(site, context(3, 4))["late_intervals"] == [first.name]
+    assert records(first) == 3 * RECORDS
+    export(context(4, 5))
+    found = figures(site, context(4, 5))
+    assert (found["late_intervals"], found["late_intervals_left"], found["intervals_given_up"]) == ([], 0, 0)
+
+
+def test_a_gap_that_came_later_is_told_and_neither_fails_the_run_nor_takes_the_place_of_another(
+    site: TieredSite, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older = export(context(0, 1))
+    (older / "_SUCCESS").unlink()
+    newer = export(context(2, 3), late_intervals=0)
+    copy_more(site, 4)
+    lose(site, 2)
+    before = digests(newer)
+    export(context(5, 6), late_intervals=1)
+    found = figures(site, context(5, 6))
+    assert (found["late_intervals"], found["late_intervals_left"], found["intervals_given_up"]) == ([older.name], 0, 1)
+    assert (older / "_SUCCESS").exists()
+    assert digests(newer) == before
+    told = f"{newer.name}: is not whole, and stays as it is: missing in the remote log: orders-0: offsets 20 to 29"
+    assert told in capsys.readouterr().out
+
+
+def test_what_would_lose_records_is_given_up(site: TieredSite, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = two_late(site)
+    rot(site, 2)
+    export(context(3, 4), late_intervals=1)
+    found = figures(site, context(3, 4))
+    assert (found["late_intervals"], found["late_intervals_left"], found["intervals_given_up"]) == ([first.name], 0, 1)
+    assert records(second) == RECORDS
+    assert "has 10 records of partition 0, and this export found 0" in capsys.readouterr().out
+
+
+def test_a_run_tries_three_times_as_many_at_most(site: TieredSite, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each may have been exported whole before it turns out that it cannot be committed."""
+    quarters = [export(context(2 + n / 4, 2 + (n + 1) / 4), late_intervals=0) for n in range(4)]
+    copy_more(site, 2)
+    lose(site, 2)
+    export(context(5, 6), late_intervals=1)
+    found = figures(site, context(5, 6))
+    assert (found["late_intervals"], found["late_intervals_left"], found["intervals_given_up"]) == ([], 1, 3)
+    told = f"1 late intervals are left to another try or to the next runs, from {quarters[0].name} on"
+    assert told in capsys.readouterr().out
+
+
+def test_what_is_told_of_the_own_interval_is_told_before_the_late_ones(
+    site: TieredSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the time is up, nothing can be told any more."""
+
+    def takes_too_long(*_: object) -> None:
+        raise AirflowTaskTimeout
+
+    monkeypatch.setattr(RemoteLogTables, "late_intervals", takes_too_long)
+    rot(site, 1)
+    with pytest.raises(AirflowTaskTimeout):
+        export(context(1, 2))
+    found = figures(site, context(1, 2))
+    assert (found["records"], found["dead_letters"]) == (RECORDS, 1)
+    assert "late_intervals" not in found
+    [letters] = (site.state / "work").rglob("dead-letters.jsonl")
+    assert len(letters.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "for_good"),
+    [
+        (ConfigurationError("fewer"), True),
+        (RemoteObjectNotFoundError("a gap"), True),
+        (RemoteObjectCorruptError("rotten"), True),
+        (AirflowFailException("a block"), True),
+        (AirflowException("a worker died"), False),
+        (RemoteStorageError("away"), False),
+        (RemoteStorageRefusedError("no rights"), False),
+        (MetadataCorruptError("damaged"), False),
+        (LeaseLostError("another try"), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_only_what_is_wrong_with_an_interval_itself_gives_it_up(error: Any, *, for_good: bool) -> None:
+    assert is_for_good(error) == for_good
 
 
 def test_where_nothing_can_be_found_out_the_own_interval_is_exported_all_the_same(

@@ -2,14 +2,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.exported import carry_out, digests
 from support.remote_logs import (
+    LOG_CONFIG,
     NOW,
     RemoteLogFiles,
     a_copied_remote_log,
+    a_remote_log,
     copy,
     held_by,
     move_log_start,
@@ -17,6 +20,9 @@ from support.remote_logs import (
     unsynced,
 )
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError
+from tiered_storage.kafka_log.control_record import ControlRecordType
+from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.record import Record
 from tiered_storage.remote_log.model import (
     PartitionDeleteState,
     RemoteLogSegmentMetadata,
@@ -120,6 +126,59 @@ def test_a_partition_that_comes_later_is_looked_at_where_it_may_have_records(tmp
     assert due(files) == [within]
     assert export(files, within) == ()
     assert late(files) == LateIntervals()
+
+
+@pytest.mark.parametrize("allow_gaps", [False, True])
+def test_gaps_are_allowed_where_they_were_before(files: RemoteLogFiles, *, allow_gaps: bool) -> None:
+    export(files, allow_gaps=allow_gaps)
+    append_and_copy(files, 4)
+    with files.open() as remote_log:
+        for asked in (request(files, OWN), replace(request(files, OWN), allow_gaps=True)):
+            [found] = remote_log.tables.late_intervals(asked, remote_log.tables.plan(asked.table_query)).due
+            assert asked.again(found).allow_gaps == allow_gaps
+
+
+def isolated(*, committed_only: bool) -> TableQuery:
+    return TableQuery("orders", rows=RowFilter(committed_only=committed_only, disorder_ms=0))
+
+
+def write_and_copy(files: RemoteLogFiles, *steps: int | str) -> None:
+    """Write a record for each time behind NOW (ms), or what is named, and copy what is closed and stable."""
+    in_transaction: dict[str, Any] = {
+        "producer_id": 1, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True,
+    }  # fmt: skip
+    with unsynced(), LogDirectoryWriter.open(files.log_directory, LOG_CONFIG, clock=lambda: NOW) as writer:
+        log = writer.log("orders", 0)
+        for step in steps:
+            if isinstance(step, int):
+                log.append([Record(log.log_end_offset, NOW + step, b"key", b"value")])
+            elif step == "roll":
+                log.roll()
+            elif step == "begin":
+                log.append([Record(log.log_end_offset, NOW, b"key", b"value")], **in_transaction)
+            else:
+                log.append_end_marker(1, 0, ControlRecordType.COMMIT)
+    with unsynced(), files.open() as remote_log:
+        assert copy(remote_log).is_whole
+
+
+@pytest.mark.parametrize("committed_only", [False, True])
+def test_an_interval_is_judged_by_the_isolation_that_it_was_exported_with(
+    tmp_path: Path, *, committed_only: bool
+) -> None:
+    """What is copied ends within a transaction, whose end is in the segment that is still open."""
+    files = a_remote_log(tmp_path, {("orders", 0): 0})
+    interval = Interval(NOW, NOW + 10_000)
+    own, other = isolated(committed_only=committed_only), isolated(committed_only=not committed_only)
+    write_and_copy(files, 1_000, "roll")
+    assert export(files, interval, query=own) == (0,)
+    write_and_copy(files, "begin", "roll", 100_000, "roll", "end")
+    judged = [[each.interval for each in late(files, query=query).due] for query in (own, other)]
+    assert judged == ([[], []] if committed_only else [[interval], [interval]])
+    write_and_copy(files, "roll", 100_000, "roll")
+    assert [[each.interval for each in late(files, query=query).due] for query in (own, other)] == [[interval]] * 2
+    assert export(files, interval, query=own) == ()
+    assert late(files, query=other) == LateIntervals()
 
 
 def test_what_a_commit_left_on_its_way_is_due(files: RemoteLogFiles) -> None:
