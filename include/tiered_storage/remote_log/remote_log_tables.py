@@ -15,7 +15,7 @@ from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.storage.opening import open_object_client
 from tiered_storage.remote_log.tables.commit import IntervalCommit
-from tiered_storage.remote_log.tables.earlier_export import ensure_all_partitions, why_kept
+from tiered_storage.remote_log.tables.earlier_export import ensure_all_partitions, missing_among, why_kept
 from tiered_storage.remote_log.tables.export_job import (
     BLOCK_OFFSETS,
     ExportJob,
@@ -160,8 +160,9 @@ class BegunExport:
             tuple(each.topic_id_partition.partition for each in self.plan.partitions),
             allow_gaps=self.request.allow_gaps,
         )
+        manifest = replace(manifest, missing=missing_among(manifest, self.plan))
         with self._alone_in_the_table() as alone:
-            changed = replace(self.commitment, still_ours=alone).commit(manifest, broken)
+            changed = replace(self.commitment, still_ours=alone).commit(manifest, self.plan, broken)
         rows, size = sum(file.rows for file in exported), sum(file.size for file in exported)
         return ExportReport(place, changed, len(exported), rows, size, len(broken), self.not_reached)
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tiered_storage.errors import RemoteStorageError
-from tiered_storage.remote_log.copy_messages import to_lines
-from tiered_storage.remote_log.tables.earlier_export import ensure_no_fewer
+from tiered_storage.errors import RemoteObjectNotFoundError, RemoteStorageError
+from tiered_storage.remote_log.copy_messages import from_lines, to_lines
+from tiered_storage.remote_log.tables.earlier_export import ensure_no_fewer, ensure_none_lost
 from tiered_storage.remote_log.tables.layout import (
     COMMITTING,
     DEAD_LETTERS,
@@ -27,6 +27,7 @@ from tiered_storage.remote_log.tables.layout import (
     encoded,
     is_file_name,
 )
+from tiered_storage.remote_log.tables.planning import TablePlan
 from tiered_storage.remote_log.tables.reading import BrokenBytes
 
 
@@ -55,8 +56,8 @@ class IntervalCommit:
         self.folder.ensure_no_overlap(self.interval)
         self._remove_left()
 
-    def commit(self, manifest: ExportManifest, broken: Sequence[BrokenBytes] = ()) -> bool:
-        """Give the attempt's files their names; whether anything changed.
+    def commit(self, manifest: ExportManifest, plan: TablePlan, broken: Sequence[BrokenBytes] = ()) -> bool:
+        """Give the attempt's files their names; whether anything changed. `plan` is what was read, but for `broken`.
 
         Raises ConfigurationError where records would be lost, and what the store raises and `still_ours`.
         """
@@ -67,6 +68,7 @@ class IntervalCommit:
             return False
         if earlier is not None:
             ensure_no_fewer(earlier, manifest, self.place)
+            ensure_none_lost(earlier, plan, broken, self._letters(), self.place)
         self.folder.ensure_no_overlap(self.interval)
         self._put(f"{TEMPORARY}/{self.attempt}/{COMMITTING}", b"")
         self._delete(SUCCESS)
@@ -98,6 +100,15 @@ class IntervalCommit:
 
     def _has_letters(self, broken: Sequence[BrokenBytes]) -> bool:
         return self._names().get(DEAD_LETTERS) == (len(to_lines(broken, BrokenBytes)) if broken else None)
+
+    def _letters(self) -> list[BrokenBytes]:
+        """Return what could not be decoded when what is there was exported."""
+        path, client = self._path(DEAD_LETTERS), self.folder.client
+        try:
+            raw = client.get_range(path, 0, client.size(path))
+        except RemoteObjectNotFoundError:
+            return []
+        return from_lines(raw, BrokenBytes, f"{self.place}/{DEAD_LETTERS}")
 
     def _names(self) -> dict[str, int]:
         return self.folder.names(self.interval)

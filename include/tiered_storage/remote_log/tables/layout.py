@@ -95,6 +95,15 @@ class ExportedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class MissingOffsets:
+    """Offsets (inclusive) of a partition."""
+
+    partition: int
+    first_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class ExportedTable:
     """Whose records a table has."""
 
@@ -111,7 +120,7 @@ class ExportManifest:
 
     `partitions` are those of which something was copied, among those that were asked for; `not_reached` are those of
     them whose copied part did not go on behind the interval: more may come (late_intervals.py). `allow_gaps` is whether
-    offsets might be missing between.
+    offsets might be missing between, `missing` those that were, among the offsets of a file (earlier_export.py).
     """
 
     format_version: int
@@ -125,6 +134,7 @@ class ExportManifest:
     not_reached: tuple[int, ...] = ()
     partitions: tuple[int, ...] = ()
     allow_gaps: bool = False
+    missing: tuple[MissingOffsets, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

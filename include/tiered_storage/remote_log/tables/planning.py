@@ -3,7 +3,8 @@
 Offsets come from the metadata alone. Beside them, and only where the query asks for it, the store is read:
 
     times       a segment is left out by its largest timestamp, which the metadata have; where the query says how far
-                records may be out of order, also by the smallest one that its manifest tells
+                records may be out of order, also by the smallest one that its manifest tells. How far a partition
+                reaches is told by manifests too where its last segments have timestamps later than their copies
     committed   which transactions were aborted, and which nobody has decided yet, is told by transaction indexes and
                 producer snapshots: from the first undecided record on nothing is given
 """
@@ -14,7 +15,12 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
+from tiered_storage.errors import (
+    ConfigurationError,
+    LaterVersionError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+)
 from tiered_storage.kafka_log.transaction_index import AbortedTransaction
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.coverage import Coverage
@@ -29,17 +35,23 @@ from tiered_storage.remote_log.tables.splits import TableRange
 
 NAMED_AT_MOST = 20
 READS_AT_ONCE = 8
+NO_TIMESTAMP = -1
+AHEAD_READ_AT_MOST = 4
+"""So many manifests of a partition, one after the other, are asked how far its last segments reach at least."""
 
 
 @dataclass(frozen=True, slots=True)
 class TablePartition:
     """What a query takes of one partition: `ranges` in order of their offsets, and `gaps` (inclusive) that may have had
-    some of it, or the end of a transaction that has.
+    some of it, or the end of a transaction that has. `lacking` (inclusive, in order) are all offsets that are missing,
+    whatever the times of the query. `undecidable` are those from the begin of a transaction to the end of the missing
+    offsets that its own end may be among: its records are left out.
 
     What is copied of it has offsets `log_start_offset` (inclusive) to `log_end_offset` (exclusive). Where only
     committed records are asked for, those from `decided_end_offset` on are not decided yet. `reached_timestamp` (ms,
-    -1: none) is the largest in the segments below that, whatever the query asks for; one that is later than the copy of
-    its segment counts as the time of that copy: a producer whose clock is years ahead ends no interval.
+    -1: none) is the largest in the segments below that, whatever the query asks for. A segment with a timestamp later
+    than its copy, of a producer whose clock is ahead, counts by the smallest one that its manifest tells, where the
+    query has an end of times and it is one of the last few; else not at all.
     """
 
     topic_id_partition: TopicIdPartition
@@ -49,6 +61,8 @@ class TablePartition:
     log_end_offset: int
     decided_end_offset: int
     reached_timestamp: int
+    lacking: tuple[tuple[int, int], ...] = ()
+    undecidable: tuple[tuple[int, int], ...] = ()
 
     def has_all(self, rows: RowFilter) -> bool:
         """Whether what can be read goes on behind the last of `rows`; if not, later copies may bring more of them."""
@@ -143,10 +157,11 @@ def _planned(
     transactions = OpenTransactions(every, storage) if query.rows.committed_only else None
     undecided = None if transactions is None else transactions.first_undecided()
     decided_end = log_end if undecided is None else undecided
-    decided = (each.metadata for each in every if each.end_offset < decided_end)
-    reached = max((min(each.max_timestamp, each.event_timestamp) for each in decided), default=-1)
+    decided = [each for each in every if each.end_offset < decided_end]
+    reached = _reached(decided, storage if query.rows.over_at is not None else None)
     ranges: list[TableRange] = []
     gaps: list[tuple[int, int]] = []
+    undecidable: set[tuple[int, int]] = set()
     if not query.is_empty:
         begin = max(start, query.first_offset or 0)
         end = decided_end if query.end_offset is None else min(decided_end, query.end_offset)
@@ -161,7 +176,36 @@ def _planned(
             for gap in coverage.missing(known_from, log_end - 1)
             if gap[1] in hiding or (gap[0] < end and chosen.may_have_had(gap, every))
         ]
-    return TablePartition(partition, tuple(ranges), tuple(gaps), log_start, log_end, decided_end, reached)
+        undecidable.update((each.first_offset, each.last_offset) for each in lost)
+    lacking = tuple(coverage.missing(log_start, log_end - 1))
+    spans = tuple(sorted(undecidable))
+    return TablePartition(
+        partition, tuple(ranges), tuple(gaps), log_start, log_end, decided_end, reached, lacking, spans
+    )
+
+
+def _reached(decided: Sequence[RestoredSegment], storage: RemoteStorageManager | None) -> int:
+    """Return the largest timestamp in segments that have none later than their copies.
+
+    Behind them it is the smallest one of a segment, as its manifest in `storage` tells; None: nothing is read.
+    """
+    sound = [number for number, each in enumerate(decided) if not _is_ahead(each, each.metadata.max_timestamp)]
+    reached = max((decided[number].metadata.max_timestamp for number in sound), default=-1)
+    ahead = decided[sound[-1] + 1 :] if sound else decided
+    if storage is None:
+        return reached
+    for each in list(reversed(ahead))[:AHEAD_READ_AT_MOST]:
+        try:
+            begin = _begin(each, storage)
+        except (RemoteObjectCorruptError, LaterVersionError):
+            continue
+        if begin is not None and begin != NO_TIMESTAMP and not _is_ahead(each, begin):
+            return max(reached, begin)
+    return reached
+
+
+def _is_ahead(segment: RestoredSegment, timestamp: int) -> bool:
+    return timestamp > segment.metadata.event_timestamp
 
 
 def _without_overlaps(coverage: Coverage, our_start: int) -> Iterator[RestoredSegment]:
@@ -231,13 +275,15 @@ def _too_late(
     if latest_begin is None:
         return frozenset()
 
-    def begin(number: int) -> int | None:
-        raw = index_of(every[number], IndexKind.MANIFEST, storage)
-        return None if raw is None else Manifest.parse(raw, str(every[number].metadata.segment_id)).first_timestamp
-
     with ThreadPoolExecutor(READS_AT_ONCE) as pool:
-        begins = zip(numbers, pool.map(begin, numbers), strict=True)
+        begins = zip(numbers, pool.map(lambda number: _begin(every[number], storage), numbers), strict=True)
         return frozenset(number for number, first in begins if first is not None and first >= latest_begin)
+
+
+def _begin(segment: RestoredSegment, storage: RemoteStorageManager) -> int | None:
+    """Return the first timestamp that the segment's manifest tells, -1 where it has none; None: not told."""
+    raw = index_of(segment, IndexKind.MANIFEST, storage)
+    return None if raw is None else Manifest.parse(raw, str(segment.metadata.segment_id)).first_timestamp
 
 
 def unknown_partitions(plan: TablePlan) -> list[int]:

@@ -9,10 +9,12 @@ import pytest
 
 from support.metadata_stores import ManualClock, a_step
 from support.remote_logs import (
+    LOG_CONFIG,
     NOW,
     ORDERS_0,
     RemoteLogFiles,
     a_copied_remote_log,
+    a_remote_log,
     copy,
     held_by,
     move_log_start,
@@ -21,9 +23,10 @@ from support.remote_logs import (
     topic_id,
     unsynced,
 )
-from support.tables import ABORT, COMMIT, ROLL, Ended, Sent, Step, a_copied_topic
-from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
+from support.tables import ABORT, COMMIT, ROLL, Ended, Model, Sent, Step, a_copied_topic
+from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.remote_log.model import (
     PartitionDeleteState,
     RemoteLogSegmentId,
@@ -39,6 +42,9 @@ from tiered_storage.remote_log.tables.planning import TablePlan, plan_table, unk
 from tiered_storage.remote_log.tables.query import RowFilter, TableQuery
 from tiered_storage.remote_log.tables.reading import read_split
 from tiered_storage.remote_log.tables.splits import TableRange, TableSplit, plan_splits
+
+ANY_TIME = replace(LOG_CONFIG, message_timestamp_after_max_ms=10**15)
+"""Takes records of producers whose clocks are years ahead."""
 
 
 @pytest.fixture
@@ -176,18 +182,86 @@ def test_a_gap_that_swallowed_the_end_of_a_transaction_counts_wherever_it_is(
         assert plan(remote_log, query).partitions[0].gaps == (((7, 7),) if told else ())
 
 
+def reached(files: RemoteLogFiles, rows: RowFilter | None = None) -> int:
+    """How far orders-0 reaches behind NOW (ms)."""
+    query = TableQuery("orders", rows=RowFilter(NOW, NOW + 10_000) if rows is None else rows)
+    with unsynced(), files.open() as remote_log:
+        return plan(remote_log, query).partitions[0].reached_timestamp - NOW
+
+
 def test_a_record_of_a_clock_that_is_ahead_ends_no_interval(files: RemoteLogFiles) -> None:
-    """It counts as of the time at which its segment was copied."""
+    """What is copied with it may be from long before the copy: its segment begins with offset 30, ends with 39."""
     files.append(2)
     files.clock = ManualClock(NOW + 32_500)
     with unsynced(), files.open() as remote_log:
         assert copy(remote_log).is_whole
-        [partition, _] = plan(remote_log, TableQuery("orders")).partitions
+        query = TableQuery("orders", rows=RowFilter(NOW, NOW + 10_000))
+        [partition, _] = plan(remote_log, query).partitions
     assert partition.log_end_offset == 40
-    assert partition.has_all(RowFilter(NOW, NOW + 32_500))
-    assert not partition.has_all(RowFilter(NOW, NOW + 32_501))
-    assert not partition.has_all(RowFilter(NOW, NOW + 32_500, disorder_ms=1))
+    assert partition.has_all(RowFilter(NOW, NOW + 30_000))
+    assert not partition.has_all(RowFilter(NOW, NOW + 30_001))
+    assert not partition.has_all(RowFilter(NOW, NOW + 30_000, disorder_ms=1))
     assert not partition.has_all(RowFilter(NOW))
+
+
+def test_where_nothing_has_an_end_no_manifest_is_read_for_it(files: RemoteLogFiles) -> None:
+    """Nobody asks then; what is told is too little and never too much."""
+    files.append(2)
+    files.clock = ManualClock(NOW + 32_500)
+    with unsynced(), files.open() as remote_log:
+        assert copy(remote_log).is_whole
+    assert reached(files, RowFilter()) == 29_000
+    assert reached(files) == 30_000
+
+
+DAY_MS = 86_400_000
+YEARS_MS = 3_000 * DAY_MS
+
+
+@pytest.mark.parametrize(
+    ("segments", "expected"),
+    [
+        ([[1_000, YEARS_MS]], 1_000),
+        ([[1_000, YEARS_MS], [DAY_MS]], DAY_MS),  # the next one tells by itself
+        ([[DAY_MS], [1_000, YEARS_MS]], DAY_MS),  # a begin that is earlier takes nothing back
+        ([[2_000], [YEARS_MS]], 2_000),  # nothing of it tells
+        ([[2_000], [3_000, YEARS_MS], [YEARS_MS]], 3_000),
+        ([[2_000], [3_000, YEARS_MS], *[[YEARS_MS]] * 3], 3_000),
+        ([[2_000], [3_000, YEARS_MS], *[[YEARS_MS]] * 4], 2_000),  # more manifests than are asked
+        ([[YEARS_MS]], -NOW - 1),
+        ([[4_000, 10 * DAY_MS]], 10 * DAY_MS),  # not later than the copy
+    ],
+)
+def test_how_far_it_reaches_where_a_clock_is_ahead(tmp_path: Path, segments: list[list[int]], expected: int) -> None:
+    """A backlog of ten days, copied at its end."""
+    files = a_remote_log(tmp_path, {("orders", 0): 0})
+    with unsynced(), LogDirectoryWriter.open(files.log_directory, ANY_TIME, clock=lambda: NOW + 10 * DAY_MS) as writer:
+        log = writer.log("orders", 0)
+        log.roll()
+        Model(log).write([step for times in segments for step in (Sent(times), ROLL)])
+    files.clock = ManualClock(NOW + 10 * DAY_MS)
+    with unsynced(), files.open() as remote_log:
+        assert copy(remote_log).is_whole
+        lease = held_by(remote_log, "test")
+        move_log_start(remote_log, segments_of(remote_log)[1].start_offset, lease)
+        remote_log.leases.release(lease)
+    assert reached(files) == expected
+
+
+@pytest.mark.parametrize("error", [RemoteObjectNotFoundError("lost"), RemoteObjectCorruptError("broken")], ids=str)
+def test_a_segment_without_its_manifest_tells_nothing(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    files.append(2)
+    files.clock = ManualClock(NOW + 32_500)
+    with unsynced(), files.open() as remote_log:
+        assert copy(remote_log).is_whole
+
+    def lost(*_: object) -> bytes:
+        raise error
+
+    monkeypatch.setattr(ObjectRemoteStorageManager, "fetch_index", lost)
+    assert reached(files) == 29_000
 
 
 def test_what_is_decided_may_go_on_behind_an_interval_though_the_end_is_not(tmp_path: Path) -> None:
