@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import RemoteStorageError, TieredStorageError
+from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.copy_plan import Finding, finding_of
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.expiry import ExpiryPlan, Reason, ending_below
-from tiered_storage.remote_log.later_versions import ensure_known_versions
+from tiered_storage.remote_log.later_versions import unknown_versions
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
     Lease,
@@ -78,11 +78,12 @@ class ExpiryMarking:
         for partition, error in outdated_leases(self.storage, self.leases, plans).items():
             marked.leave([partition], error)
         # Not under the lease: of many segments it takes a while.
-        for partition in marked.undecided(plans):
-            try:
-                ensure_known_versions((*plans[partition].segments, *plans[partition].superseded), self.storage)
-            except RemoteStorageError as error:
-                marked.leave([partition], error)
+        going = {
+            partition: (*plans[partition].segments, *plans[partition].superseded)
+            for partition in marked.undecided(plans)
+        }
+        for partition, unknown in unknown_versions(going, self.storage).items():
+            marked.leave([partition], unknown)
         taken = self.leases.acquire_many(marked.undecided(plans), self.owner, self.lease_duration_ms)
         for refused in taken.refused:
             marked.leave([refused.topic_id_partition], refused.reason)

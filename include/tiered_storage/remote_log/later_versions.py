@@ -6,9 +6,10 @@ is marked, for what readers no longer see does not come back. Two small reads a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from tiered_storage.errors import RemoteStorageError
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.storage import RemoteStorageManager
@@ -32,6 +33,28 @@ def ensure_known_versions(segments: Iterable[RemoteLogSegmentMetadata], storage:
             if error is not None:
                 readers.shutdown(wait=False, cancel_futures=True)
                 raise error
+
+
+def unknown_versions(
+    partitions: Mapping[TopicIdPartition, Sequence[RemoteLogSegmentMetadata]], storage: RemoteStorageManager
+) -> Mapping[TopicIdPartition, RemoteStorageError]:
+    """Return the first error of each partition with one, among those that `ensure_known_versions` would raise."""
+    if not isinstance(storage, ObjectRemoteStorageManager):
+        return {}
+
+    def unknown(segment: RemoteLogSegmentMetadata) -> RemoteStorageError | None:
+        try:
+            return storage.later_version(segment)
+        except RemoteStorageError as error:
+            return error
+
+    asked = [(partition, segment) for partition, segments in partitions.items() for segment in segments]
+    found: dict[TopicIdPartition, RemoteStorageError] = {}
+    with ThreadPoolExecutor(READS_AT_ONCE) as readers:
+        for (partition, _), error in zip(asked, readers.map(unknown, [each for _, each in asked]), strict=True):
+            if error is not None:
+                found.setdefault(partition, error)
+    return found
 
 
 def ensure_known_partition(
