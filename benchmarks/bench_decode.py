@@ -39,7 +39,7 @@ from tiered_storage.kafka_log.columnar import (
     iterate_columns,
 )
 from tiered_storage.kafka_log.record_batch import Compression
-from tiered_storage.kafka_log.segment_scan import SegmentScanner
+from tiered_storage.kafka_log.segment_scan import WINDOW_BYTES, SegmentScanner
 
 MB = 10**6
 TIMES_A_THREAD = 6
@@ -110,7 +110,7 @@ def windows(
 
 
 def scan(segment: SampleSegment, *, verify_crc: bool) -> int:
-    return sum(len(table) for _, table in windows(segment.content, verify_crc=verify_crc))
+    return sum(len(table) for _, table in windows(segment.content, WINDOW_BYTES, verify_crc=verify_crc))
 
 
 def decode(segment: SampleSegment, checks: Checks = STRICT, *, value_views: bool = False) -> int:
