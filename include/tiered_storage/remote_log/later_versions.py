@@ -6,7 +6,7 @@ is marked, for what readers no longer see does not come back. Two small reads a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from tiered_storage.errors import RemoteStorageError
@@ -23,38 +23,41 @@ def ensure_known_versions(segments: Iterable[RemoteLogSegmentMetadata], storage:
 
     What is missing or broken is passed over. A user's own RemoteStorageManager answers for its formats itself.
     """
-    if not isinstance(storage, ObjectRemoteStorageManager):
-        return
-    asked: Sequence[RemoteLogSegmentMetadata] = tuple(segments)
-    if not asked:
-        return
-    with ThreadPoolExecutor(min(READS_AT_ONCE, len(asked))) as readers:
-        for error in readers.map(storage.later_version, asked):
-            if error is not None:
-                readers.shutdown(wait=False, cancel_futures=True)
-                raise error
+    for _, error in _unknown(tuple(segments), storage):
+        raise error
 
 
 def unknown_versions(
     partitions: Mapping[TopicIdPartition, Sequence[RemoteLogSegmentMetadata]], storage: RemoteStorageManager
 ) -> Mapping[TopicIdPartition, RemoteStorageError]:
     """Return the first error of each partition with one, among those that `ensure_known_versions` would raise."""
-    if not isinstance(storage, ObjectRemoteStorageManager):
-        return {}
+    asked = [segment for segments in partitions.values() for segment in segments]
+    found: dict[TopicIdPartition, RemoteStorageError] = {}
+    for segment, error in _unknown(asked, storage):
+        found.setdefault(segment.topic_id_partition, error)
+    return found
 
-    def unknown(segment: RemoteLogSegmentMetadata) -> RemoteStorageError | None:
+
+def _unknown(
+    asked: Sequence[RemoteLogSegmentMetadata], storage: RemoteStorageManager
+) -> Iterator[tuple[RemoteLogSegmentMetadata, RemoteStorageError]]:
+    """Yield the segments with an error, in order; who asks for no more of them cancels what has not begun."""
+    if not isinstance(storage, ObjectRemoteStorageManager) or not asked:
+        return
+
+    def look(segment: RemoteLogSegmentMetadata) -> RemoteStorageError | None:
         try:
             return storage.later_version(segment)
         except RemoteStorageError as error:
             return error
 
-    asked = [(partition, segment) for partition, segments in partitions.items() for segment in segments]
-    found: dict[TopicIdPartition, RemoteStorageError] = {}
-    with ThreadPoolExecutor(READS_AT_ONCE) as readers:
-        for (partition, _), error in zip(asked, readers.map(unknown, [each for _, each in asked]), strict=True):
-            if error is not None:
-                found.setdefault(partition, error)
-    return found
+    with ThreadPoolExecutor(min(READS_AT_ONCE, len(asked))) as readers:
+        try:
+            for segment, error in zip(asked, readers.map(look, asked), strict=True):
+                if error is not None:
+                    yield segment, error
+        finally:
+            readers.shutdown(wait=False, cancel_futures=True)
 
 
 def ensure_known_partition(

@@ -10,7 +10,7 @@ from tiered_storage_airflow.read_service.access import access_of
 from tiered_storage_airflow.read_service.byte_range import RangeNotSatisfiableError, parse_range
 from tiered_storage_airflow.read_service.isolation import IsolationName, IsolationQuery
 from tiered_storage_airflow.read_service.partitions import ReadDep
-from tiered_storage_airflow.read_service.problem import plain
+from tiered_storage_airflow.read_service.problem import plain, title_of
 from tiered_storage_airflow.read_service.problem_answers import PROBLEM
 from tiered_storage_airflow.read_service.record_forms import Form
 from tiered_storage_airflow.read_service.record_stream import RecordStream
@@ -121,5 +121,5 @@ async def records(
     if view.hidden is None:
         headers["Log-End-Offset"] = str(end)
     else:
-        headers["Local-Problem"] = type(view.hidden).__name__.removesuffix("Error")
+        headers["Local-Problem"] = title_of(view.hidden)
     return PiecesResponse(service, stream.pieces(), headers=headers, media_type=form.media_type)

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from support.exported import digests
 from support.metadata_stores import a_step
-from support.tiered_site import FIRST_TIMESTAMP, HOUR_MS, RECORDS, TIERED, TieredSite
+from support.tiered_site import FIRST_TIMESTAMP, HOUR_MS, RECORDS, TieredSite
 from tiered_storage.errors import (
     ConfigurationError,
     LeaseLostError,
@@ -36,17 +36,6 @@ from tiered_storage_airflow.run_summary import RunSummary, summary_path
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TieredSite:
-    """A site of which the hours 0 to 3 of orders-0 are remote, and 0 and 1 of orders-1."""
-    site = TieredSite(tmp_path)
-    monkeypatch.setenv("TIERED_STORAGE_CONFIG", str(site.config))
-    site.write_logs({"orders-0": 4, "orders-1": 2})
-    site.configure({"orders": TIERED})
-    site.copy()
-    return site
 
 
 def hours(first: float, end: float) -> Interval:

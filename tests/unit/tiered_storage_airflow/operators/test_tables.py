@@ -14,7 +14,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from support.spark_in_process import SparkInProcess
-from support.tiered_site import FIRST_TIMESTAMP, HOUR_MS, RECORDS, TIERED, TieredSite
+from support.tiered_site import FIRST_TIMESTAMP, HOUR_MS, RECORDS, TieredSite
 from tiered_storage.errors import (
     LeaseHeldError,
     RemoteObjectCorruptError,
@@ -31,17 +31,6 @@ from tiered_storage_airflow.run_summary import RunSummary, summary_path
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TieredSite:
-    """A site of which two partitions of orders are remote, segment by segment an hour long."""
-    site = TieredSite(tmp_path)
-    monkeypatch.setenv("TIERED_STORAGE_CONFIG", str(site.config))
-    site.write_logs({"orders-0": 4, "orders-1": 2})
-    site.configure({"orders": TIERED})
-    site.copy()
-    return site
 
 
 def context(first_hour: int | None = 1, end_hour: int = 3, run_id: str = "run") -> Context:
