@@ -74,20 +74,17 @@ class InterpretedKernels:
         self._memory = memory
         self._scan = scan_kernels
         self._decode = decode_kernels
-        self._window = (0, 0)
 
     def count_batches(self, window: int, size: int) -> int:
         self._begin(window, size)
-        self._window = (window, size)
         return self._scan.count_batches(window, size)
 
-    def read_headers(self, window: int, rows: int, *numbers: int) -> int:
-        *_, table, result = numbers
-        assert window == self._window[0], "the window that was counted last"
-        self._begin(*self._window)
+    def read_headers(self, window: int, size: int, *numbers: int) -> int:
+        *_, table, rows, result = numbers
+        self._begin(window, size)
         self._memory.allow_writing(table, 72 * rows)
         self._memory.allow_writing(result, 16)
-        return self._scan.read_headers(window, rows, *numbers)
+        return self._scan.read_headers(window, size, *numbers)
 
     def first_mismatch(self, *_: int) -> int:
         raise AssertionError("interpreted code has no instructions for checksums")

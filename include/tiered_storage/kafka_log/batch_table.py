@@ -56,6 +56,13 @@ class BatchTable:
             record_count, producer_id, producer_epoch, base_sequence,
         )  # fmt: skip
 
+    def head(self, rows: int) -> Self:
+        """Return the first `rows` rows: where they lie, or copied where they are less than half of the table."""
+        if rows == len(self):
+            return self
+        columns = (column[:rows] for column in self.columns())
+        return type(self)(*(columns if 2 * rows >= len(self) else (column.copy() for column in columns)))
+
     @classmethod
     def concatenate(cls, tables: Iterable[Self]) -> Self:
         """Return the rows of all `tables`, one table behind the other; no tables make an empty one."""

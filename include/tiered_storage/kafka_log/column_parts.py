@@ -9,6 +9,7 @@ from __future__ import annotations
 HEADERS_SOUND = 0
 BROKEN_HEADER = 1
 BROKEN_OFFSETS = 2
+TABLE_FULL = 3
 
 # A part of the slab that holds a chunk's columns: what it has for each row.
 OFFSETS = 0

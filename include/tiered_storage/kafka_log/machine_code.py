@@ -81,7 +81,7 @@ class Kernels:
     decode_batches: Kernel
 
 
-ARITIES = {"count_batches": 2, "read_headers": 7, "first_mismatch": 6, "place_batches": 9, "decode_batches": 13}
+ARITIES = {"count_batches": 2, "read_headers": 8, "first_mismatch": 6, "place_batches": 9, "decode_batches": 13}
 
 
 class _Loader:

@@ -311,7 +311,9 @@ class ChunkMemory:
         if self._has_headers:
             most = size // 2 + 1
             texts = (np.empty(size, np.uint8), np.empty(size, np.uint8), np.empty(most, np.uint8))
-            ends = (np.zeros(most + 1, np.int32), np.zeros(most + 1, np.int32))
+            ends = (np.empty(most + 1, np.int32), np.empty(most + 1, np.int32))
+            for each in ends:
+                each[0] = 0  # all others are written first; zeros would touch memory that few records need
         self._size, self.keys, self.header_texts, self.header_ends = size, keys, texts, ends
         self._note_places()
 

@@ -1,7 +1,7 @@
 """The loops over a window of batches, in the form that is compiled; the layout of what they read is in batch_header.py.
 
 All arguments and results are 64-bit integers, memory is spoken of by its address. A kernel reads inside of the window
-alone: `count_batches` bounds what the others are given. machine_code.py gives the kernels.
+alone, whatever the headers in it claim. machine_code.py gives the kernels.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tiered_storage.kafka_log.batch_header import (
     MAGIC,
 )
 from tiered_storage.kafka_log.checksum_kernels import IN_THREES, are_crc32c_of_three, crc32c_of
-from tiered_storage.kafka_log.column_parts import BROKEN_HEADER, BROKEN_OFFSETS, HEADERS_SOUND
+from tiered_storage.kafka_log.column_parts import BROKEN_HEADER, BROKEN_OFFSETS, HEADERS_SOUND, TABLE_FULL
 from tiered_storage.kafka_log.kernel_memory import (
     compiled,
     inlined,
@@ -31,43 +31,63 @@ from tiered_storage.kafka_log.kernel_memory import (
 )
 
 _AHEAD = 4096
-"""So many bytes behind a batch, what comes next has time to come from memory before it is counted."""
+"""So many bytes behind a batch, what comes next has time to come from memory before it is looked at."""
+
+
+@inlined
+def _whole_batch(at: int, end: int) -> int:
+    """Return the size of the batch at `at` if it is whole, by that size alone, before `end`; otherwise 0.
+
+    Has fetched what comes some way behind: both lines that a header may lie in.
+    """
+    if end - at < BATCH_OVERHEAD:
+        return 0
+    size = load_int32(at + 8) + LOG_OVERHEAD
+    if size < BATCH_OVERHEAD or size > end - at:
+        return 0
+    prefetch(at + _AHEAD)
+    prefetch(at + _AHEAD + 64)
+    return size
 
 
 def count_batches(window: int, size: int) -> int:
     """Return how many whole batches, by their sizes alone, lie one behind the other in the `size` bytes at `window`."""
+    end = window + size
     count = 0
-    at = 0
-    while at + BATCH_OVERHEAD <= size:
-        batch = load_int32(window + at + 8) + LOG_OVERHEAD
-        if batch < BATCH_OVERHEAD or at + batch > size:
-            break
-        # Both lines that its header may lie in: what reads the headers next finds them near.
-        prefetch(window + at + _AHEAD)
-        prefetch(window + at + _AHEAD + 64)
+    at = window
+    batch = _whole_batch(at, end)
+    while batch:
         count += 1
         at += batch
+        batch = _whole_batch(at, end)
     return count
 
 
 def read_headers(
-    window: int, rows: int, window_position: int, base_offset: int, next_offset: int, table: int, result: int
-) -> int:
-    """Fill the `rows` rows of a table from the batches that lie at `window`; return what breaks the first wrong one.
+    window: int, window_size: int, window_position: int, base_offset: int, next_offset: int, table: int, rows: int,
+    result: int,
+) -> int:  # fmt: skip
+    """Fill a table from the whole batches that the `window_size` bytes at `window` begin with; say why that ended.
 
-    `table` is the block of memory that BatchTable.allocate has made. `window_position` is the window's
-    place in its file, `base_offset` the segment's, `next_offset` the lowest that the first batch may have. `result`
-    takes the number of rows that are right and their bytes.
+    `table` is the block of memory that BatchTable.allocate has made for `rows` rows. HEADERS_SOUND: there are no more
+    whole batches. TABLE_FULL: there are, but no more rows. Otherwise the next batch is broken. `window_position` is the
+    window's place in its file, `base_offset` the segment's, `next_offset` the lowest that the first batch may have.
+    `result` takes the number of rows that are filled and their bytes.
     """
     base_offsets, last_offsets, positions, sizes = table, table + 8 * rows, table + 16 * rows, table + 24 * rows
     base_timestamps, max_timestamps, producer_ids = table + 32 * rows, table + 40 * rows, table + 48 * rows
     leader_epochs, record_counts, base_sequences = table + 56 * rows, table + 60 * rows, table + 64 * rows
     attributes, producer_epochs = table + 68 * rows, table + 70 * rows
+    end = window + window_size
     at = window
     lowest = next_offset
     verdict = HEADERS_SOUND
     row = 0
-    while row < rows:
+    size = _whole_batch(at, end)
+    while size:
+        if row == rows:
+            verdict = TABLE_FULL
+            break
         first = load_int64(at)
         delta = load_int32(at + 23)
         flags = load_int16(at + 21)
@@ -81,7 +101,6 @@ def read_headers(
         if first < lowest or first - base_offset > INT32_MAX - delta:
             verdict = BROKEN_OFFSETS
             break
-        size = load_int32(at + 8) + LOG_OVERHEAD
         store(base_offsets + 8 * row, np.int64(first))
         store(last_offsets + 8 * row, np.int64(first + delta))
         store(positions + 8 * row, np.int64(window_position + at - window))
@@ -97,6 +116,7 @@ def read_headers(
         lowest = first + delta + 1
         at += size
         row += 1
+        size = _whole_batch(at, end)
     store(result, np.int64(row))
     store(result + 8, np.int64(at - window))
     return verdict

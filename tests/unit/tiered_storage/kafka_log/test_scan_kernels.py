@@ -39,21 +39,22 @@ def headers(draw: st.DrawFn) -> bytes:
     cut=st.integers(0, 70),
     position=st.integers(0, 1 << 40),
     base_offset=st.integers(0, 20),
+    capacity=st.integers(0, 10),
 )
 def test_headers_are_read_as_a_plain_loop_reads_them(
-    batches: list[bytes], cut: int, position: int, base_offset: int
+    batches: list[bytes], cut: int, position: int, base_offset: int, capacity: int
 ) -> None:
     data = b"".join(batches)
     window = _window(data[: max(0, len(data) - cut)])
 
     count = KERNELS.count_batches(address_of(window), window.size)
-    table, result = BatchTable.allocate(count), np.empty(2, np.int64)
-    places = (address_of(table.base_offset), address_of(result))
-    verdict = KERNELS.read_headers(address_of(window), count, position, base_offset, base_offset, *places)
+    table, result = BatchTable.allocate(capacity), np.empty(2, np.int64)
+    places = (address_of(table.base_offset), capacity, address_of(result))
+    verdict = KERNELS.read_headers(address_of(window), window.size, position, base_offset, base_offset, *places)
     found = (*result.tolist(), verdict)
 
     assert count == _count_batches(window.tobytes())
-    rows, *expected = _read_headers(window.tobytes(), count, position, base_offset)
+    rows, *expected = _read_headers(window.tobytes(), count, position, base_offset, capacity)
     assert found == (len(rows), *expected)
     assert [tuple(int(column[i]) for column in table.columns()) for i in range(len(rows))] == rows
 
@@ -117,11 +118,15 @@ def _count_batches(window: bytes) -> int:
     return count
 
 
-def _read_headers(window: bytes, count: int, position: int, base_offset: int) -> tuple[list[tuple[int, ...]], int, int]:
+def _read_headers(
+    window: bytes, count: int, position: int, base_offset: int, capacity: int
+) -> tuple[list[tuple[int, ...]], int, int]:
     rows: list[tuple[int, ...]] = []
     at = 0
     lowest = base_offset
-    for _ in range(count):
+    for row in range(count):
+        if row == capacity:
+            return rows, at, column_parts.TABLE_FULL
         (
             first, length, epoch, magic, _, attributes, delta, base_timestamp, max_timestamp,
             producer_id, producer_epoch, base_sequence, record_count,

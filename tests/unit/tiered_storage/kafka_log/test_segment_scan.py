@@ -4,13 +4,16 @@ import os
 import struct
 import tracemalloc
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from support.record_batches import a_message_of_magic_1, batches_of, record_lists, some_records
 from tiered_storage.errors import CorruptRecordError, UnsupportedMagicError
@@ -93,6 +96,23 @@ def test_windows_that_cut_batches_give_the_same_table(scanner: Callable[..., Seg
         in_steps.finish(len(data) - in_steps.position)
         assert in_steps.next_offset == 125
         _assert_same(BatchTable.concatenate(tables), whole)
+
+
+def test_windows_whose_batches_are_unlike_those_before_give_the_same_table() -> None:
+    counts = [[1] * 50, [400, 1], [1] * 300, [500], [1]]
+    batches = batches_of([*chain(*counts)])
+    data = b"".join(batches)
+    whole, _ = SegmentScanner("a segment", 0).feed(memoryview(data))
+
+    scanner, tables = SegmentScanner("a segment", 0), []
+    for number in map(len, counts):
+        window, batches = b"".join(batches[:number]), batches[number:]
+        table, consumed = scanner.feed(memoryview(window))
+        tables.append(table)
+        assert (len(table), consumed) == (number, len(window))
+        assert _memory_of(table) <= 2 * number * 72, "of a guess that was too high most is given back"
+
+    _assert_same(BatchTable.concatenate(tables), whole)
 
 
 def test_what_is_needed_is_first_a_glimpse_and_then_the_batch() -> None:
@@ -406,6 +426,18 @@ def test_tables_join_in_order_and_no_tables_make_an_empty_one() -> None:
 
     assert BatchTable.concatenate([one, two]).last_offset.tolist() == [1, 4]
     assert len(BatchTable.concatenate([])) == 0
+
+
+def _memory_of(table: BatchTable) -> int:
+    """Return how many bytes the columns of `table` keep."""
+    kept = {id(base): base.nbytes for base in map(_base_of, table.columns())}
+    return sum(kept.values())
+
+
+def _base_of(column: NDArray[Any]) -> NDArray[Any]:
+    while column.base is not None:
+        column = column.base
+    return column
 
 
 def _assert_same(table: BatchTable, other: BatchTable) -> None:
