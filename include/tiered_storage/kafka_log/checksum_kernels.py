@@ -1,16 +1,15 @@
-"""CRC-32C in the form that is compiled: by the CPU's own instruction, on three stretches of a batch at once.
+"""CRC-32C in the form that is compiled: by vectors where the CPU has such products, or by its own instruction.
 
 The instruction takes eight bytes a cycle but answers three cycles later, so three checksums that do not wait for one
-another are as fast as one. What the first two have come to is then carried over the bytes behind them: a product with
-x to the power of their bits, modulo the polynomial. Both fit one instruction each, since the checksum of a word is its
-product with x^32.
+another are as fast as one: those of three small batches, or of three stretches of a large one. What the first two
+stretches have come to is then carried over the bytes behind them, and added to the last word.
 
-Source: RFC 3720 (the polynomial); V. Gopal et al., "Fast CRC Computation for iSCSI Polynomial Using CRC32
-Instruction", Intel, 2011.
+Source: V. Gopal et al., "Fast CRC Computation for iSCSI Polynomial Using CRC32 Instruction", Intel, 2011.
 """
 
 from __future__ import annotations
 
+from tiered_storage.kafka_log.checksum_powers import carrying
 from tiered_storage.kafka_log.kernel_memory import (
     carryless_product,
     checksum_byte,
@@ -24,9 +23,8 @@ from tiered_storage.kafka_log.kernel_memory import (
     load_word,
     prefetch,
 )
+from tiered_storage.kafka_log.wide_checksum import HAS_WIDE_PRODUCTS, STRIDE_BYTES, VECTOR_BYTES, state_behind
 
-_POLYNOMIAL = 0x82F63B78
-"""x^32 left out, the coefficient of x^31 in the lowest bit."""
 _ONES = 0xFFFFFFFF
 _CACHE_LINE = 64
 _AHEAD = 16 << 10
@@ -34,22 +32,11 @@ _AHEAD = 16 << 10
 _LONG = 1024
 _SHORT = 128
 """How many bytes a stretch has: three long ones as often as they fit, then three short ones."""
-IN_THREES = 1024
-"""Stretches below it have their checksums computed three at a time."""
-
-
-def _power(exponent: int) -> int:
-    """Return x to a power modulo the polynomial, the coefficient of x^31 in the lowest bit."""
-    remainder = 1 << 31
-    for _ in range(exponent):
-        remainder = (remainder >> 1) ^ (_POLYNOMIAL if remainder & 1 else 0)
-    return remainder
-
-
-_TWO_LONG, _ONE_LONG = _power(16 * _LONG - 33), _power(8 * _LONG - 33)
-_TWO_SHORT, _ONE_SHORT = _power(16 * _SHORT - 33), _power(8 * _SHORT - 33)
-"""What carries a checksum over so many bytes. 33 less: the product of two has its bits one too low, and the checksum
-of a word multiplies it with x^32."""
+IN_THREES = 512 if HAS_WIDE_PRODUCTS else 1024
+"""Batches below it have their checksums computed three at a time."""
+_TWO_LONG, _ONE_LONG = carrying(16 * _LONG), carrying(8 * _LONG)
+_TWO_SHORT, _ONE_SHORT = carrying(16 * _SHORT), carrying(8 * _SHORT)
+"""What carries a checksum over so many bytes."""
 
 
 @inlined
@@ -88,6 +75,10 @@ def crc32c_of(at: int, size: int, data_end: int) -> int:
     """Return the CRC-32C of `size` bytes; have fetched what is some way behind them, up to `data_end`."""
     end = at + size
     state = _ONES
+    if HAS_WIDE_PRODUCTS and size >= STRIDE_BYTES:
+        vectors_end = end - size % VECTOR_BYTES
+        state = state_behind(state, at, end - size % STRIDE_BYTES, vectors_end)
+        return _to_end(state, vectors_end, end)
     while end - at >= 3 * _LONG:
         state = _three_stretches(state, at, _LONG, _TWO_LONG, _ONE_LONG, data_end)
         at += 3 * _LONG

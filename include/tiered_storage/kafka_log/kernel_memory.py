@@ -18,7 +18,7 @@ from tiered_storage.kafka_log.machine_code import has_checksum_instructions
 
 HAS_CHECKSUM_INSTRUCTIONS = has_checksum_instructions()
 _WORD_BITS = 64
-_WORD = ir.IntType(_WORD_BITS)
+WORD = ir.IntType(_WORD_BITS)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _memcpy = cast(
@@ -32,6 +32,19 @@ def compiled(function: _Function) -> _Function:
 
 def inlined(function: _Function) -> _Function:
     return cast("_Function", njit(nogil=True, forceinline=True)(function))
+
+
+def call_llvm(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
+    """Write a call of one of LLVM's own functions, which stand for instructions."""
+    kind = ir.FunctionType(result, [argument.type for argument in arguments])
+    return builder.call(cast("Any", cgutils).get_or_insert_function(builder.module, kind, name), arguments)
+
+
+def fetch_line(builder: Any, address: Any) -> None:
+    """Write what has the cache line at `address`, if there is memory, fetched from there."""
+    number = ir.IntType(32)
+    place = builder.inttoptr(address, ir.IntType(8).as_pointer())
+    call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), place, number(0), number(2), number(1))
 
 
 def _load_code(bits: int, *, of_kafka: bool) -> Callable[..., Any]:
@@ -60,11 +73,7 @@ def _store_code(_: Any, address: Any, value: Any) -> Any:
 
 def _prefetch_code(_: Any, address: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001 -- numba's own
-        pointer = ir.IntType(8).as_pointer()
-        number = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
-        function = cast("Any", cgutils).get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(function, [builder.inttoptr(arguments[0], pointer), number(0), number(2), number(1)])
+        fetch_line(builder, arguments[0])
         return context.get_dummy_value()
 
     return types.void(address), generate
@@ -74,15 +83,13 @@ def _checksum_code(function: str, bits: int) -> Callable[..., Any]:
     def step(_: Any, before: Any, data: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001 -- numba's own
             if not HAS_CHECKSUM_INSTRUCTIONS:
-                return ir.Constant(_WORD, 0)
-            state = _WORD if bits == _WORD_BITS else ir.IntType(32)
-            kind = ir.FunctionType(state, [state, ir.IntType(bits)])
-            called = cast("Any", cgutils).get_or_insert_function(builder.module, kind, function)
+                return WORD(0)
             before, data = arguments
             if bits == _WORD_BITS:
-                return builder.call(called, [before, data])
-            call = builder.call(called, [builder.trunc(before, state), builder.trunc(data, ir.IntType(bits))])
-            return builder.zext(call, _WORD)
+                return call_llvm(builder, function, WORD, before, data)
+            state = ir.IntType(32)
+            narrow = builder.trunc(before, state), builder.trunc(data, ir.IntType(bits))
+            return builder.zext(call_llvm(builder, function, state, *narrow), WORD)
 
         return types.int64(before, data), generate
 
@@ -92,12 +99,11 @@ def _checksum_code(function: str, bits: int) -> Callable[..., Any]:
 def _carryless_code(_: Any, left: Any, right: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001 -- numba's own
         if not HAS_CHECKSUM_INSTRUCTIONS:
-            return ir.Constant(_WORD, 0)
-        pair, low = ir.VectorType(_WORD, 2), ir.Constant(ir.IntType(32), 0)
-        kind = ir.FunctionType(pair, [pair, pair, ir.IntType(8)])
-        called = cast("Any", cgutils).get_or_insert_function(builder.module, kind, "llvm.x86.pclmulqdq")
+            return WORD(0)
+        pair, low = ir.VectorType(WORD, 2), ir.Constant(ir.IntType(32), 0)
         pairs = [builder.insert_element(ir.Constant(pair, None), number, low) for number in arguments]
-        return builder.extract_element(builder.call(called, [*pairs, ir.Constant(ir.IntType(8), 0)]), low)
+        product = call_llvm(builder, "llvm.x86.pclmulqdq", pair, *pairs, ir.IntType(8)(0))
+        return builder.extract_element(product, low)
 
     return types.int64(left, right), generate
 

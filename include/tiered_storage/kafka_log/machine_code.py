@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
@@ -43,12 +43,14 @@ from tiered_storage.kafka_log.checksum import crc32c
 SOURCES = (
     "batch_header.py",
     "checksum_kernels.py",
+    "checksum_powers.py",
     "column_parts.py",
     "decode_kernels.py",
     "kernel_compilation.py",
     "kernel_memory.py",
     "record_kernels.py",
     "scan_kernels.py",
+    "wide_checksum.py",
 )
 """All that the code depends on, beside this package's dependencies."""
 
@@ -65,6 +67,7 @@ BRIEF_BYTES = 8 << 20
 """So large a window has its headers read within milliseconds, even where batches are as small as they can be."""
 _X86 = ("x86_64", "AMD64")
 _CHECKSUM_FEATURES = ("sse4.2", "pclmul")
+_WIDE_FEATURES = ("avx512f", "vpclmulqdq")
 
 Kernel = Callable[..., int]
 """Takes and returns integers of 64 bits."""
@@ -136,10 +139,20 @@ def load_brief_kernels() -> Kernels:
 @functools.cache
 def has_checksum_instructions() -> bool:
     """Whether the CPU has what checksum_kernels.py computes CRC-32C with; kernels without it must not be asked to."""
+    return platform.machine() in _X86 and _has_features(_CHECKSUM_FEATURES)
+
+
+@functools.cache
+def has_wide_products() -> bool:
+    """Whether the CPU has what wide_checksum.py computes the same with, faster."""
+    return has_checksum_instructions() and _has_features(_WIDE_FEATURES)
+
+
+def _has_features(names: Sequence[str]) -> bool:
     from llvmlite import binding  # noqa: PLC0415 -- a tenth of a second, for those who scan
 
     features = binding.get_host_cpu_features()
-    return platform.machine() in _X86 and all(features.get(name, False) for name in _CHECKSUM_FEATURES)
+    return all(features.get(name, False) for name in names)
 
 
 def address_of(array: NDArray[Any]) -> int:

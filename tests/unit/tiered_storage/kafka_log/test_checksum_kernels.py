@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,6 +14,23 @@ from hypothesis import strategies as st
 from tiered_storage.kafka_log.batch_header import CRC_END
 from tiered_storage.kafka_log.checksum import crc32c
 from tiered_storage.kafka_log.machine_code import address_of, load_kernels
+
+WITHOUT_WIDE_PRODUCTS = """
+import random
+import numpy as np
+from tiered_storage.kafka_log import machine_code
+machine_code.has_wide_products = lambda: False
+from tiered_storage.kafka_log import checksum_kernels
+from tiered_storage.kafka_log.checksum import crc32c
+
+chance = random.Random(3)
+content = chance.randbytes(1 << 20)
+address = machine_code.address_of(np.frombuffer(content, "u1"))
+for size in [*range(1100), *range(3000, 3700), *(chance.randrange(1 << 19) for _ in range(100))]:
+    begin = chance.randrange(4096)
+    found = checksum_kernels.crc32c_of(address + begin, size, address + len(content))
+    assert found == crc32c(memoryview(content)[begin : begin + size]), (begin, size)
+"""
 
 CONTENT = np.random.default_rng(32).integers(0, 256, 20_000, np.uint8)
 
@@ -28,10 +47,16 @@ def _is_found_sound(content: bytes) -> bool:
     return verdicts == [-1, 0, 0]
 
 
-@pytest.mark.parametrize("stretch", [0, 128, 384, 1024, 3072, 6144])
+@pytest.mark.parametrize("stretch", [0, 64, 128, 256, 320, 384, 512, 1024, 3072, 6144])
 def test_at_the_ends_of_stretches(stretch: int) -> None:
     for size in range(max(stretch - 17, 0), stretch + 18):
         assert _is_found_sound(CONTENT[:size].tobytes()), size
+
+
+def test_with_a_cpu_that_has_no_wide_products() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_WIDE_PRODUCTS], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @given(begin=st.integers(0, 5000), size=st.integers(0, 15_000))
