@@ -20,9 +20,10 @@ import random
 import numpy as np
 from tiered_storage.kafka_log import machine_code
 machine_code.has_wide_products = lambda: False
-from tiered_storage.kafka_log import checksum_kernels
+from tiered_storage.kafka_log import checksum_kernels, wide_checksum
 from tiered_storage.kafka_log.checksum import crc32c
 
+assert not wide_checksum.HAS_WIDE_PRODUCTS
 chance = random.Random(3)
 content = chance.randbytes(1 << 20)
 address = machine_code.address_of(np.frombuffer(content, "u1"))
