@@ -99,12 +99,12 @@ async def _records(
     request: Request, asked: ReadDep, offset: Annotated[int | None, Query(ge=0, le=LARGEST)] = None
 ) -> Response:
     service = asked.service
-    view = await service.tiers.look(asked.partition, offset)
-    start = view.log_start_offset if offset is None else offset
-    view.check_range(start)
-    end = view.end_offset(Isolation.READ_UNCOMMITTED)
-    batches = service.tiers.batches(asked.partition, start, end, Isolation.READ_UNCOMMITTED)
-    stream = RecordStream(batches, RECORDS, MOST_BYTES, Form.JSON, service, access_of(request))
+    isolation = Isolation.READ_UNCOMMITTED
+    readable = await service.tiers.readable_range(asked.partition, isolation, offset=offset)
+    access = access_of(request)
+    access.first_offset = readable.start
+    batches = service.tiers.batches(asked.partition, readable.start, readable.end, isolation)
+    stream = RecordStream(batches, RECORDS, MOST_BYTES, Form.JSON, service, access)
     records: list[ShownRecord] = []
     service.take_place()
     try:
@@ -113,7 +113,7 @@ async def _records(
                 records += piece
     finally:
         service.free_place()
-    return _page(records_page(_root(request), asked.partition, start, records, end))
+    return _page(records_page(_root(request), asked.partition, readable, records))
 
 
 async def _asset(name: str) -> Response:

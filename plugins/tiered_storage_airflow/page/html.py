@@ -68,6 +68,16 @@ def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[str]], n
     )
 
 
+def alarms(told: Iterable[str]) -> str:
+    """Return sentences that say what is wrong."""
+    return "".join(f'<p class="alarm" role="alert">{escape(each)}</p>' for each in told)
+
+
+def local_tier_is_hidden(problem: str) -> str:
+    """Return the sentence that says so."""
+    return f"The local tier cannot be read here ({problem}): what is shown is the remote one."
+
+
 def figures(values: Iterable[tuple[str, str]]) -> str:
     """Return names and values side by side."""
     shown = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in values)

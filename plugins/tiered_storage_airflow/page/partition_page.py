@@ -86,7 +86,7 @@ def _closed_lag(view: PartitionView) -> str:
 def _alarms(content: PartitionContent) -> str:
     answer, told = content.answer, []
     if answer.local_problem is not None:
-        told.append(f"The local tier cannot be read here ({answer.local_problem}): what is shown is the remote one.")
+        told.append(html.local_tier_is_hidden(answer.local_problem))
     if answer.delete_state is not None:
         told.append(f"The partition is being deleted: {answer.delete_state}.")
     missing = [region for region in regions_of(content.view) if region.place is Place.MISSING]
@@ -96,7 +96,7 @@ def _alarms(content: PartitionContent) -> str:
     ]
     if len(missing) > MOST_ALARMS:
         told.append(f"{len(missing) - MOST_ALARMS:,} more ranges of offsets are in neither tier.")
-    return "".join(f'<p class="alarm" role="alert">{escape(each)}</p>' for each in told)
+    return html.alarms(told)
 
 
 def _times_strip(root: str, content: PartitionContent) -> str:

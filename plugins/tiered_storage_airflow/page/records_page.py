@@ -12,6 +12,8 @@ from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage_airflow.page import html
 from tiered_storage_airflow.page.addresses import of_partition, trail_to
 from tiered_storage_airflow.page.partition_page import records_form
+from tiered_storage_airflow.read_service.problem import title_of
+from tiered_storage_airflow.read_service.tiers import ReadableRange
 
 RECORDS = 20
 MOST_BYTES = 16 << 20
@@ -51,16 +53,19 @@ def shown_records(batch: pa.RecordBatch) -> list[ShownRecord]:
     ]
 
 
-def records_page(root: str, partition: TopicIdPartition, offset: int, records: Sequence[ShownRecord], end: int) -> str:
-    """Return the page of `records`, which begin with `offset`; `end` is the log's."""
+def records_page(
+    root: str, partition: TopicIdPartition, readable: ReadableRange, records: Sequence[ShownRecord]
+) -> str:
+    """Return the page of `records`, the first of what is `readable`."""
     rows = [(html.number(each.offset), each.time, each.key, each.value, each.headers) for each in records]
-    following = ""
-    if records and records[-1].offset + 1 < end:
+    hidden = readable.view.hidden
+    content = "" if hidden is None else html.alarms([html.local_tier_is_hidden(title_of(hidden))])
+    content += records_form(root, partition, readable.start)
+    content += html.table("Records", ("offset", "time", "key", "value", "headers"), rows, frozenset({0}))
+    if records and records[-1].offset + 1 < readable.end:
         address = of_partition(root, partition, "/records", offset=records[-1].offset + 1)
-        following = f"<p>{html.link(address, 'The next ones')}</p>"
-    shown = html.table("Records", ("offset", "time", "key", "value", "headers"), rows, frozenset({0}))
-    content = records_form(root, partition, offset) + shown + following
-    return html.page(root, f"{partition}: records from offset {offset:,} on", trail_to(partition), content)
+        content += f"<p>{html.link(address, 'The next ones')}</p>"
+    return html.page(root, f"{partition}: records from offset {readable.start:,} on", trail_to(partition), content)
 
 
 def _shown(value: bytes | None) -> str:

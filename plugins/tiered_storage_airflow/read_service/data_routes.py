@@ -102,24 +102,16 @@ async def records(
     service = asked.service
     if offset is not None and timestamp is not None:
         raise plain(422, "query offset: give it or a timestamp, and not both")
-    view = await service.tiers.look(asked.partition, offset)
-    start = view.log_start_offset if offset is None else offset
-    if timestamp is not None:
-        start = await service.tiers.first_at(view, timestamp, isolation.level)
-        # That was found by another look, which may have been a later one.
-        view = await service.tiers.look(asked.partition, start)
-    view.check_range(start)
-    if start >= view.remote_end:
-        view.ensure_not_hidden(start)
-    end = await service.tiers.end(view, isolation.level)
+    readable = await service.tiers.readable_range(asked.partition, isolation.level, offset=offset, timestamp=timestamp)
+    view = readable.view
     access = access_of(request)
-    access.first_offset = start
-    batches = service.tiers.batches(asked.partition, start, end, isolation.level)
+    access.first_offset = readable.start
+    batches = service.tiers.batches(asked.partition, readable.start, readable.end, isolation.level)
     stream = RecordStream(batches, max_records, max_bytes, form, service, access)
     headers = {"Log-Start-Offset": str(view.log_start_offset)}
     # Where the local tier cannot be looked at, nobody knows the log's end: records are those of the remote tier.
     if view.hidden is None:
-        headers["Log-End-Offset"] = str(end)
+        headers["Log-End-Offset"] = str(readable.end)
     else:
         headers["Local-Problem"] = title_of(view.hidden)
     return PiecesResponse(service, stream.pieces(), headers=headers, media_type=form.media_type)

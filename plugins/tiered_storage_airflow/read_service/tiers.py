@@ -20,6 +20,15 @@ from tiered_storage.remote_log.storage import IndexKind
 
 
 @dataclass(frozen=True, slots=True)
+class ReadableRange:
+    """What a reader is given of a partition that was seen as `view`: from `start` up to `end`, which is exclusive."""
+
+    view: PartitionView
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tiers:
     """Reads partitions and segments of a remote log; nothing here blocks the event loop."""
 
@@ -35,6 +44,30 @@ class Tiers:
     async def look(self, partition: TopicIdPartition, offset: int | None = None) -> PartitionView:
         """Return the partition as it is now, or was a moment ago, if it had `offset` then."""
         return await self.reader.view(partition, offset)
+
+    async def readable_range(
+        self,
+        partition: TopicIdPartition,
+        isolation: Isolation,
+        *,
+        offset: int | None = None,
+        timestamp: int | None = None,
+    ) -> ReadableRange:
+        """Return what there is to read from an offset, a time (ms) or, without either, the log start.
+
+        Raises OffsetOutOfRangeError where the offset lies outside, and what hides the local tier where only that might
+        have the first record.
+        """
+        view = await self.look(partition, offset)
+        start = view.log_start_offset if offset is None else offset
+        if timestamp is not None:
+            start = await self.first_at(view, timestamp, isolation)
+            # That was found by another look, which may have been a later one.
+            view = await self.look(partition, start)
+        view.check_range(start)
+        if start >= view.remote_end:
+            view.ensure_not_hidden(start)
+        return ReadableRange(view, start, await self.end(view, isolation))
 
     async def end(self, view: PartitionView, isolation: Isolation) -> int:
         """Return the offset behind the last one that a reader is given."""
