@@ -53,7 +53,7 @@ def test_so_many_strangers_may_wait_and_no_more(monkeypatch: pytest.MonkeyPatch)
         with short.one():
             waiting = [asyncio.ensure_future(door.wait(a_request(cookie=f"_token={n}"))) for n in range(5)]
             await asyncio.sleep(0)
-            with pytest.raises(ProblemError, match="") as refused:
+            with pytest.raises(ProblemError) as refused:
                 await door.wait(a_request(cookie="_token=another"))
         for each in waiting:
             each.cancel()
