@@ -60,8 +60,10 @@ class BatchTable:
         """Return the first `rows` rows: where they lie, or copied where they are less than half of the table."""
         if rows == len(self):
             return self
-        columns = (column[:rows] for column in self.columns())
-        return type(self)(*(columns if 2 * rows >= len(self) else (column.copy() for column in columns)))
+        columns = [column[:rows] for column in self.columns()]
+        if 2 * rows < len(self):
+            columns = [column.copy() for column in columns]
+        return type(self)(*columns)
 
     @classmethod
     def concatenate(cls, tables: Iterable[Self]) -> Self:

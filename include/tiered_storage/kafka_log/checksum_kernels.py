@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from tiered_storage.kafka_log.checksum_powers import carrying
 from tiered_storage.kafka_log.kernel_memory import (
+    AHEAD,
     carryless_product,
     checksum_byte,
     checksum_half,
@@ -27,8 +28,6 @@ from tiered_storage.kafka_log.wide_checksum import HAS_WIDE_PRODUCTS, STRIDE_BYT
 
 _ONES = 0xFFFFFFFF
 _CACHE_LINE = 64
-_AHEAD = 16 << 10
-"""While the checksum of some bytes is computed, those so far ahead come from memory."""
 _LONG = 1024
 _SHORT = 128
 """How many bytes a stretch has: three long ones as often as they fit, then three short ones."""
@@ -42,7 +41,7 @@ _TWO_SHORT, _ONE_SHORT = carrying(16 * _SHORT), carrying(8 * _SHORT)
 @inlined
 def fetch_ahead(begin: int, end: int, data_end: int) -> None:
     """Have fetched from memory what is as far behind `begin` to `end` as takes about as long, up to `data_end`."""
-    for line in range(begin + _AHEAD, min(end + _AHEAD, data_end), _CACHE_LINE):
+    for line in range(begin + AHEAD, min(end + AHEAD, data_end), _CACHE_LINE):
         prefetch(line)
 
 
@@ -55,7 +54,7 @@ def _three_stretches(before: int, at: int, size: int, over_two: int, over_one: i
     first, second, third = before, 0, 0
     last = size - 8
     for line in range(0, size, _CACHE_LINE):
-        ahead = at + _AHEAD + 3 * line
+        ahead = at + AHEAD + 3 * line
         if ahead < data_end:
             prefetch(ahead)
             prefetch(ahead + _CACHE_LINE)
@@ -72,7 +71,10 @@ def _three_stretches(before: int, at: int, size: int, over_two: int, over_one: i
 
 @compiled
 def crc32c_of(at: int, size: int, data_end: int) -> int:
-    """Return the CRC-32C of `size` bytes; have fetched what is some way behind them, up to `data_end`."""
+    """Return the CRC-32C of `size` bytes; have fetched what is some way behind them, if that is before `data_end`.
+
+    Vectors do not ask where the data ends: to fetch what is not there costs them less.
+    """
     end = at + size
     state = _ONES
     if HAS_WIDE_PRODUCTS and size >= STRIDE_BYTES:

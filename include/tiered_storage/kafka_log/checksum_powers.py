@@ -13,7 +13,7 @@ _POLYNOMIAL = 0x82F63B78
 
 
 def carrying(bits: int) -> int:
-    """Return the factor whose carry-less product with a word is the word times x to the power of `bits`, 33 or more."""
+    """Return the factor whose product with a word is congruent to it times x^`bits` (33 or more)."""
     remainder = 1 << 31
     for _ in range(bits - 33):
         remainder = (remainder >> 1) ^ (_POLYNOMIAL if remainder & 1 else 0)

@@ -19,6 +19,8 @@ from tiered_storage.kafka_log.machine_code import has_checksum_instructions
 HAS_CHECKSUM_INSTRUCTIONS = has_checksum_instructions()
 _WORD_BITS = 64
 WORD = ir.IntType(_WORD_BITS)
+AHEAD = 16 << 10
+"""While the checksum of some bytes is computed, those so far ahead come from memory."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _memcpy = cast(

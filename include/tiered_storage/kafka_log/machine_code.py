@@ -208,6 +208,7 @@ def name_of_code() -> str:
     for part in (version("numba"), version("llvmlite"), binding.get_default_triple(), binding.get_host_cpu_name()):
         digest.update(part.encode() + b"\0")
     digest.update(binding.get_host_cpu_features().flatten().encode())
+    digest.update(b"\0%d%d" % (has_checksum_instructions(), has_wide_products()))
     for source in SOURCES:
         digest.update(b"\0" + (_HERE / source).read_bytes())
     return digest.hexdigest()[:24]

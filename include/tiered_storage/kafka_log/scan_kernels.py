@@ -1,7 +1,8 @@
 """The loops over a window of batches, in the form that is compiled; the layout of what they read is in batch_header.py.
 
-All arguments and results are 64-bit integers, memory is spoken of by its address. A kernel reads inside of the window
-alone, whatever the headers in it claim. machine_code.py gives the kernels.
+All arguments and results are 64-bit integers, memory is spoken of by its address. What headers claim leads no kernel
+out of the window; `first_mismatch` takes the places of batches from its caller, who has them from `read_headers`.
+machine_code.py gives the kernels.
 """
 
 from __future__ import annotations

@@ -56,6 +56,8 @@ WINDOW_BYTES = 2 << 20
 """Large enough that a call of a kernel costs next to nothing, small enough for a CPU's cache, with the table."""
 _ROWS_OF_EIGHT = 9
 """A table has room for so many batches where there would be eight if they were like those before."""
+_FEWEST_GUESSED = 1000
+"""Fewer are counted sooner than a table that is too large is cut."""
 
 
 class SegmentScanner:
@@ -77,7 +79,8 @@ class SegmentScanner:
         self._next_offset = base_offset
         self._result = np.empty(2, np.int64)
         self._result_address = address_of(self._result)
-        self._batch_bytes = 0
+        self._recent = (0, 0)
+        """Batches and their bytes; those of a window count half as much with each that follows."""
 
     @property
     def position(self) -> int:
@@ -130,17 +133,28 @@ class SegmentScanner:
     def _read_headers(self, data: NDArray[np.uint8]) -> tuple[BatchTable, int, int]:
         """Return the table of the sound batches that `data` begins with, their bytes, and what ends them.
 
-        How many rows it needs is guessed by the window before: to count the batches takes half as long as to read them.
+        How many rows it needs is guessed by what came before: to count the batches takes half as long as to read them.
         """
         kernels = self._brief_kernels if data.size <= BRIEF_BYTES else self._kernels
         window = address_of(data)
-        guess = data.size * _ROWS_OF_EIGHT // (8 * self._batch_bytes) if self._batch_bytes else 0
-        table, verdict = self._fill_table(kernels, window, data.size, guess)
+        rows = self._guess(data.size) or kernels.count_batches(window, data.size)
+        table, verdict = self._fill_table(kernels, window, data.size, rows)
         if verdict == TABLE_FULL:
             table, verdict = self._fill_table(kernels, window, data.size, kernels.count_batches(window, data.size))
         rows, consumed = self._result.tolist()
-        self._batch_bytes = consumed // rows if rows else 0
+        self._recent = (self._recent[0] // 2 + rows, self._recent[1] // 2 + consumed)
         return table.head(rows), consumed, verdict
+
+    def _guess(self, size: int) -> int:
+        """Return how many batches `size` bytes may have; 0 where they are better counted.
+
+        A large window is mostly one large batch, which those before say nothing of.
+        """
+        batches, consumed = self._recent
+        if size > BRIEF_BYTES or not batches:
+            return 0
+        rows = size * batches * _ROWS_OF_EIGHT // (8 * consumed)
+        return rows if rows >= _FEWEST_GUESSED else 0
 
     def _fill_table(self, kernels: Kernels, window: int, size: int, rows: int) -> tuple[BatchTable, int]:
         """Return a table of `rows` rows, filled as far as `_result` says, and what read_headers says of it."""

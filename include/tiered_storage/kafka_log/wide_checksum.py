@@ -1,8 +1,9 @@
 """CRC-32C by vectors of 64 bytes, in the form that is compiled: for CPUs that multiply four pairs of words at once.
 
 A vector is four lanes of two words. A lane is carried over some bytes by the products of its words with powers of x;
-then what lies there is added. Four vectors take turns, since each waits some cycles for its products. In the end they
-are carried over one another, and then the lanes; the CPU's own checksum of what is left is that of all.
+then what lies there is added. Four vectors take turns, since each waits some cycles for its products. Then they are
+carried over one another, what is left over the last vectors of bytes, and its lanes over one another; the CPU's own
+checksum of that lane is that of all.
 
 numba has no vectors: this writes LLVM's code, which checksum_kernels.py calls as a function.
 
@@ -15,21 +16,21 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from llvmlite import ir
-from numba import types
+from numba import config, types
 from numba.extending import intrinsic
 
 from tiered_storage.kafka_log.checksum_powers import carrying
-from tiered_storage.kafka_log.kernel_memory import WORD, call_llvm, fetch_line
+from tiered_storage.kafka_log.kernel_memory import AHEAD, WORD, call_llvm, fetch_line
 from tiered_storage.kafka_log.machine_code import has_wide_products
 
-HAS_WIDE_PRODUCTS = has_wide_products()
+HAS_WIDE_PRODUCTS = has_wide_products() and bool(cast("Any", config).ENABLE_AVX)
+"""Whether the code may have them: numba leaves them out for some CPUs by their names, whatever these say they have."""
 VECTOR_BYTES = 64
 STRIDE_BYTES = 4 * VECTOR_BYTES
 """What the four vectors take in one turn."""
-_AHEAD = 16 << 10
 _BYTE, _NUMBER = ir.IntType(8), ir.IntType(32)
-_LANE, _VECTOR = ir.VectorType(WORD, 2), ir.VectorType(WORD, 8)
-_LANE_BITS, _VECTOR_BITS, _STRIDE_BITS = 128, 512, 2048
+_VECTOR = ir.VectorType(WORD, VECTOR_BYTES // 8)
+_LANE_BITS, _VECTOR_BITS, _STRIDE_BITS = 128, 8 * VECTOR_BYTES, 8 * STRIDE_BYTES
 _FIRST_WORDS, _SECOND_WORDS = 0x00, 0x11
 """Which word of each lane is multiplied, and with which of the factors' lane."""
 
@@ -45,7 +46,7 @@ def _state_code(_: Any, state: Any, begin: Any, strides_end: Any, end: Any) -> A
 
 def _state_behind(builder: Any, state: Any, begin: Any, strides_end: Any, end: Any) -> Any:
     def take_stride(at: Any, before: list[Any]) -> list[Any]:
-        for place in _places(builder, builder.add(at, WORD(_AHEAD))):
+        for place in _places(builder, builder.add(at, WORD(AHEAD))):
             fetch_line(builder, place)
         taken = [_load(builder, place) for place in _places(builder, at)]
         return [_over(builder, *each, _STRIDE_BITS) for each in zip(before, taken, strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,17 +14,14 @@ from hypothesis import strategies as st
 
 from tiered_storage.kafka_log.batch_header import CRC_END
 from tiered_storage.kafka_log.checksum import crc32c
-from tiered_storage.kafka_log.machine_code import address_of, load_kernels
+from tiered_storage.kafka_log.machine_code import address_of, has_wide_products, load_kernels
 
-WITHOUT_WIDE_PRODUCTS = """
+CHECKSUMS = """
 import random
 import numpy as np
-from tiered_storage.kafka_log import machine_code
-machine_code.has_wide_products = lambda: False
-from tiered_storage.kafka_log import checksum_kernels, wide_checksum
+from tiered_storage.kafka_log import checksum_kernels, machine_code, wide_checksum
 from tiered_storage.kafka_log.checksum import crc32c
 
-assert not wide_checksum.HAS_WIDE_PRODUCTS
 chance = random.Random(3)
 content = chance.randbytes(1 << 20)
 address = machine_code.address_of(np.frombuffer(content, "u1"))
@@ -31,6 +29,9 @@ for size in [*range(1100), *range(3000, 3700), *(chance.randrange(1 << 19) for _
     begin = chance.randrange(4096)
     found = checksum_kernels.crc32c_of(address + begin, size, address + len(content))
     assert found == crc32c(memoryview(content)[begin : begin + size]), (begin, size)
+(code,) = checksum_kernels.crc32c_of.inspect_llvm().values()
+assert ("pclmulqdq.512" in code) is wide_checksum.HAS_WIDE_PRODUCTS
+print(wide_checksum.HAS_WIDE_PRODUCTS)
 """
 
 CONTENT = np.random.default_rng(32).integers(0, 256, 20_000, np.uint8)
@@ -54,10 +55,17 @@ def test_at_the_ends_of_stretches(stretch: int) -> None:
         assert _is_found_sound(CONTENT[:size].tobytes()), size
 
 
-def test_with_a_cpu_that_has_no_wide_products() -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT_WIDE_PRODUCTS], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("vectors", ["0", "1"])
+def test_wide_products_are_used_where_the_cpu_has_them_and_numba_lets_them_be(vectors: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CHECKSUMS],
+        env={**os.environ, "NUMBA_ENABLE_AVX": vectors},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stdout.strip()) == (0, str(vectors == "1" and has_wide_products())), done.stderr
 
 
 @given(begin=st.integers(0, 5000), size=st.integers(0, 15_000))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import stat
 import subprocess
 import sys
@@ -168,3 +169,27 @@ machine_code.load_kernels()
 os._exit(0)
 """
     subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("machine", "features", "checksums", "wide"),
+    [
+        ("x86_64", {"sse4.2", "pclmul", "avx512f", "vpclmulqdq"}, True, True),
+        ("x86_64", {"sse4.2", "pclmul", "avx512f"}, True, False),
+        ("x86_64", {"sse4.2", "pclmul", "avx2", "vpclmulqdq"}, True, False),
+        ("x86_64", {"sse4.2", "avx512f", "vpclmulqdq"}, False, False),
+        ("aarch64", {"crc", "aes"}, False, False),
+    ],
+)
+def test_instructions_are_those_that_the_cpu_says_it_has(
+    monkeypatch: pytest.MonkeyPatch, machine: str, features: set[str], *, checksums: bool, wide: bool
+) -> None:
+    from llvmlite import binding
+
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(binding, "get_host_cpu_features", lambda: binding.FeatureMap.fromkeys(features, True))
+    # Without what the processes of other tests keep of the real CPU.
+    monkeypatch.setattr(machine_code, "has_checksum_instructions", machine_code.has_checksum_instructions.__wrapped__)
+
+    assert machine_code.has_checksum_instructions() is checksums
+    assert machine_code.has_wide_products.__wrapped__() is wide

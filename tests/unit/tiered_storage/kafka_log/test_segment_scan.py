@@ -4,6 +4,7 @@ import os
 import struct
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,8 @@ def test_windows_that_cut_batches_give_the_same_table(scanner: Callable[..., Seg
         _assert_same(BatchTable.concatenate(tables), whole)
 
 
-def test_windows_whose_batches_are_unlike_those_before_give_the_same_table() -> None:
+def test_windows_whose_batches_are_unlike_those_before_give_the_same_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_scan, "_FEWEST_GUESSED", 1)
     counts = [[1] * 50, [400, 1], [1] * 300, [500], [1]]
     batches = batches_of([*chain(*counts)])
     data = b"".join(batches)
@@ -113,6 +115,38 @@ def test_windows_whose_batches_are_unlike_those_before_give_the_same_table() -> 
         assert _memory_of(table) <= 2 * number * 72, "of a guess that was too high most is given back"
 
     _assert_same(BatchTable.concatenate(tables), whole)
+
+
+def test_only_the_first_window_of_like_batches_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels, counted = load_kernels(), []
+
+    def count_batches(window: int, size: int) -> int:
+        counted.append(size)
+        return kernels.count_batches(window, size)
+
+    monkeypatch.setattr(segment_scan, "_FEWEST_GUESSED", 8)
+    monkeypatch.setattr(segment_scan, "load_brief_kernels", lambda: replace(kernels, count_batches=count_batches))
+    scanner = SegmentScanner("a segment", 0)
+    batches = batches_of([2] * 40)
+    for begin in range(0, 40, 8):
+        table, _ = scanner.feed(memoryview(b"".join(batches[begin : begin + 8])))
+        assert len(table) == 8
+    assert counted == [8 * len(batches[0])]
+
+
+def test_a_large_window_has_no_table_for_the_batches_that_came_before() -> None:
+    small, large = encode_batch(some_records(0, 1, b"")), encode_batch(some_records(1, 1, bytes(9 * MIB)))
+    scanner = SegmentScanner("a segment", 0)
+    scanner.feed(memoryview(small))
+    tracemalloc.start()
+    try:
+        table, _ = scanner.feed(memoryview(large))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert len(table) == 1
+    assert peak < MIB
 
 
 def test_what_is_needed_is_first_a_glimpse_and_then_the_batch() -> None:
