@@ -25,6 +25,7 @@ Source: Arrow's columnar format, "Serialization and Interprocess Communication" 
 
 from __future__ import annotations
 
+import functools
 import struct
 
 import pyarrow as pa
@@ -40,7 +41,7 @@ class ArrowMessage:
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
-        content = bytes(_one_row(schema).serialize())
+        content = _one_row(schema)
         (size,) = struct.unpack_from("<i", content, 4)
         self.size: int = -(-(_PREFIX + size) // _ALIGNMENT) * _ALIGNMENT
         """Bytes before the body."""
@@ -94,11 +95,15 @@ def _field(content: bytes, table: int, number: int) -> int:
     return table + int(offset)
 
 
-def _one_row(schema: pa.Schema) -> pa.RecordBatch:
-    """Return a row of zeros. pyarrow would import pandas, for a second, to make arrays of lists."""
+@functools.lru_cache
+def _one_row(schema: pa.Schema) -> bytes:
+    """Return the message of a row of zeros. pyarrow would import pandas, for a second, to make arrays of lists.
+
+    It lets go of the GIL several times an array, for which other threads wait: so once for a schema is enough.
+    """
     row = pa.struct(list(schema))
     columns = pa.Array.from_buffers(row, 1, [None], 0, children=[_zeros(kind.type, 1) for kind in schema])
-    return pa.RecordBatch.from_struct_array(columns)
+    return bytes(pa.RecordBatch.from_struct_array(columns).serialize())
 
 
 def _zeros(kind: pa.DataType, length: int) -> pa.Array:

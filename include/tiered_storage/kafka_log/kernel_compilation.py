@@ -22,18 +22,19 @@ _SOURCES: dict[str, Callable[..., int]] = {
     "decode_batches": decode_kernels.decode_batches,
 }
 _EXTERNAL_LINKAGE = 0
+_INNER = "inner_"
 _LIBRARY = {"memcpy", "memmove", "memset"}
 
 
 def compile_kernels() -> bytes:
-    """Return an object file for this CPU that defines each kernel under its own name.
+    """Return an object file for this CPU that defines each kernel under its own name, as C would call it.
 
-    A kernel is called as numba calls its functions: with addresses for its result and for an exception, which none of
-    them has, then its arguments; it returns 0. Raises RuntimeError where a kernel would need Python to run.
+    Raises RuntimeError where a kernel would need Python to run.
     """
     whole = binding.parse_assembly("")
     for name, function in _SOURCES.items():
         whole.link_in(_module(name, function))
+        whole.link_in(_caller(name, function.__code__.co_argcount))
     needed = {each.name for each in whole.functions if each.is_declaration and not each.name.startswith("llvm.")}
     if needed - _LIBRARY:
         raise RuntimeError(f"the kernels call {', '.join(sorted(needed - _LIBRARY))}: keep to numbers and addresses")
@@ -59,8 +60,25 @@ def _module(name: str, function: Callable[..., int]) -> Any:
     compiled.compile(signature)
     module = binding.parse_assembly(compiled.inspect_llvm(signature))
     (kernel,) = (each for each in module.functions if not each.is_declaration and _is_external(each))
-    kernel.name = name
+    kernel.name = _INNER + name
     return module
+
+
+def _caller(name: str, arity: int) -> Any:
+    """Return LLVM's module of a function that calls a kernel as numba does and returns its result.
+
+    numba passes addresses for the result and for an exception, which no kernel has, before the arguments.
+    """
+    kinds, arguments = ", ".join(["i64"] * arity), ", ".join(f"i64 %{i}" for i in range(arity))
+    return binding.parse_assembly(f"""
+        declare i32 @{_INNER}{name}(ptr, ptr, {kinds})
+        define i64 @{name}({arguments}) {{
+            %result = alloca i64
+            %exception = alloca ptr
+            call i32 @{_INNER}{name}(ptr %result, ptr %exception, {arguments})
+            %number = load i64, ptr %result
+            ret i64 %number
+        }}""")
 
 
 def _is_external(function: Any) -> bool:

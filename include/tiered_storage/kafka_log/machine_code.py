@@ -269,16 +269,8 @@ def _engine_of(code: bytes) -> Any:
 
 
 def _function(engine: Any, name: str, prototype: Callable[..., Any]) -> Kernel:
-    arguments = [ctypes.c_int64] * ARITIES[name]
-    kind = prototype(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *arguments)
-    function = kind(engine.get_function_address(name))
-    exception = ctypes.c_void_p()
-
-    def kernel(*arguments: int) -> int:
-        result = ctypes.c_int64()
-        function(ctypes.addressof(result), ctypes.addressof(exception), *arguments)
-        return result.value
-
+    numbers = [ctypes.c_int64] * (1 + ARITIES[name])
+    kernel: Kernel = prototype(*numbers)(engine.get_function_address(name))
     return kernel
 
 
