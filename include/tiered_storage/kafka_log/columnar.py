@@ -39,7 +39,7 @@ from tiered_storage.kafka_log.placed_batches import ENDS, STARTS, PlacedBatches
 from tiered_storage.kafka_log.record_columns import ChunkMemory, select_columns
 from tiered_storage.kafka_log.segment_scan import as_array, check_checksums, iterate_segment
 
-CHUNK_BYTES = 1_700_000
+CHUNK_BYTES = 2_200_000
 """How many bytes of records a chunk has, about: its bytes and its columns together fit the cache of a core."""
 VIEW_CHUNK_BYTES = 5_000_000
 """The same where values stay where they are: columns are small then."""
