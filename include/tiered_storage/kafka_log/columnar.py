@@ -40,7 +40,8 @@ from tiered_storage.kafka_log.record_columns import ChunkMemory, select_columns
 from tiered_storage.kafka_log.segment_scan import as_array, check_checksums, iterate_segment
 
 CHUNK_BYTES = 2_200_000
-"""How many bytes of records a chunk has, about: its bytes and its columns together fit the cache of a core."""
+"""How many bytes of records a chunk has, about: large enough that Python's share is small, and the columns are in the
+cache when the next chunk takes their memory."""
 VIEW_CHUNK_BYTES = 5_000_000
 """The same where values stay where they are: columns are small then."""
 
@@ -217,8 +218,8 @@ class ColumnDecoder:
     def _decode_open(self, batches: PlacedBatches) -> Iterator[pa.RecordBatch]:
         """Decode what belongs into one chunk; a batch that is too large for that makes several."""
         filling = ChunkFilling(self._memory)
-        most_rows = min(batches.records, batches.total // _LEAST_RECORD_BYTES, _MOST_ROWS)
-        filling.begin(most_rows, min(batches.total, 2 * self._chunk_bytes))
+        most_rows = min(batches.records, batches.total // _LEAST_RECORD_BYTES)
+        filling.begin(_even_rows(most_rows), min(batches.total, 2 * self._chunk_bytes))
         is_checked = self._checks_in_kernel and self._checks.crc
         yield from self._fill(filling, OpenBatches.in_window(batches), is_checked=is_checked)
         yield from filling.end()
@@ -267,7 +268,7 @@ class ColumnDecoder:
         records = int(counts.sum())
         if all_bytes > most_bytes:
             records = max(records * most_bytes // all_bytes, int(counts[:ready].sum()))
-        filling.begin(min(records, most_bytes // _LEAST_RECORD_BYTES, _MOST_ROWS), most_bytes)
+        filling.begin(_even_rows(min(records, most_bytes // _LEAST_RECORD_BYTES)), most_bytes)
 
     def _records_of(self, batches: PlacedBatches, number: int, body: memoryview, codec: int) -> pa.Buffer:
         """Return the records of a batch, which are its `body` in the form of `codec`."""
@@ -328,6 +329,12 @@ class ColumnDecoder:
         count = int(batches.table.record_count[row])
         record = min(behind + 1, count)
         raise CorruptRecordError(self._source, position, f"record {record} of {count}: {parts.REASONS[verdict]}")
+
+
+def _even_rows(records: int) -> int:
+    """Return how many rows a chunk has where chunks share `records`: a small rest would have to be copied."""
+    chunks = max(-(-records // _MOST_ROWS), 1)
+    return -(-records // chunks)
 
 
 def iterate_columns(

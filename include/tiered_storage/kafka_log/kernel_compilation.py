@@ -23,13 +23,15 @@ _SOURCES: dict[str, Callable[..., int]] = {
 }
 _EXTERNAL_LINKAGE = 0
 _INNER = "inner_"
+_EXCEPTION = ".const.pickle"
+"""So numba calls the exceptions that it keeps for code to raise."""
 _LIBRARY = {"memcpy", "memmove", "memset"}
 
 
 def compile_kernels() -> bytes:
     """Return an object file for this CPU that defines each kernel under its own name, as C would call it.
 
-    Raises RuntimeError where a kernel would need Python to run.
+    Raises RuntimeError where a kernel would need Python to run, or could raise an exception.
     """
     whole = binding.parse_assembly("")
     for name, function in _SOURCES.items():
@@ -38,6 +40,8 @@ def compile_kernels() -> bytes:
     needed = {each.name for each in whole.functions if each.is_declaration and not each.name.startswith("llvm.")}
     if needed - _LIBRARY:
         raise RuntimeError(f"the kernels call {', '.join(sorted(needed - _LIBRARY))}: keep to numbers and addresses")
+    if any(each.name.startswith(_EXCEPTION) for each in whole.global_variables):
+        raise RuntimeError("a kernel may raise an exception, which nobody would see: return a verdict")
     code: bytes = _target_machine().emit_object(whole)
     return code
 
@@ -67,7 +71,7 @@ def _module(name: str, function: Callable[..., int]) -> Any:
 def _caller(name: str, arity: int) -> Any:
     """Return LLVM's module of a function that calls a kernel as numba does and returns its result.
 
-    numba passes addresses for the result and for an exception, which no kernel has, before the arguments.
+    numba passes addresses for the result and for an exception, which no kernel may have, before the arguments.
     """
     kinds, arguments = ", ".join(["i64"] * arity), ", ".join(f"i64 %{i}" for i in range(arity))
     return binding.parse_assembly(f"""

@@ -89,8 +89,8 @@ _NOT_COUNTED = -1
 _EMPTY = np.empty(0, np.uint8)
 _MOST_SPARES = 2
 """Who takes a record batch while he has the one before it needs two chunks in turn."""
-_MOST_SPARE_BYTES = 8 << 20
-"""A chunk that is larger, for a large batch, is not kept."""
+_MOST_SPARE_BYTES = 12 << 20
+"""A chunk that is larger, for a large batch, is not kept. The smallest records have the largest of the others."""
 _MOST_WASTE = 2
 """A record batch that would keep so many times its memory is copied out of it."""
 _SPARE = 8

@@ -21,15 +21,22 @@ def test_each_kernel_is_called_with_as_many_arguments_as_it_takes() -> None:
 
 
 def test_a_kernel_that_needs_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_compilation, "_SOURCES", {"needs": lambda at: len([at])})
+
+    with pytest.raises(RuntimeError, match=r"the kernels call .*NRT"):
+        kernel_compilation.compile_kernels()
+
+
+def test_a_kernel_that_may_raise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def raises(address: int) -> int:
         if address:
             raise ValueError
         return 0
 
-    monkeypatch.setattr(kernel_compilation, "_SOURCES", {"raises": raises, "needs": lambda at: len([at])})
-
-    with pytest.raises(RuntimeError, match=r"the kernels call .*NRT"):
-        kernel_compilation.compile_kernels()
+    for kernel in (raises, lambda one, other: one // other):
+        monkeypatch.setattr(kernel_compilation, "_SOURCES", {"kernel": kernel})
+        with pytest.raises(RuntimeError, match="may raise an exception"):
+            kernel_compilation.compile_kernels()
 
 
 def test_whatever_the_kernels_are_made_from_is_in_the_name_of_their_code() -> None:

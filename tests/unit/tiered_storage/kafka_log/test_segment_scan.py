@@ -117,21 +117,22 @@ def test_windows_whose_batches_are_unlike_those_before_give_the_same_table(monke
     _assert_same(BatchTable.concatenate(tables), whole)
 
 
-def test_only_the_first_window_of_like_batches_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_counted_where_they_are_few_or_like_none_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What windows cut is scanned between them, alone: a large batch there says little of the small ones behind it."""
     kernels, counted = load_kernels(), []
 
     def count_batches(window: int, size: int) -> int:
         counted.append(size)
         return kernels.count_batches(window, size)
 
-    monkeypatch.setattr(segment_scan, "_FEWEST_GUESSED", 8)
     monkeypatch.setattr(segment_scan, "load_brief_kernels", lambda: replace(kernels, count_batches=count_batches))
+    many, large = batches_of([1] * 1200), [encode_batch(some_records(1200, 1, bytes(5000)))]
+    many_more, few = batches_of([1] * 1200, base_offset=1201), batches_of([1] * 60, base_offset=2401)
+    windows = [b"".join(batches) for batches in (many, large, many_more, few)]
     scanner = SegmentScanner("a segment", 0)
-    batches = batches_of([2] * 40)
-    for begin in range(0, 40, 8):
-        table, _ = scanner.feed(memoryview(b"".join(batches[begin : begin + 8])))
-        assert len(table) == 8
-    assert counted == [8 * len(batches[0])]
+
+    assert [len(scanner.feed(memoryview(window))[0]) for window in windows] == [1200, 1, 1200, 60]
+    assert counted == [len(windows[0]), len(windows[1]), len(windows[3])]
 
 
 def test_a_large_window_has_no_table_for_the_batches_that_came_before() -> None:
