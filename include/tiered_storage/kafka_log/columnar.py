@@ -309,9 +309,9 @@ class ColumnDecoder:
             if verdict == parts.ALL_DONE:
                 return
             rows, size = filling.capacity
-            if progress[parts.ROWS] == rows:
+            if progress[parts.ROWS] == rows and 2 * rows <= _MOST_ROWS:
                 # Its number was guessed, maybe by batches that are not like these: the next guess is a better one.
-                rows = min(2 * rows, _MOST_ROWS)
+                rows *= 2
             if progress[parts.ROWS]:
                 yield from filling.end()
             else:

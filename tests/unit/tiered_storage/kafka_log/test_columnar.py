@@ -368,13 +368,28 @@ def test_a_record_larger_than_a_chunk_is_read(codec: Compression) -> None:
     assert _decode(batches, chunk_bytes=100_000) == [*expected_rows(batches)]
 
 
-def test_one_batch_of_very_many_records_makes_several_chunks() -> None:
+def test_one_batch_of_very_many_records_makes_chunks_of_equal_size() -> None:
     batch = encode_batch([Record(i, 0, None, None) for i in range(150_000)], Compression.LZ4)
 
     decoded = [*_record_batches([batch], chunk_bytes=MIB)]
 
-    assert [each.num_rows for each in decoded] == [65536, 65536, 150_000 - 2 * 65536]
+    assert [each.num_rows for each in decoded] == [50_000, 50_000, 50_000]
     assert pa.Table.from_batches(decoded)["offset"].to_pylist() == [*range(150_000)]
+
+
+def test_chunks_of_more_records_than_fit_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columnar, "_MOST_ROWS", 1000)
+    decoder, addresses = ColumnDecoder("a segment"), set()
+    for records in (1120, 1150, 1200, 1300, 1900) * 2:
+        window = b"".join(batches_of([records // 10] * 10))
+        table, _ = SegmentScanner("a segment", 0).feed(memoryview(window))
+        rows = []
+        for batch in decoder.decode(memoryview(window), table):
+            rows.append(batch.num_rows)
+            addresses.add(batch.column("offset").buffers()[1].address)
+        assert rows == [records // 2, records // 2]
+
+    assert len(addresses) <= 6
 
 
 @pytest.mark.parametrize("codec", list(Compression)[1:])
