@@ -39,9 +39,11 @@ from tiered_storage.kafka_log.placed_batches import ENDS, STARTS, PlacedBatches
 from tiered_storage.kafka_log.record_columns import ChunkMemory, select_columns
 from tiered_storage.kafka_log.segment_scan import as_array, check_checksums, iterate_segment
 
-CHUNK_BYTES = 2_200_000
-"""How many bytes of records a chunk has, about: large enough that Python's share is small, and the columns are in the
-cache when the next chunk takes their memory."""
+CHUNK_BYTES = 1_700_000
+"""How many bytes of records a chunk has, about.
+
+Of larger ones Python's share is smaller, but the columns of two threads have left the cache when they are needed again.
+"""
 VIEW_CHUNK_BYTES = 5_000_000
 """The same where values stay where they are: columns are small then."""
 
