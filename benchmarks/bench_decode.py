@@ -11,13 +11,13 @@ measured. GB are 10^9 bytes, decompressed where there is a codec.
 from __future__ import annotations
 
 import argparse
-import hashlib
+import multiprocessing
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -86,6 +86,8 @@ class Contest:
     tell: Callable[[Goals, dict[str, float]], None]
     times: int = 1
     """How many rounds it has where others have one."""
+    warms_up: bool = False
+    """Whether each way is done once more before it is measured: a core that was idle is slow for some milliseconds."""
     best: dict[str, float] = field(default_factory=dict)
 
     def run(self, rounds: int) -> None:
@@ -94,6 +96,8 @@ class Contest:
             way()
         for number in range(rounds * self.times):
             for name in list(self.ways) if number % 2 else list(reversed(self.ways)):
+                if self.warms_up:
+                    self.ways[name]()
                 begun = time.perf_counter()
                 self.ways[name]()
                 seconds = time.perf_counter() - begun
@@ -131,21 +135,33 @@ def decode_file(path: Path, *, value_views: bool = False) -> int:
     return sum(batch.num_rows for batch in iterate_columns(path, 0, value_views=value_views))
 
 
-def in_one_thread(way: Callable[[SampleSegment], object], segment: SampleSegment) -> None:
-    """Do it as often as each of two threads does: what takes as long is disturbed as much."""
+def decode_often(segment: SampleSegment) -> None:
+    """Decode it as often as each of two threads does: what takes as long is disturbed as much."""
     for _ in range(TIMES_A_THREAD):
-        way(segment)
+        decode(segment)
 
 
-def in_two_threads(way: Callable[[SampleSegment], object], segments: Pair, pool: ThreadPoolExecutor) -> None:
-    """Let each of two threads do it with a segment of its own, often enough to work side by side most of the time."""
-    for done in [pool.submit(in_one_thread, way, segment) for segment in segments]:
+def decode_pair(pair: Pair, threads: Executor) -> None:
+    """Let each of two threads decode a segment of its own, long enough to be side by side most of the time."""
+    for done in [threads.submit(decode_often, segment) for segment in pair]:
         done.result()
 
 
-def _hash(segment: SampleSegment) -> None:
-    """Work that two threads share nothing of, and that keeps a core busy: two virtual ones may be halves of one."""
-    hashlib.blake2b(memoryview(segment.content)[: 8 * MB]).digest()
+def decode_held_twice(processes: Executor) -> None:
+    """Let each of two processes decode the segment that it holds."""
+    for done in [processes.submit(_decode_held) for _ in range(2)]:
+        done.result()
+
+
+_held: list[SampleSegment] = []
+
+
+def _hold(segment: SampleSegment) -> None:
+    _held.append(segment)
+
+
+def _decode_held() -> None:
+    decode_often(*_held)
 
 
 def parse_by_aiokafka(segment: SampleSegment) -> None:
@@ -244,27 +260,27 @@ def _tell_of_kib_values(segment: SampleSegment, goals: Goals, seconds: dict[str,
     goals.at_least(what, seconds["aiokafka, fields in lists"] / ours, 5, "times aiokafka")
 
 
-def threads(segment: SampleSegment, pool: ThreadPoolExecutor) -> Contest:
-    """One thread against two, each with a segment of its own. Two cores are less often undisturbed than one."""
+def threads(segment: SampleSegment, pool: ThreadPoolExecutor, processes: ProcessPoolExecutor) -> Contest:
+    """One thread against two, each with a segment of its own, and two processes, which share nothing but memory."""
     pair = segment, replace(segment, content=bytes(bytearray(segment.content)))
 
     def tell(goals: Goals, seconds: dict[str, float]) -> None:
         what, size = f"decode, {segment.title}", TIMES_A_THREAD * len(segment.content) / 1e9
-        one, two = size / seconds["one thread"], 2 * size / seconds["two threads"]
-        print(f"{segment.title}: one thread {one:.2f} GB/s, two threads {two:.2f} GB/s")
+        one = size / seconds["one thread"]
+        two, apart = (2 * size / seconds[name] for name in ("two threads", "two processes"))
+        print(f"{segment.title}: one thread {one:.2f} GB/s, two threads {two:.2f} GB/s, two processes {apart:.2f} GB/s")
+        print(f"{what}, two processes: {apart / one:.2f} times one, all that memory and the host give")
         goals.at_least(f"{what}, two threads", two / one, 1.6, "times one")
-        hashes = 2 * seconds["hash, one thread"] / seconds["hash, two threads"]
-        print(f"what two threads can do on this machine now that need no memory: BLAKE2b {hashes:.2f} times one")
 
     return Contest(
         {
-            "one thread": lambda: in_one_thread(decode, segment),
-            "two threads": lambda: in_two_threads(decode, pair, pool),
-            "hash, one thread": lambda: in_one_thread(_hash, segment),
-            "hash, two threads": lambda: in_two_threads(_hash, pair, pool),
+            "one thread": lambda: decode_often(segment),
+            "two threads": lambda: decode_pair(pair, pool),
+            "two processes": lambda: decode_held_twice(processes),
         },
         tell,
         times=4,
+        warms_up=True,
     )
 
 
@@ -308,10 +324,12 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory(dir=arguments.directory, prefix="decode-") as root,
         ThreadPoolExecutor(2) as pool,
+        ProcessPoolExecutor(
+            2, multiprocessing.get_context("spawn"), _hold, (kib_segment := kib_records(Compression.NONE, 64 * MB),)
+        ) as processes,
     ):
         path = Path(root) / "00000000000000000000.log"
-        kib_segment = kib_records(Compression.NONE, 64 * MB)
-        contests = [scans(), small_batches(), kib_values(kib_segment, path), threads(kib_segment, pool)]
+        contests = [scans(), small_batches(), kib_values(kib_segment, path), threads(kib_segment, pool, processes)]
         contests += [compressed(codec, goal) for codec, goal in CODEC_GOALS.items()]
         for _ in range(arguments.passes):
             for contest in contests:
