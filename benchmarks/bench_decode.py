@@ -27,7 +27,7 @@ import numpy as np
 from aiokafka.record.memory_records import MemoryRecords
 from measuring import STATE, print_goal, print_machine
 from numpy.typing import NDArray
-from sample_segments import SampleSegment, kib_records, one_kib_record_batches, one_record_batches
+from sample_segments import SampleSegment, kib_records, one_kib_record_batches, one_record_batches, small_records
 
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.columnar import (
@@ -228,6 +228,15 @@ def small_batches() -> Contest:
     )
 
 
+def small_records_in_large_batches() -> Contest:
+    segment = small_records(32 * MB)
+
+    def tell(_: Goals, seconds: dict[str, float]) -> None:
+        print(f"{segment.title}, batches of 100 KB: ours {segment.records / seconds['ours'] / 1e6:.2f} million/s")
+
+    return Contest({"ours": lambda: decode(segment)}, tell)
+
+
 def kib_values(segment: SampleSegment, path: Path) -> Contest:
     source = np.frombuffer(segment.content, np.uint8)
     target = source.copy()
@@ -330,6 +339,7 @@ def main() -> int:
     ):
         path = Path(root) / "00000000000000000000.log"
         contests = [scans(), small_batches(), kib_values(kib_segment, path), threads(kib_segment, pool, processes)]
+        contests.append(small_records_in_large_batches())
         contests += [compressed(codec, goal) for codec, goal in CODEC_GOALS.items()]
         for _ in range(arguments.passes):
             for contest in contests:

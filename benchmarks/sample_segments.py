@@ -1,4 +1,4 @@
-"""Segments in memory to decode: records of 1 KiB in batches of 100 KB by each codec, and one-record batches."""
+"""Segments in memory to decode: records of 1 KiB in batches of 100 KB by each codec, small ones, one-record batches."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tiered_storage.kafka_log.record_batch import Compression, encode_batch
 RECORD_BYTES = 1024
 BATCH_RECORDS = 95
 """Of 1 KiB with their keys and lengths they are a batch of 100 KB."""
+SMALL_BATCH_RECORDS = 3300
+"""The same of records of 30 bytes."""
 FIRST_TIMESTAMP = 1_700_000_000_000
 _HEADERS: Headers = (("header1", b"kafkaHeader1-val"), ("header2", b"kafkaHeader2-val"))
 
@@ -43,6 +45,21 @@ def kib_records(codec: Compression, size: int) -> SampleSegment:
         decompressed += len(batches[-1]) if codec is Compression.NONE else len(encode_batch(records))
         offset += BATCH_RECORDS
     return SampleSegment(f"1 KiB records, {codec.name.lower()}", b"".join(batches), offset, decompressed)
+
+
+def small_records(size: int) -> SampleSegment:
+    """Return `size` bytes, about, of records of 30 bytes in batches of 100 KB."""
+    batches: list[bytes] = []
+    offset = held = 0
+    while held < size:
+        records = [
+            Record(at, FIRST_TIMESTAMP + at, None, b"kafkaVal-%012d" % at)
+            for at in range(offset, offset + SMALL_BATCH_RECORDS)
+        ]
+        batches.append(encode_batch(records))
+        held += len(batches[-1])
+        offset += SMALL_BATCH_RECORDS
+    return SampleSegment("records of 30 bytes", b"".join(batches), offset, held)
 
 
 def one_record_batches(count: int) -> SampleSegment:

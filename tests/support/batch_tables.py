@@ -47,12 +47,7 @@ def batch_table(base_offset: int, batches: Sequence[Batch]) -> BatchTable:
     return table
 
 
-def rows(table: BatchTable, first: int, end: int) -> BatchTable:
-    """Return the rows `first` to `end` (exclusive) of `table`."""
-    return BatchTable(*(column[first:end] for column in table.columns()))
-
-
 def windows(table: BatchTable, cuts: Sequence[int]) -> list[BatchTable]:
     """Return `table` in pieces, cut before each of the rows `cuts`."""
     bounds = [0, *sorted(min(cut, len(table)) for cut in cuts), len(table)]
-    return [rows(table, first, end) for first, end in pairwise(bounds)]
+    return [table.rows(first, end) for first, end in pairwise(bounds)]

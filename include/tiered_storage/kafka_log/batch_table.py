@@ -56,14 +56,18 @@ class BatchTable:
             record_count, producer_id, producer_epoch, base_sequence,
         )  # fmt: skip
 
+    def rows(self, first: int, end: int) -> Self:
+        """Return the rows `first` (inclusive) to `end` (exclusive), without a copy."""
+        if first == 0 and end == len(self):
+            return self
+        return type(self)(*(column[first:end] for column in self.columns()))
+
     def head(self, rows: int) -> Self:
         """Return the first `rows` rows: where they lie, or copied where they are less than half of the table."""
-        if rows == len(self):
-            return self
-        columns = [column[:rows] for column in self.columns()]
-        if 2 * rows < len(self):
-            columns = [column.copy() for column in columns]
-        return type(self)(*columns)
+        first = self.rows(0, rows)
+        if 2 * rows >= len(self):
+            return first
+        return type(self)(*(column.copy() for column in first.columns()))
 
     @classmethod
     def concatenate(cls, tables: Iterable[Self]) -> Self:

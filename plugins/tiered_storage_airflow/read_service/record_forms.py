@@ -18,7 +18,7 @@ import pyarrow as pa
 from tiered_storage.kafka_log.batch_header import CONTROL_BIT
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.columnar import Checks, ColumnDecoder, RecordRange
-from tiered_storage.remote_log.reading.read_values import FetchedBatches, aborted_rows, rows_of
+from tiered_storage.remote_log.reading.read_values import FetchedBatches, aborted_rows
 
 USUAL_BYTES = 4 << 20
 """A batch that becomes no more than this is decoded as it comes."""
@@ -127,7 +127,7 @@ def fitting(fetched: FetchedBatches, most_bytes: int, *, at_least_one: bool) -> 
     if rows == len(table):
         return fetched, int(ends[-1]) if rows else 0
     end = int(table.last_offset[rows - 1]) + 1 if rows else fetched.start_offset
-    return replace(fetched, table=rows_of(table, 0, rows), end_offset=end), int(ends[rows - 1]) if rows else 0
+    return replace(fetched, table=table.rows(0, rows), end_offset=end), int(ends[rows - 1]) if rows else 0
 
 
 def whole_batches(fetched: FetchedBatches) -> bytes:

@@ -25,7 +25,7 @@ from tiered_storage.remote_log.reading.aborted_transactions import AbortedTransa
 from tiered_storage.remote_log.reading.fetch_deadline import FetchDeadline
 from tiered_storage.remote_log.reading.partition_view import PartitionView
 from tiered_storage.remote_log.reading.partition_views import PartitionViews
-from tiered_storage.remote_log.reading.read_values import FetchedBatches, Tier, rows_of
+from tiered_storage.remote_log.reading.read_values import FetchedBatches, Tier
 from tiered_storage.remote_log.reading.reader_pools import ReaderPool, outcome_of
 from tiered_storage.remote_log.reading.remote_chunks import AheadFetch, RemoteChunks
 from tiered_storage.remote_log.remote_log_index import RemoteLogIndexEntry
@@ -252,11 +252,9 @@ def _cut(
     first = int(np.searchsorted(table.last_offset, offset, side="left"))
     end = int(np.searchsorted(table.base_offset, end_offset, side="left"))
     if first >= end:
-        empty = rows_of(table, 0, 0)
+        empty = table.rows(0, 0)
         return FetchedBatches(b"", offset, end_offset if is_last else offset, tier, source, position, empty)
     begin = int(table.position[first]) - position
     stop = int(table.position[end - 1] + table.size[end - 1]) - position
     reached = min(int(table.last_offset[end - 1]) + 1, end_offset)
-    return FetchedBatches(
-        content[begin:stop], offset, reached, tier, source, position + begin, rows_of(table, first, end)
-    )
+    return FetchedBatches(content[begin:stop], offset, reached, tier, source, position + begin, table.rows(first, end))

@@ -94,10 +94,3 @@ def aborted_rows(table: BatchTable, aborted: tuple[AbortedTransaction, ...]) -> 
             & (table.base_offset <= each.last_offset)
         )
     return skipped
-
-
-def rows_of(table: BatchTable, first: int, end: int) -> BatchTable:
-    """Return the rows `first` (inclusive) to `end` (exclusive) of `table`, without a copy."""
-    if first == 0 and end == len(table):
-        return table
-    return BatchTable(*(column[first:end] for column in table.columns()))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.columnar import ColumnDecoder, RecordRange
-from tiered_storage.remote_log.reading.read_values import NO_TIMESTAMP, FoundOffset, rows_of
+from tiered_storage.remote_log.reading.read_values import NO_TIMESTAMP, FoundOffset
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +65,7 @@ class ScannedBatches:
         more records than bytes would let expect."""
         decoder = ColumnDecoder(self.source, columns, within)
         for row in np.flatnonzero(wanted).tolist():
-            alone = rows_of(self.table, row, row + 1)
+            alone = self.table.rows(row, row + 1)
             begin = int(alone.position[0]) - self.position
             for found in decoder.decode(memoryview(self.content)[begin : begin + int(alone.size[0])], alone):
                 if found.num_rows:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.batch_tables import Batch, batch_lists, batch_table, rows, windows
+from support.batch_tables import Batch, batch_lists, batch_table, windows
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.index_builder import IndexBuilder
 from tiered_storage.kafka_log.time_index import TimestampOffset
@@ -62,15 +62,15 @@ def test_one_that_is_taken_back_goes_on_as_if_nothing_had_come_after(
     builder, expected = IndexBuilder(BASE, interval), IndexBuilder(BASE, interval)
     builder.append(table)
     kept = min(kept, len(table))
-    expected.append(rows(table, 0, kept))
+    expected.append(table.rows(0, kept))
 
     earlier, begin = builder.until(int(table.size[:kept].sum()))
     assert begin in (0, *expected.offset_index().positions.tolist())
-    for window in windows(rows(table, int(np.searchsorted(table.position, begin)), kept), cuts):
+    for window in windows(table.rows(int(np.searchsorted(table.position, begin)), kept), cuts):
         earlier.append(window)
 
     for each in (earlier, expected):
-        each.append(rows(table, kept, len(table)))
+        each.append(table.rows(kept, len(table)))
     assert contents(earlier) == contents(expected) == contents(builder)
 
 

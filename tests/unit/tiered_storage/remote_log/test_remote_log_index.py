@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.batch_tables import Batch, batch_lists, batch_table, rows, windows
+from support.batch_tables import Batch, batch_lists, batch_table, windows
 from support.remote_segments import segment_metadata
 from tiered_storage.errors import ConfigurationError, CorruptIndexError
 from tiered_storage.kafka_log.batch_table import BatchTable
@@ -232,9 +232,9 @@ def test_the_small_indexes_have_kafkas_layout() -> None:
 def test_a_gap_between_windows_is_told() -> None:
     table = batch_table(BASE, [Batch(1, 100, 0)] * 3)
     builder = RemoteIndexBuilder(METADATA, 1 << 20)
-    builder.append(rows(table, 0, 1))
+    builder.append(table.rows(0, 1))
     with pytest.raises(CorruptIndexError, match="come from byte 200, with a gap") as raised:
-        builder.append(rows(table, 2, 3))
+        builder.append(table.rows(2, 3))
     assert raised.value.position == 100
 
 
