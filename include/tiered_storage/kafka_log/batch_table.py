@@ -62,12 +62,18 @@ class BatchTable:
             return self
         return type(self)(*(column[first:end] for column in self.columns()))
 
-    def head(self, rows: int) -> Self:
-        """Return the first `rows` rows: where they lie, or copied where they are less than half of the table."""
-        first = self.rows(0, rows)
-        if 2 * rows >= len(self):
-            return first
-        return type(self)(*(column.copy() for column in first.columns()))
+    def head(self, count: int) -> Self:
+        """Return the first `count` rows: where they lie, or copied where they are less than half of the table."""
+        kept = self.rows(0, count)
+        if 2 * count >= len(self):
+            return kept
+        return type(self)(*(column.copy() for column in kept.columns()))
+
+    def take(self, numbers: NDArray[np.intp]) -> Self:
+        """Return a copy of the rows `numbers`, which rise; where they are all of them, the table itself."""
+        if numbers.size == len(self):
+            return self
+        return type(self)(*(column[numbers] for column in self.columns()))
 
     @classmethod
     def concatenate(cls, tables: Iterable[Self]) -> Self:

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from tiered_storage.kafka_log.batch_header import CONTROL_BIT
-from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.columnar import Checks, ColumnDecoder, RecordRange
 from tiered_storage.remote_log.reading.read_values import FetchedBatches, aborted_rows
 
@@ -67,7 +66,7 @@ def decoded(form: Form, fetched: FetchedBatches, first_offset: int, most_decompr
         rows = np.flatnonzero(~skipped)
         if not rows.size:
             return
-        table = BatchTable(*(column[rows] for column in table.columns()))
+        table = table.take(rows)
         window = window[int(table.position[0]) - fetched.source_position :]
     for batch in ColumnDecoder(fetched.source, columns, within, checks).decode(window, table):
         rows_of_a_piece = max(1, min(MOST_ROWS, batch.num_rows * PIECE_BYTES // max(batch.nbytes, 1)))

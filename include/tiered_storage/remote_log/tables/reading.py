@@ -118,7 +118,7 @@ class _RangeReader:
         try:
             table = self._scan(chunk, data)
             self._check_offsets(chunk, table)
-            for batch in self._rows_inside(chunk, data, _rows_of(table, self._inside(table))):
+            for batch in self._rows_inside(chunk, data, table.take(self._inside(table))):
                 self._reached = _last_offset(batch) + 1
                 yield batch
         except CorruptRecordError:
@@ -128,7 +128,7 @@ class _RangeReader:
         """Go on from the offset that was reached, each batch by itself; whoever takes broken ones is told of them."""
         table = self._sound(chunk, data)
         for row in self._inside(table).tolist():
-            alone = _rows_of(table, np.array([row]))
+            alone = table.rows(row, row + 1)
             self._decoder = None
             try:
                 # A batch that breaks at its end gives none of its records.
@@ -145,7 +145,7 @@ class _RangeReader:
         Only then a header is believed that says of its batch that nobody wants it.
         """
         check_checksums(as_array(data), chunk.position, table.position, table.size, source=chunk.object_name)
-        table = _rows_of(table, self._wanted_batches(table))
+        table = table.take(self._wanted_batches(table))
         if not len(table):
             return
         if self._decoder is None:
@@ -244,12 +244,6 @@ class _Aborted:
             at = np.searchsorted(firsts, table.base_offset[rows], "right") - 1
             held[rows] = (at >= 0) & (table.base_offset[rows] <= lasts[at])
         return held
-
-
-def _rows_of(table: BatchTable, rows: NDArray[np.intp]) -> BatchTable:
-    if rows.size == len(table):
-        return table
-    return BatchTable(*(column[rows] for column in table.columns()))
 
 
 def _last_offset(batch: pa.RecordBatch) -> int:
