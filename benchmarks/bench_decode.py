@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from aiokafka.record.memory_records import MemoryRecords
+from aiokafka.record._crecords import MemoryRecords
 from measuring import STATE, print_goal, print_machine
 from numpy.typing import NDArray
 from sample_segments import SampleSegment, kib_records, one_kib_record_batches, one_record_batches, small_records

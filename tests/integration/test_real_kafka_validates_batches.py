@@ -38,6 +38,8 @@ ONLY_OURS = (
     "transaction without an id",
 )
 """Beginnings of the names of what only we refuse: docs/kafka-log.md says so."""
+HEADERS_BEHIND_GZIP = {"gzip, a header behind it", "gzip, too few bytes for a member behind it"}
+"""What Java 17 and 21 do not look at and Java 25 refuses: a broker may run on any of them, and so may this test."""
 
 
 def numbered(*times: int) -> list[Record]:
@@ -176,10 +178,12 @@ def test_a_log_takes_what_a_broker_takes_and_makes_the_same_of_it(
     }
 
     assert sum(taken is not None for taken in ours.values()) >= 5 * 7
-    assert [name for name in (*FRAMINGS, *ODD_FRAMINGS) if theirs[name] is None] == []
+    only_older_java = {name for name in (*FRAMINGS, *ODD_FRAMINGS) if theirs[name] is None}
+    assert only_older_java in (set(), HEADERS_BEHIND_GZIP)
     assert [name for name in BROKEN_FRAMINGS if theirs[name] is not None] == []
     only_ours = {name for name in batches if ours[name] is None and theirs[name] is not None}
     assert all(name.startswith(ONLY_OURS) for name in only_ours), only_ours
-    assert {name: taken for name, taken in ours.items() if name not in only_ours} == {
-        name: taken for name, taken in theirs.items() if name not in only_ours
+    left_out = only_ours | only_older_java
+    assert {name: taken for name, taken in ours.items() if name not in left_out} == {
+        name: taken for name, taken in theirs.items() if name not in left_out
     }

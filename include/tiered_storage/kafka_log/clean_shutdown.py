@@ -39,6 +39,8 @@ def read_clean_shutdown(path: Path) -> int:
         return UNKNOWN_BROKER_EPOCH
     try:
         mark = json.loads(content)
+    except json.JSONDecodeError as error:
+        raise CorruptIndexError(path, error.pos, "this is no JSON document") from error
     except (ValueError, RecursionError) as error:
         raise CorruptIndexError(path, 0, "this is no JSON document") from error
     version = mark.get("version") if isinstance(mark, dict) else None

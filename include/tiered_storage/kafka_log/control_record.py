@@ -1,4 +1,4 @@
-"""Control records: what Kafka writes into a log for itself, one in a control batch (attribute bit 5).
+"""Control records: what Kafka writes into a log for itself, in control batches (attribute bit 5).
 
     key     version             int16   0
             type                int16   0 abort, 1 commit, 2 leader change, 3 snapshot header, 4 snapshot footer,
@@ -7,9 +7,10 @@
             version             int16   0
             coordinator epoch   int32   of the transaction coordinator that ended it
 
-The batch of an end marker is transactional and has the producer's id and epoch, but no sequence. A later version may
-add fields behind these, and types that are not known here: they are read over. Compaction can leave the batch without
-its record, once nothing else is left of the transaction.
+KRaft puts several into one batch. The batch of an end marker has that one alone, is transactional and has the
+producer's id and epoch, but no sequence. A later version may add fields behind these, and types that are not known
+here: they are read over. Compaction can leave the batch without its record, once nothing else is left of the
+transaction.
 
 Source: KIP-98; KIP-595 and KIP-630 (the types of KRaft); released Kafka.
 """

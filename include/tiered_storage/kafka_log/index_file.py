@@ -6,6 +6,7 @@ off when the segment is rolled or the broker stops.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from tiered_storage.errors import CorruptIndexError
 from tiered_storage.kafka_log.small_files import read_small_file
+from tiered_storage.kafka_log.zero_tail import is_zero
 
 MAX_INDEX_BYTES = 128 << 20
 
@@ -21,9 +23,16 @@ MAX_INDEX_BYTES = 128 << 20
 def read_entries(path: Path, entry: np.dtype[np.void]) -> NDArray[Any]:
     """Read the index file `path` as an array of `entry`, without the zeros of its preallocation.
 
-    An entry of zeros only counts with another one behind it.
-    Raises CorruptIndexError where the file is no whole number of entries, or larger than 128 MiB.
+    An entry of zeros only counts with another one behind it, or where it is the whole file: preallocated ones have room
+    for more. A time index has such an entry for the first record, if it is of 1970.
+    Raises CorruptIndexError where the file is no whole number of entries, or more than zeros lies behind 128 MiB.
     """
+    most = MAX_INDEX_BYTES - MAX_INDEX_BYTES % entry.itemsize
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most and not size % entry.itemsize and is_zero(file, most, size):
+            file.seek(0)
+            return parse_entries(file.read(most), path, entry)
     return parse_entries(read_small_file(path, MAX_INDEX_BYTES), path, entry)
 
 
@@ -31,5 +40,6 @@ def parse_entries(raw: bytes, source: Path | str, entry: np.dtype[np.void]) -> N
     """Return the entries in `raw`, the content of an index; raises as `read_entries`, naming `source`."""
     if len(raw) % entry.itemsize:
         raise CorruptIndexError(source, position=len(raw), reason=f"{len(raw)} bytes are no whole number of entries")
-    used = -(-len(raw.rstrip(b"\0")) // entry.itemsize)
+    is_one = len(raw) == entry.itemsize
+    used = 1 if is_one else -(-len(raw.rstrip(b"\0")) // entry.itemsize)
     return np.frombuffer(raw, entry, count=used)

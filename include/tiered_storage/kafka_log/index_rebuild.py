@@ -2,8 +2,8 @@
 
 Offset and time index follow from the segment's own batches. Transaction index and producer snapshot also need what the
 producers did before it: they begin from the latest producer snapshot up to the segment's base offset and go through the
-batches between. The files are those that a broker of release 4 writes, byte by byte, where it appended the same batches
-one by one with the same `index_interval_bytes`, and no producer has expired meanwhile.
+batches between. The files are those that a broker of release 4.3 writes, byte by byte, where it appended the same
+batches one by one with the same `index_interval_bytes`, and no producer has expired meanwhile.
 
 Source: LogSegment and ProducerStateManager of released Kafka.
 """

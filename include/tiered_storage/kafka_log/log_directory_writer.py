@@ -135,7 +135,7 @@ class LogDirectoryWriter:
         return tuple(mending for log in self._logs.values() for mending in log.mended)
 
     def write_checkpoints(self) -> None:
-        """Write down each log's recovery point, high watermark and start, as a broker does every few seconds.
+        """Write down each log's recovery point, high watermark and start, as a broker does now and then.
 
         After a crash only what lies behind the recovery points is read again, and `delete_records` is not forgotten.
         """

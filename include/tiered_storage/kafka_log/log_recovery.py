@@ -8,7 +8,8 @@ what producers did up to its end only the transactions are known then that were 
 
 The first batch that is cut or whose checksum is wrong ends its segment: what follows in the file is cut off, unless it
 was on the disk before: below the recovery point, or in a log that was closed in order, or that is only truncated now.
-That is no crash's work, and a broker would take it away; here the log is refused, and nothing of it is lost.
+That is no crash's work: a broker would cut it off where it recovers, and serve it where it trusts a stop in order; here
+the log is refused, and nothing of it is lost.
 
 A broker deletes all segments behind one that was cut. Here they stay where the next one goes on exactly at the offset
 at which this one now ends: then nothing of the log was lost with what was cut, as with the zeros of a preallocated

@@ -17,14 +17,16 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from tiered_storage.errors import ConfigurationError, CorruptIndexError
+from tiered_storage.kafka_log.batch_header import INT32_MAX
 from tiered_storage.kafka_log.kafka_uuid import decode_uuid
 from tiered_storage.kafka_log.small_files import read_small_file, replace_file
 
 META_PROPERTIES = "meta.properties"
 MAX_BYTES = 64 << 10
+_LEAST = -INT32_MAX - 1
 
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _CONTINUED = re.compile(r"(?<!\\)(?:\\\\)*\\$")
@@ -47,25 +49,32 @@ class MetaProperties:
 
         Raises CorruptIndexError where the version is unknown, a key that it needs is absent, or a value is malformed.
         """
-        properties = _parse(path, read_small_file(path, MAX_BYTES))
-        version = _integer(path, "version", properties.get("version", "0"))
+        content = read_small_file(path, MAX_BYTES)
+        values = _parse(path, content)
+        version = _integer(path, "version", values.get("version", _Value(0, "0")))
         if version not in (0, 1):
-            raise CorruptIndexError(path, 0, f"version {version} is unknown: 0 or 1 was expected")
+            raise CorruptIndexError(path, values["version"].position, f"version {version} is unknown: take 0 or 1")
         node_key = "node.id" if version else "broker.id"
-        cluster_id, node = properties.get("cluster.id"), properties.get(node_key)
-        absent = [key for key, value in (("cluster.id", cluster_id), (node_key, node)) if value is None]
+        cluster, node, directory = (values.get(key) for key in ("cluster.id", node_key, "directory.id"))
+        absent = [key for key, value in (("cluster.id", cluster), (node_key, node)) if value is None]
         if version and absent:
-            raise CorruptIndexError(path, 0, f"version 1 needs {' and '.join(absent)}")
-        directory_id = properties.get("directory.id")
-        if directory_id is not None:
-            _check_directory_id(path, directory_id)
-        return cls(version, cluster_id, None if node is None else _integer(path, node_key, node), directory_id)
+            raise CorruptIndexError(path, len(content), f"version 1 needs {' and '.join(absent)}")
+        if directory is not None:
+            _check_directory_id(path, directory)
+        return cls(
+            version,
+            None if cluster is None else cluster.text,
+            None if node is None else _integer(path, node_key, node),
+            None if directory is None else directory.text,
+        )
 
     def write(self, path: Path) -> None:
         """Replace `path` by these properties, durably and all or nothing.
 
-        Raises ConfigurationError where a value is not printable ASCII.
+        Raises ConfigurationError where a value is not printable ASCII, or the node's id no number of 32 bits.
         """
+        if self.node_id is not None and not _LEAST <= self.node_id <= INT32_MAX:
+            raise ConfigurationError(f"node id {self.node_id}: take {_LEAST} to {INT32_MAX}")
         values = {
             "cluster.id": self.cluster_id,
             "node.id" if self.version else "broker.id": self.node_id,
@@ -76,47 +85,59 @@ class MetaProperties:
         replace_file(path, "".join(lines).encode("ascii"))
 
 
-def _integer(path: Path, key: str, text: str) -> int:
-    digits = text.strip()
-    if re.fullmatch(r"-?[0-9]{1,9}", digits) is None:
-        raise CorruptIndexError(path, 0, f"{key} is {text[:40]!r}, which is no number")
-    return int(digits)
+class _Value(NamedTuple):
+    position: int
+    """Of its line in the file, in bytes."""
+    text: str
 
 
-def _check_directory_id(path: Path, text: str) -> None:
+def _integer(path: Path, key: str, value: _Value) -> int:
+    digits = value.text.strip()
+    number = int(digits) if re.fullmatch(r"-?[0-9]{1,10}", digits) else None
+    if number is None or not _LEAST <= number <= INT32_MAX:
+        raise CorruptIndexError(path, value.position, f"{key} is {value.text[:40]!r}, which is no number of 32 bits")
+    return number
+
+
+def _check_directory_id(path: Path, value: _Value) -> None:
     try:
-        decode_uuid(text)
+        decode_uuid(value.text)
     except ConfigurationError as error:
-        raise CorruptIndexError(path, 0, f"directory.id: {error}") from error
+        raise CorruptIndexError(path, value.position, f"directory.id: {error}") from error
 
 
-def _parse(path: Path, content: bytes) -> dict[str, str]:
-    properties: dict[str, str] = {}
-    for line in _logical_lines(content):
+def _parse(path: Path, content: bytes) -> dict[str, _Value]:
+    properties: dict[str, _Value] = {}
+    for position, line in _logical_lines(content):
         key_and_value = _KEY_AND_VALUE.fullmatch(line)
         if key_and_value is None:
-            raise CorruptIndexError(path, 0, f"{line[:40]!r} is no line of a properties file")
+            raise CorruptIndexError(path, position, f"{line[:40]!r} is no line of a properties file")
         try:
-            properties[_unescaped(key_and_value[1])] = _unescaped(key_and_value[2])
+            properties[_unescaped(key_and_value[1])] = _Value(position, _unescaped(key_and_value[2]))
         except UnicodeDecodeError as error:
-            raise CorruptIndexError(path, 0, f"{line[:40]!r} escapes half of a character") from error
+            raise CorruptIndexError(path, position, f"{line[:40]!r} escapes half of a character") from error
     return properties
 
 
-def _logical_lines(content: bytes) -> Iterator[str]:
-    """Yield Java's logical lines: no comments, no blank ones, joined where a line goes on after a backslash."""
-    begun = ""
-    for natural_line in content.splitlines():
-        line = natural_line.decode("latin-1").lstrip(" \t\f")
+def _logical_lines(content: bytes) -> Iterator[tuple[int, str]]:
+    """Yield Java's logical lines: no comments, no blank ones, joined where a line goes on after a backslash.
+
+    Each comes with the position of its first byte.
+    """
+    begun, position, end = "", 0, 0
+    for natural_line in content.splitlines(keepends=True):
+        start, end = end, end + len(natural_line)
+        line = natural_line.decode("latin-1").rstrip("\r\n").lstrip(" \t\f")
         if not begun and (not line or line.startswith(("#", "!"))):
             continue
+        position = position if begun else start
         if _CONTINUED.search(line):
             begun += line[:-1]
             continue
-        yield begun + line
+        yield position, begun + line
         begun = ""
     if begun:
-        yield begun
+        yield position, begun
 
 
 def _unescaped(text: str) -> str:

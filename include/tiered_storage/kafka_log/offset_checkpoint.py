@@ -6,8 +6,8 @@
     orders 1 4
 
 `replication-offset-checkpoint` holds high watermarks, `recovery-point-offset-checkpoint` the offsets up to which the
-log is on the disk for sure, `log-start-offset-checkpoint` log starts. A running broker writes each of them every few
-seconds: they lag behind.
+log is on the disk for sure, `log-start-offset-checkpoint` log starts. A running broker writes the first every five
+seconds, the others every minute: they lag behind.
 
 Source: KIP-107 for log starts; released Kafka.
 """

@@ -6,7 +6,7 @@
     position          int32   bytes from the start of the `.log` file, where a batch begins
 
 An entry (O, P) promises that offset O and all later ones stand at P or after it: P is where the batch that ends with O
-begins, or, written by a broker that appended several batches at once (before 4.0), where the first of them begins. The
+begins, or, written by an older broker that appended several batches at once, where the first of them begins. The
 index of an active segment is preallocated: zeros follow its last entry.
 
 Source: released Kafka (the layout has not changed since 0.8).

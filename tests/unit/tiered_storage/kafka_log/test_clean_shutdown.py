@@ -27,6 +27,7 @@ def test_the_mark_of_a_clean_shutdown_has_the_brokers_epoch(tmp_path: Path, cont
     ("content", "reason"),
     [
         (b"{", "no JSON"),
+        (b'{"version":0,}', "byte 13.*no JSON"),
         (b"\xff", "no JSON"),
         (b"[" * 4000, "no JSON"),
         (b"[0, 1]", "version None is unknown"),

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from tiered_storage.kafka_log import decode_kernels, kernel_compilation, machine_code, scan_kernels
-from tiered_storage.kafka_log.machine_code import SOURCES, Kernels
+from tiered_storage.kafka_log.machine_code import SOURCES, Kernels, load_brief_kernels, load_kernels
 
 PACKAGE = Path(kernel_compilation.__file__).parent
+_PYTHON_API = 4
+"""ctypes' flag of a function that is called with the GIL held."""
 
 
 def test_each_kernel_is_called_with_as_many_arguments_as_it_takes() -> None:
@@ -18,6 +20,13 @@ def test_each_kernel_is_called_with_as_many_arguments_as_it_takes() -> None:
     arities = {field.name: sources[field.name].__code__.co_argcount for field in fields(Kernels)}
 
     assert arities == machine_code.ARITIES
+
+
+def test_other_threads_run_while_a_kernel_works_but_for_brief_ones() -> None:
+    for kernels, keeps_the_gil in ((load_kernels(), False), (load_brief_kernels(), True)):
+        for field in fields(Kernels):
+            flags: int = getattr(kernels, field.name)._flags_
+            assert bool(flags & _PYTHON_API) == keeps_the_gil, field.name
 
 
 def test_a_kernel_that_needs_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,6 +159,20 @@ def test_a_roll_leaves_a_segment_as_kafka_closes_it(tmp_path: Path) -> None:
         assert read_producer_snapshot(log.directory / "00000000000000000003.snapshot") == ()
 
 
+def test_a_segment_of_1970_is_opened_again_as_it_is(tmp_path: Path) -> None:
+    with create(tmp_path) as log:
+        log.append(records(timestamp=0))
+        log.roll()
+        closed = log.segments[0]
+    assert closed.time_index_path.read_bytes() == bytes(12)
+
+    for _ in range(2):
+        with LocalLog.open(log.directory, LogConfig(retention_ms=NOW + 1), clock=lambda: NOW) as opened:
+            opened.delete_old_segments()
+            assert opened.mended == ()
+            assert opened.log_start_offset == 0
+
+
 def test_a_leader_epoch_that_rises_is_written_down_before_its_first_batch(tmp_path: Path) -> None:
     with create(tmp_path) as log:
         checkpoint = log.directory / "leader-epoch-checkpoint"

@@ -20,7 +20,7 @@ def path(tmp_path: Path) -> Path:
 
 @given(
     cluster_id=printable,
-    node_id=st.integers(0, 999_999_999),
+    node_id=st.integers(-(2**31), 2**31 - 1),
     directory_id=st.sampled_from([None, DIRECTORY_ID]),
     version=st.sampled_from([0, 1]),
 )
@@ -73,25 +73,26 @@ def test_javas_escapes_comments_and_continued_lines_are_understood(path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    ("content", "position", "reason"),
     [
-        ("version=2\n", "version 2 is unknown"),
-        ("version=one\n", "version is 'one'"),
-        ("version=1\ncluster.id=\\ud800\nnode.id=1\n", "half of a character"),
-        ("version=1\nnode.id=1\n", "needs cluster.id"),
-        ("version=1\n", "needs cluster.id and node.id"),
-        ("version=1\ncluster.id=c\nnode.id=99999999999\n", "no number"),
-        (f"version=1\ncluster.id=c\nnode.id=1\ndirectory.id={DIRECTORY_ID}A\n", "directory.id: "),
-        ("#" * 100_000, "goes on past"),
+        ("version=2\n", 0, "version 2 is unknown"),
+        ("#\r\nversion=one\n", 3, "version is 'one'"),
+        ("version=1\ncluster.id=\\ud800\nnode.id=1\n", 10, "half of a character"),
+        ("version=1\nnode.id=1\n", 20, "needs cluster.id"),
+        ("version=1\n", 10, "needs cluster.id and node.id"),
+        ("version=1\ncluster.id=\\\n  c\nnode.id=99999999999\n", 27, "no number"),
+        ("version=1\ncluster.id=c\nnode.id=2147483648\n", 23, "no number of 32 bits"),
+        (f"version=1\ncluster.id=c\nnode.id=1\ndirectory.id={DIRECTORY_ID}A\n", 33, "directory.id: "),
+        ("#" * 100_000, 65536, "goes on past"),
     ],
 )
-def test_a_broken_file_is_refused_by_name(path: Path, content: str, reason: str) -> None:
-    path.write_text(content)
+def test_a_broken_file_is_refused_with_the_place(path: Path, content: str, position: int, reason: str) -> None:
+    path.write_bytes(content.encode())
 
     with pytest.raises(CorruptIndexError, match=reason) as raised:
         MetaProperties.read(path)
 
-    assert raised.value.path == str(path)
+    assert (raised.value.path, raised.value.position) == (str(path), position)
 
 
 def test_a_character_of_two_escapes_is_one(path: Path) -> None:
@@ -109,5 +110,13 @@ def test_what_python_strips_of_a_number_it_also_reads_past(path: Path) -> None:
 def test_a_value_that_is_no_printable_ascii_is_not_written(path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"cluster\.id"):
         MetaProperties(1, "a\nb", 1, None).write(path)
+
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("node_id", [2**31, -(2**31) - 1])
+def test_a_node_id_that_is_no_number_of_32_bits_is_not_written(path: Path, node_id: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"node id {node_id}"):
+        MetaProperties(1, "c", node_id, None).write(path)
 
     assert not path.exists()

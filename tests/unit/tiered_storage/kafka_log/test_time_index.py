@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiered_storage.errors import CorruptIndexError
+from tiered_storage.kafka_log.index_file import MAX_INDEX_BYTES
 from tiered_storage.kafka_log.time_index import TimeIndex, TimestampOffset
 
 BASE = 1000
@@ -27,7 +29,7 @@ def indexes(draw: st.DrawFn) -> TimeIndex:
     return index_of(*((t, base_offset + o) for t, o in zip(times, offsets, strict=True)), base_offset=base_offset)
 
 
-@given(indexes(), st.integers(0, 5))
+@given(indexes(), st.sampled_from([0, 2, 3, 5]))
 def test_an_index_survives_its_file_with_and_without_preallocation(
     tmp_path_factory: pytest.TempPathFactory, index: TimeIndex, padding: int
 ) -> None:
@@ -50,6 +52,33 @@ def test_a_first_entry_of_zeros_counts_with_another_one_behind_it(tmp_path: Path
     path.write_bytes(index_of((0, BASE), (0, 1032)).to_bytes() + bytes(24))
 
     assert TimeIndex.read(path, BASE).offsets.tolist() == [BASE, 1032]
+
+
+def test_an_entry_of_zeros_that_is_the_whole_file_counts(tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000001000.timeindex"
+    path.write_bytes(index_of((0, BASE)).to_bytes())
+
+    assert TimeIndex.read(path, BASE).lookup(0) == TimestampOffset(0, BASE)
+    assert TimeIndex.parse(path.read_bytes(), path, BASE).offsets.tolist() == [BASE]
+
+
+@pytest.mark.parametrize("size", [12 << 20, 252 << 20])
+def test_a_preallocated_index_of_any_size_is_read(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "00000000000000001000.timeindex"
+    path.write_bytes(index_of((7, 1032)).to_bytes())
+    os.truncate(path, size)
+
+    assert TimeIndex.read(path, BASE).offsets.tolist() == [1032]
+
+
+def test_an_index_that_goes_on_behind_all_that_is_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000001000.timeindex"
+    with path.open("wb") as file:
+        file.seek(MAX_INDEX_BYTES + 12)
+        file.write(index_of((7, 1032)).to_bytes())
+
+    with pytest.raises(CorruptIndexError, match=f"goes on past {MAX_INDEX_BYTES} bytes"):
+        TimeIndex.read(path, BASE)
 
 
 @given(indexes(), st.integers(-100, 2**63 - 1))
