@@ -25,6 +25,7 @@ from support.golden_topics import (
 )
 from support.real_kafka_client import CODECS
 from support.record_rows import Row, expected_rows, rows_of
+from support.restarted_broker import RestartedIndexes
 from tiered_storage.kafka_log.batch_header import APPEND_TIME_BIT, BATCH_OVERHEAD, CRC_END, TimestampType
 from tiered_storage.kafka_log.columnar import iterate_columns
 from tiered_storage.kafka_log.compression import Compression
@@ -36,11 +37,13 @@ from tiered_storage.kafka_log.local_log import LocalLog
 from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_read import Isolation
 from tiered_storage.kafka_log.log_segment import LogSegment, list_segments, producer_snapshot_path
+from tiered_storage.kafka_log.partition_metadata import PARTITION_METADATA, read_topic_id
 from tiered_storage.kafka_log.record_batch import Record, RecordBatch, read_batch_header, read_records
 from tiered_storage.kafka_log.segment_scan import iterate_segment
 from tiered_storage.kafka_log.transaction_index import TransactionIndex
 
 COMPACTED = "compacted"
+RESTARTED = "epochs"
 CONFIG = LogConfig(segment_bytes=1500, index_interval_bytes=INDEX_INTERVAL_BYTES)
 NAMES = [f"{topic}-{number}" for topic, number in PARTITIONS]
 
@@ -256,6 +259,72 @@ def check_opening(logs: GoldenLogs, work: Path) -> None:
         assert _contents(directory) == before, name
 
 
+def check_appends(logs: GoldenLogs, work: Path) -> None:
+    """LocalLog, fed with a broker's batches one by one, writes the broker's files, byte by byte.
+
+    But for what compaction has written anew in segments that were rolled before, and for what a restart of the broker
+    has left, which is held against what it has to be.
+    """
+    segments = aborts = 0
+    for topic, number in PARTITIONS:
+        if topic == COMPACTED:
+            continue
+        theirs = logs.partition(topic, number)
+        log = _appended(theirs, work, topic, number)
+        _check_epochs_of(log, theirs, topic)
+        expected = _without_restarts(theirs) if topic == RESTARTED else _contents(theirs)
+        found = _contents(log.directory)
+        assert set(found) == set(expected), theirs
+        assert not [name for name in expected if found[name] != expected[name]], theirs
+        segments += len(log.segments)
+        aborts += sum(segment.has_transaction_index() for segment in log.segments)
+    assert segments > len(PARTITIONS)
+    assert aborts > 0
+
+
+def _appended(theirs: Path, work: Path, topic: str, number: int) -> LocalLog:
+    """Write the batches in the partition `theirs` to a log of the same name in `work`, and close it."""
+    topic_id = read_topic_id(theirs / PARTITION_METADATA)
+    assert topic_id is not None
+    with LocalLog.create(work, topic, number, topic_id, CONFIG, clock=lambda: FIRST_TIMESTAMP) as log:
+        for header, batch in all_batches(theirs):
+            assert log.append_as_follower(bytes(batch)) == header.next_offset
+        log.delete_records(LOG_STARTS.get(topic, 0))
+    return log
+
+
+def _check_epochs_of(log: LocalLog, theirs: Path, topic: str) -> None:
+    """The leader epochs are the broker's, but for one at the end.
+
+    A broker that begins to lead adds its epoch, even if it appends nothing then; nobody who gets batches knows of it.
+    """
+    entries = read_leader_epochs(theirs / LEADER_EPOCH_CHECKPOINT)
+    without_batches = [] if topic == RESTARTED else [log.log_end_offset]
+    assert [entry.start_offset for entry in entries[len(log.leader_epochs) :]] == without_batches, theirs
+    ours = log.directory / LEADER_EPOCH_CHECKPOINT
+    assert read_leader_epochs(ours) == entries[: len(log.leader_epochs)], theirs
+    if not without_batches:
+        assert ours.read_bytes() == (theirs / LEADER_EPOCH_CHECKPOINT).read_bytes(), theirs
+
+
+def _without_restarts(theirs: Path) -> dict[str, bytes]:
+    """Return the files of the partition `theirs` as they were had its broker not been stopped within a segment.
+
+    Its indexes there have to be those of a broker that was.
+    """
+    expected = _contents(theirs)
+    for segment in list_segments(theirs):
+        headers = [header for header, _ in batches(segment)]
+        restarted = RestartedIndexes(segment.base_offset, INDEX_INTERVAL_BYTES, headers)
+        assert restarted.offset_index == segment.offset_index_path.read_bytes(), segment
+        assert restarted.time_index == segment.time_index_path.read_bytes(), segment
+        if len({header.partition_leader_epoch for header in headers}) > 1:
+            built = rebuild_indexes(segment, index_interval_bytes=INDEX_INTERVAL_BYTES)
+            expected[segment.offset_index_path.name] = built.offset_index
+            expected[segment.time_index_path.name] = built.time_index
+    return expected
+
+
 def _contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.name != LEADER_EPOCH_CHECKPOINT}
 
@@ -293,5 +362,5 @@ CHECKS = (
     check_dump_against_the_tool,
     check_dump_finds_all_sound,
 )
-CHECKS_OF_COPIES = (check_committed_reads, check_opening)
-"""They take a folder to copy the logs to: what they do there changes files."""
+CHECKS_OF_COPIES = (check_committed_reads, check_opening, check_appends)
+"""They take a folder to copy the logs to, or to write them anew: what they do there changes files."""
