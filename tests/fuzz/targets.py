@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable
 
+from fuzz.append_targets import APPEND_TARGETS
 from fuzz.batch_targets import BATCH_TARGETS
 from fuzz.codec_targets import CODEC_TARGETS
 from fuzz.directory_targets import DIRECTORY_TARGETS
@@ -19,7 +20,17 @@ def _by_name(targets: Iterable[Target]) -> dict[str, Target]:
     return {target.name: target for target in targets}
 
 
-TARGETS = _by_name((*BATCH_TARGETS, *CODEC_TARGETS, *FILE_TARGETS, *DIRECTORY_TARGETS, *DUMP_TARGETS, *REMOTE_TARGETS))
+TARGETS = _by_name(
+    (
+        *BATCH_TARGETS,
+        *APPEND_TARGETS,
+        *CODEC_TARGETS,
+        *FILE_TARGETS,
+        *DIRECTORY_TARGETS,
+        *DUMP_TARGETS,
+        *REMOTE_TARGETS,
+    )
+)
 WITH_KERNELS = [name for name, target in TARGETS.items() if target.has_kernels]
 
 
