@@ -20,6 +20,7 @@ from tiered_storage.kafka_log import columnar
 from tiered_storage.kafka_log.batch_header import (
     HIGHEST_OFFSET,
     INT32_MAX,
+    TimestampType,
 )
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.columnar import Checks, ColumnDecoder, RecordRange
@@ -39,6 +40,7 @@ from tiered_storage.kafka_log.segment_scan import SegmentScanner, iterate_segmen
 from tiered_storage.kafka_log.varint import append_varint, read_varint, read_varlong
 
 MAX_DECOMPRESSED_BYTES = 1 << 20
+_CHOICE_BYTES = 6
 
 _buffers = GuardedBuffers()
 _file = MemoryFile()
@@ -80,7 +82,6 @@ def read_control(content: bytes) -> None:
 class _Choice:
     """How a segment is decoded, by the first bytes of the input."""
 
-    with_codecs: bool
     chunk_bytes: int
     columns: list[str] | None
     within: RecordRange
@@ -89,17 +90,20 @@ class _Choice:
     value_views: bool
 
     @classmethod
-    def of(cls, flags: bytes) -> _Choice:
-        chosen, column, first, end = flags
+    def of(cls, flags: bytes, batches: list[bytes]) -> _Choice:
+        chosen, column, first, end, first_time, end_time = flags
         value_views, column = column >= 128, column & 127
         columnar._MOST_ROWS = 2 if chosen & 6 == 6 else 1 << 16
         names = SCHEMA.names
         return cls(
-            with_codecs=bool(chosen & 1),
             chunk_bytes=(columnar.CHUNK_BYTES, 1, 50, 300)[chosen >> 1 & 3],
             columns=None if column >= len(names) else names[column:] + names[: column // 2],
             within=RecordRange(
-                first if chosen & 8 else None, end if chosen & 16 else None, with_control=not chosen & 32
+                first if chosen & 8 else None,
+                end if chosen & 16 else None,
+                _time_near(batches, first_time),
+                _time_near(batches, end_time),
+                with_control=not chosen & 32,
             ),
             checks=Checks(outside=bool(chosen & 64), max_decompressed_bytes=MAX_DECOMPRESSED_BYTES),
             at_end=bool(chosen & 128),
@@ -109,10 +113,11 @@ class _Choice:
 
 def decode_records(content: bytes) -> None:
     """Both decoders, on batches whose sizes and checksums are right: the same rows, or an error at the same batch."""
-    if len(content) < 4:
+    if len(content) < _CHOICE_BYTES:
         return
-    choice = _Choice.of(content[:4])
-    batches = mended(content[4:], with_codecs=choice.with_codecs)
+    flags, body = content[:_CHOICE_BYTES], content[_CHOICE_BYTES:]
+    batches = mended(body, with_codecs=bool(flags[0] & 1))
+    choice = _Choice.of(flags, batches)
     window = _buffers.holding("window", b"".join(batches), at_end=choice.at_end)
     base_offset = _base_offset(batches)
     scanner = SegmentScanner(SOURCE, base_offset, verify_crc=False)
@@ -130,8 +135,9 @@ def decode_records(content: bytes) -> None:
 
 def decode_built_records(content: bytes) -> None:
     """Both decoders, on a batch of records that are sound but for a number here and there."""
-    if len(content) >= 4:
-        decode_records(content[:4] + build_batch(content[4:], with_codec=bool(content[0] & 1)))
+    if len(content) >= _CHOICE_BYTES:
+        flags, body = content[:_CHOICE_BYTES], content[_CHOICE_BYTES:]
+        decode_records(flags + build_batch(body, with_codec=bool(flags[0] & 1)))
 
 
 def scan_segment(content: bytes) -> None:
@@ -190,12 +196,12 @@ def _decoded(window: Any, table: BatchTable, choice: _Choice) -> list[pa.RecordB
 
 
 def _compare(batches: list[bytes], table: BatchTable, choice: _Choice, decoded: object) -> None:
-    within, positions = choice.within, table.position.tolist()
+    within = choice.within
     rows: list[Row] = []
-    bounds = within.bounds()
-    looked_at = range(len(table)) if choice.checks.outside else within.rows(table, bounds).tolist()
-    for row in looked_at:
-        plain = value_or_error(lambda row=row: _plain_rows(batches[row], positions[row]))  # type: ignore[misc]
+    for batch, position in zip(batches, table.position.tolist(), strict=True):
+        if not (choice.checks.outside or _may_be_inside(read_batch_header(batch), within)):
+            continue
+        plain = value_or_error(lambda batch=batch, position=position: _plain_rows(batch, position))  # type: ignore[misc]
         if isinstance(plain, CorruptLogError):
             assert isinstance(decoded, CorruptLogError), f"the plain decoder refuses: {plain}"
             assert decoded.position == plain.position, f"{decoded}; the plain decoder: {plain}"
@@ -215,10 +221,42 @@ def _plain_rows(batch: bytes, position: int) -> list[Row]:
     return rows
 
 
+def _may_be_inside(header: RecordBatch, within: RecordRange) -> bool:
+    """Whether the header alone leaves open that a record is inside; it says the least time with append time only."""
+    is_appended = header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    return (
+        _reaches(header.base_offset, header.last_offset, within.first_offset, within.end_offset)
+        and _reaches(
+            header.max_timestamp if is_appended else INT64_MIN,
+            header.max_timestamp,
+            within.first_timestamp,
+            within.end_timestamp,
+        )
+        and (within.with_control or not header.is_control)
+    )
+
+
 def _is_inside(row: Row, within: RecordRange) -> bool:
-    first = INT64_MIN if within.first_offset is None else within.first_offset
-    end = INT64_MAX if within.end_offset is None else within.end_offset
-    return first <= row["offset"] < end and (within.with_control or not row["control"])
+    offset, time = row["offset"], row["timestamp"]
+    return (
+        _reaches(offset, offset, within.first_offset, within.end_offset)
+        and _reaches(time, time, within.first_timestamp, within.end_timestamp)
+        and (within.with_control or not row["control"])
+    )
+
+
+def _reaches(least: int, greatest: int, first: int | None, end: int | None) -> bool:
+    """Whether the numbers from `least` to `greatest` and those from `first` on before `end` may have one in common."""
+    return (first is None or greatest >= first) and (end is None or least < end)
+
+
+def _time_near(batches: list[bytes], chosen: int) -> int | None:
+    """Return a time near to one that the first batch speaks of: the base of its records' times, or the latest."""
+    if not (chosen and batches):
+        return None
+    at = 35 if chosen & 1 else 27
+    time = int.from_bytes(batches[0][at : at + 8], "big", signed=True)
+    return time + (chosen >> 1) - 64
 
 
 def _base_offset(batches: list[bytes]) -> int:
@@ -242,17 +280,20 @@ def _first_broken_header(batches: list[bytes], base_offset: int) -> int | None:
 
 def _record_seeds() -> Iterable[bytes]:
     for number, segment in enumerate([*segments(), *uncompressed_segments()]):
-        yield bytes([number * 37 & 0xFF, number * 2, 1, 9]) + segment
-    for segment in uncompressed_segments():
-        yield bytes([1, 255, 0, 0]) + segment
-    yield bytes([0, 255, 0, 0]) + last_possible_segment()
+        yield bytes([number * 37 & 0xFF, number * 2, 1, 9, 0, 0]) + segment
+    for number, segment in enumerate(uncompressed_segments()):
+        yield bytes([1, 255, 0, 0, 0, 0]) + segment
+        yield bytes([1, 255, 0, 0, 128 + number, 0]) + segment
+        yield bytes([1, 255, 0, 0, 0, 128 + number]) + segment
+    yield bytes([0, 255, 0, 0, 0, 0]) + last_possible_segment()
     for segment in tiny_segments():
-        yield bytes([128, 255, 0, 0]) + segment
+        yield bytes([128, 255, 0, 0, 0, 0]) + segment
 
 
 def _built_seeds() -> Iterable[bytes]:
     for number in range(8):
-        yield bytes([128, 255, 0, 0]) + bytes(place * number % 240 for place in range(1, 60))
+        times = (number & 1) * 144, (number & 2) * 120
+        yield bytes([128, 255, 0, 0, *times]) + bytes(place * number % 240 for place in range(1, 60))
 
 
 def _segment_seeds() -> Iterable[bytes]:
