@@ -80,6 +80,9 @@ class RecordRange:
         least = [_INT64_MIN if first is None else first for first in firsts]
         greatest = [_INT64_MAX if end is None else end - 1 for end in ends]
         bounds = [least[0], greatest[0], least[1], greatest[1]]
+        if max(least) > _INT64_MAX or min(greatest) < _INT64_MIN:
+            # Nothing lies there; the nearest numbers of 64 bits would let in what has just these.
+            bounds = [_INT64_MAX, _INT64_MIN] * 2
         bounds.append(0 if self.with_control else CONTROL_BIT)
         return np.array([min(max(bound, _INT64_MIN), _INT64_MAX) for bound in bounds], np.int64)
 
