@@ -67,6 +67,8 @@ nightly: setup-test ## Run all tests, also those that take minutes
 	$(PYTHON_BIN)/python -m pytest --ignore=tests/unit || failed=1; \
 	$(PYTHON_BIN)/python -m pytest tests/unit -m 'nightly or not nightly' --hypothesis-profile=nightly --timeout=1800 \
 		--numprocesses=auto --dist=worksteal || failed=1; \
+	$(PYTHON_BIN)/python -m pytest tests/fuzz/test_any_bytes.py --hypothesis-profile=nightly --timeout=1800 \
+		--numprocesses=auto --dist=worksteal || failed=1; \
 	$(PYTHON_BIN)/python -m pytest tests/fuzz -m nightly --numprocesses=auto --dist=worksteal || failed=1; \
 	$(PYTHON_BIN)/python -m pytest -m nightly --ignore=tests/unit --ignore=tests/fuzz $(STARTS_AIRFLOW:%=--ignore=%) \
 		--hypothesis-profile=nightly --numprocesses=auto --dist=worksteal || failed=1; \

@@ -9,11 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuzz.targets import TARGETS
+from support.examples import USUAL_EXAMPLES
 
 FOUND = sorted((Path(__file__).parent / "found").iterdir())
 """Inputs that a target once fell over, each named by its target and what was wrong."""
 
-FEW = {"log_directory": 20, "dump": 60, "leftovers": 60}
+EXAMPLES = 10 * USUAL_EXAMPLES
+"""Most targets are done with an input in less than a millisecond."""
+FEW = {"log_directory": EXAMPLES // 15, "dump": EXAMPLES // 5, "leftovers": EXAMPLES // 5}
 """Targets that write many files for each example."""
 _INSERTED = st.binary(max_size=4) | st.sampled_from(
     [b"\xff" * 4, b"\x7f" + b"\xff" * 7, b"\x80" * 9 + b"\x01", bytes(8)]
@@ -26,7 +29,7 @@ def test_any_bytes_give_a_value_or_our_error(name: str) -> None:
     target = TARGETS[name]
     seeds = list(target.seeds())
 
-    @settings(deadline=None, max_examples=FEW.get(name, 300))
+    @settings(deadline=None, max_examples=FEW.get(name, EXAMPLES))
     @given(seed=st.sampled_from(seeds) | st.binary(max_size=80), edits=_EDITS)
     def check(seed: bytes, edits: list[tuple[float, int, bytes]]) -> None:
         content = bytearray(seed)
