@@ -34,9 +34,16 @@ from tiered_storage.kafka_log.batch_header import (
     read_batch_header,
 )
 from tiered_storage.kafka_log.batch_validation import SOURCE, RecordTimes, read_produced_batch, read_record_times
-from tiered_storage.kafka_log.log_append import PlacedBatch, check_followed_epochs, place_batch, split_batches
+from tiered_storage.kafka_log.control_record import read_end_marker
+from tiered_storage.kafka_log.log_append import (
+    PlacedBatch,
+    check_followed_epochs,
+    place_batch,
+    read_markers,
+    split_batches,
+)
 from tiered_storage.kafka_log.record import INT64_MAX, Record
-from tiered_storage.kafka_log.record_batch import read_records
+from tiered_storage.kafka_log.record_batch import encode_batch, read_records
 from tiered_storage.kafka_log.segment_scan import SegmentScanner
 
 _PARTITION = "orders-0"
@@ -216,10 +223,27 @@ def _check_followed(found: Sequence[PlacedBatch], sent: bytes, next_offset: int)
         assert batch.header.base_offset >= next_offset
         next_offset = batch.header.next_offset
         _scan(batch)
+    _check_markers(found, sent)
     epochs = [batch.header.partition_leader_epoch for batch in found]
     known = [epoch for epoch in epochs if epoch != NO_LEADER_EPOCH]
     refused = _value_or_refusal(lambda: check_followed_epochs(found, None, _PARTITION), 0)
     assert (refused is not None) == (known != sorted(known) or min(known, default=0) < 0), f"{known}: {refused}"
+
+
+def _check_markers(found: Sequence[PlacedBatch], sent: bytes) -> None:
+    """Of a control batch that cannot be read the place is named at which it was sent."""
+    markers = value_or_error(lambda: read_markers(found), SOURCE, len(sent))
+    expected: list[object] = []
+    position = 0
+    for batch in found:
+        marked = value_or_error(lambda content=batch.content: read_end_marker(content, source=SOURCE), SOURCE)  # type: ignore[misc]
+        if batch.header.is_control and isinstance(marked, CorruptLogError):
+            assert isinstance(markers, CorruptLogError), f"the batch at {position} is broken: {marked}"
+            assert markers.position == position, f"{markers}; broken is the batch at {position}"
+            return
+        expected.append(marked if batch.header.is_control else None)
+        position += batch.header.size
+    assert markers == expected
 
 
 def _scan(batch: PlacedBatch) -> None:
@@ -253,6 +277,7 @@ def _followed_seeds() -> Iterable[bytes]:
         for cut in (0, 1, 200):
             yield bytes([*bytes(8), flags, 1, cut]) + batches
     yield (6).to_bytes(8, "big") + bytes(3) + batches
+    yield bytes(11) + data(5) + encode_batch([Record(6, 5, b"cut", b"")], is_control=True)
 
 
 APPEND_TARGETS = (

@@ -46,7 +46,6 @@ from tiered_storage.kafka_log.control_record import (
     ControlRecordType,
     EndTransactionMarker,
     encode_end_marker,
-    read_end_marker,
 )
 from tiered_storage.kafka_log.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.kafka_uuid import decode_uuid
@@ -58,6 +57,7 @@ from tiered_storage.kafka_log.log_append import (
     check_size,
     place_batch,
     place_records,
+    read_markers,
     split_batches,
 )
 from tiered_storage.kafka_log.log_config import LogConfig
@@ -265,8 +265,7 @@ class LocalLog(StoredLog):
         check_followed_epochs(placed, self._epochs.latest, name)
         for batch in placed:
             check_size(batch.header, self._config.segment_bytes, name)
-        markers = [read_end_marker(batch.content) if batch.header.is_control else None for batch in placed]
-        for batch, marker in zip(placed, markers, strict=True):
+        for batch, marker in zip(placed, read_markers(placed), strict=True):
             self._append(batch, marker)
         return self.log_end_offset
 

@@ -22,6 +22,7 @@ from tiered_storage.kafka_log.batch_header import (
     read_batch_header,
 )
 from tiered_storage.kafka_log.batch_validation import SOURCE
+from tiered_storage.kafka_log.control_record import EndTransactionMarker, read_end_marker
 from tiered_storage.kafka_log.record import Record
 from tiered_storage.kafka_log.record_batch import correct_max_timestamp, restamp_batch
 
@@ -95,6 +96,20 @@ def split_batches(content: bytes, next_offset: int, leader_epoch: int | None, pa
         next_offset = header.next_offset
         at += header.size
     return batches
+
+
+def read_markers(batches: Sequence[PlacedBatch]) -> list[EndTransactionMarker | None]:
+    """Return the end marker of each of `batches`, which a leader sent one behind the other; None: it is none.
+
+    Raises CorruptRecordError, naming the place in what was sent, where a control record cannot be read.
+    """
+    markers: list[EndTransactionMarker | None] = []
+    at = 0
+    for batch in batches:
+        is_control = batch.header.is_control
+        markers.append(read_end_marker(batch.content, source=SOURCE, source_position=at) if is_control else None)
+        at += batch.header.size
+    return markers
 
 
 def check_size(header: RecordBatch, most: int, partition: str) -> None:
