@@ -48,8 +48,9 @@ from tiered_storage.kafka_log.segment_scan import SegmentScanner
 
 _PARTITION = "orders-0"
 _NOW = 1_700_000_000_000
-_RAW, _BUILT, _STAMPED = 1, 2, 4
-"""Of a producer's input: bytes as they come; records built field by field; a log whose own clock stamps them."""
+_RAW, _BUILT, _STAMPED, _MISSIZED = 1, 2, 4, 8
+"""Of a producer's input: bytes as they come; records built field by field; a log whose own clock stamps them; a length,
+which no checksum covers, that is off by one."""
 _WITH_EPOCH, _SPOILED = 2, 4
 """Of a leader's input, besides _RAW: its leader epoch is known; one batch has a wrong checksum."""
 
@@ -67,6 +68,7 @@ def append_produced(content: bytes) -> None:
     for batch in _produced(content[8], content[10:]):
         header = _value_or_refusal(lambda batch=batch: read_produced_batch(batch), len(batch))  # type: ignore[misc]
         if isinstance(header, RecordBatch):
+            _check_produced(header, len(batch))
             times = _times_by_both_decoders(batch, header)
             if times is not None:
                 place.check(batch, header, times)
@@ -171,7 +173,21 @@ def _produced(flags: int, content: bytes) -> list[bytes]:
     """
     if flags & _RAW:
         return [content]
-    return mended(build_batch(content, with_codec=True) if flags & _BUILT else content, with_codecs=True)
+    batches = mended(build_batch(content, with_codec=True) if flags & _BUILT else content, with_codecs=True)
+    if flags & _MISSIZED:
+        return [batch[:11] + bytes([batch[11] ^ 1]) + batch[12:] for batch in batches]
+    return batches
+
+
+def _check_produced(header: RecordBatch, size: int) -> None:
+    """Of what is taken from producers, readers may rely on this."""
+    assert header.size == size
+    assert header.record_count == header.last_offset_delta + 1
+    assert header.timestamp_type is TimestampType.CREATE_TIME
+    assert not header.is_control
+    assert not header.has_delete_horizon
+    assert header.has_producer or not header.is_transactional
+    assert not header.has_producer or min(header.base_sequence, header.producer_epoch) >= 0
 
 
 def _followed(flags: int, content: bytes) -> list[bytes]:
@@ -264,7 +280,9 @@ def _produced_seeds() -> Iterable[bytes]:
         yield (1000).to_bytes(8, "big") + bytes([_STAMPED * (number & 1), number]) + segment
     yield HIGHEST_OFFSET.to_bytes(8, "big") + bytes(2) + data(count=2)
     yield bytes(10) + data(0, 7, 3, count=40, transactional=True)
-    yield bytes([*bytes(8), _RAW, 0]) + data(0, 7, 3, count=2)
+    yield bytes(10) + encode_batch([Record(0, -1, None, b"untimed"), Record(1, 5, None, b"")])
+    for flags in (_RAW, _MISSIZED):
+        yield bytes([*bytes(8), flags, 0]) + data(0, 7, 3, count=2)
     for number in range(4):
         yield bytes([*bytes(8), _BUILT, 0]) + bytes(place * number % 240 for place in range(1, 60))
 
