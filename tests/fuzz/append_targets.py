@@ -27,6 +27,7 @@ from tiered_storage.kafka_log.batch_header import (
     HIGHEST_OFFSET,
     INT32_MAX,
     NO_LEADER_EPOCH,
+    NO_PRODUCER_ID,
     NO_TIMESTAMP,
     RecordBatch,
     TimestampType,
@@ -186,6 +187,7 @@ def _check_produced(header: RecordBatch, size: int) -> None:
     assert header.timestamp_type is TimestampType.CREATE_TIME
     assert not header.is_control
     assert not header.has_delete_horizon
+    assert header.producer_id >= NO_PRODUCER_ID
     assert header.has_producer or not header.is_transactional
     assert not header.has_producer or min(header.base_sequence, header.producer_epoch) >= 0
 
