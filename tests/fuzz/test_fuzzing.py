@@ -18,7 +18,7 @@ from fuzz.targets import FAULTY_TARGETS, TARGETS, WITH_KERNELS
 SECONDS = 4
 """Two targets are fuzzed at once: a minute's wait for all of them."""
 NIGHTLY_SECONDS = int(os.environ.get("FUZZ_SECONDS", "120"))
-"""With thirty runs that makes an hour, which `make nightly` shares out among all cores."""
+"""With some thirty runs that makes an hour, which `make nightly` shares out among all cores."""
 MODES = [
     *((name, False) for name in TARGETS),
     *((name, True) for name in WITH_KERNELS),
