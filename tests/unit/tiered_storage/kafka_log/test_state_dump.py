@@ -95,8 +95,8 @@ def test_small_files(tmp_path: Path, name: str, content: str, expected: list[dic
         ("replication-offset-checkpoint", "0\n3\na 0 17\na 0 18\n", [], 2),
         ("cleaner-offset-checkpoint", "0\n2\na 0 17\na 0 18\n", [{"topic": "a", "partition": 0, "offset": 17}], 11),
         ("partition.metadata", "topic_id", [], 0),
-        ("meta.properties", "version=2\n", [], 0),
-        (".kafka_cleanshutdown", "{", [], 0),
+        ("meta.properties", "#\nversion=2\n", [], 2),
+        (".kafka_cleanshutdown", "{", [], 1),
     ],
 )
 def test_broken_ones_are_shown_up_to_the_break(
