@@ -91,7 +91,8 @@ def plan_expiry(
 ) -> ExpiryPlan | None:
     """Return what of `partition` is past total retention at `now` (ms), oldest first; None where nothing is.
 
-    No more than `max_segments`, where that is given: our log start moves no further than past the oldest ones.
+    No more than `max_segments`, where that is given: our log start moves no further than past the oldest ones. What
+    lies below it and has no room in the plan, as copies of leaders that were deposed, goes with the next one.
 
     `local` (None: not in reach) adds the bytes that are not remote yet, and tells the lineage. Unfinished copies never
     count; an offset that has several holders counts once. A segment without timestamps does not grow old. What is only
@@ -108,13 +109,15 @@ def plan_expiry(
     start = _start_after_retention(coverage, settings, now, local, only_local, max_segments)
     new_log_start = max(log_start, start)
     ending = [piece for piece in only_local if piece.end_offset < start]
-    going = ending_below(segments, new_log_start)[:max_segments]
+    never_copied = len({piece.holder for piece in ending})
+    going = ending_below(segments, new_log_start)
     superseded: tuple[RemoteLogSegmentMetadata, ...] = ()
     holders: tuple[RemoteLogSegmentMetadata, ...] = ()
     if local is not None and not local.topic_id_is_derived:
         superseded, holders = _superseded(segments, coverage, lineage, new_log_start, now - grace_ms)
     if max_segments is not None:
-        superseded = superseded[: max_segments - len(going)]
+        going = going[: max_segments - never_copied]
+        superseded = superseded[: max_segments - never_copied - len(going)]
     if not going and not superseded and new_log_start <= log_start:
         return None
     return ExpiryPlan(
@@ -124,7 +127,7 @@ def plan_expiry(
         going,
         superseded=superseded,
         read_instead=holders,
-        never_copied_segments=len({piece.holder for piece in ending}),
+        never_copied_segments=never_copied,
         never_copied_bytes=sum(piece.size for piece in ending),
     )
 

@@ -68,13 +68,13 @@ TOTAL = 3 * SEGMENT_BYTES + BATCH_BYTES
 
 
 def plan_with(
-    remote_log: RemoteLogManager, now: int = NOW, *, with_local: bool = True, **limits: int
+    remote_log: RemoteLogManager, now: int = NOW, *, with_local: bool = True, most: int | None = None, **limits: int
 ) -> ExpiryPlan | None:
     """Plan with `limits` (retention_ms, retention_bytes), where the other is unlimited."""
     given = {name.replace("_", "."): value for name, value in {"retention_ms": -1, **limits}.items()}
     settings = TopicSettings.parse("orders", given).over(TopicSettings.parse("defaults", {}), "orders")
     local = local_log(remote_log) if with_local else None
-    return plan_expiry(ORDERS_0, remote_log.segments, settings, now, local)
+    return plan_expiry(ORDERS_0, remote_log.segments, settings, now, local, max_segments=most)
 
 
 def going(plan: ExpiryPlan | None) -> list[int]:
@@ -762,6 +762,21 @@ def test_what_was_never_copied_counts_against_the_limit(tmp_path: Path) -> None:
     with files.open() as remote_log:
         [plan], _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW, 2)
         assert (plan.new_log_start, plan.never_copied_segments, plan.count) == (20, 2, 2)
+
+
+def test_copies_of_another_leader_go_within_the_limit_beside_what_was_never_copied(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    write_leader_epochs(files.partition_directory() / "leader-epoch-checkpoint", [EpochEntry(0, 0), EpochEntry(1, 10)])
+
+    with files.open() as remote_log:
+        limits: dict[str, Any] = {"retention_bytes": 1, "remote_storage_enable": True}
+        plans = [plan_with(remote_log, most=most, **limits) for most in (1, 2, 3, 4, None)]
+        found = [(going(plan), plan.never_copied_segments, plan.new_log_start) for plan in plans if plan is not None]
+        advance(remote_log, 30)
+        following = plan_with(remote_log, most=2, **limits)
+
+    assert found == [([0], 0, 10), ([0], 1, 20), ([0], 2, 30), ([0, 10], 2, 30), ([0, 10, 20], 2, 30)]
+    assert going(following) == [0, 10], "what has no room in one plan has it in the next"
 
 
 def test_second_copies_count_against_the_limit(tmp_path: Path) -> None:
