@@ -40,8 +40,10 @@ class Seen:
     stuck: Stuck
     damaged: Red
     stopped: Stopped
-    log_directory: Path
-    restored: Path
+    restored: dict[Path, bytes]
+    """Each segment that was brought back, by its path in its log directory."""
+    written: dict[Path, bytes]
+    """Each that is local before some go for the pictures of the page."""
 
 
 def walk(on: Stage) -> Seen:
@@ -55,12 +57,18 @@ def walk(on: Stage) -> Seen:
         stuck_copy(on),
         damaged_segment(on),
         stopped_deletions(on),
-        on.log_directory,
-        restored_topic(on),
+        _segments_in(restored_topic(on)),
+        _segments_in(on.log_directory),
     )
     connection_form(on)
     remote_log_page(on)
     return seen
+
+
+def _segments_in(log_directory: Path) -> dict[Path, bytes]:
+    """Return the content of each segment that has any."""
+    contents = {path.relative_to(log_directory): path.read_bytes() for path in log_directory.rglob("*.log")}
+    return {path: content for path, content in contents.items() if content}
 
 
 def main() -> None:

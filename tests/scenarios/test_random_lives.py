@@ -60,6 +60,8 @@ _LAST_COPY = re.compile(r"a copy that never finished, .* nothing else holds offs
 _WRITTEN_ANEW = "'tiered-storage repair' writes it anew from the metadata"
 STEPS = st.integers(0, 12)
 MOST = st.none() | st.integers(1, 3)
+ANY = st.integers(0, 10_000)
+"""One of several things: how many there are may depend on which thread was faster before a death, a draw must not."""
 
 
 class PartitionLives(RuleBasedStateMachine):
@@ -241,12 +243,13 @@ class PartitionLives(RuleBasedStateMachine):
         if deletes:
             self.delete_marked(remote_log)
 
-    @rule(data=st.data())
-    def delete_records(self, data: st.DataObject) -> None:
+    @rule(which=ANY)
+    def delete_records(self, which: int) -> None:
         self.retention()
         with unsynced(), self.open() as remote_log:
             reader = remote_log.reader.open(self.partition)
-            before = data.draw(st.integers(reader.log_start_offset, reader.log_end_offset))
+            offsets = range(reader.log_start_offset, reader.log_end_offset + 1)
+            before = offsets[which % len(offsets)]
             if not remote_log.deletions.gate.is_allowed(self.partition, DeletionKind.REMOTE):
                 # A right that only the settings file gives ends with the first decision on the topic's name.
                 return
@@ -290,14 +293,13 @@ class PartitionLives(RuleBasedStateMachine):
         with self.open() as remote_log:
             self.allow_deletions(remote_log)
 
-    @rule(data=st.data())
-    def lose_an_object_and_repair(self, data: st.DataObject) -> None:
+    @rule(which=ANY)
+    def lose_an_object_and_repair(self, which: int) -> None:
         """What the leader still has is copied anew; what nobody has any more is put back, as a person would."""
-        lost = data.draw(
-            st.none() | st.sampled_from(self.objects_of_segments()) if self.objects_of_segments() else st.none()
-        )
-        if lost is None:
+        objects = self.objects_of_segments()
+        if not objects:
             return
+        lost = objects[which % len(objects)]
         content = lost.read_bytes()
         lost.unlink()
         with unsynced(), self.open() as remote_log:
