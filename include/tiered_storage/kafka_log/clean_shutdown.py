@@ -39,10 +39,9 @@ def read_clean_shutdown(path: Path) -> int:
         return UNKNOWN_BROKER_EPOCH
     try:
         mark = json.loads(content)
-    except json.JSONDecodeError as error:
-        raise CorruptIndexError(path, error.pos, "this is no JSON document") from error
     except (ValueError, RecursionError) as error:
-        raise CorruptIndexError(path, 0, "this is no JSON document") from error
+        position = error.pos if isinstance(error, json.JSONDecodeError) else 0
+        raise CorruptIndexError(path, position, "this is no JSON document") from error
     version = mark.get("version") if isinstance(mark, dict) else None
     if version != VERSION:
         raise CorruptIndexError(path, 0, f"version {version!r:.40} is unknown: {VERSION} was expected")

@@ -116,8 +116,9 @@ def plan_expiry(
     if local is not None and not local.topic_id_is_derived:
         superseded, holders = _superseded(segments, coverage, lineage, new_log_start, now - grace_ms)
     if max_segments is not None:
-        going = going[: max_segments - never_copied]
-        superseded = superseded[: max_segments - never_copied - len(going)]
+        room = max_segments - never_copied
+        going = going[:room]
+        superseded = superseded[: room - len(going)]
     if not going and not superseded and new_log_start <= log_start:
         return None
     return ExpiryPlan(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tiered_storage.errors import CorruptIndexError
@@ -29,10 +29,11 @@ def indexes(draw: st.DrawFn) -> OffsetIndex:
     )
 
 
-@given(indexes(), st.sampled_from([0, 2, 3, 5]))
+@given(indexes(), st.integers(0, 5))
 def test_an_index_survives_its_file_with_and_without_preallocation(
     tmp_path_factory: pytest.TempPathFactory, index: OffsetIndex, padding: int
 ) -> None:
+    assume(index.offsets.size or padding != 1)  # one entry of zeros alone is an entry
     path = tmp_path_factory.mktemp("segment") / "00000000000000001000.index"
     path.write_bytes(index.to_bytes() + bytes(8 * padding))
 
