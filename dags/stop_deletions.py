@@ -1,8 +1,9 @@
 """Stop all deletions at once, or let them go on: the switch for whoever has a doubt.
 
 Only by hand. While deletions are stopped nothing goes, locally or remotely, whatever topics allow; copies go on. What
-deletes just now stops within one batch. Running it with Lift ends the stop. A field that the form has not, which every
-other DAG refuses, is left out here with a warning: a stop goes through.
+deletes just now stops within one batch. Anybody who may trigger this DAG may stop. A run with Lift ends the stop; it
+fails unless `admins` of the rights file (read.service.rights.file) names the user who triggered it. A field that the
+form has not, which every other DAG refuses, is left out here with a warning: a stop goes through.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tiered_storage_airflow.task_defaults import BY_HAND, RETRIED
     tags=["tiered-storage", "safety"],
     default_args={**RETRIED, "settings": SETTINGS, "pre_execute": warn_of_unknown_fields},
     params={
-        "lift": Param(False, type="boolean", title="Lift: let deletions go on"),
+        "lift": Param(False, type="boolean", title="Lift: let deletions go on (admins only)"),
         "reason": reason_param("Reason", "Why, for whoever meets the stop."),
         "settings": settings_param(),
     },

@@ -7,10 +7,12 @@
     users:                              by their login
       alice:
         read: ["*"]
+    admins: [alice]                     by their login
 
 `describe` shows topics, offsets, segments and indexes; `read` gives records as well, and describes. A `*` in a pattern
-stands for any characters, all others for themselves. What nothing allows is forbidden. These are rights of our own:
-Kafka's ACLs are neither read nor changed.
+stands for any characters, all others for themselves. What nothing allows is forbidden. `admins` may lift a stop of all
+deletions from Airflow; that shows them no topic. These are rights of our own: Kafka's ACLs are neither read nor
+changed.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ MOST_BYTES = 128 << 10
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _PATTERN = re.compile(r"[A-Za-z0-9._*-]{1,249}")
 _KINDS = ("roles", "users")
+_ADMINS = "admins"
 
 
 class Right(StrEnum):
@@ -54,10 +57,11 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class ReadRights:
-    """All that is allowed, by role and by user; nothing else is."""
+    """All that is allowed, by role and by user; nothing else is. `admins` are logins."""
 
     roles: Mapping[str, Grant] = field(default_factory=dict)
     users: Mapping[str, Grant] = field(default_factory=dict)
+    admins: frozenset[str] = frozenset()
 
     def allows(self, user: str, roles: Collection[str], right: Right, topic: str) -> bool:
         """Whether `user`, who has `roles`, may do that with `topic`; with what is no name nobody may anything."""
@@ -82,12 +86,16 @@ def load_read_rights(path: Path) -> ReadRights:
         return NO_RIGHTS
     problems: list[str] = []
     found: dict[str, dict[str, Grant]] = {kind: {} for kind in _KINDS}
-    for kind, names in _items(root, "the file", _KINDS, problems):
+    admins: set[str] = set()
+    for kind, names in _items(root, "the file", (*_KINDS, _ADMINS), problems):
+        if kind == _ADMINS:
+            admins.update(_logins(names, problems))
+            continue
         for name, grant in _items(names, kind, None, problems):
             found[kind][name] = _grant(grant, f"{kind}: {name}", problems)
     if problems:
         raise ConfigurationError("\n".join(f"{path}, {problem}" for problem in problems))
-    return ReadRights(found["roles"], found["users"])
+    return ReadRights(found["roles"], found["users"], frozenset(admins))
 
 
 def _compose(path: Path) -> yaml.Node | None:
@@ -135,6 +143,19 @@ def _grant(node: yaml.Node, what: str, problems: list[str]) -> Grant:
     for right, topics in _items(node, what, [right.value for right in Right], problems):
         patterns[right] = tuple(_patterns(topics, f"{what}: {right}", problems))
     return Grant(**patterns)
+
+
+def _logins(node: yaml.Node, problems: list[str]) -> Iterator[str]:
+    if isinstance(node, yaml.ScalarNode) and not node.value:
+        return
+    if not isinstance(node, yaml.SequenceNode):
+        problems.append(f"line {_line(node)}: {_ADMINS} is to be a list of logins, such as [alice, bob]")
+        return
+    for login in node.value:
+        if isinstance(login, yaml.ScalarNode) and login.value:
+            yield login.value
+        else:
+            problems.append(f"line {_line(login)}: {_ADMINS} has an entry that is no login")
 
 
 def _patterns(node: yaml.Node, what: str, problems: list[str]) -> Iterator[re.Pattern[str]]:

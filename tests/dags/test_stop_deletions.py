@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from support.airflow_home import AirflowHome
 from support.tiered_site import TIERED, TieredSite
 
 DELETABLE = {**TIERED, "local.deletion.allowed": True, "remote.deletion.allowed": True}
+ADMINS = "admins: [ada]\nusers:\n  bob:\n    read: ['*']\nroles:\n  ada:\n    read: ['*']\n"
+
+
+def rights(site: TieredSite, text: str = ADMINS) -> Path:
+    path = site.root / "rights.yaml"
+    path.write_text(text)
+    return path
+
+
+def said_by(site: TieredSite) -> str | None:
+    with site.open() as remote_log:
+        stop = remote_log.safety.stopped()
+    return None if stop is None else stop.said_by
 
 
 def test_while_deletions_are_stopped_nothing_goes_and_runs_that_would_delete_say_why(
     airflow: AirflowHome, site: TieredSite
 ) -> None:
     site.write_logs({"orders-0": 2})
-    site.configure({"orders": {**DELETABLE, "local.retention.bytes": 1, "retention.bytes": 1}})
+    topics = {"orders": {**DELETABLE, "local.retention.bytes": 1, "retention.bytes": 1}}
+    site.configure(topics, read_service_rights_file=str(rights(site)))
     site.copy()
     stopped = airflow.run("stop_deletions", {"reason": "the audit looks odd"})
     assert stopped.state == "success"
@@ -39,7 +57,7 @@ def test_while_deletions_are_stopped_nothing_goes_and_runs_that_would_delete_say
     assert "the audit looks odd" in run.messages
     assert (site.local("orders-0"), site.finished("orders-0")) == ([0, 10, 20], [0, 10])
 
-    lifted = airflow.run("stop_deletions", {"lift": True})
+    lifted = airflow.run("stop_deletions", {"lift": True}, user="ada")
     assert lifted.state == "success"
     assert "deletions are allowed again" in lifted.log
     assert airflow.run("enforce_local_retention").state == "success"
@@ -59,3 +77,52 @@ def test_deletions_are_stopped_though_settings_contradict_each_other(airflow: Ai
     assert "the metadata alone were told" in stopped.log
     site.configure({"orders": DELETABLE})
     assert "look first" in airflow.run("expire_remote_segments").messages
+
+
+@pytest.mark.parametrize(
+    ("text", "conf", "user", "why"),
+    [
+        (ADMINS, {"lift": True}, "bob", "the user bob may only stop them"),
+        (ADMINS, {"lift": True, "by": "ada", "user": "ada", "triggering_user_name": "ada"}, "bob", "the user bob may"),
+        (
+            ADMINS,
+            {"lift": True, "settings": {"read.service.rights.file": "/tmp/mine"}},
+            "bob",
+            "cannot be set",
+        ),
+        (ADMINS, {"lift": True}, None, "Airflow does not tell who triggered this run"),
+        (ADMINS, {"lift": True}, "", "Airflow does not tell who triggered this run"),
+        (None, {"lift": True}, "ada", "read.service.rights.file names no file: set it to a file with the line"),
+        ("admins: ada\n", {"lift": True}, "ada", "admins is to be a list of logins, such as [alice, bob]"),
+        ("users:\n  ada:\n    read: ['*']\n", {"lift": True}, "ada", "the user ada may only stop them"),
+    ],
+)
+def test_only_an_admin_lifts_a_stop(
+    airflow: AirflowHome, site: TieredSite, text: str | None, conf: dict[str, object], user: str | None, why: str
+) -> None:
+    site.write_logs({"orders-0": 2})
+    named = {} if text is None else {"read_service_rights_file": str(rights(site, text))}
+    site.configure({"orders": DELETABLE}, **named)
+    assert airflow.run("stop_deletions", {"by": "ada"}, user="bob").state == "success"
+    assert said_by(site) == "bob"
+
+    refused = airflow.run("stop_deletions", conf, user=user)
+
+    assert refused.state == "failed"
+    assert why in refused.messages
+    assert said_by(site) == "bob"
+
+
+def test_clearing_the_run_of_an_admin_lifts_no_later_stop(airflow: AirflowHome, site: TieredSite) -> None:
+    site.write_logs({"orders-0": 2})
+    site.configure({"orders": DELETABLE}, read_service_rights_file=str(rights(site)))
+    airflow.run("stop_deletions", {"reason": "first"}, user="bob")
+    lifting = airflow.run("stop_deletions", {"lift": True}, user="ada")
+    assert said_by(site) is None
+    airflow.run("stop_deletions", {"reason": "second"}, user="bob")
+
+    cleared = airflow.run_again("stop_deletions", lifting)
+
+    assert cleared.state == "failed"
+    assert "bob stopped them (second) after this run was triggered" in cleared.messages
+    assert said_by(site) == "bob"

@@ -96,8 +96,9 @@ class AirflowHome:
         conf: Mapping[str, object] | None = None,
         run_id: str | None = None,
         folder: Path = PROJECT / "dags",
+        user: str | None = None,
     ) -> FinishedRun:
-        """Run the DAG of that id in `folder` by hand, to its end."""
+        """Run the DAG of that id in `folder` by hand, to its end; `user` is who triggered it."""
         from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
         now = datetime.now(UTC)
@@ -110,8 +111,22 @@ class AirflowHome:
             conf=dict(conf or {}),
             run_type=DagRunType.MANUAL,
             triggered_by=DagRunTriggeredByType.REST_API,
+            triggering_user_name=user,
         )
         return self.finish(dag_id, made, folder)
+
+    def run_again(self, dag_id: str, run: FinishedRun) -> FinishedRun:
+        """Clear a run and all its tasks, as the UI and the REST API do, and run it again."""
+        from airflow.models.dagrun import DagRun
+        from airflow.models.taskinstance import clear_task_instances
+        from airflow.utils.session import create_session
+        from sqlalchemy import select
+
+        with create_session() as session:
+            cleared = session.scalars(select(DagRun).where(DagRun.run_id == run.run_id)).one()
+            clear_task_instances(list(cleared.get_task_instances(session=session)), session)
+            made = int(cleared.id)
+        return self.finish(dag_id, made)
 
     def run_for_events(
         self, dag_id: str, extras: Sequence[Mapping[str, object]], conf: Mapping[str, object] | None = None

@@ -59,7 +59,9 @@ class DemoPlaces:
             "read.service.rights.file": str(self.rights),
             "topics": switched_on | {topic: {"cleanup.policy": "compact"} for topic in compacted},
         }
-        self.rights.write_text(yaml.safe_dump({"roles": {"ADMIN": {"read": ["*"]}}}), encoding="utf-8")
+        self.rights.write_text(
+            yaml.safe_dump({"roles": {"ADMIN": {"read": ["*"]}}, "admins": ["admin"]}), encoding="utf-8"
+        )
         self.config.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
 
 

@@ -30,6 +30,31 @@ def load(tmp_path: Path, text: str) -> ReadRights:
     return load_read_rights(path)
 
 
+def test_admins_are_logins_and_see_no_topic_by_that(tmp_path: Path) -> None:
+    rights = load(tmp_path, "admins: [alice, 7]\nroles:\n  bob:\n")
+
+    assert rights.admins == {"alice", "7"}
+    assert not rights.allows("alice", [], Right.DESCRIBE, "orders")
+    assert load(tmp_path, TEXT).admins == load(tmp_path, "admins:").admins == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("admins: alice", "line 1: admins is to be a list of logins, such as [alice, bob]"),
+        ("admins: {alice: }", "line 1: admins is to be a list of logins, such as [alice, bob]"),
+        ("admins:\n- alice\n- [bob]", "line 3: admins has an entry that is no login"),
+        ("admins: ['']", "line 1: admins has an entry that is no login"),
+        ("admin: [alice]", "line 1: the file has 'admin': only roles and users and admins are known"),
+    ],
+)
+def test_admins_that_are_no_list_of_logins_are_refused(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        load(tmp_path, text)
+
+    assert str(error.value) == f"{tmp_path / 'rights.yaml'}, {problem}"
+
+
 @pytest.mark.parametrize(
     ("user", "roles", "right", "topic", "expected"),
     [
