@@ -7,42 +7,128 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import cached_property
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from tiered_storage import (
-    __version__,
-    cli_copy,
-    cli_delete,
-    cli_doctor,
-    cli_dump,
-    cli_read,
-    cli_repair,
-    cli_restore,
-    cli_safety,
-    cli_topics,
-)
+from tiered_storage import __version__
 from tiered_storage.errors import TieredStorageError
 
-app = typer.Typer(no_args_is_help=True, help=__doc__, pretty_exceptions_enable=False, add_completion=False)
-app.command()(cli_copy.plan)
-app.command()(cli_copy.copy)
-app.command()(cli_copy.retain)
-app.command()(cli_copy.expire)
-app.command()(cli_delete.delete_records)
-app.command()(cli_delete.delete_topic)
-app.command()(cli_safety.stop_deletions)
-app.command()(cli_safety.failed_deletions)
-app.command()(cli_read.segments)
-app.command()(cli_read.read)
-app.command()(cli_read.offsets)
-app.command()(cli_read.audit)
-app.command()(cli_repair.repair)
-app.command()(cli_repair.rebuild_metadata)
-app.command()(cli_restore.restore)
-app.command()(cli_dump.dump)
-app.command()(cli_doctor.doctor)
-app.add_typer(cli_topics.app, name="topics")
+_SUMMARIES = {
+    "cli_copy": {
+        "plan": "Show which closed segments a copy would move, and what is left out and why. Changes nothing.",
+        "copy": "Copy closed segments to the remote tier and commit their metadata, in this process.",
+        "retain": "Remove local segments that are past local retention and safe in the remote tier, where deletion is "
+        "allowed.",
+        "expire": "End what is past total retention, where deletion is allowed, and clean up after unfinished copies.",
+    },
+    "cli_delete": {
+        "delete-records": "Delete the records of a partition before an offset, in both tiers, where remote deletion is "
+        "allowed.",
+        "delete-topic": "Delete everything remote of one life of a topic, where remote deletion is allowed. What is "
+        "local stays.",
+    },
+    "cli_safety": {
+        "stop-deletions": "Let nothing of any topic be deleted, in either tier, until that is lifted; runs under way "
+        "stop too.",
+        "failed-deletions": "Show the remote segments whose objects could not be deleted. Every run of expire tries "
+        "them again.",
+    },
+    "cli_read": {
+        "segments": "Show the remote segments, in every state but the deleted ones.",
+        "read": "Read records, from whichever tier has them. With --json: one object a line; keys and values in "
+        "base64.",
+        "offsets": "Show a partition's offsets by their names in Kafka, and by time, over both tiers.",
+        "audit": "Hold the store against the metadata; exit code 1 for any anomaly, or where nothing matches. Changes "
+        "nothing.",
+    },
+    "cli_repair": {
+        "repair": "Audit, copy anew what is damaged where the local log still has it, finish whole copies that nobody "
+        "finished and nothing else holds, remove leftovers, and audit again.",
+        "rebuild-metadata": "Make lost metadata anew from the store alone, into a new file. All that deletes is "
+        "forbidden afterwards.",
+    },
+    "cli_restore": {
+        "restore": "Bring a topic, or part of it, back from the store: into a broker's log directory, or into a "
+        "running cluster.",
+    },
+    "cli_dump": {
+        "dump": "Show what is in logs, indexes, snapshots and checkpoints, and what is wrong with them; a broker may "
+        "be at work.",
+    },
+    "cli_doctor": {
+        "doctor": "Look whether everything is as it must be: before the first run, and when something fails. Changes "
+        "nothing.",
+    },
+    "cli_topics": {
+        "topics": "Show and decide what may be done with each topic. Nothing is copied or deleted that was not "
+        "switched on here or in the settings file.",
+    },
+}
+"""Each module with commands, and the first paragraph of their help: it is shown without importing the module."""
+
+
+class LazyCommand(TyperCommand):
+    """A command whose module is imported when it runs or explains itself: most import what takes long."""
+
+    def __init__(self, name: str, module: str, summary: str) -> None:
+        super().__init__(name=name, help=summary, callback=None)
+        self._module = module
+
+    @cached_property
+    def loaded(self) -> Any:
+        """The module's command of this name, or its group of commands; imports the module."""
+        name = str(self.name)
+        module = import_module(f"tiered_storage.{self._module}")
+        found = getattr(module, name.replace("-", "_"), None) or module.app
+        around = typer.Typer(add_completion=False)
+        around.callback()(lambda: None)
+        if isinstance(found, typer.Typer):
+            around.add_typer(found, name=name)
+        else:
+            around.command(name)(found)
+        return typer.main.get_group(around).commands[name]
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        """Make the context of the command itself, which then runs in this one's place."""
+        return self.loaded.make_context(*arguments, **options)
+
+
+class _Commands(TyperGroup):
+    """All commands, each imported only when it is called."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for module, summaries in _SUMMARIES.items():
+            for name, summary in summaries.items():
+                self.add_command(LazyCommand(name, module, summary))
+
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    help=__doc__,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None: ...
 
 
 @app.command()

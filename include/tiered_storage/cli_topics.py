@@ -1,5 +1,5 @@
-"""`tiered-storage topics`: what may be done with each topic. Nothing is copied or deleted that was not switched on here
-or in the settings file.
+"""Show and decide what may be done with each topic. Nothing is copied or deleted that was not switched on here or in
+the settings file.
 """
 
 from __future__ import annotations

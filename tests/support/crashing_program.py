@@ -23,7 +23,10 @@ GO_ON = "go-on"
 """The file in a program's folder that lets it go on where it was made to stand still."""
 
 COMMAND_LINE = "tiered_storage.cli:main"
-PRELOADED = ("tiered_storage.cli", "tiered_storage.remote_log.copier")
+PRELOADED = (
+    *("tiered_storage.cli", "tiered_storage.cli_copy", "tiered_storage.cli_delete", "tiered_storage.cli_repair"),
+    *("tiered_storage.cli_restore", "tiered_storage.cli_topics", "tiered_storage.remote_log.copier"),
+)
 
 
 @dataclass(frozen=True, slots=True)

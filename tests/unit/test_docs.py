@@ -80,10 +80,8 @@ def commands() -> dict[str, set[str]]:
     """The commands of tiered-storage, each with those that it has in turn."""
     group = get_command(cli.app)
     assert isinstance(group, TyperGroup)
-    return {
-        name: set(command.commands) if isinstance(command, TyperGroup) else set()
-        for name, command in group.commands.items()
-    }
+    loaded = {name: getattr(command, "loaded", command) for name, command in group.commands.items()}
+    return {name: set(getattr(command, "commands", ())) for name, command in loaded.items()}
 
 
 @every_document

@@ -7,13 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from support.command_line import run, run_on
 from support.remote_logs import BATCH_BYTES, ENABLED, SEGMENT_BYTES, a_copied_remote_log, a_remote_log
-from tiered_storage import __version__
+from tiered_storage import __version__, cli
 from tiered_storage.kafka_log.directory_lock import DirectoryLock
 
 COMMANDS = ["plan", "copy", "retain", "expire", "segments", "read", "audit", "dump", "topics", "version"]
+
+WHAT_TAKES_LONG = {"airflow", "alembic", "awscrt", "confluent_kafka", "numba", "numpy", "obstore", "pyarrow"}
 
 
 def test_help_names_every_command() -> None:
@@ -31,8 +35,47 @@ def test_every_command_explains_itself(command: str) -> None:
     assert "Usage: " in result.out
 
 
-def test_the_version_is_shown() -> None:
-    assert run("version").out == f"{__version__}\n"
+def test_the_help_of_all_commands_says_of_each_what_its_own_help_begins_with() -> None:
+    group = get_command(cli.app)
+    assert isinstance(group, TyperGroup)
+    lazy = [command for command in group.commands.values() if isinstance(command, cli.LazyCommand)]
+
+    assert len(lazy) >= 18
+    for command in lazy:
+        first_paragraph = (command.loaded.help or "").split("\n\n", maxsplit=1)[0]
+        assert command.help == " ".join(first_paragraph.split()), command.name
+
+
+@pytest.mark.parametrize("asked", ["version", "--version"])
+def test_the_version_is_shown(asked: str) -> None:
+    assert run(asked).out == f"{__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["", "plan", "topics", "topics enable"])
+def test_help_has_a_short_name_everywhere(command: str) -> None:
+    short, whole = run(*command.split(), "-h"), run(*command.split(), "--help")
+
+    assert (short.exit_code, short.out) == (0, whole.out)
+    assert "Usage: " in short.out
+
+
+def imported_by(*arguments: object) -> set[str]:
+    """Return the packages that the installed command imports for `arguments`."""
+    program = (
+        "import atexit, sys; from tiered_storage.cli import main\n"
+        "atexit.register(lambda: print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr))\n"
+        f"sys.argv[1:] = {list(map(str, arguments))!r}; main()"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(ended.stderr.split())
+
+
+@pytest.mark.parametrize("asked", ["--version", "--help"])
+def test_what_takes_long_to_import_is_imported_by_no_command_that_does_without(asked: str) -> None:
+    imported = imported_by(asked)
+
+    assert "typer" in imported
+    assert imported & {*WHAT_TAKES_LONG, "pydantic", "sqlalchemy"} == set()
 
 
 def test_an_unknown_option_is_refused() -> None:
