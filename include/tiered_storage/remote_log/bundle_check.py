@@ -127,11 +127,7 @@ class _EpochCheck:
     def feed(self, batches: BatchTable) -> None:
         wrong = wrong_epoch(batches, self._segment.leader_epochs)
         if wrong is not None:
-            reason = (
-                f"the batch at offset {wrong.base_offset} is of leader epoch {wrong.found}, the segment's there is "
-                f"{wrong.expected}"
-            )
-            raise CorruptRecordError(self._source, wrong.position, reason)
+            raise CorruptRecordError(self._source, wrong.position, str(wrong))
         self._last_offset = int(batches.last_offset[-1])
 
     def finish(self) -> None:

@@ -30,7 +30,7 @@ def merged(known: Sequence[EpochEntry], observed: Sequence[EpochEntry]) -> tuple
         return tuple(known or observed)
     older, newer = (observed, known) if known[-1].epoch > observed[-1].epoch else (known, observed)
     first = newer[0]
-    if _writer(older, first.start_offset) != first.epoch and older[-1].epoch >= first.epoch:
+    if epoch_at(older, first.start_offset) != first.epoch and older[-1].epoch >= first.epoch:
         return tuple(newer)
     below = [entry for entry in older if entry.start_offset < first.start_offset]
     is_same_leader = bool(below and below[-1].epoch == first.epoch)
@@ -54,7 +54,7 @@ def agreed_end(known: Sequence[EpochEntry], observed: Sequence[EpochEntry], log_
         return log_end
     start = max(known[0].start_offset, observed[0].start_offset)
     changes = sorted({start, *(entry.start_offset for entry in (*known, *observed) if start < entry.start_offset)})
-    differs = (at for at in changes if at < log_end and _writer(known, at) != _writer(observed, at))
+    differs = (at for at in changes if at < log_end and epoch_at(known, at) != epoch_at(observed, at))
     return next(differs, log_end)
 
 
@@ -68,12 +68,13 @@ def contradiction(known: Sequence[EpochEntry], observed: Sequence[EpochEntry], l
         return None
     return (
         f"its last leader epoch is {observed[-1].epoch}, and it reaches up to offset {log_end - 1}; a leader of epoch "
-        f"{known[-1].epoch} is known, by whose log offset {agreed} is of epoch {_writer(known, agreed)} and not of "
-        f"epoch {_writer(observed, agreed)}"
+        f"{known[-1].epoch} is known, by whose log offset {agreed} is of epoch {epoch_at(known, agreed)} and not of "
+        f"epoch {epoch_at(observed, agreed)}"
     )
 
 
-def _writer(lineage: Sequence[EpochEntry], offset: int) -> int | None:
+def epoch_at(lineage: Sequence[EpochEntry], offset: int) -> int | None:
+    """Return the leader epoch under which `lineage` has `offset` written; None below the lineage."""
     at = bisect_right(lineage, offset, key=lambda entry: entry.start_offset)
     return lineage[at - 1].epoch if at else None
 

@@ -21,8 +21,9 @@ from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.log_segment import LogSegment
 from tiered_storage.kafka_log.record import Record
 from tiered_storage.kafka_log.record_batch import read_records
+from tiered_storage.remote_log.batch_epochs import WrongEpoch
 from tiered_storage.remote_log.coverage import Coverage, CoveredRange
-from tiered_storage.remote_log.lineage import agreed_end, merged
+from tiered_storage.remote_log.lineage import agreed_end, epoch_at, merged
 from tiered_storage.remote_log.local_read import LocalSegmentReader, below
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
@@ -204,7 +205,7 @@ class PartitionReader:
             raise self._missing(offset)
         end = chunk.position + chunk.length
         content = b"".join(self.storage.fetch_log_segment(segment, chunk.position, end - 1))
-        _check_chunk(content, chunk)
+        _check_chunk(content, chunk, segment)
         begin = _batch_holding(content, offset, chunk.object_name, chunk.position)
         content, end_offset = content[begin:], None
         if covered.end_offset < chunk.last_offset:
@@ -244,13 +245,17 @@ def _up_to_what_a_later_leader_cut(log: PartitionLog, known: Sequence[EpochEntry
     return log if agreed == log.stable_offset else replace(log, stable_offset=max(agreed, log.log_start_offset))
 
 
-def _check_chunk(content: bytes, chunk: RemoteLogIndexEntry) -> None:
-    """Hold the offsets that a chunk's batches claim against its index: no checksum of a batch covers them."""
+def _check_chunk(content: bytes, chunk: RemoteLogIndexEntry, segment: RemoteLogSegmentMetadata) -> None:
+    """Compare what no checksum of a batch covers: its offsets with the chunk's index, its epoch with the segment's."""
     position, next_offset = 0, chunk.first_offset
     while position < len(content):
         header = read_batch_header(content, position, source=chunk.object_name, source_position=chunk.position)
         if header.base_offset < next_offset or (position == 0 and header.base_offset != chunk.first_offset):
             break
+        epoch, expected = header.partition_leader_epoch, epoch_at(segment.leader_epochs, header.base_offset)
+        if epoch >= 0 and expected is not None and expected != epoch:
+            wrong = WrongEpoch(chunk.position + position, header.base_offset, epoch, expected)
+            raise wrong.error(segment, chunk.object_name)
         position += header.size
         next_offset = header.next_offset
     if position != len(content) or next_offset != chunk.last_offset + 1:

@@ -1,4 +1,4 @@
-"""A chunk of a remote segment whose every byte was compared: with its batches' checksums and with its index."""
+"""A chunk of a remote segment of which every byte was checked: by its batches' checksums, its index, its leaders."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from tiered_storage.errors import CorruptLogError, RemoteObjectCorruptError, UnsupportedMagicError
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.segment_scan import SegmentScanner
+from tiered_storage.remote_log.batch_epochs import wrong_epoch
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.remote_log_index import RemoteLogIndexEntry
 
 _OBJECT_BYTES = 500
@@ -15,12 +17,9 @@ _TABLE_ROW_BYTES = 72
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
-    """A chunk's bytes and the headers of its batches, whose checksums were right; its own place is `entry`.
+    """A chunk's bytes and the headers of its batches, which were checked; its own place in `segment` is `entry`."""
 
-    `base_offset` is that of its segment.
-    """
-
-    base_offset: int
+    segment: RemoteLogSegmentMetadata
     entry: RemoteLogIndexEntry
     content: bytes
     table: BatchTable
@@ -31,12 +30,13 @@ class Chunk:
         return len(self.content) + _TABLE_ROW_BYTES * len(self.table) + _OBJECT_BYTES
 
 
-def read_chunk(base_offset: int, entry: RemoteLogIndexEntry, content: bytes) -> Chunk:
-    """Return the chunk of which `content` are the bytes, once every checksum is right and the index tells the truth.
+def read_chunk(segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry, content: bytes) -> Chunk:
+    """Return the chunk of `segment` of which `content` are the bytes.
 
-    `base_offset` is that of its segment. Raises RemoteObjectCorruptError.
+    Raises RemoteObjectCorruptError unless every checksum is right, and offsets and leader epochs, which no checksum
+    covers, are those of the index and of the segment.
     """
-    scanner = SegmentScanner(entry.object_name, base_offset, start_position=entry.position)
+    scanner = SegmentScanner(entry.object_name, segment.start_offset, start_position=entry.position)
     try:
         table, consumed = scanner.feed(memoryview(content))
     except UnsupportedMagicError:
@@ -52,4 +52,7 @@ def read_chunk(base_offset: int, entry: RemoteLogIndexEntry, content: bytes) -> 
             f"{entry.object_name}: the batches from byte {entry.position} on do not hold offsets {entry.first_offset} "
             f"to {entry.last_offset}, as their index says"
         )
-    return Chunk(base_offset, entry, content, table)
+    wrong = wrong_epoch(table, segment.leader_epochs)
+    if wrong is not None:
+        raise wrong.error(segment, entry.object_name)
+    return Chunk(segment, entry, content, table)

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.kafka_log.checksum import crc32c
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.reading.checked_chunk import Chunk, read_chunk
 from tiered_storage.remote_log.remote_log_index import RemoteLogIndexEntry
 
@@ -33,7 +34,7 @@ LOCK = ".lock"
 class _OnDisk:
     path: Path
     checksum: int
-    base_offset: int
+    segment: RemoteLogSegmentMetadata
     entry: RemoteLogIndexEntry
 
 
@@ -75,7 +76,7 @@ class ChunkFiles:
         except OSError:
             _remove([path])
             return
-        written = _OnDisk(path, crc32c(kept.content), kept.base_offset, kept.entry)
+        written = _OnDisk(path, crc32c(kept.content), kept.segment, kept.entry)
         going = []
         with self._lock:
             if key in self._kept or not self._room:
@@ -97,7 +98,7 @@ class ChunkFiles:
         try:
             content = found.path.read_bytes()
             if len(content) == found.entry.length and crc32c(content) == found.checksum:
-                return read_chunk(found.base_offset, found.entry, content)
+                return read_chunk(found.segment, found.entry, content)
         except (OSError, TieredStorageError):
             pass  # it is fetched again, and named there if it is the store's
         with self._lock:

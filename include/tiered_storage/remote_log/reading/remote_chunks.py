@@ -247,7 +247,7 @@ class RemoteChunks:
     def _fetch_chunk_once(self, segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry) -> Chunk:
         self._quota.spend(entry.length)
         pieces = list(self._storage.fetch_log_segment(segment, entry.position, entry.position + entry.length - 1))
-        return read_chunk(segment.start_offset, entry, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        return read_chunk(segment, entry, pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
 
 def _key(segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry) -> Hashable:

@@ -1,7 +1,8 @@
 """Reads a split into Arrow record batches, chunk after chunk: memory is that of a few chunks, whatever the split has.
 
 The checksum of every batch with offsets of the range is compared before its header decides anything. What the checksum
-does not cover, a batch's place among the offsets, is held against the remote log index. What is broken is fetched once
+does not cover is compared too: a batch's offsets with the remote log index, its leader epoch with the segment's
+metadata. What is broken is fetched once
 more: if it is so in the store, that ends the reading with an error; or, where somebody takes broken batches, it is
 handed to him and the reading goes on behind it.
 """
@@ -26,6 +27,7 @@ from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.columnar import Checks, ColumnDecoder, RecordRange
 from tiered_storage.kafka_log.segment_scan import SegmentScanner, as_array, check_checksums
 from tiered_storage.kafka_log.transaction_index import AbortedTransaction
+from tiered_storage.remote_log.batch_epochs import wrong_epoch
 from tiered_storage.remote_log.remote_log_index import RemoteLogIndexEntry
 from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.tables.chunks import chunks_of, fetch_chunk, fetched
@@ -140,11 +142,12 @@ class _RangeReader:
         self._decoder = None
 
     def _rows_inside(self, chunk: RemoteLogIndexEntry, data: memoryview, table: BatchTable) -> Iterator[pa.RecordBatch]:
-        """Yield the wanted rows of the batches in `table`, of which each has the right checksum.
+        """Yield the wanted rows of the batches in `table`, of which each has the right checksum and leader epoch.
 
         Only then a header is believed that says of its batch that nobody wants it.
         """
         check_checksums(as_array(data), chunk.position, table.position, table.size, source=chunk.object_name)
+        self._check_epochs(chunk, table)
         table = table.take(self._wanted_batches(table))
         if not len(table):
             return
@@ -190,6 +193,12 @@ class _RangeReader:
                 f"the batches of the chunk have not offsets {chunk.first_offset} to {chunk.last_offset}, as their "
                 "index says",
             )
+
+    def _check_epochs(self, chunk: RemoteLogIndexEntry, table: BatchTable) -> None:
+        wrong = wrong_epoch(table, self._wanted.segment.leader_epochs)
+        if wrong is not None:
+            reason = f"{self._wanted.segment.topic_id_partition}: {wrong}"
+            raise CorruptRecordError(chunk.object_name, wrong.position, reason)
 
     def _inside(self, table: BatchTable) -> NDArray[np.intp]:
         """Return the batches with offsets of the range that are still to come."""

@@ -4,19 +4,23 @@ from pathlib import Path
 
 import pytest
 
-from support.remote_logs import flip_bit, records
+from support.remote_logs import ORDERS_0, flip_bit, records
 from tiered_storage.errors import ConfigurationError
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.record_batch import encode_batch
+from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from tiered_storage.remote_log.reading.checked_chunk import Chunk, read_chunk
 from tiered_storage.remote_log.reading.chunk_files import LOCK, ChunkFiles
 from tiered_storage.remote_log.remote_log_index import RemoteLogIndexEntry
+
+SEGMENT = RemoteLogSegmentMetadata(RemoteLogSegmentId(ORDERS_0, "A" * 22), 0, 99, 0, 0, 0, (EpochEntry(0, 0),))
 
 
 def a_chunk(number: int) -> Chunk:
     """The chunk of ten records from offset 10 * `number` on."""
     content = encode_batch(records(10 * number, 10 * number + 10))
     entry = RemoteLogIndexEntry(10 * number, 10 * number + 9, 0, 0, "object", 0, len(content))
-    return read_chunk(0, entry, content)
+    return read_chunk(SEGMENT, entry, content)
 
 
 SIZE = len(a_chunk(0).content)
