@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from threading import Event
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,15 +27,14 @@ from tiered_storage.clock import wall_clock
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.copy_commit import CommitReport
-from tiered_storage.remote_log.copy_job import CopyJob
 from tiered_storage.remote_log.copy_plan import CopyPlan, Finding
 from tiered_storage.remote_log.copy_run import BegunCopy
 from tiered_storage.remote_log.due_deletions import DueDeletion
-from tiered_storage.remote_log.expiry import ExpiryPlan
-from tiered_storage.remote_log.job_threads import JobThreads
-from tiered_storage.remote_log.local_retention import LocalRetentionPlan, amount_to_look_at
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.selection import Selection
+
+if TYPE_CHECKING:
+    from tiered_storage.remote_log.expiry import ExpiryPlan
 
 LimitOption = Annotated[int | None, typer.Option("--max-segments", min=1, help="At most so many segments.")]
 WorkersOption = Annotated[int, typer.Option("--workers", min=1, help="Groups of partitions that are copied at once.")]
@@ -106,6 +105,8 @@ def retain(
     as_json: JsonOption = False,
 ) -> None:
     """Remove local segments that are past local retention and safe in the remote tier, where deletion is allowed."""
+    from tiered_storage.remote_log.local_retention import LocalRetentionPlan, amount_to_look_at
+
     chosen = topics != ".*" or partitions is not None or max_segments is not None
     check_plan_options(plan_file, save_plan_to, dry_run=dry_run, chosen=chosen)
     output = Output(as_json)
@@ -155,6 +156,8 @@ def expire(
     as_json: JsonOption = False,
 ) -> None:
     """End what is past total retention, where deletion is allowed, and clean up after unfinished copies."""
+    from tiered_storage.remote_log.expiry import ExpiryPlan
+
     chosen = topics != ".*" or partitions is not None or max_segments is not None
     check_plan_options(plan_file, save_plan_to, dry_run=dry_run, chosen=chosen)
     output = Output(as_json)
@@ -230,6 +233,9 @@ def copy_here(
 
     The threads of those are still there then: who called ends by leave_at_once.
     """
+    from tiered_storage.remote_log.copy_job import CopyJob
+    from tiered_storage.remote_log.job_threads import JobThreads
+
     given_up = Event()
     with remote_log.held(begun, lambda: not given_up.is_set()):
         # The same road as a run from Airflow, with threads of this process in Spark's place.

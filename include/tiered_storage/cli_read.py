@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from itertools import islice
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,12 +23,14 @@ from tiered_storage.cli_session import (
     selected,
 )
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.kafka_log.record import Record
-from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage.remote_log.reading.blocking import BlockingLogReader
-from tiered_storage.remote_log.reading.read_values import FetchedBatches, FoundOffset, Isolation, OffsetSpec
 from tiered_storage.remote_log.restore.request import parse_time
 from tiered_storage.remote_log.task_progress import untold
+
+if TYPE_CHECKING:
+    from tiered_storage.kafka_log.record import Record
+    from tiered_storage.remote_log.model import TopicIdPartition
+    from tiered_storage.remote_log.reading.blocking import BlockingLogReader
+    from tiered_storage.remote_log.reading.read_values import FetchedBatches, FoundOffset, Isolation, OffsetSpec
 
 _FEW_RECORDS = 10
 _TIME = "not earlier: 2026-11-21T20:00:00+00:00, or ms; without an offset UTC."
@@ -42,6 +44,8 @@ class ReadIsolation(StrEnum):
 
     @property
     def level(self) -> Isolation:
+        from tiered_storage.remote_log.reading.read_values import Isolation
+
         return Isolation(self.value)
 
 
@@ -96,6 +100,8 @@ def read(
     as_json: JsonOption = False,
 ) -> None:
     """Read records, from whichever tier has them. With --json: one object a line; keys and values in base64."""
+    from tiered_storage.remote_log.reading.blocking import BlockingLogReader
+
     output = Output(as_json)
     if offset is not None and begin_time is not None:
         raise ConfigurationError("--offset and --time both say where to begin: give one of them")
@@ -130,6 +136,9 @@ def offsets(
     as_json: JsonOption = False,
 ) -> None:
     """Show a partition's offsets by their names in Kafka, and by time, over both tiers."""
+    from tiered_storage.remote_log.reading.blocking import BlockingLogReader
+    from tiered_storage.remote_log.reading.read_values import OffsetSpec
+
     output = Output(as_json)
     asked: list[tuple[str, OffsetSpec | int]] = [(spec.name.lower().replace("_", "-"), spec) for spec in OffsetSpec]
     asked += [(text, parse_time("--time", text) or 0) for text in times or []]
@@ -174,6 +183,8 @@ def _start_of(
     reader: BlockingLogReader, partition: TopicIdPartition, offset: int | None, moment: int | None, level: Isolation
 ) -> int:
     """Return where to begin: at `offset`, at the first record from `moment` (ms) on, or at the log start."""
+    from tiered_storage.remote_log.reading.read_values import OffsetSpec
+
     if offset is not None:
         return offset
     found = reader.offsets(partition, OffsetSpec.EARLIEST if moment is None else moment, level)
@@ -181,6 +192,8 @@ def _start_of(
 
 
 def _end_of(reader: BlockingLogReader, partition: TopicIdPartition, end_offset: int | None, level: Isolation) -> int:
+    from tiered_storage.remote_log.reading.read_values import OffsetSpec
+
     found = reader.offsets(partition, OffsetSpec.LATEST, level)
     ends = [each for each in (end_offset, found.offset if found else None) if each is not None]
     return min(ends)

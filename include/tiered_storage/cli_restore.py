@@ -114,7 +114,7 @@ def restore(
             target = DirectoryTarget(to_directory, as_topic, as_topic_id, node_id)
             _to_directory(remote_log, plan, target, output, validation, allow_gaps, workers)
         if to_cluster is not None:
-            from tiered_storage.remote_log.restore.cluster import ClusterTarget  # noqa: PLC0415 -- a Kafka client
+            from tiered_storage.remote_log.restore.cluster import ClusterTarget
 
             cluster = ClusterTarget(to_cluster, offset_map, as_topic, client_properties, compression.value, append)
             _to_cluster(remote_log, plan, cluster, output, validation, allow_gaps)

@@ -25,7 +25,8 @@ GO_ON = "go-on"
 COMMAND_LINE = "tiered_storage.cli:main"
 PRELOADED = (
     *("tiered_storage.cli", "tiered_storage.cli_copy", "tiered_storage.cli_delete", "tiered_storage.cli_repair"),
-    *("tiered_storage.cli_restore", "tiered_storage.cli_topics", "tiered_storage.remote_log.copier"),
+    *("tiered_storage.cli_restore", "tiered_storage.cli_topics", "tiered_storage.remote_log.copy_job"),
+    *("tiered_storage.remote_log.remote_log_deletions", "tiered_storage.remote_log.reading.log_reader"),
 )
 
 

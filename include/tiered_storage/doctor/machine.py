@@ -13,7 +13,6 @@ from pathlib import Path
 
 from tiered_storage import __version__
 from tiered_storage.doctor.check import Check, alone, note, ok, wrong
-from tiered_storage.kafka_log.machine_code import kept_kernels
 
 OLDEST_JAVA = 17
 _DISTRIBUTION = "remote-log"
@@ -56,6 +55,8 @@ def _version_of(package: str) -> str | None:
 
 
 def _check_kernels() -> Iterator[Check]:
+    from tiered_storage.kafka_log.machine_code import kept_kernels  # noqa: PLC0415 -- loads for long
+
     path = kept_kernels()
     if path is None:
         advice = ".venv/bin/python -m tiered_storage.kafka_log.machine_code makes them now"

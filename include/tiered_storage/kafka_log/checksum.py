@@ -5,9 +5,9 @@ Source: KIP-98; RFC 3720, appendix B.4 has its test vectors.
 
 from __future__ import annotations
 
-from awscrt import checksums
-
 
 def crc32c(data: bytes | bytearray | memoryview, before: int = 0) -> int:
     """Return the CRC-32C, between 0 and 2**32 - 1, of bytes whose checksum is `before`, followed by `data`."""
+    from awscrt import checksums
+
     return int(checksums.crc32c(data, before))

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tiered_storage.errors import ConfigurationError, InvalidLogDirectoryError, TieredStorageError
-from tiered_storage.kafka_log.batch_header import NO_TIMESTAMP, TimestampType, read_batch_header
 from tiered_storage.kafka_log.directory_lock import ensure_unlocked
 from tiered_storage.kafka_log.kafka_uuid import encode_uuid
 from tiered_storage.kafka_log.leader_epoch_checkpoint import (
@@ -29,8 +28,6 @@ from tiered_storage.kafka_log.log_directory import (
 )
 from tiered_storage.kafka_log.log_segment import LogSegment, segment_sizes
 from tiered_storage.kafka_log.offset_checkpoint import read_offset_checkpoint
-from tiered_storage.kafka_log.segment_scan import iterate_segment, recover_valid_length
-from tiered_storage.kafka_log.transaction_state import last_stable_offset
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.segment_source import LocalSegment, PartitionLog, UnreadablePartition
 
@@ -121,6 +118,8 @@ class LogDirectorySource:
         return TopicIdPartition(cluster_id, topic_id, found.partition, found.topic)
 
     def _look(self, directory: LogDirectory, found: PartitionDirectory, compacted: frozenset[str]) -> PartitionLog:
+        from tiered_storage.kafka_log.transaction_state import last_stable_offset
+
         sizes = segment_sizes(found.path)
         files = [file for file, _ in sizes]
         high_watermark = self._high_watermark(directory, found, files)
@@ -183,6 +182,8 @@ def _read_unlocked(
 
 def _first_timestamp(log_path: Path) -> int | None:
     """Return the first record's timestamp (ms) as its batch's header tells it; None where it tells none."""
+    from tiered_storage.kafka_log.batch_header import NO_TIMESTAMP, TimestampType, read_batch_header
+
     with log_path.open("rb") as file:
         header = file.read(_HEADER_BYTES)
     if len(header) < _HEADER_BYTES or not any(header):
@@ -199,6 +200,8 @@ def _first_timestamp(log_path: Path) -> int | None:
 
 def _log_end(active: LogSegment) -> int:
     """Return the offset after the last whole batch of the active segment."""
+    from tiered_storage.kafka_log.segment_scan import iterate_segment, recover_valid_length
+
     valid = recover_valid_length(active.log_path, active.base_offset)
     if not valid:
         return active.base_offset
@@ -223,6 +226,8 @@ def _lineage(partition_directory: Path, files: Sequence[LogSegment]) -> tuple[Ep
 
 
 def _lineage_of_batches(files: Sequence[LogSegment]) -> Iterator[EpochEntry]:
+    from tiered_storage.kafka_log.segment_scan import iterate_segment
+
     latest = -1
     for file in files:
         for _, table in iterate_segment(file.log_path, file.base_offset, verify_crc=False):

@@ -1,7 +1,8 @@
 """RemoteLogManager: everything that is done with a remote log, over its open parts.
 
 Copies are here, what deletes is in `deletions`, what looks in `checks`, what brings back in `restores`. Operators, the
-command line and tests call the same methods; what each does is said where it is implemented.
+command line and tests call the same methods; what each does is said where it is implemented. Each imports what it needs
+when it is first called, since a command needs few of them and starts in the time that its imports take.
 """
 
 from __future__ import annotations
@@ -10,29 +11,31 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from tiered_storage.errors import ConfigurationError, OutdatedMetadataError, RemoteStorageError
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
-from tiered_storage.remote_log.copy_commit import CommitReport, commit_copy
-from tiered_storage.remote_log.copy_job import CopyJob
-from tiered_storage.remote_log.copy_messages import CopyOutcome
-from tiered_storage.remote_log.copy_plan import CopyPlan, CopySelection, Finding, plan_copy
-from tiered_storage.remote_log.copy_run import BegunCopy, begin_copy
-from tiered_storage.remote_log.lease_keeper import kept_alive
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
-from tiered_storage.remote_log.reader import TieredReader
-from tiered_storage.remote_log.reading.fetch_deadline import ReadTiming
-from tiered_storage.remote_log.reading.log_reader import RemoteLogReader
-from tiered_storage.remote_log.remote_log_checks import RemoteLogChecks
-from tiered_storage.remote_log.remote_log_deletions import RemoteLogDeletions
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
-from tiered_storage.remote_log.remote_log_repairs import RemoteLogRepairs
-from tiered_storage.remote_log.remote_log_restores import RemoteLogRestores
-from tiered_storage.remote_log.remote_log_tables import RemoteLogTables
 from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage.remote_log.store_states import Refusal, outdated_from
+
+if TYPE_CHECKING:
+    from tiered_storage.remote_log.copy_commit import CommitReport
+    from tiered_storage.remote_log.copy_job import CopyJob
+    from tiered_storage.remote_log.copy_messages import CopyOutcome
+    from tiered_storage.remote_log.copy_plan import CopyPlan, Finding
+    from tiered_storage.remote_log.copy_run import BegunCopy
+    from tiered_storage.remote_log.reader import TieredReader
+    from tiered_storage.remote_log.reading.fetch_deadline import ReadTiming
+    from tiered_storage.remote_log.reading.log_reader import RemoteLogReader
+    from tiered_storage.remote_log.remote_log_checks import RemoteLogChecks
+    from tiered_storage.remote_log.remote_log_deletions import RemoteLogDeletions
+    from tiered_storage.remote_log.remote_log_repairs import RemoteLogRepairs
+    from tiered_storage.remote_log.remote_log_restores import RemoteLogRestores
+    from tiered_storage.remote_log.remote_log_tables import RemoteLogTables
+    from tiered_storage.remote_log.store_states import Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,31 +45,43 @@ class RemoteLogManager(RemoteLogParts):
     @property
     def deletions(self) -> RemoteLogDeletions:
         """What removes anything, locally or remotely."""
+        from tiered_storage.remote_log.remote_log_deletions import RemoteLogDeletions
+
         return RemoteLogDeletions(self)
 
     @property
     def checks(self) -> RemoteLogChecks:
         """What holds the remote log against itself."""
+        from tiered_storage.remote_log.remote_log_checks import RemoteLogChecks
+
         return RemoteLogChecks(self)
 
     @property
     def repairs(self) -> RemoteLogRepairs:
         """What mends what a check found."""
+        from tiered_storage.remote_log.remote_log_repairs import RemoteLogRepairs
+
         return RemoteLogRepairs(self, self.deletions.gate)
 
     @property
     def restores(self) -> RemoteLogRestores:
         """What brings topics back from the store."""
+        from tiered_storage.remote_log.remote_log_restores import RemoteLogRestores
+
         return RemoteLogRestores(self)
 
     @property
     def tables(self) -> RemoteLogTables:
         """What gives topics as tables."""
+        from tiered_storage.remote_log.remote_log_tables import RemoteLogTables
+
         return RemoteLogTables(self)
 
     @property
     def reader(self) -> TieredReader:
         """Reads records of both tiers."""
+        from tiered_storage.remote_log.reader import TieredReader
+
         return TieredReader(self.source, self.segments, self.storage)
 
     def open_log_reader(self, timing: ReadTiming | None = None) -> RemoteLogReader:
@@ -74,12 +89,16 @@ class RemoteLogManager(RemoteLogParts):
 
         Put a BlockingLogReader around it where there is no event loop.
         """
+        from tiered_storage.remote_log.reading.log_reader import RemoteLogReader
+
         return RemoteLogReader(self.source, self.segments, self.storage, self.settings, timing)
 
     def plan_copy(
         self, selection: Selection = EVERYTHING, window_end: int | None = None, max_segments: int | None = None
     ) -> CopyPlan:
         """Return what a copy run would do now; see plan_copy."""
+        from tiered_storage.remote_log.copy_plan import CopySelection, plan_copy
+
         limit = max_segments or self.settings.copy_max_segments_per_run
         chosen = CopySelection(selection, window_end, limit)
         return plan_copy(
@@ -87,6 +106,9 @@ class RemoteLogManager(RemoteLogParts):
         )
 
     def _outdated(self, first_offsets: Mapping[TopicIdPartition, int]) -> list[Finding]:
+        from tiered_storage.remote_log.copy_plan import Finding
+        from tiered_storage.remote_log.store_states import outdated_from
+
         if self.store.identity.bound_store_uuid() is None:
             return []
         refusals: dict[TopicIdPartition, Refusal] = {}
@@ -108,6 +130,8 @@ class RemoteLogManager(RemoteLogParts):
 
     def begin_copy(self, plan: CopyPlan, owner: str, new_segment_id: Callable[[], str] = random_uuid) -> BegunCopy:
         """Take leases and write COPY_SEGMENT_STARTED; see begin_copy."""
+        from tiered_storage.remote_log.copy_run import begin_copy
+
         self.bind_store()
         return begin_copy(
             plan,
@@ -122,6 +146,8 @@ class RemoteLogManager(RemoteLogParts):
 
     def write_copy_job(self, folder: str, begun: BegunCopy) -> CopyJob:
         """Lay a job for `begun` out in the work area."""
+        from tiered_storage.remote_log.copy_job import CopyJob
+
         return CopyJob.write(self.work, folder, begun.tasks, self.settings, self.options)
 
     @contextmanager
@@ -140,10 +166,14 @@ class RemoteLogManager(RemoteLogParts):
         self, held: Iterable[Lease], is_wanted: Callable[[], bool] = lambda: True
     ) -> AbstractContextManager[None]:
         """Prolong leases while a `with` block runs; see kept_alive."""
+        from tiered_storage.remote_log.lease_keeper import kept_alive
+
         return kept_alive(self.leases, held, self.settings.lease_duration_ms, is_wanted)
 
     def commit_copy(self, outcomes: Iterable[CopyOutcome]) -> CommitReport:
         """Make finished copies visible; see commit_copy."""
+        from tiered_storage.remote_log.copy_commit import commit_copy
+
         return commit_copy(outcomes, self.source, self.segments, self.leases, self.storage, self.clock)
 
     def find_partition(self, topic: str, partition: int) -> TopicIdPartition:
