@@ -4,7 +4,8 @@
     ├── ConfigurationError             a setting, an argument or a plan that cannot be meant
     │   └── UnsupportedTopicError      a topic that must not be tiered (compacted)
     ├── InvalidLogDirectoryError       a directory that is not Kafka's, or not whole
-    │   └── LogDirectoryLockedError    a broker, or another of our runs, holds `.lock`
+    │   ├── LogDirectoryLockedError    a broker, or another of our runs, holds `.lock`
+    │   └── ForkedLogError             a local log and the remote one have other batches at the same offsets
     ├── CorruptLogError                bytes that break Kafka's formats: names file, position and reason
     │   ├── CorruptRecordError         a record batch or a record
     │   │   └── UnsupportedMagicError  a batch of another generation than the caller reads
@@ -72,6 +73,10 @@ class LogDirectoryLockedError(InvalidLogDirectoryError):
     """`.lock` is held by a broker or by another run."""
 
     retriable = True
+
+
+class ForkedLogError(InvalidLogDirectoryError):
+    """A local log and the remote one have other batches at the same offsets: both were written on separately."""
 
 
 class CorruptLogError(TieredStorageError):

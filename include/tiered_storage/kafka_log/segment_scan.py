@@ -45,6 +45,7 @@ __all__ = [
     "SegmentScanner",
     "as_array",
     "check_checksums",
+    "claimed_checksums",
     "is_whole_batch",
     "iterate_segment",
     "recover_valid_length",
@@ -305,6 +306,15 @@ def check_checksums(
     for position, size in zip(positions[suspect:].tolist(), sizes[suspect:].tolist(), strict=True):
         at = position - data_position
         check_crc(view[at : at + size], source=source, source_position=position)
+
+
+def claimed_checksums(window: memoryview, table: BatchTable) -> NDArray[np.uint32]:
+    """Return the CRC that the header of each batch in `table` has; `window` holds the bytes of all of them."""
+    if not len(table):
+        return np.empty(0, np.uint32)
+    places = (table.position - table.position[0])[:, np.newaxis] + np.arange(MAGIC_END, CRC_END)
+    checksums: NDArray[np.uint32] = as_array(window)[places].view(">u4")[:, 0].astype(np.uint32)
+    return checksums
 
 
 def _larger_buffer(scanner: SegmentScanner, available: int, batch_start: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -22,7 +22,12 @@ class BatchStream:
         self._cut = bytearray()
 
     def feed(self, piece: bytes) -> Iterator[BatchTable]:
-        """Yield the tables of all batches that `piece` completes.
+        """Yield the tables of all batches that `piece` completes; raises as `windows`."""
+        for _, table in self.windows(piece):
+            yield table
+
+    def windows(self, piece: bytes) -> Iterator[tuple[memoryview, BatchTable]]:
+        """Yield all batches that `piece` completes: their bytes and their table.
 
         Raises UnsupportedMagicError or CorruptRecordError for the first batch that is broken.
         """
@@ -39,14 +44,15 @@ class BatchStream:
             table, consumed = self._scanner.feed(rest)
             self._cut = bytearray(rest[consumed:])
             if len(table):
-                yield table
+                yield rest[:consumed], table
 
     def finish(self) -> None:
         """Say that no piece is left. Raises CorruptRecordError where the segment ends inside a batch."""
         self._scanner.finish(len(self._cut))
 
-    def _scan_cut(self) -> Iterator[BatchTable]:
-        table, consumed = self._scanner.feed(memoryview(bytes(self._cut)))
+    def _scan_cut(self) -> Iterator[tuple[memoryview, BatchTable]]:
+        cut = memoryview(bytes(self._cut))
+        table, consumed = self._scanner.feed(cut)
         if consumed:
             self._cut = self._cut[consumed:]
-            yield table
+            yield cut[:consumed], table

@@ -6,7 +6,7 @@ Planning changes nothing: the plan IS the dry run.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tiered_storage.errors import LeaseHeldError, LineageContradictedError, TieredStorageError, UnsupportedTopicError
@@ -106,7 +106,25 @@ class CopyPlan:
     @property
     def partitions(self) -> list[TopicIdPartition]:
         """The partitions with something due, in order."""
-        return sorted({segment.topic_id_partition for segment in self.segments})
+        return sorted(self.by_partition)
+
+    @property
+    def by_partition(self) -> dict[TopicIdPartition, list[PlannedSegment]]:
+        """The segments that are due of each partition."""
+        found: dict[TopicIdPartition, list[PlannedSegment]] = {}
+        for segment in self.segments:
+            found.setdefault(segment.topic_id_partition, []).append(segment)
+        return found
+
+    def without(self, unreadable: Collection[Finding]) -> CopyPlan:
+        """Return the plan with nothing due, and no lineage kept, of the partitions that are `unreadable`."""
+        names = {finding.partition for finding in unreadable}
+        return replace(
+            self,
+            segments=tuple(one for one in self.segments if str(one.topic_id_partition) not in names),
+            unreadable=(*self.unreadable, *unreadable),
+            lineages=tuple(one for one in self.lineages if str(one.topic_id_partition) not in names),
+        )
 
 
 @dataclass(frozen=True, slots=True)

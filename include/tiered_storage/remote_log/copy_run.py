@@ -10,11 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import LeaseLostError
+from tiered_storage.errors import ForkedLogError, LeaseLostError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy_messages import CopyTask
 from tiered_storage.remote_log.copy_plan import CopyPlan, Finding, PlannedSegment, why_deleted
 from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.forked_log import forked_copies
 from tiered_storage.remote_log.lineage import merged, up_to, whole_lineage
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
@@ -29,6 +30,7 @@ from tiered_storage.remote_log.model import (
 from tiered_storage.remote_log.segment_source import epochs_within
 from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.store_states import (
+    Refusal,
     Refusals,
     StoredState,
     outdated_from,
@@ -70,10 +72,10 @@ def begin_copy(
     """Take the leases, keep the lineages that the plan saw, and write COPY_SEGMENT_STARTED for all that is still due.
 
     What an earlier holder began and never finished is marked for deletion: its lease is gone, so it can never be
-    committed. A partition that somebody else holds, or took over meanwhile, is left to them, and one that changed too
-    much since it was planned to the next run. One of which the store knows more than the metadata, or cannot be asked
-    or told, fails alone. Where every partition fails so, the first such error is raised; and whatever the metadata
-    store raises as a whole, with the leases given back.
+    committed. A partition that somebody else holds, or took over meanwhile, is left to them, and one that changed
+    too much since it was planned to the next run. One of which the store knows more than the metadata, or cannot be
+    asked or told, fails alone, and so does a forked log (see forked_copies). Where every partition fails so, the
+    first such error is raised; and whatever the metadata store raises as a whole, with the leases given back.
     """
     planned: dict[TopicIdPartition, list[PlannedSegment]] = {each.topic_id_partition: [] for each in plan.lineages}
     seen: dict[TopicIdPartition, tuple[EpochEntry, ...]] = {}
@@ -85,7 +87,8 @@ def begin_copy(
         partition: min((segment.base_offset for segment in segments), default=MAX_OFFSET)
         for partition, segments in planned.items()
     }
-    errors = dict(outdated_from(storage, metadata, leases, first_offsets))
+    errors: dict[TopicIdPartition, Refusal | ForkedLogError] = {}
+    errors |= outdated_from(storage, metadata, leases, first_offsets)
     if len(errors) == len(planned):
         raise_first(errors)
     taken = leases.acquire_many(
@@ -93,8 +96,12 @@ def begin_copy(
     )
     begun: list[_BegunPartition] = []
     try:
+        granted = {lease.topic_id_partition: planned[lease.topic_id_partition] for lease in taken.granted}
+        errors |= forked_copies(granted, metadata, storage, plan.replacing)
         for lease in taken.granted:
             partition = lease.topic_id_partition
+            if partition in errors:
+                continue
             begun.append(
                 _begin(
                     lease, planned[partition], seen.get(partition, ()), plan.replacing, metadata, clock, new_segment_id
@@ -110,7 +117,8 @@ def begin_copy(
         leases.release_many(taken.granted)
         raise
     stopped = {*errors, *refused}
-    idle = [each.lease for each in begun if not each.tasks or each.partition in stopped]
+    busy = {each.partition for each in begun if each.tasks}.difference(stopped)
+    idle = [lease for lease in taken.granted if lease.topic_id_partition not in busy]
     if idle:
         leases.release_many(idle)
     return BegunCopy(

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tiered_storage.errors import (
-    InvalidLogDirectoryError,
     OutdatedMetadataError,
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
@@ -25,6 +24,7 @@ from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy_plan import Finding, finding_of
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.forked_log import ensure_same_batches
 from tiered_storage.remote_log.later_versions import ensure_known_versions
 from tiered_storage.remote_log.lineage import trusted_lineage
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
@@ -190,12 +190,13 @@ def plan_local_retention(
 class LocalRetentionEnforcement:
     """Carries plans out.
 
-    Before a directory is locked, for a broker may want to start there: the store shows every object that must hold
-    what goes, with its size, and gives every byte of it back where `verifies`; `keep_lineage` keeps what the local log
-    is about to forget. Under the lock: `replan` plans the partition once more, as the metadata and the directory are by
-    then, and the gate is asked; what both plans have in common goes. A large partition is trimmed in steps, each looked
-    at right before it goes (trim_steps.py): what one did stays done, whatever becomes of the next. No lease is taken: a
-    copy may hold one for hours, just when disks fill up, and what counts here are copies that ended.
+    Before a directory is locked, for a broker may want to start there: the store shows every object that must hold what
+    goes, with its size, and gives every byte of it back where `verifies`; each local batch is compared with the
+    remote one; `keep_lineage` keeps what the local log is about to forget. Under the lock: `replan` plans the
+    partition once more, as the metadata and the directory are by then, and the gate is asked; what both plans have
+    in common goes. A large partition is trimmed in steps, each looked at right before it goes (trim_steps.py): what
+    one did stays done, whatever becomes of the next. No lease is taken: a copy may hold one for hours, just when
+    disks fill up, and what counts here are copies that ended.
     """
 
     metadata: RemoteLogMetadataManager
@@ -248,11 +249,6 @@ class LocalRetentionEnforcement:
         partition = plan.topic_id_partition
         self.gate.ensure(partition, DeletionKind.LOCAL)
         self._ensure_held(plan)
-        for local in plan.segments:
-            # What another run removed meanwhile is left out under the lock.
-            with suppress(FileNotFoundError):
-                ensure_same_bytes(local, plan.held_by, self.storage)
-            self.on_moved(local.size, 1)
         self.keep_lineage(plan)
 
         def still_due() -> int:
@@ -268,11 +264,19 @@ class LocalRetentionEnforcement:
         for segment in plan.held_by:
             if isinstance(self.storage, ObjectRemoteStorageManager):
                 _ensure_listed(segment, sizes, self.storage)
-            if self.verifies:
-                ensure_whole(segment, self.storage)
-            else:
+            if not self.verifies:
                 ensure_present(segment, self.storage)
-            self.on_moved(segment.size, 1)
+                self.on_moved(segment.size, 1)
+        compared = [one for one in plan.segments if self.verifies or not _is_same_file(one, plan.held_by, self.storage)]
+        holders = [one for one in plan.held_by if any(_share_offsets(one, local) for local in compared)]
+        read = self._read_back if self.verifies else self.storage.fetch_log_segment
+        ensure_same_batches(plan.topic_id_partition, compared, holders, plan.lineage, read)
+        for local in plan.segments:
+            self.on_moved(local.size, 1)
+
+    def _read_back(self, segment: RemoteLogSegmentMetadata) -> Iterator[bytes]:
+        yield from whole_pieces(segment, self.storage)
+        self.on_moved(segment.size, 1)
 
 
 def _ensure_listed(
@@ -312,29 +316,33 @@ def ensure_whole(
     if isinstance(storage, ObjectRemoteStorageManager):
         storage.verify(segment, on_bytes)
         return
-    storage.fetch_index(segment, IndexKind.MANIFEST)
-    for piece in storage.fetch_log_segment(segment):
+    for piece in whole_pieces(segment, storage):
         on_bytes(len(piece))
 
 
-def ensure_same_bytes(
-    local: LocalSegment, held_by: Sequence[RemoteLogSegmentMetadata], storage: RemoteStorageManager
-) -> None:
-    """Raise InvalidLogDirectoryError where a remote segment of the very offsets of `local` was not made from its bytes.
+def whole_pieces(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> Iterator[bytes]:
+    """Stream the data of `segment`, checked as by `ensure_whole`; the last piece only comes after all was right."""
+    if isinstance(storage, ObjectRemoteStorageManager):
+        yield from storage.verified(segment)
+        return
+    storage.fetch_index(segment, IndexKind.MANIFEST)
+    yield from storage.fetch_log_segment(segment)
 
-    Then the two are of different lives of a topic, or the local one was written anew, and offsets prove nothing. Reads
-    the local segment once, in pieces. Remote segments with other boundaries cannot be compared like this.
+
+def _is_same_file(
+    local: LocalSegment, held_by: Sequence[RemoteLogSegmentMetadata], storage: RemoteStorageManager
+) -> bool:
+    """Whether a remote segment of the very offsets of `local` was made from its bytes, or `local` is gone by now.
+
+    Reads the local segment once, in pieces, and of the remote one its manifest.
     """
     for holder in held_by:
-        if not _of_same_offsets(holder, local):
-            continue
-        manifest = Manifest.parse(storage.fetch_index(holder, IndexKind.MANIFEST), str(holder.segment_id))
-        if (local.size, _file_crc32c(local.log_path)) != (manifest.size, manifest.data_crc32c):
-            raise InvalidLogDirectoryError(
-                f"{local.log_path} is not what {holder.segment_id} was copied from, though both hold offsets "
-                f"{local.base_offset} to {local.end_offset}: nothing of the partition is removed; find out whether the "
-                "topic was created anew"
-            )
+        if _of_same_offsets(holder, local):
+            manifest = Manifest.parse(storage.fetch_index(holder, IndexKind.MANIFEST), str(holder.segment_id))
+            with suppress(FileNotFoundError):
+                return (local.size, _file_crc32c(local.log_path)) == (manifest.size, manifest.data_crc32c)
+            return True
+    return False
 
 
 def _holders(coverage: Coverage, start_offset: int, end_offset: int) -> list[RemoteLogSegmentMetadata] | None:
@@ -348,6 +356,11 @@ def _is_missing(coverage: Coverage, start_offset: int, end_offset: int) -> bool:
 
 def _of_same_offsets(holder: RemoteLogSegmentMetadata, local: LocalSegment) -> bool:
     return (holder.start_offset, holder.end_offset) == (local.base_offset, local.end_offset)
+
+
+def _share_offsets(holder: RemoteLogSegmentMetadata, local: LocalSegment) -> bool:
+    end = local.base_offset if local.end_offset is None else local.end_offset
+    return holder.start_offset <= end and local.base_offset <= holder.end_offset
 
 
 def _file_crc32c(path: Path) -> int:

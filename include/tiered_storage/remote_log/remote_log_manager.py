@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from tiered_storage.errors import ConfigurationError, OutdatedMetadataError, RemoteStorageError
+from tiered_storage.errors import ConfigurationError, ForkedLogError, OutdatedMetadataError, RemoteStorageError
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
@@ -96,14 +96,25 @@ class RemoteLogManager(RemoteLogParts):
     def plan_copy(
         self, selection: Selection = EVERYTHING, window_end: int | None = None, max_segments: int | None = None
     ) -> CopyPlan:
-        """Return what a copy run would do now; see plan_copy."""
+        """Return what a copy run would do now; see plan_copy. Of a forked log nothing is due (see forked_copies)."""
         from tiered_storage.remote_log.copy_plan import CopySelection, plan_copy
 
         limit = max_segments or self.settings.copy_max_segments_per_run
         chosen = CopySelection(selection, window_end, limit)
-        return plan_copy(
+        plan = plan_copy(
             self.source, self.segments, self.topics, self.settings, chosen, self._why_no_name, outdated=self._outdated
         )
+        return plan.without(self._forked(plan))
+
+    def _forked(self, plan: CopyPlan) -> list[Finding]:
+        from tiered_storage.remote_log.copy_plan import finding_of
+        from tiered_storage.remote_log.forked_log import forked_copies
+
+        if self.store.identity.bound_store_uuid() is None:
+            return []
+        found = forked_copies(plan.by_partition, self.segments, self.storage)
+        # A store out of reach is told of by whoever copies.
+        return [finding_of(partition, error) for partition, error in found.items() if isinstance(error, ForkedLogError)]
 
     def _outdated(self, first_offsets: Mapping[TopicIdPartition, int]) -> list[Finding]:
         from tiered_storage.remote_log.copy_plan import Finding

@@ -21,6 +21,7 @@ from tiered_storage.errors import (
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
     RemoteStorageError,
+    TieredStorageError,
 )
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
@@ -215,7 +216,7 @@ def ensure_may_be_leased(partition: TopicIdPartition, storage: RemoteStorageMana
     raise_first(outdated_leases(storage, leases, [partition]))
 
 
-def raise_first(refusals: Refusals) -> None:
+def raise_first(refusals: Mapping[TopicIdPartition, TieredStorageError]) -> None:
     """Raise one of `refusals`, if there are any."""
     for error in refusals.values():
         raise error

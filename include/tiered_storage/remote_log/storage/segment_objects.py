@@ -202,13 +202,17 @@ class ObjectRemoteStorageManager:
 
         Raises as `fetch_bundle`. `on_bytes` is called with the size of each piece of data.
         """
+        for piece in self.verified(metadata):
+            on_bytes(len(piece))
+
+    def verified(self, metadata: RemoteLogSegmentMetadata) -> Iterator[bytes]:
+        """Do as `verify`, and stream the data; the last piece only comes after all was right."""
         self.fetch_bundle(metadata)
         name = self._names(metadata).data
         size = self._client.size(name)
         if size != metadata.size:
             raise RemoteObjectCorruptError(f"{self._source(name)}: has {size} bytes, {metadata.size} were sent")
-        for piece in self.fetch_log_segment(metadata):
-            on_bytes(len(piece))
+        yield from self.fetch_log_segment(metadata)
 
     def read_metadata(self, name: SegmentObjectName) -> RemoteLogSegmentMetadata:
         """Return the metadata of a finished segment from the store alone, to which the object `name` belongs.

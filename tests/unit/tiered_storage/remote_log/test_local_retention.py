@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from support.remote_logs import (
     SEGMENT_BYTES,
     a_copied_remote_log,
     a_remote_log,
+    batches_in,
     copy,
     cut,
     flip_bit,
@@ -25,6 +26,8 @@ from support.remote_logs import (
     local_log,
     offsets_read,
     record,
+    records,
+    rewrite_segment,
     segments_of,
 )
 from tiered_storage.errors import (
@@ -42,6 +45,7 @@ from tiered_storage.kafka_log.offset_checkpoint import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
+from tiered_storage.kafka_log.record_batch import encode_batch
 from tiered_storage.remote_log import local_retention
 from tiered_storage.remote_log.local_retention import (
     LocalRetentionPlan,
@@ -557,16 +561,33 @@ def _without_timestamps(remote_log: RemoteLogManager) -> None:
 # ------------------------------------------------------------------------------------------- another life of a topic
 
 
-def test_a_segment_that_is_not_what_was_copied_stays_with_all_of_its_partition(tmp_path: Path) -> None:
-    files = a_copied_remote_log(tmp_path, topics=keeping(BATCH_BYTES))
+@pytest.mark.parametrize("verifies", [True, False])
+def test_a_segment_that_is_not_what_was_copied_stays_with_all_of_its_partition(tmp_path: Path, verifies: bool) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(BATCH_BYTES), remote_log_verify_before_trim=verifies)
     # As after a topic of the same id was created anew: the same offsets and sizes, other records.
-    written_anew = files.local_segments()[1].log_path
-    flip_bit(written_anew, SEGMENT_BYTES - 1)
+    path = files.local_segments()[1].log_path
+    copied, second = batches_in(path)
+    others = encode_batch([replace(each, value=(each.value or b"").swapcase()) for each in records(15, 20)])
+    rewrite_segment(path, [copied, others])
     with files.open() as remote_log:
         [failure] = retain(remote_log)
 
-    assert str(written_anew) in failure
-    assert "is not what" in failure
+    assert len(others) == len(second)
+    assert f"{path.parent} is a fork" in failure
+    crcs = [f"offsets 15 to 19 with CRC {batch[17:21].hex()}" for batch in (others, second)]
+    assert [crc in failure for crc in crcs] == [True, True]
+    assert files.local_starts() == [0, 10, 20, 30]
+
+
+@pytest.mark.parametrize("verifies", [True, False])
+def test_a_local_segment_that_rotted_stays(tmp_path: Path, verifies: bool) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(BATCH_BYTES), remote_log_verify_before_trim=verifies)
+    rotten = files.local_segments()[1].log_path
+    flip_bit(rotten, SEGMENT_BYTES - 1)
+    with files.open() as remote_log:
+        [failure] = retain(remote_log)
+
+    assert f"{rotten}: at byte {BATCH_BYTES}" in failure
     assert files.local_starts() == [0, 10, 20, 30]
 
 
@@ -781,18 +802,18 @@ def in_steps(remote_log: RemoteLogManager, step_bytes: int) -> LocalRetentionRep
 
 def test_what_was_looked_at_goes_before_the_next_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, int]] = []
-    verify, trim = ObjectRemoteStorageManager.verify, LogDirectoryTrim.trim
+    pieces, trim = ObjectRemoteStorageManager.verified, LogDirectoryTrim.trim
 
-    def verified(self: ObjectRemoteStorageManager, segment: RemoteLogSegmentMetadata, *others: Any) -> None:
+    def verified(self: ObjectRemoteStorageManager, segment: RemoteLogSegmentMetadata) -> Iterator[bytes]:
         seen.append(("looked at", segment.start_offset))
-        verify(self, segment, *others)
+        yield from pieces(self, segment)
 
     def trimmed(self: LogDirectoryTrim, *given: Any) -> int:
         reached = trim(self, *given)
         seen.append(("begins at", reached))
         return reached
 
-    monkeypatch.setattr(ObjectRemoteStorageManager, "verify", verified)
+    monkeypatch.setattr(ObjectRemoteStorageManager, "verified", verified)
     monkeypatch.setattr(LogDirectoryTrim, "trim", trimmed)
     with a_copied_remote_log(tmp_path, topics=keeping(0)).open() as remote_log:
         report = in_steps(remote_log, SEGMENT_BYTES)

@@ -1,0 +1,214 @@
+"""A log directory that was copied with cp and written on in both places: no record of either log gets lost.
+
+Both go on at the same leader epoch, so that only their batches tell the logs apart.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.command_line import run_on
+from support.remote_logs import (
+    CLUSTER_ID,
+    ENABLED,
+    NOW,
+    ORDERS_0,
+    RemoteLogFiles,
+    copy,
+    segments_of,
+    topic_id,
+    unsynced,
+)
+from tiered_storage.errors import ForkedLogError
+from tiered_storage.kafka_log.log_config import LogConfig
+from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.log_segment import list_segments
+from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.record_batch import read_records
+from tiered_storage.kafka_log.segment_scan import iterate_segment
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.selection import EVERYTHING
+
+SIZES = st.lists(st.integers(1, 5), max_size=12)
+"""How many records each batch has."""
+SEGMENT_BYTES = st.sampled_from([200, 300, 500, 900])
+VERIFIES = st.booleans()
+
+
+def write(root: Path, sizes: Iterable[int], word: str, segment_bytes: int = 300) -> Path:
+    """Append batches of so many records, whose values begin with `word`, to the log of orders-0 in `root`."""
+    config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=100)
+    is_new = not root.exists()
+    with unsynced(), _writer(root, config, is_new=is_new) as writer:
+        log = writer.create_log("orders", 0, topic_id("orders"), config) if is_new else writer.log("orders", 0)
+        for size in sizes:
+            end = log.log_end_offset
+            log.append([Record(at, NOW + at, None, f"{word} {at}".encode()) for at in range(end, end + size)])
+    return root
+
+
+def _writer(root: Path, config: LogConfig, *, is_new: bool) -> LogDirectoryWriter:
+    if is_new:
+        return LogDirectoryWriter.create(root, CLUSTER_ID, clock=lambda: NOW)
+    return LogDirectoryWriter.open(root, config, clock=lambda: NOW)
+
+
+def forked(root: Path, shared: Iterable[int], ours: Iterable[int], theirs: Iterable[int]) -> tuple[Path, Path]:
+    """Write `shared` batches, copy the directory, and write on in both places."""
+    here = write(root / "here", shared, "shared")
+    there = shutil.copytree(here, root / "there")
+    return write(here, ours, "here", 500), write(there, theirs, "there")
+
+
+def over(root: Path, log_directory: Path, **properties: Any) -> RemoteLogFiles:
+    """Return the remote log whose store and metadata are below `root`, over `log_directory`; it trims all it can."""
+    topics = {"orders": {**ENABLED, "local.retention.bytes": 0}}
+    return RemoteLogFiles(root, properties={"topics": topics, "log.dirs": [str(log_directory)], **properties})
+
+
+def local_values(root: Path) -> set[bytes | None]:
+    return {
+        record.value
+        for segment in list_segments(root / "orders-0")
+        for window, table in iterate_segment(segment.log_path, segment.base_offset)
+        for at, size in zip((table.position - table.position[0]).tolist(), table.size.tolist(), strict=True)
+        for record in read_records(window[at : at + size])
+    }
+
+
+def remote_values(remote_log: RemoteLogManager) -> set[bytes | None]:
+    """Return the values of all that a reader without a local log gets."""
+    reader = remote_log.reader.open(ORDERS_0)
+    reader.local = None
+    return {record.value for record in reader.records(reader.log_start_offset)} if reader.coverage.ranges else set()
+
+
+def retain(remote_log: RemoteLogManager) -> list[str]:
+    """Enforce local retention; return what failed."""
+    plans, unreadable = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
+    report = remote_log.deletions.enforce_local_retention(plans)
+    return [finding.message for finding in (*unreadable, *report.failures)]
+
+
+# ------------------------------------------------------------------------------------------------------------ trimming
+
+
+@given(SIZES, SIZES, SIZES, SEGMENT_BYTES, SEGMENT_BYTES, VERIFIES)
+def test_no_record_of_a_fork_gets_lost_whatever_the_boundaries(
+    shared: list[int], ours: list[int], theirs: list[int], cut_here: int, cut_there: int, verifies: bool
+) -> None:
+    with TemporaryDirectory() as folder:
+        root = Path(folder)
+        here = write(root / "here", shared, "shared", cut_here)
+        there = shutil.copytree(here, root / "there")
+        write(here, ours, "here", cut_here)
+        write(there, theirs, "there", cut_there)
+        before = local_values(there)
+        with over(root, here).open() as remote_log:
+            assert copy(remote_log).is_whole
+        with over(root, there, **{"remote.log.verify.before.trim": verifies}).open() as remote_log:
+            failures = retain(remote_log)
+
+            assert before <= local_values(there) | remote_values(remote_log)
+            assert all("is a fork of the log that was copied" in failure for failure in failures)
+        # What was copied is the same on both sides, so that side is trimmed whatever its fork did.
+        with over(root, here, **{"remote.log.verify.before.trim": verifies}).open() as remote_log:
+            assert retain(remote_log) == []
+            assert len(list_segments(here / "orders-0")) == 1
+
+
+@given(SIZES, SEGMENT_BYTES, SEGMENT_BYTES, VERIFIES)
+def test_a_replica_that_cuts_its_segments_elsewhere_is_no_fork(
+    sizes: list[int], cut_here: int, cut_there: int, verifies: bool
+) -> None:
+    with TemporaryDirectory() as folder:
+        root = Path(folder)
+        here = write(root / "here", [*sizes, 5, 5, 5, 5], "same", cut_here)
+        there = write(root / "there", [*sizes, 5, 5, 5, 5], "same", cut_there)
+        with over(root, here).open() as remote_log:
+            assert copy(remote_log).is_whole
+        with over(root, there, **{"remote.log.verify.before.trim": verifies}).open() as remote_log:
+            assert retain(remote_log) == []
+            plan = remote_log.plan_copy()
+            assert plan.unreadable == ()
+            assert copy(remote_log).is_whole
+            assert retain(remote_log) == []
+            assert len(list_segments(there / "orders-0")) == 1
+            assert offsets_of_all(remote_log) == list(range(sum(sizes) + 20))
+
+
+def offsets_of_all(remote_log: RemoteLogManager) -> list[int]:
+    return [record.offset for record in remote_log.reader.records(ORDERS_0, 0)]
+
+
+@pytest.mark.parametrize("verifies", [True, False])
+def test_the_command_line_names_the_fork_and_leaves_its_files(tmp_path: Path, verifies: bool) -> None:
+    here, there = forked(tmp_path, [5] * 4, [3] * 30, [5] * 30)
+    with over(tmp_path, here).open() as remote_log:
+        copy(remote_log)
+    before = local_values(there)
+
+    ended = run_on(over(tmp_path, there, **{"remote.log.verify.before.trim": verifies}), "retain")
+
+    assert ended.exit_code == 1
+    said = " ".join((ended.out + ended.err).split())
+    assert "orders-0" in said
+    assert "at offset 20 it has a batch of offsets 20 to 24 with CRC" in said
+    assert "and the remote log a batch of offsets 20 to 22 with CRC" in said
+    assert "take it out of log.dirs" in said
+    assert local_values(there) >= {value for value in before if value and value.startswith(b"there")}
+
+
+# ------------------------------------------------------------------------------------------------------------- copying
+
+
+def test_a_fork_is_not_copied_behind_the_other_log(tmp_path: Path) -> None:
+    here, there = forked(tmp_path, [5] * 4, [3] * 10, [5] * 30)
+    with over(tmp_path, here).open() as remote_log:
+        copy(remote_log)
+        copied = segments_of(remote_log)
+    files = over(tmp_path, there)
+    planned = run_on(files, "plan", "--json")
+    done = run_on(files, "copy")
+
+    assert planned.exit_code == 1
+    assert "is a fork of the log that was copied" in " ".join((planned.out + planned.err).split())
+    assert done.exit_code == 1
+    assert "is a fork of the log that was copied" in " ".join((done.out + done.err).split())
+    with files.open() as remote_log:
+        assert segments_of(remote_log) == copied
+
+
+def test_a_plan_from_before_the_other_log_was_copied_is_refused_under_the_lease(tmp_path: Path) -> None:
+    here, there = forked(tmp_path, [5] * 4, [3] * 10, [5] * 30)
+    with over(tmp_path, there).open() as remote_log:
+        old = remote_log.plan_copy()
+    with over(tmp_path, here).open() as remote_log:
+        copy(remote_log)
+        copied = segments_of(remote_log)
+    with over(tmp_path, there).open() as remote_log:
+        with pytest.raises(ForkedLogError, match="is a fork"):
+            remote_log.begin_copy(old, "late")
+
+        assert segments_of(remote_log) == copied
+        # Its lease was given back.
+        remote_log.leases.release(remote_log.leases.acquire(ORDERS_0, "other", 1000))
+
+
+def test_the_log_that_was_copied_goes_on_whatever_its_fork_does(tmp_path: Path) -> None:
+    here, _ = forked(tmp_path, [5] * 4, [3] * 10, [5] * 30)
+    with over(tmp_path, here).open() as remote_log:
+        copy(remote_log)
+    write(here, [2] * 30, "later")
+    with over(tmp_path, here).open() as remote_log:
+        assert copy(remote_log).is_whole
+        assert retain(remote_log) == []
+        assert offsets_of_all(remote_log) == list(range(20 + 30 + 60))
