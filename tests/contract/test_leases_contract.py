@@ -138,6 +138,24 @@ def test_a_heartbeat_of_a_lease_that_was_taken_over_is_refused(leases: Leases, c
     leases.check(holder)
 
 
+def test_who_has_the_same_number_as_another_owner_is_no_holder(leases: Leases) -> None:
+    """Metadata from a backup gave the number once more, while the first one to have it was still at work."""
+    holder = leases.acquire(ORDERS_0, "run-2", 60_000)
+    zombie = replace(holder, owner="run-1")
+
+    for call in (leases.check, lambda lease: leases.heartbeat(lease, 60_000)):
+        with pytest.raises(LeaseLostError, match=r"lease 1 of run-1 was taken over by run-2 \(lease 1\)"):
+            call(zombie)
+    [refused] = leases.heartbeat_many([zombie], 60_000).refused
+    assert isinstance(refused.reason, LeaseLostError)
+    leases.release(zombie)
+    leases.release_many([zombie])
+
+    leases.check(holder)
+    with pytest.raises(LeaseHeldError, match="run-2 works on it"):
+        leases.acquire(ORDERS_0, "run-3", 60_000)
+
+
 def test_a_late_heartbeat_does_not_take_back_what_was_given_back(leases: Leases) -> None:
     held = leases.acquire(ORDERS_0, "run-1", 60_000)
     leases.release(held)

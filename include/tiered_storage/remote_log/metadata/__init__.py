@@ -207,7 +207,10 @@ class Leases(Protocol):
         ...
 
     def heartbeat(self, lease: Lease, duration_ms: int) -> Lease:
-        """Prolong it. Raises LeaseLostError where a newer holder exists, or where it was given back."""
+        """Prolong it. Raises LeaseLostError where another holder exists, or where it was given back.
+
+        Another holder has a higher number; or the same one under another name, in metadata from a backup.
+        """
         ...
 
     def heartbeat_many(self, held: Sequence[Lease], duration_ms: int) -> GrantedLeases:
@@ -215,7 +218,7 @@ class Leases(Protocol):
         ...
 
     def check(self, lease: Lease) -> None:
-        """Raise LeaseLostError where a newer holder exists; an expired lease that nobody took is still good."""
+        """Raise LeaseLostError where another holder exists; an expired lease that nobody took is still good."""
         ...
 
     def fencing_number(self, partition: TopicIdPartition) -> int:

@@ -147,7 +147,10 @@ def newest_leases(connection: Connection, partitions: Iterable[TopicIdPartition]
 
 
 def why_lost(lease: Lease, newest: dict[TopicIdPartition, Lease]) -> LeaseLostError | None:
-    """Return why nothing may be changed under `lease`; None where it is the newest, though its time may be over."""
+    """Return why nothing may be changed under `lease`; None where it is the newest, though its time may be over.
+
+    Metadata from a backup give the same numbers once more, to other owners.
+    """
     holder = newest.get(lease.topic_id_partition)
     if holder is None or holder.fencing_number < lease.fencing_number:
         given = 0 if holder is None else holder.fencing_number
@@ -155,7 +158,7 @@ def why_lost(lease: Lease, newest: dict[TopicIdPartition, Lease]) -> LeaseLostEr
             f"{lease.topic_id_partition}: lease {lease.fencing_number} of {lease.owner} was never given by this "
             f"metadata store (its newest is {given}): it was rebuilt or restored meanwhile; start the run anew"
         )
-    if holder.fencing_number > lease.fencing_number:
+    if (holder.fencing_number, holder.owner) != (lease.fencing_number, lease.owner):
         return LeaseLostError(
             f"{lease.topic_id_partition}: lease {lease.fencing_number} of {lease.owner} was taken over by "
             f"{holder.owner} (lease {holder.fencing_number}): this attempt must stop, the other one does the work"
