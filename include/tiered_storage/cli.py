@@ -37,6 +37,9 @@ _SUMMARIES = {
         "failed-deletions": "Show the remote segments whose objects could not be deleted. Every run of expire tries "
         "them again.",
     },
+    "cli_leases": {
+        "leases": "Show which runs hold which partitions, and end what a run left that is gone.",
+    },
     "cli_read": {
         "segments": "Show the remote segments, in every state but the deleted ones.",
         "read": "Read records, from whichever tier has them. With --json: one object a line; keys and values in "

@@ -248,3 +248,34 @@ def test_no_leases_at_all_are_no_error(leases: Leases) -> None:
     assert leases.acquire_many([], "run-1", 60_000).granted == ()
     assert leases.heartbeat_many([], 60_000).refused == ()
     leases.release_many([])
+
+
+def test_who_holds_what_is_known_longest_first(leases: Leases, clock: ManualClock) -> None:
+    assert list(leases.held()) == []
+    short = leases.acquire(ORDERS_0, "run-1", 60_000)
+    long = leases.acquire(ORDERS_1, "run-2", 1 << 40)
+    assert list(leases.held()) == [long, short]
+    clock.now = short.expires_at
+    assert list(leases.held()) == [long]
+    leases.release(long)
+    assert list(leases.held()) == []
+
+
+def test_a_lease_that_a_person_ends_is_free_and_its_holder_fenced(leases: Leases) -> None:
+    ahead = leases.acquire(ORDERS_0, "run-1", 1 << 40)
+
+    assert leases.end(ORDERS_0, "a person") == ahead
+    with pytest.raises(LeaseLostError, match=r"taken over by a person \(lease 2\)"):
+        leases.check(ahead)
+    with pytest.raises(LeaseLostError):
+        leases.heartbeat(ahead, 60_000)
+    leases.release(ahead)
+
+    assert leases.acquire(ORDERS_0, "run-2", 60_000).fencing_number == 3
+
+
+def test_there_is_nothing_to_end_where_nobody_holds_it(leases: Leases) -> None:
+    assert leases.end(ORDERS_0, "a person") is None
+    leases.release(leases.acquire(ORDERS_0, "run-1", 60_000))
+    assert leases.end(ORDERS_0, "a person") is None
+    assert leases.fencing_number(ORDERS_0) == 1

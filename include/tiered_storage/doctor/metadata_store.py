@@ -36,6 +36,9 @@ MOST_PARTITIONS_ASKED = 200
 MOST_PARTITIONS_PROBED = 20
 """A store that was emptied is noticed by any of them; each costs a request."""
 
+CLOCKS_APART_MS = 300_000
+"""Clocks of several hosts may be so far apart, and lease.duration.ms is nearly over when a lease is prolonged."""
+
 _NAME = "metadata"
 
 
@@ -60,6 +63,7 @@ def check_metadata(settings: Settings, clock: Clock, options: ObjectStoreOptions
             topics = tuple(store.topics.list())
             yield from alone("topics", lambda: _check_topics(settings, topics))
             yield from alone("pair", lambda: _check_age(settings, options, store))
+            yield from alone("leases", lambda: _check_leases(settings, store, clock()))
             yield from alone("deletions", lambda: _check_deletions(store.safety))
             yield from alone("audit", lambda: _check_verdicts(store))
 
@@ -153,6 +157,20 @@ def _check_topics(settings: Settings, known: tuple[Topic, ...]) -> Iterator[Chec
 
 def _names(names: Iterator[str]) -> str:
     return ", ".join(sorted(set(names))) or "none"
+
+
+def _check_leases(settings: Settings, store: SqlMetadataStore, now: int) -> Iterator[Check]:
+    """Yield the leases that nobody can have taken by this clock."""
+    names = {each: str(each) for each in store.segments.partition_states()}
+    for lease in store.leases.held():
+        if lease.expires_at - now > settings.lease_duration_ms + CLOCKS_APART_MS:
+            name = names.get(lease.topic_id_partition, str(lease.topic_id_partition))
+            yield wrong(
+                "leases",
+                f"{name}: {lease.owner} holds it until {_time(lease.expires_at)}, far longer than lease.duration.ms: "
+                "its clock was ahead when it took the lease, or this one is behind; until then no run works on it",
+                "set the clocks right, see that the holder does not run any more, then tiered-storage leases end",
+            )
 
 
 def _check_deletions(safety: Safety) -> Iterator[Check]:

@@ -233,6 +233,20 @@ class Leases(Protocol):
         """Give back every lease that was not taken over meanwhile."""
         ...
 
+    def held(self) -> Sequence[Lease]:
+        """Return every lease whose time is not over, the one that runs longest first.
+
+        The topics of their partitions have no name: leases are kept by topic id.
+        """
+        ...
+
+    def end(self, partition: TopicIdPartition, ended_by: str) -> Lease | None:
+        """End the lease of `partition`, whoever holds it, by a person's word; return it, None if nobody holds it.
+
+        The number rises in the name of `ended_by`, so that whatever the holder still does is refused.
+        """
+        ...
+
 
 class Topics(Protocol):
     """The decisions for each topic, by topic id."""

@@ -126,6 +126,30 @@ class SqlLeases:
             ours = [lease for lease in held if why_lost(lease, newest) is None]
             _write(connection, [replace(lease, expires_at=_GIVEN_BACK) for lease in ours])
 
+    def held(self) -> Sequence[Lease]:
+        """As Leases.held."""
+        running = select(leases).where(leases.c.expires_at > self._clock()).order_by(leases.c.expires_at.desc())
+        with self._database.reading() as connection:
+            return [
+                Lease(
+                    TopicIdPartition(row.cluster_id, row.topic_id, row.partition, row.topic_id),
+                    row.owner,
+                    row.fencing_number,
+                    row.expires_at,
+                )
+                for row in connection.execute(running)
+            ]
+
+    def end(self, partition: TopicIdPartition, ended_by: str) -> Lease | None:
+        """As Leases.end."""
+        with self._database.writing() as connection:
+            holder = newest_leases(connection, [partition]).get(partition)
+            if holder is None or holder.expires_at <= self._clock():
+                return None
+            number = holder.fencing_number + 1
+            _write(connection, [Lease(partition, ended_by, number, _GIVEN_BACK)])
+        return holder
+
 
 def check_lease_of(partition: TopicIdPartition, lease: Lease) -> None:
     """Raise ConfigurationError where `lease` is one of another partition."""
@@ -206,7 +230,8 @@ def _held(holder: Lease) -> LeaseHeldError:
     until = datetime.fromtimestamp(holder.expires_at / 1000, UTC).isoformat(timespec="seconds")
     return LeaseHeldError(
         f"{holder.topic_id_partition}: {holder.owner} works on it until {until} or longer: "
-        "wait for it to end, or for its lease to run out"
+        "wait for it to end, or for its lease to run out; if you know that it does not run any more, "
+        "'tiered-storage leases end' ends its lease"
     )
 
 

@@ -20,6 +20,7 @@ from support.remote_logs import (
     segments_of,
 )
 from support.yesterdays_state import taken_up
+from tiered_storage.clock import wall_clock
 from tiered_storage.remote_log.metadata.safety import AuditVerdict
 from tiered_storage.remote_log.metadata.sql_schema import SCHEMA_VERSION, VERSION_TABLE
 from tiered_storage.remote_log.store_states import StoredState, write_partition_state
@@ -49,6 +50,18 @@ def test_sound_metadata_are_as_they_must_be(tmp_path: Path) -> None:
     assert found.ok("deletions") == ["nobody has stopped them | "]
     assert "found nothing" in found.ok("audit")[0]
     assert everything_in(files.root) == before
+
+
+def test_a_lease_of_a_clock_that_was_ahead_is_found(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    for ahead, seen in ((0, 0), (5 * 365 * 86_400_000, 1)):
+        files.clock.now = wall_clock() + ahead
+        with files.open() as remote_log:
+            held_by(remote_log, "a run")
+        assert len(examined(files).wrong("leases")) == seen
+    [found] = examined(files).wrong("leases")
+    assert "orders-0: a run holds it until 20" in found
+    assert "tiered-storage leases end" in found
 
 
 def test_metadata_that_are_not_there_are_not_made(tmp_path: Path) -> None:

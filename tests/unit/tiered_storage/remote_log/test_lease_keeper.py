@@ -62,6 +62,12 @@ class RecordingLeases:
     def release_many(self, held: Sequence[Lease]) -> None:
         raise NotImplementedError
 
+    def held(self) -> Sequence[Lease]:
+        raise NotImplementedError
+
+    def end(self, partition: TopicIdPartition, ended_by: str) -> Lease | None:
+        raise NotImplementedError
+
 
 def test_every_lease_is_prolonged_again_and_again_while_the_block_runs() -> None:
     leases = RecordingLeases()
