@@ -13,6 +13,7 @@ from tiered_storage.cli_output import Output
 from tiered_storage.cli_session import ConfigOption, DryRunOption, JsonOption, PartitionsOption, opened
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.restore.client_properties import read_client_properties
 from tiered_storage.remote_log.restore.directory import DirectoryTarget
 from tiered_storage.remote_log.restore.request import RestorePlan, RestoreRequest, parse_time
 from tiered_storage.remote_log.restore.validation import Validation
@@ -116,7 +117,8 @@ def restore(
         if to_cluster is not None:
             from tiered_storage.remote_log.restore.cluster import ClusterTarget
 
-            cluster = ClusterTarget(to_cluster, offset_map, as_topic, client_properties, compression.value, append)
+            properties = read_client_properties(client_properties) if client_properties else {}
+            cluster = ClusterTarget(to_cluster, offset_map, as_topic, properties, compression.value, append)
             _to_cluster(remote_log, plan, cluster, output, validation, allow_gaps)
 
 

@@ -33,11 +33,13 @@ from tiered_storage.configuration.topic_properties import (
 from tiered_storage.configuration.types import (
     AS_THE_TOTAL,
     UNLIMITED,
+    Connections,
     Folder,
     Folders,
     MetadataUrl,
     OptionalEndpoint,
     OptionalFile,
+    OptionalFolder,
     OptionalText,
     StorageUrl,
     TopicName,
@@ -55,6 +57,7 @@ COPYING = "Copying"
 RETENTION = "Retention"
 READING = "Reading"
 AUDIT = "The audit"
+RESTORE = "Restores by Airflow's form"
 READ_SERVICE = "The read service"
 TOPICS = "Topics"
 
@@ -346,6 +349,28 @@ class Settings(PropertyModel):
     )
     """How much each worker of a deep audit reads in a second, so that what serves readers is left alone."""
 
+    restore_directory: OptionalFolder = setting(
+        "restore.directory",
+        None,
+        RESTORE,
+        Source.OURS,
+        allowed="a folder",
+        default_text="none: the form restores into no directory",
+    )
+    """The log directory of a stopped broker, or a new folder, on the workers' machine: the only one that the form of
+    restore_topic restores into."""
+
+    restore_connections: Connections = setting(
+        "restore.connections",
+        (),
+        RESTORE,
+        Source.OURS,
+        allowed="ids of Airflow connections of the type kafka: a list, or one text with commas between them",
+        default_text="none: the form restores into no cluster",
+    )
+    """The clusters that the form of restore_topic may restore into. The extra of each connection holds the client's
+    properties, bootstrap.servers among them."""
+
     read_service_rights_file: OptionalFile = setting(
         "read.service.rights.file",
         None,
@@ -381,6 +406,12 @@ class Settings(PropertyModel):
     knows better."""
 
     _config_path: Path | None = PrivateAttr(default=None)
+    _base: Path = PrivateAttr(default_factory=project_root)
+
+    @property
+    def base(self) -> Path:
+        """The folder that relative paths begin in."""
+        return self._base
 
     @property
     def config_path(self) -> Path | None:
@@ -488,6 +519,7 @@ def load_settings(
     base = file.parent.parent if file.parent.name == "include" else file.parent
     settings = read_properties(Settings, gathered, place=str(file), base=base, models={("topics",): TopicSettings})
     settings._config_path = file if is_read else None
+    settings._base = base
     return settings
 
 

@@ -20,6 +20,7 @@ _USER_AND_PASSWORD = re.compile(r"(?<=://)([^/:@]*):.*@", re.DOTALL)
 _COLON_TO_THE_LAST_AT = re.compile(r":.*@", re.DOTALL)
 _SECRET_PARAMETER = re.compile(r"([?&][^=&]*(?:password|passwd|pwd|secret|token)[^=&]*)=[^&]*", re.IGNORECASE)
 _SQLITE_FILE = re.compile(r"(sqlite(?:\+\w+)?:///)([^?]*)(.*)", re.DOTALL)
+_CONNECTION = re.compile(r"[A-Za-z0-9._-]{1,250}")
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -84,6 +85,20 @@ def _optional_file(value: object, info: ValidationInfo) -> Path | None:
         return _folder(value, info)
     except ValueError as error:
         raise ValueError("it names no file") from error
+
+
+def _optional_folder(value: object, info: ValidationInfo) -> Path | None:
+    return None if value is None or value == "" else _folder(value, info)
+
+
+def _connections(value: object) -> tuple[str, ...]:
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list | tuple):
+        raise ValueError("it is neither text nor a list")  # noqa: TRY004 - pydantic collects only ValueErrors
+    found = tuple(str(name).strip() for name in names if str(name).strip())
+    if not all(_CONNECTION.fullmatch(name) for name in found):
+        raise ValueError("the id of a connection has letters, digits, dots, underscores and hyphens, at most 250")
+    return tuple(dict.fromkeys(found))
 
 
 def _folders(value: object, info: ValidationInfo) -> tuple[Path, ...]:
@@ -160,6 +175,8 @@ Whole = Annotated[int, BeforeValidator(_no_switch)]
 TotalRetention = Annotated[int, BeforeValidator(_no_switch), AfterValidator(_not_zero)]
 Folder = Annotated[Path, BeforeValidator(_folder)]
 Folders = Annotated[tuple[Path, ...], BeforeValidator(_folders)]
+OptionalFolder = Annotated[Path | None, BeforeValidator(_optional_folder)]
+Connections = Annotated[tuple[str, ...], BeforeValidator(_connections)]
 OptionalFile = Annotated[Path | None, BeforeValidator(_optional_file)]
 OptionalText = Annotated[str | None, BeforeValidator(_empty_is_none)]
 OptionalEndpoint = Annotated[Annotated[str, AfterValidator(_endpoint)] | None, BeforeValidator(_empty_is_none)]

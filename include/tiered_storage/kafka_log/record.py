@@ -74,9 +74,18 @@ def _append_bytes(out: bytearray, value: bytes | None) -> None:
     out += value
 
 
+class MendedText(str):
+    """Text with U+FFFD in the place of bytes that are not UTF-8: encoded again it is not what it was."""
+
+    __slots__ = ()
+
+
 def decode_header_key(key: bytes) -> str:
-    """Return a header's key with U+FFFD for what is no UTF-8, as Java's consumers are given it: no broker minds."""
-    return key.decode(errors="replace")
+    """Return a header's key; MendedText where it is not UTF-8, as Java's consumers are given it: no broker minds."""
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return MendedText(key.decode(errors="replace"))
 
 
 def decode_records(data: bytes, header: RecordBatch, *, source: str, source_position: int) -> Iterator[Record]:

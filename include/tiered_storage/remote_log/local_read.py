@@ -73,11 +73,11 @@ class LocalSegmentReader:
         return self._index.lookup(offset).position
 
 
-def below(content: bytes, end_offset: int) -> bytes:
-    """Return the batches of `content` that begin below `end_offset`."""
+def below(content: bytes, end_offset: int, source: str, source_position: int) -> bytes:
+    """Return the batches of `content`, from `source_position` of `source` on, that begin below `end_offset`."""
     position = 0
     while position < len(content):
-        header = read_batch_header(content, position)
+        header = read_batch_header(content, position, source=source, source_position=source_position)
         if header.base_offset >= end_offset:
             return content[:position]
         position += header.size

@@ -183,7 +183,7 @@ class PartitionReader:
             return self._fetch_behind(segment, offset)
         content, position = found
         if self.local is not None and (segment.end_offset is None or segment.end_offset >= self.local.stable_offset):
-            content = below(content, self.local.stable_offset)
+            content = below(content, self.local.stable_offset, str(segment.log_path), position)
         return FetchedBatches(content, Tier.LOCAL, str(segment.log_path), position)
 
     def _fetch_behind(self, segment: LocalSegment, offset: int) -> FetchedBatches:
@@ -210,7 +210,7 @@ class PartitionReader:
         content, end_offset = content[begin:], None
         if covered.end_offset < chunk.last_offset:
             end_offset = covered.end_offset + 1
-            content = below(content, end_offset)
+            content = below(content, end_offset, chunk.object_name, chunk.position + begin)
         fetched = FetchedBatches(content, Tier.REMOTE, chunk.object_name, chunk.position + begin, end_offset)
         return fetched, chunk.last_offset + 1 if end_offset is None else end_offset
 

@@ -8,20 +8,22 @@ topic until all is restored.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.record import MendedText, Record
 from tiered_storage.remote_log.restore.committed import CommittedRecords
 from tiered_storage.remote_log.restore.offset_map import MapHead, OffsetMapWriter
 from tiered_storage.remote_log.restore.read_back import compare, map_what_is_there
 from tiered_storage.remote_log.restore.request import RestorePlan
 from tiered_storage.remote_log.restore.sending import Sender
-from tiered_storage.remote_log.restore.target_cluster import TargetCluster, TargetTopic, read_client_properties
+from tiered_storage.remote_log.restore.target_cluster import TargetCluster, TargetTopic
 from tiered_storage.remote_log.restore.validation import Validation, check_bytes, check_store
 from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.task_progress import OnMoved, untold
@@ -35,20 +37,25 @@ A leader looks every half replica.lag.time.max.ms (30 s by default) who has lagg
 """
 
 
+_MOST_OF_A_NAME = 180
+"""Of a topic's name in that of a map, which a file system has to take."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterTarget:
-    """Where to restore to: a cluster, its topic (else of the same name), and the file for the map of offsets.
+    """Where to restore to: a cluster, its topic (else of the same name), and the map of offsets.
 
-    `client_properties` is a file of librdkafka's properties, as for rights and encryption. With `append` the topic may
-    hold records already.
+    `map_path` is the map's file, or a folder in which each restore has a file of its own. `properties` are librdkafka's
+    for rights and encryption; client_properties.py has the list. With `append` the topic may hold records already.
     """
 
     bootstrap_servers: str
     map_path: Path
     topic: str | None = None
-    client_properties: Path | None = None
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     compression: str = "lz4"
     append: bool = False
+    is_folder: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +74,11 @@ class RestoredRecords:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """What was restored; `notices` tell what is not as it was in the store."""
+    """What was restored, and the file of its offsets; `notices` tell what is not as it was in the store."""
 
     partitions: tuple[RestoredRecords, ...]
     notices: tuple[str, ...]
+    map_path: Path
 
 
 def restore_to_cluster(
@@ -93,9 +101,8 @@ def restore_to_cluster(
     as RestorePlan.ensure_possible; and what reading the store raises.
     """
     plan.ensure_possible(allow_gaps=allow_gaps)
-    properties = read_client_properties(target.client_properties) if target.client_properties else {}
-    cluster = TargetCluster(target.bootstrap_servers, properties)
-    topic = cluster.topic(target.topic or plan.request.topic)
+    cluster = TargetCluster(target.bootstrap_servers, target.properties)
+    topic = cluster.topic(plan.request.named_as(target.topic))
     sources = {
         each.topic_id_partition.partition: CommittedRecords(each, plan.request, storage) for each in plan.partitions
     }
@@ -105,9 +112,13 @@ def restore_to_cluster(
         check_bytes(plan.segments(), storage)
     ends = cluster.ends(topic.name, sources)
     head = _head(plan, topic, {number: end for number, (_, end) in ends.items()})
-    with OffsetMapWriter.open(target.map_path, head) as offset_map:
-        if not offset_map.is_resumed and not target.append:
-            _check_empty(topic, ends, target.map_path)
+    map_path = target.map_path / _map_name(topic.name, head) if target.is_folder else target.map_path
+
+    def ensure_new() -> None:
+        if not target.append:
+            _check_empty(topic, ends)
+
+    with OffsetMapWriter.open(map_path, head, ensure_new) as offset_map:
         firsts = {number: offset_map.progress[number].next_new for number in sources}
         restore = _Restore(cluster, topic, sources, offset_map)
         found = restore.map_what_is_there(sleep) if offset_map.is_resumed else {}
@@ -124,7 +135,23 @@ def restore_to_cluster(
             )
             for number in sources
         )
-    return ClusterReport(rows, tuple(_notices(plan, topic, without_time)))
+    return ClusterReport(rows, tuple(_notices(plan, topic, without_time, restore.mended)), map_path)
+
+
+@dataclass(slots=True)
+class _MendedKeys:
+    """Records with a header key that is not UTF-8, for which the client can only send U+FFFD."""
+
+    count: int = 0
+    first: str = ""
+
+    def noted(self, partition: object, records: Iterable[Record]) -> Iterator[Record]:
+        """Yield `records`, and count those."""
+        for record in records:
+            if any(isinstance(key, MendedText) for key, _ in record.headers):
+                self.first = self.first or f"{partition}, offset {record.offset}"
+                self.count += 1
+            yield record
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +162,7 @@ class _Restore:
     topic: TargetTopic
     sources: Mapping[int, CommittedRecords]
     offset_map: OffsetMapWriter
+    mended: _MendedKeys = field(default_factory=_MendedKeys)
 
     def map_what_is_there(self, sleep: Callable[[float], None]) -> dict[int, int]:
         """Set the map right by what an earlier run had sent; return how many records that were, by partition."""
@@ -164,7 +192,9 @@ class _Restore:
             compare(self.cluster, self.topic, number, first, end, source.after(None))
 
     def _to_come(self, number: int, on_moved: OnMoved = untold) -> Iterator[Record]:
-        return self.sources[number].after(self.offset_map.progress[number].last_old, on_moved)
+        source = self.sources[number]
+        records = source.after(self.offset_map.progress[number].last_old, on_moved)
+        return self.mended.noted(source.partition.topic_id_partition, records)
 
 
 def settled_ends(
@@ -198,17 +228,22 @@ def _check_partitions(topic: TargetTopic, numbers: Iterable[int]) -> None:
         )
 
 
-def _check_empty(topic: TargetTopic, ends: Mapping[int, tuple[int, int]], map_path: Path) -> None:
+def _map_name(topic: str, head: MapHead) -> str:
+    """Return the file name of a restore's map: the same for a run that goes on, another for any other restore."""
+    told = json.dumps([head.source, head.target], sort_keys=True, default=str)
+    return f"{topic[:_MOST_OF_A_NAME]}-{hashlib.sha256(told.encode()).hexdigest()[:16]}-offset-map.jsonl"
+
+
+def _check_empty(topic: TargetTopic, ends: Mapping[int, tuple[int, int]]) -> None:
     filled = [f"{topic.name}-{number}" for number, (start, end) in ends.items() if end > start]
     if filled:
-        map_path.unlink()
         raise ConfigurationError(
             f"{', '.join(filled)} hold records already: restore into an empty topic, or say --append; or go on with an "
             "earlier restore by its own map"
         )
 
 
-def _notices(plan: RestorePlan, topic: TargetTopic, without_time: int) -> Iterator[str]:
+def _notices(plan: RestorePlan, topic: TargetTopic, without_time: int, mended: _MendedKeys) -> Iterator[str]:
     if topic.stamps_records:
         yield (
             f"{topic.name} has message.timestamp.type=LogAppendTime: its records have the time of the restore, not "
@@ -216,6 +251,11 @@ def _notices(plan: RestorePlan, topic: TargetTopic, without_time: int) -> Iterat
         )
     if without_time:
         yield f"{without_time} records have no time, or 0: the client gave them the present one"
+    if mended.count:
+        yield (
+            f"{mended.count} records have header keys that are not UTF-8, the first at {mended.first}: the client sent "
+            "U+FFFD in the place of those bytes; a restore into a directory keeps them"
+        )
     retention = topic.settings.get("retention.ms", "-1")
     latest = max((segment.metadata.max_timestamp for segment in plan.segments()), default=0)
     if retention != "-1" and not topic.stamps_records:

@@ -51,8 +51,11 @@ class CommittedRecords:
             for header, batch in self._batches(segment, on_moved):
                 if header.last_offset < first or header.is_control or aborted.holds(header):
                     continue
+                source = f"{segment.metadata.segment_id}, the batch from offset {header.base_offset} on"
                 yield from (
-                    each for each in read_records(batch) if first <= each.offset < end and self._is_in_time(each)
+                    each
+                    for each in read_records(batch, source=source)
+                    if first <= each.offset < end and self._is_in_time(each)
                 )
 
     def _is_in_time(self, record: Record) -> bool:

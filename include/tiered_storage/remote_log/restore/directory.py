@@ -80,7 +80,7 @@ def restore_to_directory(
     plan.ensure_possible(allow_gaps=allow_gaps)
     if not plan.partitions:
         raise ConfigurationError(f"{plan.request.topic}: the store has nothing of what is asked for")
-    topic = target.topic or plan.request.topic
+    topic = plan.request.named_as(target.topic)
     named = {_log(topic, partition): partition for partition in plan.partitions}
     with _written(target.root):
         target.root.mkdir(parents=True, exist_ok=True)

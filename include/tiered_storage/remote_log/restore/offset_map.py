@@ -15,12 +15,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Self, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -49,6 +50,8 @@ class MappedRun:
     new: int
     count: int
 
+
+Parsed = TypeVar("Parsed")
 
 _HEAD: TypeAdapter[MapHead] = TypeAdapter(MapHead)
 _RUN: TypeAdapter[MappedRun] = TypeAdapter(MappedRun)
@@ -84,29 +87,28 @@ class OffsetMapWriter:
         self._file = file
 
     @classmethod
-    def open(cls, path: Path, head: MapHead) -> Self:
+    def open(cls, path: Path, head: MapHead, ensure_new: Callable[[], None] = lambda: None) -> Self:
         """Begin a map, or go on with the one that `path` has of the same restore; its `starts` hold then.
 
-        Raises ConfigurationError where it is that of another restore, or broken, or another process writes it.
+        `ensure_new` is called before a map begins, and may raise: then nothing is created or changed. An existing file
+        is taken only if it is empty or begins with this head; no other byte of it is ever changed, and none is removed.
+
+        Raises ConfigurationError where the file is none of ours, that of another restore, broken, or a link, or where
+        another process writes it.
         """
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = path.open("a+b")
-        except OSError as error:
-            raise ConfigurationError(f"{path}: no offset map can be written there: {error}") from error
+        file = _opened(path, ensure_new)
         try:
             _lock(file, path)
-            reading = _Reading(path)
+            reading = _Reading(path, file)
             found = reading.head()
             if found is None:
-                file.truncate(0)
-                file.write(_HEAD.dump_json(head) + b"\n")
-                _sync(file)
+                _begin(file, path, head, ensure_new)
                 return cls(path, file, head.starts, is_resumed=False)
             _check_same(path, found, head)
             writer = cls(path, file, found.starts, is_resumed=True)
             for run in reading.runs():
                 writer.progress[run.partition] = MapProgress(run.old + run.count - 1, run.new + run.count)
+            # The last line, torn by a crash: it is of this restore, as its head says.
             file.truncate(reading.whole)
         except BaseException:
             file.close()
@@ -156,13 +158,14 @@ class OffsetMap:
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read `path`. Raises ConfigurationError where it is no map, or broken."""
-        reading = _Reading(path)
-        head = reading.head()
-        if head is None:
-            raise ConfigurationError(f"{path} is no offset map: it has no first line")
-        runs: dict[int, list[MappedRun]] = {number: [] for number in head.starts}
-        for run in reading.runs():
-            runs[run.partition].append(run)
+        with path.open("rb") as file:
+            reading = _Reading(path, file)
+            head = reading.head()
+            if head is None:
+                raise ConfigurationError(f"{path} is no offset map: it has no first line")
+            runs: dict[int, list[MappedRun]] = {number: [] for number in head.starts}
+            for run in reading.runs():
+                runs[run.partition].append(run)
         return cls({number: tuple(of_it) for number, of_it in runs.items()})
 
     def new_offset(self, partition: int, old: int) -> int | None:
@@ -180,21 +183,22 @@ class OffsetMap:
 class _Reading:
     """Reads the whole lines of a map; a last one that is torn is left out."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        """Read `file` from its beginning; errors name `path`."""
         self.whole = 0
         """How many bytes the lines read so far have."""
         self._path = path
-        self._lines = self._whole_lines()
+        self._number = 0
+        self._lines = self._whole_lines(file)
         self._last: dict[int, tuple[int, int]] = {}
         """Of each partition the old and the new offset that come next at the earliest."""
 
     def head(self) -> MapHead | None:
         """Read the first line; None where there is not even that. Raises ConfigurationError."""
         for line in self._lines:
-            try:
-                head = _HEAD.validate_json(line)
-            except ValidationError as error:
-                raise self._broken("this is no offset map") from error
+            head = _parsed(_HEAD, line)
+            if head is None or any(start < 0 for start in head.starts.values()):
+                raise self._broken("this is no offset map; nothing was changed: name another file")
             if head.format_version != FORMAT_VERSION:
                 raise self._broken(f"version {head.format_version} of an offset map is not known here: upgrade")
             self.whole += len(line)
@@ -205,32 +209,79 @@ class _Reading:
     def runs(self) -> Iterator[MappedRun]:
         """Yield the other lines. Raises ConfigurationError for one that does not go on from those before it."""
         for line in self._lines:
-            try:
-                run = _RUN.validate_json(line)
-            except ValidationError as error:
-                raise self._broken("this is no line of an offset map") from error
+            run = _parsed(_RUN, line)
+            if run is None:
+                raise self._broken("this is no line of an offset map")
             old, new = self._last.get(run.partition, (0, -1))
             if run.count < 1 or run.old < old or run.new != new:
-                raise self._broken(f"{run} does not follow the lines before it")
+                raise self._broken("this run of offsets does not follow the lines before it")
             self._last[run.partition] = run.old + run.count, run.new + run.count
             self.whole += len(line)
             yield run
 
-    def _whole_lines(self) -> Iterator[bytes]:
-        with self._path.open("rb") as file:
-            while line := file.readline(MOST_BYTES_IN_A_LINE):
-                if not line.endswith(b"\n"):
-                    return
-                yield line
+    def _whole_lines(self, file: BinaryIO) -> Iterator[bytes]:
+        file.seek(0)
+        while line := file.readline(MOST_BYTES_IN_A_LINE):
+            self._number += 1
+            if not line.endswith(b"\n"):
+                if len(line) == MOST_BYTES_IN_A_LINE:
+                    raise self._broken("a line of a MiB is no line of an offset map; nothing was changed")
+                return
+            yield line
 
     def _broken(self, reason: str) -> ConfigurationError:
-        return ConfigurationError(f"{self._path}: at byte {self.whole}: {reason}")
+        return ConfigurationError(f"{self._path}: line {self._number}, at byte {self.whole}: {reason}")
+
+
+def _parsed(kind: TypeAdapter[Parsed], line: bytes) -> Parsed | None:
+    """Return what a line holds, None for any other line: the cause would show its content."""
+    try:
+        return kind.validate_json(line)
+    except ValidationError:
+        return None
+
+
+def _opened(path: Path, ensure_new: Callable[[], None]) -> BinaryIO:
+    """Open `path` to read it and to append, or create it; never one that a link names, nor what is no plain file."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        if not os.path.lexists(path):
+            ensure_new()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            flags |= os.O_CREAT | os.O_EXCL
+        descriptor = os.open(path, flags, 0o644)
+    except OSError as error:
+        reason = "it is a link: name the file itself" if path.is_symlink() else error.strerror
+        raise ConfigurationError(f"{path}: no offset map can be written there: {reason}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ConfigurationError(f"{path}: no offset map can be written there: it is no plain file")
+    return os.fdopen(descriptor, "a+b")
+
+
+def _begin(file: BinaryIO, path: Path, head: MapHead, ensure_new: Callable[[], None]) -> None:
+    """Write the first line, or the rest of it where a crash tore it: the file holds nothing else."""
+    line = _HEAD.dump_json(head) + b"\n"
+    file.seek(0)
+    there = file.read(len(line))
+    if not line.startswith(there):
+        raise ConfigurationError(
+            f"{path}: line 1 is not that of an offset map; nothing was changed: name another file, or one that does "
+            "not exist"
+        )
+    ensure_new()
+    file.write(line[len(there) :])
+    _sync(file)
 
 
 def _check_same(path: Path, found: MapHead, head: MapHead) -> None:
+    names = {**head.source, **head.target}
+    others = {**found.source, **found.target}
     if (found.source, found.target) != (head.source, head.target):
+        differing = [name for name in names if names[name] != others.get(name)] or ["what else it names"]
         raise ConfigurationError(
-            f"{path} is the map of another restore ({_told(found)}) than this one ({_told(head)}): name another file"
+            f"{path} is the map of another restore than this one ({_told(head)}): line 1 differs in "
+            f"{', '.join(differing)}; name another file"
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from tiered_storage.configuration.types import topic_name
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy_plan import Finding
@@ -45,6 +46,13 @@ class RestoreRequest:
     def is_whole(self) -> bool:
         """Whether all that the store has of each partition is wanted."""
         return {self.from_offset, self.to_offset, self.from_timestamp, self.to_timestamp} == {None}
+
+    def named_as(self, name: str | None) -> str:
+        """Return the topic's name at the target, `name` or else its own. Raises ConfigurationError for no topic's."""
+        try:
+            return topic_name(name or self.topic)
+        except ValueError as error:
+            raise ConfigurationError(f"{self.topic}: the name at the target is {name!r}: {error}") from error
 
     def wants(self, partition: TopicIdPartition) -> bool:
         """Whether `partition` is one of those that are asked for."""

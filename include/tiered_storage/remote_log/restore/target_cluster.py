@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
@@ -19,6 +18,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[at
 from tiered_storage.errors import ConfigurationError, TargetClusterError
 from tiered_storage.kafka_log.kafka_uuid import encode_uuid
 from tiered_storage.kafka_log.record import Record
+from tiered_storage.remote_log.restore.client_properties import checked_properties
 
 ANSWER_SECONDS = 30
 DELIVERY_SECONDS = 120
@@ -49,15 +49,20 @@ class TargetTopic:
 
 @dataclass(frozen=True, slots=True)
 class TargetCluster:
-    """The cluster behind `bootstrap_servers`; `properties` are librdkafka's, as for rights and encryption.
+    """The cluster at `bootstrap_servers`; `properties` are librdkafka's, for connecting and security only.
 
     Methods raise TargetClusterError. Of what the client says by itself, ten lines a second where nobody answers, the
     last reason is kept for that error; `log_level` among the properties lets it write all to standard error again.
+    Raises ConfigurationError for a property that client_properties.py does not allow.
     """
 
     bootstrap_servers: str
-    properties: Mapping[str, str]
+    properties: Mapping[str, str] = field(repr=False)
     _said: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what may load or run code, or changes how records are sent, wherever it came from."""
+        checked_properties(self.properties, self.bootstrap_servers)
 
     def topic(self, name: str) -> TargetTopic:
         """Look a topic up; it is not created. Raises ConfigurationError where it does not exist."""
@@ -173,31 +178,17 @@ class TargetCluster:
         except KafkaException as error:
             told = error.args[0].str() if error.args and isinstance(error.args[0], KafkaError) else str(error)
             if error.args and isinstance(error.args[0], KafkaError) and error.args[0].code() == KafkaError._INVALID_ARG:
-                raise ConfigurationError(f"{what}: the client refuses its properties: {told}") from error
+                raise self._refused(what, told) from None
             reason = f" ({self._said['last']})" if "last" in self._said else ""
             raise TargetClusterError(
                 f"{what}: {told}{reason}; is the address right, does a broker run there, and do the client's "
-                "properties (--client-properties, or the form's) suit its listener?"
+                "properties (--client-properties, or the connection's) suit its listener?"
             ) from error
         except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"{what}: the client refuses its properties: {error}") from error
+            raise self._refused(what, str(error)) from None
 
-
-def read_client_properties(path: Path) -> dict[str, str]:
-    """Return the `name=value` lines of a file; blank ones and those that begin with # are left out.
-
-    Raises ConfigurationError, which shows no value: they may be secrets.
-    """
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: the client's properties cannot be read: {error}") from error
-    properties: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        name, equals, value = line.partition("=")
-        if not equals or not name.strip():
-            raise ConfigurationError(f"{path}: line {number} is not name=value")
-        properties[name.strip()] = value.strip()
-    return properties
+    def _refused(self, what: str, told: str) -> ConfigurationError:
+        """Return the error for a property that the client does not take; what it `told` holds the value."""
+        names = [name for name in sorted(self.properties, key=len, reverse=True) if name in told]
+        shown = f"the value of {names[0]}" if names else "one of its properties"
+        return ConfigurationError(f"{what}: the client refuses {shown} (values are not shown); set it right")

@@ -51,7 +51,7 @@ def test_batches_are_cut_off_where_an_offset_is_reached() -> None:
     batches = [encode_batch(records(base, base + 5)) for base in (0, 5, 10)]
     content = b"".join(batches)
 
-    assert below(content, 15) == below(content, 11) == content
-    assert below(content, 10) == below(content, 6) == content[: 2 * BATCH_BYTES]
-    assert below(content, 0) == b""
-    assert below(b"", 5) == b""
+    assert below(content, 15, "orders-0", 0) == below(content, 11, "orders-0", 0) == content
+    assert below(content, 10, "orders-0", 0) == below(content, 6, "orders-0", 0) == content[: 2 * BATCH_BYTES]
+    assert below(content, 0, "orders-0", 0) == b""
+    assert below(b"", 5, "orders-0", 0) == b""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,77 @@ def test_the_map_of_another_restore_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"\x00\x01 a key without a newline", id="a key file"),
+        pytest.param(b"k" * (3 << 20), id="a large file without a newline"),
+        pytest.param(b"k" * (3 << 20) + b"\n{}\n", id="a long first line"),
+        pytest.param(b'{"source": {', id="another beginning of JSON"),
+        pytest.param(b'jwt_secret = "s3cr3t"\n', id="a file of secrets"),
+        pytest.param(b'{"source":{"s3cr3t":1},"target":{},"starts":{"0":-5}}\n', id="a map from below zero"),
+    ],
+)
+def test_a_file_that_is_not_a_map_is_never_changed(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "map.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(ConfigurationError, match="line 1") as error:
+        OffsetMapWriter.open(path, head(p0=0))
+    assert path.read_bytes() == content
+    assert "s3cr3t" not in repr(error.value)
+    assert error.value.__cause__ is None
+    assert error.value.__context__ is None
+
+
+def test_a_map_with_a_tail_that_is_no_torn_line_is_never_cut(tmp_path: Path) -> None:
+    path = tmp_path / "map.jsonl"
+    OffsetMapWriter.open(path, head(p0=0)).__exit__(None, None, None)
+    before = path.read_bytes() + b"k" * (2 << 20)
+    path.write_bytes(before)
+    with pytest.raises(ConfigurationError, match="line 2, at byte .*no line of an offset map"):
+        OffsetMapWriter.open(path, head(p0=0))
+    assert path.read_bytes() == before
+
+
+def test_neither_a_link_nor_a_pipe_is_written_to(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    link, dangling, pipe = (tmp_path / name for name in ("link", "dangling", "pipe"))
+    link.symlink_to(tmp_path / "empty")
+    dangling.symlink_to(tmp_path / "absent")
+    os.mkfifo(pipe)
+    for path, reason in ((link, "it is a link"), (dangling, "it is a link"), (pipe, "it is no plain file")):
+        with pytest.raises(ConfigurationError, match=reason):
+            OffsetMapWriter.open(path, head(p0=0))
+    assert (tmp_path / "empty").read_bytes() == b""
+    assert not (tmp_path / "absent").exists()
+
+
+@pytest.mark.parametrize("begun", [b"", b'{"source":{"topic":'])
+def test_an_empty_file_and_one_with_a_torn_first_line_of_ours_become_the_map(tmp_path: Path, begun: bytes) -> None:
+    path = tmp_path / "map.jsonl"
+    path.write_bytes(begun)
+    with OffsetMapWriter.open(path, head(p0=0)) as writer:
+        assert not writer.is_resumed
+        writer.add(0, 7)
+    assert OffsetMap.read(path).new_offset(0, 7) == 0
+
+
+@pytest.mark.parametrize("there", [None, b""])
+def test_a_map_that_may_not_begin_leaves_everything_as_it_was(tmp_path: Path, there: bytes | None) -> None:
+    path = tmp_path / "new" / "map.jsonl"
+    if there is not None:
+        path.parent.mkdir()
+        path.write_bytes(there)
+
+    def refuse() -> None:
+        raise ConfigurationError("the topic holds records")
+
+    with pytest.raises(ConfigurationError, match="holds records"):
+        OffsetMapWriter.open(path, head(p0=0), refuse)
+    assert path.parent.exists() == (there is not None)
+    assert (path.read_bytes() if path.exists() else None) == there
+
+
+@pytest.mark.parametrize(
     ("line", "reason"),
     [
         ("{}", "this is no line of an offset map"),
@@ -100,7 +172,7 @@ def test_a_broken_line_is_told_with_its_place(tmp_path: Path, line: str, reason:
     place = path.stat().st_size
     with path.open("a", encoding="latin-1") as file:
         file.write(line + "\n")
-    with pytest.raises(ConfigurationError, match=f"at byte {place}: .*{reason}"):
+    with pytest.raises(ConfigurationError, match=f"line 2, at byte {place}: .*{reason}"):
         OffsetMap.read(path)
     with pytest.raises(ConfigurationError, match=reason):
         OffsetMapWriter.open(path, head(p0=0))
@@ -109,7 +181,7 @@ def test_a_broken_line_is_told_with_its_place(tmp_path: Path, line: str, reason:
 def test_what_is_no_map_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "map.jsonl"
     path.write_bytes(b"somebody else's notes\n")
-    with pytest.raises(ConfigurationError, match="at byte 0: this is no offset map"):
+    with pytest.raises(ConfigurationError, match="line 1, at byte 0: this is no offset map"):
         OffsetMapWriter.open(path, head(p0=0))
     assert path.read_bytes() == b"somebody else's notes\n"
     path.write_bytes(b'{"source": {}, "target": {}, "starts": {}, "format_version": 2}\n')

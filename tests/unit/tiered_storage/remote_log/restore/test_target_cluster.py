@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 
 import pytest
 
 from tiered_storage.errors import ConfigurationError, TargetClusterError
-from tiered_storage.remote_log.restore import target_cluster
-from tiered_storage.remote_log.restore.target_cluster import TargetCluster, read_client_properties
+from tiered_storage.remote_log.restore import client_properties, target_cluster
+from tiered_storage.remote_log.restore.client_properties import checked_properties, read_client_properties
+from tiered_storage.remote_log.restore.cluster import ClusterTarget
+from tiered_storage.remote_log.restore.target_cluster import TargetCluster
 
 NOBODY = "127.0.0.1:1"
 
@@ -23,21 +26,79 @@ def test_a_cluster_that_does_not_answer_is_told_of_in_one_message_with_the_reaso
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("properties", [{"no.such.property": "1"}, {"security.protocol": "none"}])
-def test_properties_that_the_client_does_not_take_are_refused(properties: dict[str, str]) -> None:
-    with pytest.raises(ConfigurationError, match="the client refuses its properties: "):
-        TargetCluster(NOBODY, properties).topic("orders")
-    with pytest.raises(ConfigurationError, match="the client refuses its properties: "):
-        TargetCluster(NOBODY, properties).producer("lz4")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("security.protocol", "s3cr3t"), ("socket.timeout.ms", "s3cr3t"), ("ssl.cipher.suites", "s3cr3t")],
+)
+def test_a_value_that_the_client_does_not_take_is_refused_and_not_shown(name: str, value: str) -> None:
+    cluster = TargetCluster(NOBODY, {"security.protocol": "ssl", name: value})
+    for ask in (lambda: cluster.topic("orders"), lambda: cluster.producer("lz4")):
+        with pytest.raises(ConfigurationError, match=f"the client refuses the value of {name}") as error:
+            ask()
+        assert "s3cr3t" not in "".join(traceback.format_exception(error.value))
 
 
-def test_properties_are_read_from_a_file_and_no_value_is_shown(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", sorted(client_properties._RUN_OR_LOAD_CODE))
+def test_what_loads_or_runs_code_is_refused_by_name_wherever_it_comes_from(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text(f"# plugins\n{name}=/tmp/mine.so\n")
+    with pytest.raises(ConfigurationError, match=rf"client\.properties: line 2: {name} is refused: it loads or runs code"):
+        read_client_properties(path)
+    for read in (
+        lambda: checked_properties({name: "/tmp/mine.so"}, "connection lab"),
+        lambda: TargetCluster(NOBODY, {name: "/tmp/mine.so"}),
+    ):
+        with pytest.raises(ConfigurationError, match=f"{name} is refused"):
+            read()
+
+
+@pytest.mark.parametrize(
+    "name", ["debug", "stats_cb", "error_cb", "group.id", "statistics.interval.ms", "sasl.oauthbearer.config"]
+)
+def test_what_is_neither_for_connecting_nor_for_security_is_refused_by_name(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"connection lab: {name} is refused: only properties for connecting"):
+        checked_properties({name: "all"}, "connection lab")
+
+
+def test_what_a_shell_would_read_is_refused() -> None:
+    shelled = {"sasl.kerberos.principal": "me; touch /tmp/here"}
+    with pytest.raises(ConfigurationError, match=r"sasl\.kerberos\.principal is refused: .*a shell's command") as error:
+        checked_properties(shelled, "connection lab")
+    assert "touch" not in str(error.value)
+    assert checked_properties({"sasl.kerberos.principal": "kafka/host@REALM"}, "connection lab")
+
+
+def test_properties_are_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "client.properties"
     path.write_text("# rights\n\nsasl.username = me\nsasl.password=a=b c\n")
     assert read_client_properties(path) == {"sasl.username": "me", "sasl.password": "a=b c"}
-    path.write_text("sasl.username=me\nmy secret\n")
-    with pytest.raises(ConfigurationError, match="line 2 is not name=value") as error:
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"sasl.username=me\ns3cr3t\n", "line 2 is not name=value"),
+        (b"\n[api_auth]\njwt_s3cr3t = abc\n", "line 2 is not name=value"),
+        (b"s3cr3tAsBase64==\n", "line 1: a property whose name is not shown"),
+        (b'{"jwt_s3cr3t": "x=y"}', "line 1: a property whose name is not shown"),
+        (b"sasl.username=me\ns3cr3t\xff=\n", "line 2 is not UTF-8 text"),
+        (b"x" * (2 << 20), "more than 1,048,576 bytes"),
+    ],
+)
+def test_a_file_of_anything_else_is_refused_by_its_line_and_nothing_of_it_is_shown(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    path = tmp_path / "airflow.secrets"
+    path.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=message) as error:
         read_client_properties(path)
-    assert "secret" not in str(error.value)
-    with pytest.raises(ConfigurationError, match="cannot be read"):
+    shown = "".join(traceback.format_exception(error.value)).replace(str(path), "")
+    assert "s3cr3t" not in shown
+    with pytest.raises(ConfigurationError, match="cannot be read: No such file"):
         read_client_properties(tmp_path / "absent")
+
+
+def test_passwords_are_in_no_representation() -> None:
+    properties = {"sasl.password": "s3cr3t"}
+    assert "s3cr3t" not in repr(TargetCluster(NOBODY, properties))
+    assert "s3cr3t" not in repr(ClusterTarget(NOBODY, Path("map.jsonl"), properties=properties))
