@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import unquote, urlsplit
 
 from pydantic import PrivateAttr, ValidationInfo, field_validator
 
@@ -412,6 +413,12 @@ class Settings(PropertyModel):
     def base(self) -> Path:
         """The folder that relative paths begin in."""
         return self._base
+
+    @property
+    def work_folder(self) -> Path:
+        """A folder for what needs files: that of work.url, or state.directory where that is no folder."""
+        url = urlsplit(self.work_url)
+        return Path(unquote(url.path)) if url.scheme == "file" else self.state_directory
 
     @property
     def config_path(self) -> Path | None:

@@ -1,4 +1,7 @@
-"""The form of restore_topic: its fields, and the templates by which the operators take them."""
+"""The form of restore_topic: its fields, and the templates by which the operators take them.
+
+No field names a path, a host or a file: the settings name the directory and the connections that a form may choose.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,9 @@ WORDS = {
     "from_offset": "Offsets from this one on.",
     "to_offset": "Offsets before this one.",
     "topic_id": "Which life of the topic, where the store has several.",
-    "to_directory": "A broker's log directory on the worker's machine; the broker is stopped.",
-    "to_cluster": "Or host:port of a running cluster; the topic exists there and is empty.",
+    "connection": "Into a cluster: which of the connections of restore.connections; empty: the only one.",
     "as_topic": "The topic's name there; empty: the same.",
     "as_topic_id": "The topic's id in the directory's cluster; empty: what is found there.",
-    "offset_map": "The file of old and new offsets, on the worker's machine; empty: in state.directory.",
-    "client_properties": "A file of librdkafka's properties for the cluster, on the worker's machine.",
 }
 
 PATTERNS = {
@@ -25,13 +25,22 @@ PATTERNS = {
     "to_time": forms.TIME_PATTERN,
     "from_offset": forms.OFFSET_PATTERN,
     "to_offset": forms.OFFSET_PATTERN,
-    "to_cluster": forms.CLUSTER_PATTERN,
+    "connection": forms.CONNECTION_PATTERN,
     "as_topic": forms.TOPIC_OR_NOTHING_PATTERN,
 }
 
 FORM = {
     "topic": forms.topic_param(),
     "partitions": forms.partitions_param(),
+    "target": Param(
+        "directory",
+        enum=["directory", "cluster"],
+        title="Target",
+        description=(
+            "directory: the log directory of restore.directory in the settings, whose broker is stopped; cluster: a "
+            "running one, where the topic exists and is empty."
+        ),
+    ),
     **{name: forms.word_param(name, description, PATTERNS.get(name, "")) for name, description in WORDS.items()},
     "validation": Param("sizes", enum=["manifest", "sizes", "records"], title="How much is checked"),
     "append": Param(False, type="boolean", title="Produce behind records that the cluster's topic has already"),
@@ -40,4 +49,4 @@ FORM = {
     "settings": forms.settings_param(),
 }
 TAKEN = {name: f"{{{{ '' if params.{name} is none else params.{name} }}}}" for name in ("topic", "partitions", *WORDS)}
-CHOSEN = {name: f"{{{{ params.{name} }}}}" for name in ("validation", "append", "allow_gaps")}
+CHOSEN = {name: f"{{{{ params.{name} }}}}" for name in ("target", "validation", "append", "allow_gaps")}

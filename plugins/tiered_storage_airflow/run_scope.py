@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -51,6 +51,29 @@ def selected(remote_log: RemoteLogManager, topics: str, partitions: str | None, 
         asked = f"topics {topics!r}" + (f", partitions {partitions}" if partitions else "")
         raise ConfigurationError(f"{asked}: {nothing}")
     return selection
+
+
+def ensure_may_read(remote_log: RemoteLogManager, context: Mapping[str, Any], topic: str) -> None:
+    """Raise AirflowFailException unless the user who triggered the run may read the records of `topic`.
+
+    The rights are those of read.service.rights.file that name the user: a task does not learn anybody's roles. Without
+    such a file no user may read. A run that nobody triggered, as a scheduled one, acts for the owner of the DAG.
+    """
+    from tiered_storage.read_rights import NO_RIGHTS, Right, load_read_rights  # noqa: PLC0415 - as above
+
+    user = getattr(context["dag_run"], "triggering_user_name", None)
+    if user is None:
+        return
+    file = remote_log.settings.read_service_rights_file
+    rights = load_read_rights(file) if file else NO_RIGHTS
+    if rights.allows(user, (), Right.READ, topic):
+        return
+    where = f"in {file}" if file else "in a file that the setting read.service.rights.file names"
+    raise AirflowFailException(
+        f"nothing was done: {user} may not read topic {topic!r}, whose records this run would hand out: an "
+        f"administrator grants it {where}, by 'users: {{{user}: {{read: [{topic}]}}}}'; rights of roles do not count "
+        "here, as a task does not learn the roles of a user"
+    )
 
 
 def is_switched_on(value: object, name: str) -> bool:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from support.airflow_home import AirflowHome
 from support.tiered_site import CLUSTER_ID, FIRST_TIMESTAMP, HOUR_MS, RECORDS, TIERED, TieredSite, topic_id
@@ -15,21 +20,39 @@ from tiered_storage.remote_log.remote_log_restores import RemoteLogRestores
 from tiered_storage.remote_log.restore.cluster import ClusterReport, ClusterTarget, RestoredRecords
 from tiered_storage.remote_log.restore.directory import DirectoryTarget
 from tiered_storage.remote_log.restore.validation import Validation
+from tiered_storage_airflow.operators import restore
+from tiered_storage_airflow.operators.restore import PlanRestoreOperator, RestoreOperator
+from tiered_storage_airflow.operators.tables import PlanExportOperator
 
 
-def a_lost_topic(site: TieredSite) -> None:
+def a_lost_topic(site: TieredSite, **settings: object) -> Path:
+    """Lose it; return the directory that the form may restore into."""
     site.write_logs({"orders-0": 3, "orders-1": 1})
-    site.configure({"orders": TIERED})
+    site.configure({"orders": TIERED}, **{"restore_directory": "restored", **settings})
     site.copy()
     shutil.rmtree(site.logs)
+    return site.root / "restored"
+
+
+def a_connection(monkeypatch: pytest.MonkeyPatch, conn_type: str = "kafka", **extra: object) -> None:
+    """Have the connection lab, as Airflow takes it from its environment."""
+    extra = {"bootstrap.servers": "kafka-1:9092", **extra}
+    monkeypatch.setenv("AIRFLOW_CONN_LAB", json.dumps({"conn_type": conn_type, "extra": extra}))
+
+
+def grant(site: TieredSite, rights: object) -> str:
+    """Write the rights file; return its path."""
+    path = site.root / "rights.yaml"
+    path.write_text(yaml.safe_dump(rights))
+    return str(path)
 
 
 def test_a_run_only_shows_the_plan_unless_it_is_told_to_restore(airflow: AirflowHome, site: TieredSite) -> None:
-    a_lost_topic(site)
-    target = site.root / "restored"
-    form = {"topic": "orders", "to_directory": str(target)}
+    target = a_lost_topic(site)
+    form = {"topic": "orders", "target": "directory"}
     planned = airflow.run("restore_topic", form)
     assert planned.state == "success"
+    assert f"to restore into {target}" in planned.log
     assert "to restore: orders-0, offsets 0 to 29: 3 segments" in planned.log
     assert not target.exists()
     done = airflow.run("restore_topic", {**form, "dry_run": False, "validation": "records"})
@@ -46,10 +69,9 @@ def test_a_run_only_shows_the_plan_unless_it_is_told_to_restore(airflow: Airflow
 
 
 def test_a_form_chooses_partitions_and_times(airflow: AirflowHome, site: TieredSite) -> None:
-    a_lost_topic(site)
-    target = site.root / "restored"
+    target = a_lost_topic(site)
     hour = {"from_time": str(FIRST_TIMESTAMP + HOUR_MS), "to_time": str(FIRST_TIMESTAMP + 2 * HOUR_MS)}
-    form = {"topic": "orders", "partitions": "0", "to_directory": str(target), "dry_run": False, **hour}
+    form = {"topic": "orders", "partitions": "0", "dry_run": False, **hour}
     assert airflow.run("restore_topic", form).state == "success"
     assert sorted(path.name for path in target.glob("orders-*")) == ["orders-0"]
     with LocalLog.open(target / "orders-0") as log:
@@ -58,31 +80,98 @@ def test_a_form_chooses_partitions_and_times(airflow: AirflowHome, site: TieredS
 
 def test_what_cannot_be_restored_fails_the_run_and_says_why(airflow: AirflowHome, site: TieredSite) -> None:
     a_lost_topic(site)
-    nowhere = airflow.run("restore_topic", {"topic": "orders", "dry_run": False})
-    assert nowhere.state == "failed"
-    assert "say where to restore to" in nowhere.messages
-    for form in ({}, {"to_directory": str(site.root / "restored"), "to_cluster": "kafka-1:9092"}):
-        shown = airflow.run("restore_topic", {"topic": "orders", **form})
-        assert shown.state == "failed"
-        assert list(shown.errors) == ["plan"]
-        assert "say where to restore to" in shown.messages
-    unknown = airflow.run("restore_topic", {"topic": "oders", "to_directory": str(site.root / "restored")})
+    unknown = airflow.run("restore_topic", {"topic": "oders"})
     assert unknown.state == "failed"
     assert "it has: orders" in unknown.messages
     next(site.state.rglob("orders-*/0/*.log")).unlink()
-    missing = airflow.run(
-        "restore_topic", {"topic": "orders", "to_directory": str(site.root / "restored"), "dry_run": False}
-    )
+    missing = airflow.run("restore_topic", {"topic": "orders", "dry_run": False})
     assert missing.state == "failed"
     assert len(missing.errors["restore"]) == 1
     assert "RemoteObjectNotFoundError" in missing.messages
 
 
-def test_a_broker_that_still_runs_is_told_of_and_waited_for(airflow: AirflowHome, site: TieredSite) -> None:
+@pytest.mark.parametrize(
+    "field", ["to_directory", "to_cluster", "offset_map", "client_properties", "bootstrap.servers", "restore.directory"]
+)
+def test_a_run_that_names_a_path_a_host_or_a_file_is_refused_by_the_fields_name(
+    airflow: AirflowHome, site: TieredSite, field: str
+) -> None:
+    """As POST /api/v2/dags/restore_topic/dagRuns takes any conf."""
+    target = a_lost_topic(site)
+    secret = site.root / "a-path-of-the-worker"
+    secret.write_text("s3cr3t=1\n")
+    run = airflow.run("restore_topic", {"topic": "orders", field: str(secret), "dry_run": False})
+    assert run.state == "failed"
+    assert f"nothing was done: the form has no {field}" in run.messages
+    assert "s3cr3t" not in run.log
+    assert secret.read_text() == "s3cr3t=1\n"
+    assert not target.exists()
+
+
+def test_the_settings_that_a_form_gives_open_no_other_place(airflow: AirflowHome, site: TieredSite) -> None:
     a_lost_topic(site)
-    target = site.root / "restored"
+    elsewhere = {"restore.directory": str(site.root / "mine"), "restore.connections": ["lab"]}
+    run = airflow.run("restore_topic", {"topic": "orders", "settings": elsewhere, "dry_run": False})
+    assert run.state == "failed"
+    assert "restore.directory and restore.connections cannot be set by a form" in run.messages
+    assert not (site.root / "mine").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "form", "message"),
+    [
+        ({"restore_directory": ""}, {}, "an administrator names one by the setting restore.directory"),
+        ({}, {"target": "cluster"}, "no connection is named of the setting restore.connections: it is empty"),
+        ({"restore_connections": "lab"}, {"target": "cluster", "connection": "other"}, "'other' is not in the setting"),
+        ({"restore_connections": "lab, b"}, {"target": "cluster"}, "no connection is named of the setting"),
+        ({"restore_connections": "absent"}, {"target": "cluster"}, "connection absent of the setting .* not exist"),
+        ({"restore_connections": "lab"}, {"connection": "lab"}, "is only for the target cluster"),
+    ],
+)
+def test_a_target_that_the_settings_do_not_name_fails_the_plan(
+    airflow: AirflowHome,
+    site: TieredSite,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, object],
+    form: dict[str, object],
+    message: str,
+) -> None:
+    a_lost_topic(site, **settings)
+    a_connection(monkeypatch)
+    run = airflow.run("restore_topic", {"topic": "orders", **form})
+    assert list(run.errors) == ["plan"]
+    assert re.search(message, run.messages), run.messages
+
+
+@pytest.mark.parametrize(
+    ("conn_type", "extra", "message"),
+    [
+        ("http", {}, "connection lab is of the type http: only kafka"),
+        ("kafka", {"bootstrap.servers": ""}, "needs bootstrap.servers"),
+        ("kafka", {"plugin.library.paths": "/tmp/s3cr3t.so"}, "plugin.library.paths is refused: it loads or runs code"),
+        ("kafka", {"s3cr3t": "x"}, "connection lab, extra: a property whose name is not shown"),
+    ],
+)
+def test_a_connection_that_is_no_clusters_or_runs_code_is_refused(
+    airflow: AirflowHome,
+    site: TieredSite,
+    monkeypatch: pytest.MonkeyPatch,
+    conn_type: str,
+    extra: dict[str, object],
+    message: str,
+) -> None:
+    a_lost_topic(site, restore_connections=["lab"])
+    a_connection(monkeypatch, conn_type, **extra)
+    run = airflow.run("restore_topic", {"topic": "orders", "target": "cluster"})
+    assert list(run.errors) == ["plan"]
+    assert message in run.messages
+    assert "s3cr3t" not in run.messages + run.log
+
+
+def test_a_broker_that_still_runs_is_told_of_and_waited_for(airflow: AirflowHome, site: TieredSite) -> None:
+    target = a_lost_topic(site)
     with LogDirectoryWriter.create(target, CLUSTER_ID):
-        run = airflow.run("restore_topic", {"topic": "orders", "to_directory": str(target), "dry_run": False})
+        run = airflow.run("restore_topic", {"topic": "orders", "dry_run": False})
     assert run.state == "failed"
     assert len(run.errors["restore"]) == 4
     assert "stop the broker" in run.messages
@@ -92,31 +181,38 @@ def test_a_form_takes_it_to_a_cluster_and_says_where_the_new_offsets_are(
     airflow: AirflowHome, site: TieredSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the cluster gets then is in tests/integration/test_restore_into_real_kafka.py."""
-    a_lost_topic(site)
+    a_lost_topic(site, restore_connections=["lab"])
+    a_connection(monkeypatch, **{"sasl.username": "me"})
     asked: list[Any] = []
+    path = site.state / "work" / "restores"
 
     def to_cluster(self: RemoteLogRestores, plan: object, target: ClusterTarget, **options: Any) -> ClusterReport:
         asked.extend([target, options["validation"], options["allow_gaps"]])
-        return ClusterReport((RestoredRecords("again-0", 0, 30, 28, 2),), ("its times are not kept",))
+        rows = (RestoredRecords("again-0", 0, 30, 28, 2),)
+        return ClusterReport(rows, ("its times are not kept",), path / "again-offset-map.jsonl")
 
     monkeypatch.setattr(RemoteLogRestores, "to_cluster", to_cluster)
-    form = {"topic": "orders", "to_cluster": "kafka-1:9092", "as_topic": "again", "allow_gaps": True, "dry_run": False}
+    form = {"topic": "orders", "target": "cluster", "as_topic": "again", "allow_gaps": True, "dry_run": False}
     run = airflow.run("restore_topic", form)
     assert run.state == "success", run.messages
-    path = site.state / "restores" / "again-offset-map.jsonl"
-    assert asked == [ClusterTarget("kafka-1:9092", path, "again"), Validation.SIZES, True]
+    target = ClusterTarget("kafka-1:9092", path, "again", {"sasl.username": "me"}, is_folder=True)
+    assert asked == [target, Validation.SIZES, True]
     assert "restored again-0: 28 records sent, 2 found, now offsets 0 to 29" in run.log
     assert "its times are not kept" in run.log
+    assert f"offset map: {path}/again-offset-map.jsonl" in run.log
     asked.clear()
-    run = airflow.run("restore_topic", {**form, "append": True, "offset_map": str(site.root / "map.jsonl")})
+    site.configure({"orders": TIERED}, restore_connections=["lab"], work_url="s3://bucket/work")
+    monkeypatch.setattr(restore, "summarize", lambda *_, **__: None)
+    monkeypatch.setattr(restore, "keep_done", lambda *_, **__: None)
+    run = airflow.run("restore_topic", {**form, "append": True, "connection": "lab"})
     assert run.state == "success", run.messages
-    assert asked[0] == ClusterTarget("kafka-1:9092", site.root / "map.jsonl", "again", append=True)
+    assert asked[0] == replace(target, map_path=site.state / "restores", append=True)
 
 
 def test_a_form_names_the_topics_id_in_a_directory(
     airflow: AirflowHome, site: TieredSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    a_lost_topic(site)
+    target = a_lost_topic(site)
     asked: list[object] = []
 
     def to_directory(self: RemoteLogRestores, plan: object, target: DirectoryTarget, **options: Any) -> list[object]:
@@ -124,7 +220,66 @@ def test_a_form_names_the_topics_id_in_a_directory(
         return []
 
     monkeypatch.setattr(RemoteLogRestores, "to_directory", to_directory)
-    form = {"topic": "orders", "to_directory": str(site.root), "as_topic_id": topic_id("again"), "dry_run": False}
-    run = airflow.run("restore_topic", form)
+    run = airflow.run("restore_topic", {"topic": "orders", "as_topic_id": topic_id("again"), "dry_run": False})
     assert run.state == "success", run.messages
-    assert asked == [DirectoryTarget(site.root, None, topic_id("again"))]
+    assert asked == [DirectoryTarget(target, None, topic_id("again"))]
+
+
+@pytest.mark.parametrize("name", ["to_directory", "to_cluster", "offset_map", "client_properties"])
+def test_a_dag_files_author_may_name_places_but_let_no_form_do_so(name: str) -> None:
+    assert name not in RestoreOperator.template_fields
+    with pytest.raises(ValueError, match=f"{name} takes no template"):
+        RestoreOperator(task_id="restore", topic="orders", **{name: "{{ params.place }}"})  # type: ignore[arg-type]
+    assert getattr(RestoreOperator(task_id="restore", topic="orders", **{name: "a/place"}), name) == "a/place"  # type: ignore[arg-type]
+
+
+READS = {"users": {"alice": {"read": ["orders"]}}}
+
+
+@pytest.mark.parametrize("dag_id", ["restore_topic", "export_topic"])
+@pytest.mark.parametrize(
+    ("rights", "user", "is_allowed"),
+    [
+        (READS, "alice", True),
+        (READS, None, True),
+        (READS, "bob", False),
+        ({"users": {"alice": {"describe": ["*"], "read": ["payments"]}}}, "alice", False),
+        ({"roles": {"ADMIN": {"read": ["*"]}}}, "alice", False),
+        (None, None, True),
+        (None, "admin", False),
+    ],
+)
+def test_who_triggers_has_to_have_the_right_to_read_the_topic(
+    airflow: AirflowHome, site: TieredSite, dag_id: str, rights: object, user: str | None, is_allowed: bool
+) -> None:
+    file = grant(site, rights) if rights else ""
+    a_lost_topic(site, read_service_rights_file=file)
+    hour = {"from_time": str(FIRST_TIMESTAMP), "to_time": str(FIRST_TIMESTAMP + HOUR_MS)}
+    run = airflow.run(dag_id, {"topic": "orders", **hour}, user=user)
+    if is_allowed:
+        assert run.state == "success", run.messages
+        return
+    assert list(run.errors) == ["plan"]
+    assert f"nothing was done: {user} may not read topic 'orders'" in run.messages
+    assert (file or "the setting read.service.rights.file") in run.messages
+    assert f"users: {{{user}: {{read: [orders]}}}}" in run.messages
+    assert not (site.state / "exports").exists()
+
+
+@pytest.mark.parametrize(("dag_id", "task_id"), [("restore_topic", "restore"), ("export_topic", "export")])
+def test_a_right_that_is_revoked_behind_the_plan_stops_the_run(
+    airflow: AirflowHome, site: TieredSite, monkeypatch: pytest.MonkeyPatch, dag_id: str, task_id: str
+) -> None:
+    a_lost_topic(site, read_service_rights_file=grant(site, READS))
+    operators = {"restore_topic": PlanRestoreOperator, "export_topic": PlanExportOperator}
+    plan = operators[dag_id].execute
+
+    def revoked(operator: Any, context: Any) -> None:
+        plan(operator, context)
+        grant(site, {})
+
+    monkeypatch.setattr(operators[dag_id], "execute", revoked)
+    hour = {"from_time": str(FIRST_TIMESTAMP), "to_time": str(FIRST_TIMESTAMP + HOUR_MS)}
+    run = airflow.run(dag_id, {"topic": "orders", "dry_run": False, **hour}, user="alice")
+    assert list(run.errors) == [task_id]
+    assert "alice may not read topic 'orders'" in run.messages

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import SkipMixin
 from airflow.sdk.exceptions import AirflowFailException
 
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
-from tiered_storage_airflow.run_scope import is_switched_on
+from tiered_storage_airflow.run_scope import ensure_may_read, is_switched_on
 from tiered_storage_airflow.run_summary import keep_done, summarize
 
 if TYPE_CHECKING:
@@ -19,6 +20,28 @@ if TYPE_CHECKING:
 
     from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
     from tiered_storage.remote_log.restore.request import RestorePlan
+    from tiered_storage.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class _Directory:
+    """The log directory that is restored into."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """What a log shows of it."""
+        return str(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cluster:
+    """The cluster that is restored into: what a log shows of it, its address, and the client's properties."""
+
+    name: str
+    bootstrap_servers: str
+    properties: Mapping[str, str] = field(repr=False)
 
 
 class _RestoringOperator(RemoteLogOperator):
@@ -27,7 +50,7 @@ class _RestoringOperator(RemoteLogOperator):
     template_fields: Sequence[str] = (
         *RemoteLogOperator.template_fields,
         "topic", "topic_id", "partitions", "from_offset", "to_offset", "from_time", "to_time", "allow_gaps",
-        "to_directory", "to_cluster",
+        "target", "connection",
     )  # fmt: skip
 
     def __init__(
@@ -41,8 +64,11 @@ class _RestoringOperator(RemoteLogOperator):
         from_time: str | None = None,
         to_time: str | None = None,
         allow_gaps: bool | str = False,
+        target: str = "",
+        connection: str = "",
         to_directory: str = "",
         to_cluster: str = "",
+        client_properties: str = "",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -54,14 +80,50 @@ class _RestoringOperator(RemoteLogOperator):
         self.from_time = from_time
         self.to_time = to_time
         self.allow_gaps = allow_gaps
-        self.to_directory = to_directory
-        self.to_cluster = to_cluster
+        self.target = target
+        self.connection = connection
+        self.to_directory = _plain(to_directory, "to_directory")
+        self.to_cluster = _plain(to_cluster, "to_cluster")
+        self.client_properties = _plain(client_properties, "client_properties")
 
-    def _ensure_one_target(self) -> None:
-        """Raise AirflowFailException unless exactly one place to restore to is given."""
-        if bool(self.to_directory) == bool(self.to_cluster):
-            given = f"not both {self.to_directory} and {self.to_cluster}" if self.to_directory else "neither is given"
-            raise AirflowFailException(f"say where to restore to: a log directory, or a cluster's host:port; {given}")
+    def _where(self, settings: Settings) -> _Directory | _Cluster:
+        """Return where to restore to. Raises AirflowFailException unless it is exactly one place that may be used."""
+        if sum(map(bool, (self.target, self.to_directory, self.to_cluster))) != 1:
+            raise AirflowFailException(
+                "say where to restore to, once: target (directory or cluster), or in a DAG file to_directory or "
+                "to_cluster"
+            )
+        if self.connection and self.target != "cluster":
+            raise AirflowFailException(f"connection is {self.connection!r}, and is only for the target cluster")
+        if self.to_directory:
+            return _Directory(settings.base / self.to_directory)
+        if self.to_cluster:
+            from tiered_storage.remote_log.restore.client_properties import read_client_properties
+
+            file = settings.base / self.client_properties if self.client_properties else None
+            return _Cluster(self.to_cluster, self.to_cluster, read_client_properties(file) if file else {})
+        if self.target == "directory":
+            if settings.restore_directory is None:
+                raise AirflowFailException(
+                    "the target is directory, and no directory may be restored into: an administrator names one by the "
+                    "setting restore.directory"
+                )
+            return _Directory(settings.restore_directory)
+        if self.target == "cluster":
+            return _cluster_of(self._connection_id(settings))
+        raise AirflowFailException(f"target is {self.target!r}, and can only be directory or cluster")
+
+    def _connection_id(self, settings: Settings) -> str:
+        """Return the connection that is meant, one of restore.connections."""
+        allowed = settings.restore_connections
+        if self.connection in allowed or (not self.connection and len(allowed) == 1):
+            return self.connection or allowed[0]
+        found = f"it has {', '.join(allowed)}" if allowed else "it is empty"
+        asked = f"{self.connection!r} is not in" if self.connection else "no connection is named of"
+        raise AirflowFailException(
+            f"the target is cluster, and {asked} the setting restore.connections: {found}; choose one of them, or let "
+            "an administrator add one"
+        )
 
     def _plan(self, remote_log: RemoteLogManager) -> RestorePlan:
         """Plan, and tell what a person should know. Fails for a gap that is not allowed."""
@@ -93,7 +155,7 @@ class PlanRestoreOperator(_RestoringOperator, SkipMixin):
     :param from_offset: the first offset (inclusive); `to_offset` the end (exclusive)
     :param from_time: the earliest time of records (ISO 8601, or ms); `to_time` the end (exclusive)
     :param allow_gaps: restore what is there though offsets are missing between
-    :param to_directory: where RestoreOperator is to restore to; or `to_cluster`
+    :param target: where RestoreOperator is to restore to; or `to_directory` or `to_cluster`
     :param dry_run: only show the plan
     """
 
@@ -105,9 +167,10 @@ class PlanRestoreOperator(_RestoringOperator, SkipMixin):
 
     def execute(self, context: Context) -> None:
         """Look at the metadata, and for a range at a few indexes. Fails where it is not said where to restore to."""
-        self._ensure_one_target()
         only_show = is_switched_on(self.is_dry_run, "dry_run")
         with self.opened() as remote_log:
+            ensure_may_read(remote_log, context, self.topic)
+            self.log.info("to restore into %s", self._where(remote_log.settings).name)
             plan = self._plan(remote_log)
             for each in plan.partitions:
                 self.log.info(
@@ -131,21 +194,26 @@ class PlanRestoreOperator(_RestoringOperator, SkipMixin):
 class RestoreOperator(_RestoringOperator):
     """Bring a topic back, as PlanRestoreOperator shows it: into a log directory, or into a running cluster.
 
+    Name one of `target`, `to_directory` and `to_cluster`. The last two, `client_properties` and `offset_map` are not
+    templated: no form may fill them in. Relative paths begin where those of the settings do.
+
+    :param target: directory (that of the setting restore.directory) or cluster (one of restore.connections)
+    :param connection: which of restore.connections; empty: the only one
     :param to_directory: the log directory of a broker that is stopped, on this worker's machine
-    :param to_cluster: host:port of a running cluster, instead
+    :param to_cluster: host:port of a running cluster
     :param as_topic: the name there; empty: the same
     :param as_topic_id: the topic's id in the directory's cluster; empty: what is found there
     :param append: the cluster's topic may hold records already
-    :param offset_map: the file of old and new offsets; empty: restores/{topic}-offset-map.jsonl in state.directory
-    :param client_properties: a file of librdkafka's properties for the cluster, on this worker's machine
+    :param offset_map: the file of old and new offsets; empty: one of its own in restores/ of the work area, or of
+        state.directory where the work area is no folder
+    :param client_properties: a file of librdkafka's properties for `to_cluster`, on this worker's machine
     :param validation: manifest, sizes or records
     :param workers: partitions that are restored into a directory at once
     """
 
     template_fields: Sequence[str] = (
         *_RestoringOperator.template_fields,
-        "as_topic", "as_topic_id", "append", "offset_map", "client_properties",
-        "validation",
+        "as_topic", "as_topic_id", "append", "validation",
     )  # fmt: skip
 
     def __init__(
@@ -155,7 +223,6 @@ class RestoreOperator(_RestoringOperator):
         as_topic_id: str = "",
         append: bool | str = False,
         offset_map: str = "",
-        client_properties: str = "",
         validation: str = "sizes",
         workers: int = 2,
         **kwargs: Any,
@@ -164,28 +231,26 @@ class RestoreOperator(_RestoringOperator):
         self.as_topic = as_topic
         self.as_topic_id = as_topic_id
         self.append = append
-        self.offset_map = offset_map
-        self.client_properties = client_properties
+        self.offset_map = _plain(offset_map, "offset_map")
         self.validation = validation
         self.workers = workers
 
     def execute(self, context: Context) -> None:
         """Restore; a retry goes on where this try ended."""
-        self._ensure_one_target()
         with self.opened() as remote_log:
+            ensure_may_read(remote_log, context, self.topic)
+            where = self._where(remote_log.settings)
             plan = self._plan(remote_log)
-            if self.to_directory:
-                self._to_directory(remote_log, plan, context)
+            if isinstance(where, _Directory):
+                self._into_directory(remote_log, plan, where.path, context)
             else:
-                self._to_cluster(remote_log, plan, context)
+                self._into_cluster(remote_log, plan, where, context)
 
-    def _to_directory(self, remote_log: RemoteLogManager, plan: RestorePlan, context: Context) -> None:
-        from pathlib import Path
-
+    def _into_directory(self, remote_log: RemoteLogManager, plan: RestorePlan, root: Path, context: Context) -> None:
         from tiered_storage.remote_log.restore.directory import DirectoryTarget, RestoredDirectory
         from tiered_storage.remote_log.restore.validation import Validation
 
-        target = DirectoryTarget(Path(self.to_directory), self.as_topic or None, self.as_topic_id or None)
+        target = DirectoryTarget(root, self.as_topic or None, self.as_topic_id or None)
         progress = self._progress(plan)
         done = remote_log.restores.to_directory(
             plan,
@@ -200,26 +265,27 @@ class RestoreOperator(_RestoringOperator):
         for each in done:
             self.log.info(
                 "restored %s/%s: offsets %d to %d",
-                self.to_directory, each.partition, each.log_start_offset, each.log_end_offset - 1,
+                root, each.partition, each.log_start_offset, each.log_end_offset - 1,
             )  # fmt: skip
         summarize(
             remote_log, context, self.log, partitions=len(done), segments=sum(each.segments for each in done),
-            bytes=sum(each.size for each in done), into=self.to_directory,
+            bytes=sum(each.size for each in done), into=str(root),
         )  # fmt: skip
 
-    def _to_cluster(self, remote_log: RemoteLogManager, plan: RestorePlan, context: Context) -> None:
-        from pathlib import Path
-
+    def _into_cluster(
+        self, remote_log: RemoteLogManager, plan: RestorePlan, cluster: _Cluster, context: Context
+    ) -> None:
         from tiered_storage.remote_log.restore.cluster import ClusterTarget, RestoredRecords
         from tiered_storage.remote_log.restore.validation import Validation
 
-        offset_map = self._offset_map(remote_log)
+        settings = remote_log.settings
         target = ClusterTarget(
-            self.to_cluster,
-            offset_map,
+            cluster.bootstrap_servers,
+            settings.base / self.offset_map if self.offset_map else settings.work_folder / "restores",
             self.as_topic or None,
-            Path(self.client_properties) if self.client_properties else None,
+            cluster.properties,
             append=is_switched_on(self.append, "append"),
+            is_folder=not self.offset_map,
         )
         progress = self._progress(plan)
         report = remote_log.restores.to_cluster(
@@ -240,21 +306,45 @@ class RestoreOperator(_RestoringOperator):
             )  # fmt: skip
         summarize(
             remote_log, context, self.log, partitions=len(report.partitions),
-            records=sum(each.sent + each.found for each in report.partitions), into=self.to_cluster,
-            offset_map=str(offset_map),
+            records=sum(each.sent + each.found for each in report.partitions), into=cluster.name,
+            offset_map=str(report.map_path),
         )  # fmt: skip
-
-    def _offset_map(self, remote_log: RemoteLogManager) -> Path:
-        from pathlib import Path
-
-        if self.offset_map:
-            return Path(self.offset_map)
-        return remote_log.settings.state_directory / "restores" / f"{self.as_topic or self.topic}-offset-map.jsonl"
 
     def _progress(self, plan: RestorePlan) -> Any:
         from tiered_storage.remote_log.task_progress import TaskProgress
 
         return TaskProgress("restored", plan.amount, self.log.info)
+
+
+def _plain(value: str, name: str) -> str:
+    """Return what a DAG file says. Raises ValueError for a template, which a form could fill in."""
+    if "{{" in value or "{%" in value:
+        raise ValueError(f"{name} takes no template: a form could name any place by it; use target and connection")
+    return value
+
+
+def _cluster_of(connection_id: str) -> _Cluster:
+    """Return the cluster of an Airflow connection, whose extra holds librdkafka's properties."""
+    from airflow.sdk import BaseHook
+    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    from tiered_storage.remote_log.restore.client_properties import checked_properties
+
+    where = f"connection {connection_id}"
+    try:
+        connection = BaseHook.get_connection(connection_id)
+    except AirflowNotFoundException as error:
+        raise AirflowFailException(
+            f"{where} of the setting restore.connections does not exist: an administrator makes it, of the type kafka"
+        ) from error
+    if connection.conn_type != "kafka":
+        raise AirflowFailException(f"{where} is of the type {connection.conn_type}: only kafka names a cluster")
+    extra = connection.extra_dejson
+    properties = checked_properties(extra if isinstance(extra, Mapping) else {}, f"{where}, extra")
+    servers = properties.pop("bootstrap.servers", "")
+    if not servers:
+        raise AirflowFailException(f"{where}: its extra is a JSON object, and needs bootstrap.servers")
+    return _Cluster(where, servers, properties)
 
 
 def _offset(value: int | str | None, name: str) -> int | None:

@@ -20,7 +20,7 @@ from tiered_storage_airflow.operators.export_messages import (
 from tiered_storage_airflow.operators.late_exports import DoneExport, LateExports, is_for_good, planned_figures
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
 from tiered_storage_airflow.operators.spark_groups import SPARK_JOBS, SparkGroupsOperator
-from tiered_storage_airflow.run_scope import is_switched_on
+from tiered_storage_airflow.run_scope import ensure_may_read, is_switched_on
 from tiered_storage_airflow.run_summary import keep_done, summarize
 from tiered_storage_airflow.run_time import data_interval, is_backfill, task_folder, task_lease_owner
 
@@ -152,6 +152,7 @@ class PlanExportOperator(_Asked, RemoteLogOperator, SkipMixin):
             self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
             return
         with self.opened() as remote_log:
+            ensure_may_read(remote_log, context, self.topic)
             request = self.request(remote_log, context)
             plan = remote_log.tables.plan(request.table_query)
             show_plan(plan, request, self.log)
@@ -185,6 +186,7 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
         from tiered_storage.remote_log.tables.late_intervals import LateIntervals
 
         with self.opened() as remote_log:
+            ensure_may_read(remote_log, context, self.topic)
             request = self.request(remote_log, context)
             most = self.most_late(context)
             done = self._export(context, remote_log, request, _folder(context))

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tiered_storage.configuration.sources import environment_variable
+from tiered_storage.errors import ConfigurationError
 from tiered_storage.settings import Settings, load_settings
 
 PROJECT = Path(__file__).parents[3]
@@ -87,17 +88,26 @@ def test_log_dirs_are_a_list_or_a_text_with_commas(load: Load, tmp_path: Path, t
     assert load(text).log_dirs == tuple(tmp_path / name for name in expected)
 
 
+def test_connections_are_a_list_or_a_text_with_commas(load: Load) -> None:
+    for text in ("[kafka_lab, kafka.2]", "kafka_lab, kafka.2,", "[kafka_lab, kafka.2, kafka_lab]"):
+        assert load(f"restore.connections: {text}").restore_connections == ("kafka_lab", "kafka.2")
+    with pytest.raises(ConfigurationError, match="restore.connections is .*: the id of a connection has letters"):
+        load("restore.connections: http://host:9092")
+
+
 def test_relative_paths_begin_at_the_folder_of_the_file_and_at_the_project_for_one_in_include(tmp_path: Path) -> None:
     for folder, root in ((tmp_path / "include", tmp_path), (tmp_path / "etc", tmp_path / "etc")):
         folder.mkdir()
         (folder / "tiered_storage.yaml").write_text(
             "log.dirs: data\nstate.directory: state\nrsm.config.url: remote\nrlmm.config.url: sqlite:///db/m.db\n"
+            "restore.directory: restored\n"
         )
         settings = load_settings(folder / "tiered_storage.yaml", environ={}, overrides={"work.url": "work"})
         assert settings.log_dirs == (root / "data",)
         assert settings.state_directory == root / "state"
+        assert (settings.restore_directory, settings.base) == (root / "restored", root)
         assert settings.rsm_config_url == (root / "remote").as_uri()
-        assert settings.work_url == (root / "work").as_uri()
+        assert (settings.work_url, settings.work_folder) == ((root / "work").as_uri(), root / "work")
         assert settings.rlmm_config_url.get_secret_value() == f"sqlite:///{root}/db/m.db"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -47,25 +47,25 @@ def test_a_follower_that_lags_is_waited_for(
 class ClusterInMemory(TargetCluster):
     """A topic of one partition, whose records are `held`; what is produced is acknowledged when it is polled for."""
 
-    held: list[Record] = []
-    unanswered: list[Callable[..., None]] = []
+    held: ClassVar[list[Record]] = []
+    unanswered: ClassVar[list[Callable[..., None]]] = []
 
     def topic(self, name: str) -> TargetTopic:
         return TargetTopic("cluster", "id", name, 1, {}, 1)
 
-    def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, tuple[int, int]]:
+    def ends(self, _topic: str, partitions: Iterable[int]) -> dict[int, tuple[int, int]]:
         return dict.fromkeys(partitions, (0, len(self.held)))
 
-    def producer(self, compression: str) -> Any:
+    def producer(self, _compression: str) -> Any:
         return self
 
     def produce(
-        self, topic: str, value: bytes, key: bytes, partition: int, *, on_delivery: Any, timestamp: int, headers: Any
+        self, _topic: str, value: bytes, key: bytes, _partition: int, *, on_delivery: Any, timestamp: int, headers: Any
     ) -> None:
         self.held.append(Record(len(self.held), timestamp, key, value, tuple(headers)))
         self.unanswered.append(on_delivery)
 
-    def poll(self, seconds: float) -> None:
+    def poll(self, _seconds: float) -> None:
         first = len(self.held) - len(self.unanswered)
         for offset, answer in enumerate(self.unanswered, first):
             answer(None, SimpleNamespace(offset=lambda offset=offset: offset))
@@ -74,7 +74,7 @@ class ClusterInMemory(TargetCluster):
     def purge(self, **_: object) -> None:
         pass
 
-    def records(self, topic: str, partition: int, first: int, end: int) -> Iterator[Record]:
+    def records(self, _topic: str, _partition: int, first: int, end: int) -> Iterator[Record]:
         return iter(self.held[first:end])
 
 
@@ -125,7 +125,7 @@ def test_a_topic_that_is_not_empty_leaves_the_maps_file_as_it_was(
     held.append(Record(0, NOW, None, None))
     if there is not None:
         path.write_bytes(there)
-    with pytest.raises(ConfigurationError, match="orders-0 hold records already|line 1 is not that of an offset map"):
+    with pytest.raises(ConfigurationError, match=r"orders-0 hold records already|line 1 is not that of an offset map"):
         restore(files, path)
     assert (path.read_bytes() if path.exists() else None) == there
 
@@ -145,7 +145,7 @@ def test_each_restore_has_a_map_of_its_own_in_a_folder_and_goes_on_by_it(tmp_pat
 
 @pytest.mark.parametrize("name", ["../orders", "..", "a/b", "orders\n"])
 def test_a_name_at_the_target_that_is_no_topics_is_refused(tmp_path: Path, held: list[Record], name: str) -> None:
-    with pytest.raises(ConfigurationError, match="orders: the name at the target is .*: it is no name for a topic"):
+    with pytest.raises(ConfigurationError, match=r"orders: the name at the target is .*: it is no name for a topic"):
         restore(a_copied_remote_log(tmp_path / "log"), tmp_path / "restores", topic=name, is_folder=True)
     assert not (tmp_path / "restores").exists()
 
