@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from functools import cache
 from importlib.resources import files
 from typing import Annotated
 
@@ -47,8 +48,8 @@ def page_app(service: ReadService) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.read_service = service
+    answer_problems(app, service, _as_page)
     app.add_middleware(AccessLog, figures=service.figures, below="/page")
-    answer_problems(app, _as_page)
     app.get("/")(_topics)
     app.get("/assets/{name}")(_asset)
     app.get("/topics/{topic}")(_topic)
@@ -71,7 +72,7 @@ async def _topic(
 ) -> Response:
     access = access_of(request)
     access.topic = topic
-    ensure_right(service, visitor, Right.DESCRIBE, topic)
+    await ensure_right(service, visitor, Right.DESCRIBE, topic)
     access.has_right = True
     lives, following = await lives_of(service, topic, start, PARTITIONS_OF_A_PAGE)
     shown = [(await describe(service, each), await service.tiers.look(each)) for each in lives]
@@ -82,7 +83,7 @@ async def _topic(
 async def _partition(
     request: Request, asked: DescribedDep, visitor: VisitorDep, start: Annotated[int, Query(ge=0, le=LARGEST)] = 0
 ) -> Response:
-    may_read = _may_read(asked.service, visitor, asked.partition)
+    may_read = await _may_read(asked.service, visitor, asked.partition)
     content = await look_up(asked, start, may_read=may_read)
     return _page(await asked.service.asking.run(lambda: partition_page(_root(request), content)))
 
@@ -91,7 +92,7 @@ async def _segment(request: Request, asked: DescribedDep, visitor: VisitorDep, s
     segment: RemoteLogSegmentMetadata = await find_segment(asked, segment_id)
     service, root = asked.service, _root(request)
     run = await find_run(service, segment_id)
-    may_read = _may_read(service, visitor, asked.partition)
+    may_read = await _may_read(service, visitor, asked.partition)
     return _page(segment_page(root, f"{root.removesuffix('/page')}/v1", segment, run, may_read=may_read))
 
 
@@ -119,12 +120,16 @@ async def _records(
 async def _asset(name: str) -> Response:
     if name not in ASSETS:
         raise not_found(f"there is no asset {name!r}")
-    content = files("tiered_storage_airflow.page").joinpath("assets", name).read_bytes()
-    return Response(content, media_type=ASSETS[name], headers={"Cache-Control": "private, max-age=300"})
+    return Response(_content_of(name), media_type=ASSETS[name], headers={"Cache-Control": "private, max-age=300"})
 
 
-def _may_read(service: OpenService, visitor: Visitor, partition: TopicIdPartition) -> bool:
-    return service.rights.current().allows(visitor.name, visitor.roles, Right.READ, partition.topic)
+@cache
+def _content_of(asset: str) -> bytes:
+    return files("tiered_storage_airflow.page").joinpath("assets", asset).read_bytes()
+
+
+async def _may_read(service: OpenService, visitor: Visitor, partition: TopicIdPartition) -> bool:
+    return (await service.rights_now()).allows(visitor.name, visitor.roles, Right.READ, partition.topic)
 
 
 def _root(request: Request) -> str:

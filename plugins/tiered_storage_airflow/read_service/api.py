@@ -27,8 +27,8 @@ def read_api(service: ReadService) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.read_service = service
+    answer_problems(app, service)
     app.add_middleware(AccessLog, figures=service.figures)
-    answer_problems(app)
     short, much = [Depends(visitor_of), Depends(_first)], [Depends(_in_turn), Depends(visitor_of), Depends(_known)]
     for router in (metadata_routes.router, offset_routes.router, service_routes.router):
         app.include_router(router, dependencies=short, responses=PROBLEMS)

@@ -7,13 +7,14 @@ name is one of a listing.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import requires_access_dag, requires_authenticated
-from fastapi import Depends, FastAPI, HTTPException, Response
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from starlette.routing import Mount
 
@@ -22,6 +23,7 @@ from tiered_storage_airflow.run_time import folder_name
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.work_area import WorkArea
+    from tiered_storage_airflow.read_service.service import ReadService
 
 _HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'", "Cache-Control": "no-store"}
 
@@ -41,8 +43,8 @@ def read_service() -> FastAPI:
         "/dags/{dag_id}/runs/{run_id:path}",
         dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.RUN))],
     )
-    def run_report(dag_id: str, run_id: str, file: str | None = None) -> Response:
-        return _answer(dag_id, run_id, file)
+    async def run_report(request: Request, dag_id: str, run_id: str, file: str | None = None) -> Response:
+        return await _in_time(request.app.state.read_service, lambda: _answer(dag_id, run_id, file))
 
     return app
 
@@ -54,7 +56,7 @@ async def _with_api(app: FastAPI) -> AsyncIterator[None]:
     from tiered_storage_airflow.read_service.api import read_api  # noqa: PLC0415
     from tiered_storage_airflow.read_service.service import ReadService  # noqa: PLC0415
 
-    service = ReadService()
+    service = app.state.read_service = ReadService()
     mounted = [Mount("/v1", app=read_api(service)), Mount("/page", app=page_app(service))]
     app.router.routes.extend(mounted)
     try:
@@ -63,6 +65,20 @@ async def _with_api(app: FastAPI) -> AsyncIterator[None]:
         for mount in mounted:
             app.router.routes.remove(mount)
         service.close()
+
+
+async def _in_time(service: ReadService, work: Callable[[], Response]) -> Response:
+    """Return what `work` does in a thread of ours: the API server's own threads must not wait for our work area."""
+    from tiered_storage_airflow.read_service.problem import ProblemError, too_late  # noqa: PLC0415 - as above
+
+    try:
+        async with asyncio.timeout(service.seconds_to_answer):
+            return await service.reports.run(work)
+    except TimeoutError:
+        problem = too_late(service.seconds_to_answer)
+    except ProblemError as busy:
+        problem = busy
+    raise HTTPException(problem.status, problem.detail, dict(problem.headers))
 
 
 def _answer(dag_id: str, run_id: str, file: str | None) -> Response:

@@ -75,7 +75,9 @@ async def segment_data(
         return Response(status_code=status, headers=headers, media_type=media_type)
     access.took(segment.start_offset, segment.end_offset, None)
     pieces = told_if_gone(asked, segment, asked.service.tiers.segment_bytes(asked.partition, segment_id, start, end))
-    return PiecesResponse(asked.service, pieces, status_code=status, headers=headers, media_type=media_type)
+    return PiecesResponse(
+        asked.service, pieces, asked.ensure_right, status_code=status, headers=headers, media_type=media_type
+    )
 
 
 @router.get("/topics/{topic}/partitions/{partition}/records", tags=["records"], **RECORDS)
@@ -114,4 +116,4 @@ async def records(
         headers["Log-End-Offset"] = str(readable.end)
     else:
         headers["Local-Problem"] = title_of(view.hidden)
-    return PiecesResponse(service, stream.pieces(), headers=headers, media_type=form.media_type)
+    return PiecesResponse(service, stream.pieces(), asked.ensure_right, headers=headers, media_type=form.media_type)

@@ -17,7 +17,7 @@ SECONDS = 5.0
 
 async def health(service: OpenService) -> HealthAnswer:
     """Return how metadata and store were a moment ago, and how all else is now."""
-    service.rights.current()
+    await service.rights_now()
     has_rights = service.rights.problem is None
     has_room = service.streams < service.most_streams
     checks = [

@@ -44,7 +44,7 @@ SegmentStateName = Literal["COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", "DEL
 @router.get("/topics")
 async def topics(service: OpenServiceDep, visitor: VisitorDep) -> TopicsAnswer:
     """Give the topics that who asks may see, remote and local ones."""
-    rights, known = service.rights.current(), await known_partitions(service)
+    rights, known = await service.rights_now(), await known_partitions(service)
     return await service.asking.run(lambda: _visible(known, partial(rights.allows, visitor.name, visitor.roles)))
 
 
@@ -73,7 +73,7 @@ async def partitions(
     """Give the partitions of a topic, in every life that it had, each with its offsets."""
     access = access_of(request)
     access.topic = topic
-    ensure_right(service, visitor, Right.DESCRIBE, topic)
+    await ensure_right(service, visitor, Right.DESCRIBE, topic)
     access.has_right = True
     lives, following = await lives_of(service, topic, start, limit)
     return PartitionsAnswer([await describe(service, each) for each in lives], following)

@@ -33,15 +33,21 @@ TopicIdQuery = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A partition that was asked for by somebody who may."""
+    """A partition that was asked for by somebody who may: who, and by which right."""
 
     service: OpenService
     partition: TopicIdPartition
+    visitor: Visitor
+    right: Right
+
+    async def ensure_right(self) -> None:
+        """Raise as `ensure_right` where the right was taken away meanwhile."""
+        await ensure_right(self.service, self.visitor, self.right, self.partition.topic)
 
 
-def ensure_right(service: OpenService, visitor: Visitor, right: Right, topic: str) -> None:
+async def ensure_right(service: OpenService, visitor: Visitor, right: Right, topic: str) -> None:
     """Raise ProblemError: 404 where the visitor may not know of the topic, 403 where they may only describe it."""
-    rights = service.rights.current()
+    rights = await service.rights_now()
     if not rights.allows(visitor.name, visitor.roles, Right.DESCRIBE, topic):
         raise no_topic(topic)
     if not rights.allows(visitor.name, visitor.roles, right, topic):
@@ -66,11 +72,12 @@ def asked(right: Right) -> Callable[..., object]:
     ) -> Asked:
         access = access_of(request)
         access.topic, access.partition = topic, partition
-        ensure_right(service, visitor, right, topic)
+        await ensure_right(service, visitor, right, topic)
         access.has_right = True
         log, asking = service.log, service.asking
         remote = await service.seen_remote.get(lambda: asking.run(log.segments.list_partitions))
-        return Asked(service, await asking.run(lambda: find_partition(log, remote, topic, partition, topic_id)))
+        found = await asking.run(lambda: find_partition(log, remote, topic, partition, topic_id))
+        return Asked(service, found, visitor, right)
 
     return find
 

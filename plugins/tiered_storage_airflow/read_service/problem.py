@@ -77,6 +77,15 @@ def busy(what: str) -> ProblemError:
     return ProblemError(429, "Busy", f"{what}; come again", True, {"Retry-After": str(RETRY_AFTER_SECONDS)})
 
 
+def too_late(seconds: float) -> ProblemError:
+    """Return that nothing came of a request within `seconds`."""
+    detail = (
+        f"no answer came within {seconds:g} s: the store, the metadata or a disk hangs or is slow; 'tiered-storage "
+        "doctor' looks at each; come again"
+    )
+    return ProblemError(504, "TimedOut", detail, True, {"Retry-After": str(RETRY_AFTER_SECONDS)})
+
+
 def not_found(detail: str) -> ProblemError:
     """Return that there is no such thing, or that it is nobody's business here whether there is."""
     return ProblemError(404, "NotFound", detail)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,10 +11,12 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tiered_storage.errors import RemoteMetadataError, TieredStorageError
 from tiered_storage_airflow.read_service.access import access_of, plain_text
-from tiered_storage_airflow.read_service.problem import MEDIA_TYPE, ProblemError, plain, problem_of
+from tiered_storage_airflow.read_service.problem import MEDIA_TYPE, ProblemError, plain, problem_of, too_late
+from tiered_storage_airflow.read_service.service import ReadService
 
 _SCHEMA = {
     "type": "object",
@@ -57,14 +60,50 @@ def as_json(_: Request, problem: ProblemError) -> Response:
     return problem.response()
 
 
-def answer_problems(app: FastAPI, render: Render = as_json) -> None:
-    """Answer all that is raised in `app`; what nobody foresaw is logged, and told of without a word of it."""
+def answer_problems(app: FastAPI, service: ReadService, render: Render = as_json) -> None:
+    """Answer all that is raised in `app`, and what does not begin to answer in the time of `service`.
+
+    What nobody foresaw is logged, and told of without a word of it.
+    """
 
     async def answer(request: Request, error: Exception) -> Response:
         return render(request, _problem(request, error))
 
     for kind in (ProblemError, TieredStorageError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, answer)
+    app.add_middleware(_AnswersInTime, service=service, render=render)
+
+
+class _AnswersInTime:
+    """The ASGI layer that ends a request whose answer has not begun in time, whatever it waits for."""
+
+    def __init__(self, app: ASGIApp, service: ReadService, render: Render) -> None:
+        self._app = app
+        self._service = service
+        self._render = render
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass one request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        seconds = self._service.seconds_to_answer
+        limit = asyncio.timeout(seconds)
+
+        async def begun(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                limit.reschedule(None)
+            await send(message)
+
+        try:
+            async with limit:
+                await self._app(scope, receive, begun)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            problem = too_late(seconds)
+            _log.error("%s %s: %s", scope["method"], plain_text(scope["path"]), problem.detail)
+            await self._render(Request(scope, receive), problem)(scope, receive, send)
 
 
 def _problem(request: Request, error: Exception) -> ProblemError:

@@ -21,13 +21,18 @@ from tiered_storage_airflow.read_service.tiers import Tiers
 from tiered_storage_airflow.read_service.turns import ShortCalls, Turns
 
 if TYPE_CHECKING:
+    from tiered_storage.read_rights import ReadRights
     from tiered_storage.remote_log.model import TopicIdPartition
     from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
     from tiered_storage.settings import Settings
     from tiered_storage_airflow.read_service.answers import HealthCheck
 
+SECONDS_TO_ANSWER = 60.0
+"""How long an answer may take to begin, and each of its pieces to come."""
 MOST_WAITING_CALLS = 1000
 MOST_SEARCHES = 8
+REPORT_THREADS = 2
+MOST_WAITING_REPORTS = 30
 MOST_SENDING = 4
 MOST_LARGE = 4
 SECONDS_FOR_ROOM = 30.0
@@ -41,12 +46,16 @@ class OpenService:
 
     log: RemoteLogManager
     rights: RightsFile
+    reading_rights: BoundedThreads
+    """One thread: what hangs holds up nothing else."""
     moving: BoundedThreads
     """For records that become JSON or Arrow."""
     asking: BoundedThreads
     """For metadata, so that they never wait behind bytes."""
     most_streams: int
     stalled_after_seconds: float
+    seconds_to_answer: float
+    """How long each piece of an answer may take to come."""
     figures: Figures
     tiers: Tiers
     large: asyncio.Semaphore
@@ -58,6 +67,7 @@ class OpenService:
     sending: Turns
     """For each piece that goes out."""
     streams: int = 0
+    seen_rights: SharedLook[ReadRights] = field(default_factory=lambda: SharedLook(0))
     seen_health: SharedLook[list[HealthCheck]] = field(default_factory=lambda: SharedLook(SECONDS_SEEN))
     seen_remote: SharedLook[Sequence[TopicIdPartition]] = field(default_factory=lambda: SharedLook(SECONDS_SEEN))
     """Those that are or were remote."""
@@ -65,7 +75,9 @@ class OpenService:
     """All that there are: where local logs are read too, looking at them takes its time."""
 
     @classmethod
-    def of(cls, settings: Settings, log: RemoteLogManager, figures: Figures, short: ShortCalls) -> Self:
+    def of(
+        cls, settings: Settings, log: RemoteLogManager, figures: Figures, short: ShortCalls, seconds_to_answer: float
+    ) -> Self:
         """Make the threads that `settings` allow."""
         threads = settings.read_service_threads
         moving = BoundedThreads("moving", threads, settings.read_service_max_streams)
@@ -73,10 +85,12 @@ class OpenService:
         return cls(
             log,
             RightsFile(settings.read_service_rights_file),
+            BoundedThreads("rights", 1, MOST_WAITING_CALLS),
             moving,
             asking,
             settings.read_service_max_streams,
             settings.read_service_stalled_after_ms / 1000,
+            seconds_to_answer,
             figures,
             Tiers.of(log),
             asyncio.Semaphore(MOST_LARGE),
@@ -84,6 +98,10 @@ class OpenService:
             BoundedThreads("searching", 1, MOST_SEARCHES),
             Turns(MOST_SENDING, short, SECONDS_BETWEEN_SENDS),
         )
+
+    async def rights_now(self) -> ReadRights:
+        """Return what is allowed now."""
+        return await self.seen_rights.get(lambda: self.reading_rights.run(self.rights.current))
 
     def take_place(self) -> None:
         """Take a place for an answer with bytes or records. Raises ProblemError (429) where none is free."""
@@ -115,7 +133,7 @@ class OpenService:
     def close(self) -> None:
         """Let all threads end, then close the remote log."""
         self.tiers.close()
-        for threads in (self.moving, self.asking, self.searching, *self.looking.values()):
+        for threads in (self.reading_rights, self.moving, self.asking, self.searching, *self.looking.values()):
             threads.close()
         self.log.close()
 
@@ -123,9 +141,18 @@ class OpenService:
 class ReadService:
     """Opens the remote log with the first request that needs it, and closes it with the API server."""
 
-    def __init__(self, open_log: Callable[[], RemoteLogManager] | None = None) -> None:
-        """Open it by `open_log`, or else as the settings and Airflow's connection say."""
+    def __init__(
+        self, open_log: Callable[[], RemoteLogManager] | None = None, seconds_to_answer: float = SECONDS_TO_ANSWER
+    ) -> None:
+        """Open it by `open_log`, or else as the settings and Airflow's connection say.
+
+        Each answer has `seconds_to_answer` to begin; where remote.fetch.max.wait.ms allows more, twice that.
+        """
         self._open_log = open_log or _open_by_hook
+        self.seconds_to_answer = seconds_to_answer
+        self._threads = BoundedThreads("opening", 1, 0)
+        self.reports = BoundedThreads("reports", REPORT_THREADS, MOST_WAITING_REPORTS)
+        """For reports of runs, which need no open remote log."""
         self._lock = threading.Lock()
         self._opening = SharedLook[OpenService](0)
         self._opened: OpenService | None = None
@@ -137,14 +164,19 @@ class ReadService:
         """Return what is open. Raises what opening raises, to all who wait for it; the next request tries again."""
         if self._opened is not None:
             return self._opened
-        return await self._opening.get(lambda: asyncio.to_thread(self._open))
+        return await self._opening.get(lambda: self._threads.run(self._open))
 
     def _open(self) -> OpenService:
-        with self._lock:
-            if self._opened is None:
-                log = self._open_log()
-                self._opened = OpenService.of(log.settings, log, self.figures, self.short_calls)
+        if self._opened is not None:
             return self._opened
+        log = self._open_log()
+        seconds = max(self.seconds_to_answer, 2 * log.settings.remote_fetch_max_wait_ms / 1000)
+        opened = OpenService.of(log.settings, log, self.figures, self.short_calls, seconds)
+        # Opening may hang: only what takes no time holds the lock that closing waits for.
+        with self._lock:
+            self.seconds_to_answer = seconds
+            self._opened = opened
+        return opened
 
     def close(self) -> None:
         """Close what is open; the next request opens it again."""

@@ -1,24 +1,27 @@
 """Answers that go out piece by piece: each holds a place, has its first piece before its status, and stands not still.
 
-What goes wrong before the first piece is an answer of its own. Behind it the connection is broken off, so that nobody
-takes a part for the whole.
+What goes wrong before the first piece is an answer of its own. After it the connection is broken off, so that nobody
+takes a part for the whole: also where a piece does not come in time, and where the right to read was taken away.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
 
 import anyio
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
+from tiered_storage_airflow.read_service.problem import ProblemError
 from tiered_storage_airflow.read_service.service import OpenService
 
 _log = logging.getLogger(__name__)
 
+SECONDS_BETWEEN_LOOKS = 5.0
+"""How often a long answer looks whether its reader still has the right."""
 SEND_BYTES = 64 << 10
 """So much is handed on at once: who takes this much in its time does not stand still."""
 
@@ -42,6 +45,7 @@ class PiecesResponse(Response):
         self,
         service: OpenService,
         pieces: AsyncGenerator[bytes, None],
+        ensure_right: Callable[[], Awaitable[None]],
         *,
         status_code: int = 200,
         headers: Mapping[str, str],
@@ -49,6 +53,8 @@ class PiecesResponse(Response):
     ) -> None:
         self._service = service
         self._pieces = pieces
+        self._ensure_right = ensure_right
+        self._looked = 0.0
         self.status_code = status_code
         self.media_type = media_type
         self.background = None
@@ -63,6 +69,7 @@ class PiecesResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
         """Send it, until it ends or the client has left. Raises ProblemError where no place is free."""
         self._service.take_place()
+        self._looked = asyncio.get_running_loop().time()
         try:
             await self._send_while_there(receive, send)
         finally:
@@ -98,6 +105,7 @@ class PiecesResponse(Response):
             for position in range(0, len(piece), SEND_BYTES):
                 # A connection that takes all at once never waits: who asks for metadata is to have a turn in between.
                 await self._service.sending.take()
+                await self._look_at_the_right(send)
                 async with asyncio.timeout(self._service.stalled_after_seconds):
                     body = bytes(piece[position : position + SEND_BYTES])
                     await send({"type": "http.response.body", "body": body, "more_body": True})
@@ -105,16 +113,35 @@ class PiecesResponse(Response):
             self._service.figures.given_up.labels("client stalled").inc()
             raise BrokenOffError("the client took nothing of its answer for too long") from error
 
+    async def _look_at_the_right(self, send: Send) -> None:
+        now = asyncio.get_running_loop().time()
+        if now < self._looked + SECONDS_BETWEEN_LOOKS:
+            return
+        self._looked = now
+        try:
+            async with asyncio.timeout(self._service.seconds_to_answer):
+                await self._ensure_right()
+        except Exception as error:
+            raise await self._broken_off(send, error, "the right to read it is gone, or cannot be looked at") from error
+
     async def _following(self, send: Send) -> bytes | None:
         try:
-            return await anext(self._pieces, None)
+            async with asyncio.timeout(self._service.seconds_to_answer):
+                return await anext(self._pieces, None)
         except Exception as error:
-            self._service.figures.given_up.labels(type(error).__name__).inc()
-            _log.error("an answer was broken off, for what follows cannot be had: %s", error)
-            with suppress(Exception):
-                async with asyncio.timeout(self._service.stalled_after_seconds):
-                    await send({"type": "http.response.body", "body": _Unsendable(), "more_body": True})
-            raise BrokenOffError(f"what follows cannot be had: {error}") from error
+            raise await self._broken_off(send, error, "what follows cannot be had") from error
+
+    async def _broken_off(self, send: Send, error: Exception, why: str) -> BrokenOffError:
+        """Break the connection off; return what to raise."""
+        name = type(error).__name__
+        name, said = (error.title, error.detail) if isinstance(error, ProblemError) else (name, str(error) or name)
+        self._service.figures.given_up.labels(name).inc()
+        told = f"{why}: {said}"
+        _log.error("an answer was broken off: %s", told)
+        with suppress(Exception):
+            async with asyncio.timeout(self._service.stalled_after_seconds):
+                await send({"type": "http.response.body", "body": _Unsendable(), "more_body": True})
+        return BrokenOffError(told)
 
 
 async def _left(receive: Receive) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -28,15 +29,26 @@ class BoundedThreads:
     async def run(self, work: Callable[[], _T]) -> _T:
         """Return what `work` returns, called in a thread. Raises ProblemError (429) where too many wait already.
 
-        Who is cancelled leaves it to end for itself; its place is free then, and not before.
+        Who is cancelled leaves its place taken until a thread has ended the work, or passed over what had not begun: so
+        the queue stays bounded while the threads hang.
         """
         if self._under_way >= self._most:
             raise busy("too many requests wait already")
         self._under_way += 1
-        future = self._pool.submit(work)
+        given_up = threading.Event()
+        future = self._pool.submit(lambda: None if given_up.is_set() else (work(),))
         loop = asyncio.get_running_loop()
         future.add_done_callback(lambda _: loop.is_closed() or loop.call_soon_threadsafe(self._ended))
-        return await asyncio.wrap_future(future)
+        running = asyncio.wrap_future(future)
+        try:
+            outcome = await asyncio.shield(running)
+        except asyncio.CancelledError:
+            given_up.set()
+            running.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            raise
+        if outcome is None:
+            raise asyncio.CancelledError
+        return outcome[0]
 
     def _ended(self) -> None:
         self._under_way -= 1

@@ -150,6 +150,54 @@ def test_a_store_that_fails_later_breaks_the_answer_off(own_site: ReadServiceSit
     assert streams(own_site) == 0
 
 
+@pytest.mark.parametrize(
+    ("rights", "why"),
+    [
+        ("users: {reader: {describe: [orders]}}", "Forbidden"),
+        ("users: {reader: {read: [payments]}}", "NotFound"),
+        ("users: {reader: {read: orders}}", "NotFound"),
+    ],
+)
+@pytest.mark.parametrize("path", [RECORDS, "/topics/orders/partitions/0/segments/{}/data"])
+def test_a_right_that_is_taken_away_ends_what_is_being_read(
+    own_site: ReadServiceSite, path: str, rights: str, why: str
+) -> None:
+    async def produce(*_: object) -> Any:
+        yield b"piece"
+        own_site.rights.write_text(rights)
+        yield b"secret"
+
+    pieces = "record_stream.RecordStream.pieces" if path == RECORDS else "tiers.Tiers.segment_bytes"
+    client = Client(own_site, path.format(own_site.segments()[0].segment_id.id), takes=9, leaves=False)
+    with (
+        mock.patch(f"tiered_storage_airflow.read_service.{pieces}", produce),
+        mock.patch("tiered_storage_airflow.read_service.streaming.SECONDS_BETWEEN_LOOKS", 0),
+    ):
+        client.run()
+    assert "the right to read it is gone" in str(client.broken_off)
+    assert [message["body"] for message in client.sent if isinstance(message.get("body"), bytes)] == [b"piece"]
+    assert not any(message.get("more_body") is False for message in client.sent)
+    assert figure(own_site, f'remote_log_given_up_total{{why="{why}"}}') == 1
+    assert streams(own_site) == 0
+
+
+def test_a_disk_that_hangs_in_the_midst_of_an_answer_breaks_it_off(own_site: ReadServiceSite) -> None:
+    async def produce(*_: object) -> Any:
+        yield b"piece"
+        await asyncio.Event().wait()
+
+    async def hurry() -> None:
+        (await own_site.service.opened()).seconds_to_answer = 0.1
+
+    own_site.client.portal.call(hurry)  # type: ignore[union-attr]
+    client = Client(own_site, RECORDS, takes=9, leaves=False)
+    with mock.patch("tiered_storage_airflow.read_service.record_stream.RecordStream.pieces", produce):
+        client.run()
+    assert "what follows cannot be had: TimeoutError" in str(client.broken_off)
+    assert not any(message.get("more_body") is False for message in client.sent)
+    assert streams(own_site) == 0
+
+
 def test_a_request_that_is_cancelled_frees_its_place(own_site: ReadServiceSite) -> None:
     """As the task group of a layer around does it, which cancels each wait anew."""
     import anyio
