@@ -18,20 +18,20 @@ from tiered_storage.cli_session import (
     JsonOption,
     PartitionsOption,
     TopicsOption,
+    known_selection,
     lease_owner,
     opened,
+    refused_by_decision,
     say_stop,
-    selected,
 )
 from tiered_storage.clock import wall_clock
-from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_plan import CopyPlan, Finding
 from tiered_storage.remote_log.copy_run import BegunCopy
 from tiered_storage.remote_log.due_deletions import DueDeletion
+from tiered_storage.remote_log.metadata import Topic
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.selection import Selection
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.expiry import ExpiryPlan
@@ -42,6 +42,15 @@ WorkersOption = Annotated[int, typer.Option("--workers", min=1, help="Groups of 
 _EXPIRY_COLUMNS = ("partition", "new log start", "segments", "bytes", "never copied segments", "never copied bytes")
 
 _DUE_COLUMNS = ("partition", "segments", "left by copies", "bytes", "as a whole")
+
+_NOT_ENABLED = "topic {topic} is not enabled: 'tiered-storage topics enable {topic}'"
+_NO_TRIM = (
+    "local deletion is not allowed for {topic}, or it is not enabled: 'tiered-storage topics allow-deletion {topic} "
+    "--only local' allows it"
+)
+_NO_EXPIRY = (
+    "remote deletion is not allowed for {topic}: 'tiered-storage topics allow-deletion {topic} --only remote' allows it"
+)
 
 
 def plan(
@@ -54,7 +63,7 @@ def plan(
     """Show which closed segments a copy would move, and what is left out and why. Changes nothing."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        selection = _selected(remote_log, topics, partitions)
+        selection = known_selection(remote_log, topics, partitions)
         _show_plan(remote_log.plan_copy(selection, max_segments=max_segments), output)
 
 
@@ -70,18 +79,19 @@ def copy(
     """Copy closed segments to the remote tier and commit their metadata, in this process."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        selection = _selected(remote_log, topics, partitions)
+        selection = known_selection(remote_log, topics, partitions)
         due = remote_log.plan_copy(selection, max_segments=max_segments)
         if dry_run:
             _show_plan(due, output)
             return
+        not_enabled = refused_by_decision(remote_log, selection, _is_enabled, _NOT_ENABLED)
         begun = remote_log.begin_copy(due, lease_owner("copy"))
         report, has_hung = copy_here(remote_log, begun, workers, output)
     rows = [
         (str(segment.topic_id_partition), segment.start_offset, segment.end_offset, segment.size)
         for segment in report.committed
     ]
-    troubles = (*due.refused, *due.unreadable, *begun.left, *report.failures, *report.damages)
+    troubles = (*not_enabled, *due.refused, *due.unreadable, *begun.left, *report.failures, *report.damages)
     output.rows(
         "Copied", ("partition", "start offset", "end offset", "bytes"), rows,
         troubles=[asdict(trouble) for trouble in troubles],
@@ -111,7 +121,7 @@ def retain(
     check_plan_options(plan_file, save_plan_to, dry_run=dry_run, chosen=chosen)
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        selection = _selected(remote_log, topics, partitions)
+        selection = known_selection(remote_log, topics, partitions)
         plans, troubles = made_or_read(
             lambda: remote_log.deletions.plan_local_retention(selection, wall_clock(), max_segments=max_segments),
             LocalRetentionPlan,
@@ -130,7 +140,9 @@ def retain(
                 for plan in plans
                 if plan.topic_id_partition in trimmed or not plan.segments
             ]
-            troubles = [*troubles, *report.failures, *_stopped(report.stopped)]
+            refused = refused_by_decision(remote_log, selection, _may_trim, _NO_TRIM) if plan_file is None else []
+            troubles = [*troubles, *refused, *report.failures, *_stopped(report.stopped)]
+    troubles += [Finding(str(each.topic_id_partition), each.held_back) for each in plans if each.held_back is not None]
     rows = [
         (str(each.topic_id_partition), each.new_local_start, len(each.segments), each.size, each.held_back)
         for each in plans
@@ -163,7 +175,7 @@ def expire(
     output = Output(as_json)
     owner = lease_owner("expire")
     with opened(config, output) as remote_log:
-        selection = _selected(remote_log, topics, partitions)
+        selection = known_selection(remote_log, topics, partitions)
         plans, troubles = made_or_read(
             lambda: remote_log.deletions.plan_expiry(selection, wall_clock(), max_segments),
             ExpiryPlan,
@@ -181,7 +193,8 @@ def expire(
             told = said("deleted", remote_log.deletions.marked(selection, only), output)
             report = remote_log.deletions.delete_marked(owner, selection, only, told)
             plans = [plan for plan in plans if plan.topic_id_partition in done]
-            troubles = [*troubles, *left, *report.left, *report.failures, *_stopped(report.stopped)]
+            refused = refused_by_decision(remote_log, selection, _may_expire, _NO_EXPIRY) if plan_file is None else []
+            troubles = [*troubles, *refused, *left, *report.left, *report.failures, *_stopped(report.stopped)]
             deleted = len(report.deleted)
     output.rows(
         "Would expire" if dry_run else "Expired", _EXPIRY_COLUMNS, _expiry_rows(plans),
@@ -194,12 +207,16 @@ def expire(
         raise typer.Exit(1)
 
 
-def _selected(remote_log: RemoteLogManager, topics: str, partitions: str | None) -> Selection:
-    """Return the selection. Raises ConfigurationError where it matches nothing that is known: it may be mistyped."""
-    selection = selected(topics, partitions)
-    if why := remote_log.checks.why_nothing_matches(selection):
-        raise ConfigurationError(f"{why}; nothing was done")
-    return selection
+def _is_enabled(topic: Topic) -> bool:
+    return topic.remote_storage_enable
+
+
+def _may_trim(topic: Topic) -> bool:
+    return topic.remote_storage_enable and topic.local_deletion_allowed
+
+
+def _may_expire(topic: Topic) -> bool:
+    return topic.remote_deletion_allowed
 
 
 def _stopped(why: str | None) -> list[Finding]:

@@ -10,6 +10,7 @@ import typer
 from tiered_storage.cli_output import Output
 from tiered_storage.cli_session import ConfigOption, DryRunOption, JsonOption, lease_owner, opened, say_stop
 from tiered_storage.remote_log.copy_plan import Finding
+from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.record_deletion import TO_THE_END
 
 TopicArgument = Annotated[str, typer.Argument(help="The topic's exact name.")]
@@ -45,16 +46,19 @@ def delete_records(
     """
     output = Output(as_json)
     left: tuple[Finding, ...] = ()
+    done: tuple[TopicIdPartition, ...] = ()
     with opened(config, output) as remote_log:
         found = remote_log.find_partition(topic, partition)
         planned = remote_log.deletions.plan_record_deletion(found, before)
         if dry_run:
             say_stop(remote_log, output)
         elif planned is not None:
-            _, left = remote_log.deletions.mark_expired([planned], lease_owner("delete-records"), gives_up=give_up)
-    rows = [] if planned is None or left else [(str(found), planned.new_log_start, len(planned.segments), planned.size)]
+            done, left = remote_log.deletions.mark_expired([planned], lease_owner("delete-records"), gives_up=give_up)
+    rows = []
+    if planned is not None and (dry_run or found in done):
+        rows = [(str(found), planned.new_log_start, len(planned.segments), planned.size)]
     title = "Would be deleted" if dry_run else "Deleted; the next run of expire removes the segments"
-    if left:
+    if not dry_run and not done:
         title = "Nothing was deleted"
     output.rows(title, _RECORD_COLUMNS, rows, troubles=[asdict(finding) for finding in left])
     output.findings("error", left)

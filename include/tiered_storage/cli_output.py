@@ -57,7 +57,8 @@ class Output:
     def findings(self, heading: str, findings: Sequence[Finding]) -> None:
         """Tell a person about partitions that need looking at."""
         for finding in findings:
-            self.say(" ".join(filter(None, (f"{heading}:", finding.partition, finding.reason))))
+            where = f"{finding.partition}: " if finding.partition else ""
+            self.say(f"{heading}: {where}{finding.reason.removeprefix(where)}")
 
 
 class StreamedTable:

@@ -19,6 +19,7 @@ from tiered_storage.cli_session import (
     JsonOption,
     PartitionsOption,
     TopicsOption,
+    known_selection,
     opened,
     selected,
 )
@@ -28,6 +29,7 @@ from tiered_storage.remote_log.task_progress import untold
 
 if TYPE_CHECKING:
     from tiered_storage.kafka_log.record import Record
+    from tiered_storage.remote_log.audit_report import AuditReport
     from tiered_storage.remote_log.model import TopicIdPartition
     from tiered_storage.remote_log.reading.blocking import BlockingLogReader
     from tiered_storage.remote_log.reading.read_values import FetchedBatches, FoundOffset, Isolation, OffsetSpec
@@ -64,7 +66,7 @@ def segments(
     """Show the remote segments, in every state but the deleted ones."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        selection = selected(topics, partitions)
+        selection = known_selection(remote_log, topics, partitions)
         rows = [
             (
                 str(partition),
@@ -170,13 +172,18 @@ def audit(
         title, ("kind", "what", "message"), rows,
         segments=report.segments, objects=report.objects, bytes=report.size, notices=list(report.notices),
     )  # fmt: skip
-    for notice in report.notices:
-        output.say(f"note: {notice}")
+    say_notices(report, output)
     if report.anomalies:
         depth = " --deep" if deep else ""
         output.say(f"note: 'tiered-storage repair{depth} --dry-run' shows what can be mended")
-    if report.anomalies or report.unread:
+    if report.anomalies or report.unread or report.unseen:
         raise typer.Exit(1)
+
+
+def say_notices(report: AuditReport, output: Output) -> None:
+    """Tell a person what an audit could not look at, and what else it noticed."""
+    for notice in report.notices:
+        output.say(f"{'error' if notice in report.unseen else 'note'}: {notice}")
 
 
 def _start_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +12,7 @@ import typer
 from tiered_storage.cli_copy import WorkersOption, copy_here
 from tiered_storage.cli_output import Output
 from tiered_storage.cli_progress import leave_at_once, said
+from tiered_storage.cli_read import say_notices
 from tiered_storage.cli_session import (
     ConfigOption,
     DryRunOption,
@@ -26,7 +27,7 @@ from tiered_storage.clock import wall_clock
 from tiered_storage.remote_log import remote_log_rebuild
 from tiered_storage.remote_log.audit_report import AuditReport
 from tiered_storage.remote_log.copy_commit import CommitReport
-from tiered_storage.remote_log.copy_plan import CopyPlan
+from tiered_storage.remote_log.copy_plan import CopyPlan, Finding
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.remote_log_parts import store_options
 from tiered_storage.remote_log.remote_log_repairs import RepairReport
@@ -58,9 +59,11 @@ def repair(
             _show("Would be repaired", list(_planned(plan)), plan, found, output)
             return
         hung: list[bool] = []
+        left: list[Finding] = []
         done = remote_log.repairs.carry_out(
-            plan, lease_owner("repair"), lambda copies: _copy(remote_log, copies, workers, output, hung)
+            plan, lease_owner("repair"), lambda copies: _copy(remote_log, copies, workers, output, hung, left)
         )
+        done = replace(done, failures=(*left, *done.failures))
         after = found if plan.is_empty else _audited(remote_log, selection, output, deep=deep)
     try:
         _show("Repaired", list(_done(done)), plan, after, output, done)
@@ -110,9 +113,10 @@ def _audited(remote_log: RemoteLogManager, selection: Selection, output: Output,
 
 
 def _copy(
-    remote_log: RemoteLogManager, copies: CopyPlan, workers: int, output: Output, hung: list[bool]
+    remote_log: RemoteLogManager, copies: CopyPlan, workers: int, output: Output, hung: list[bool], left: list[Finding]
 ) -> CommitReport:
     begun = remote_log.begin_copy(copies, lease_owner("repair"))
+    left.extend(begun.left)
     report, has_hung = copy_here(remote_log, begun, workers, output)
     hung.append(has_hung)
     return report
@@ -165,7 +169,8 @@ def _show(
     output.findings("left to you", plan.advice)
     output.findings("error", done.failures if done else ())
     output.findings("note", done.notices if done else ())
+    say_notices(audited, output)
     if done and audited.anomalies:
         output.say(f"{audited.anomaly_count} anomalies are left; 'tiered-storage audit' names them")
-    if troubles or (done and audited.anomalies):
+    if troubles or audited.unread or audited.unseen or (done and audited.anomalies):
         raise typer.Exit(1)

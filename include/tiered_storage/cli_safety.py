@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tiered_storage.cli_output import Output
-from tiered_storage.cli_session import ConfigOption, JsonOption, PartitionsOption, TopicsOption, opened, selected
+from tiered_storage.cli_session import ConfigOption, JsonOption, PartitionsOption, TopicsOption, known_selection, opened
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.remote_log.deletion_gate import as_date
@@ -53,7 +53,7 @@ def failed_deletions(
     """Show the remote segments whose objects could not be deleted. Every run of expire tries them again."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        failures = list(remote_log.safety.failures(selected(topics, partitions)))
+        failures = list(remote_log.safety.failures(known_selection(remote_log, topics, partitions)))
     rows = [
         (
             str(one.segment_id.topic_id_partition), one.segment_id.id, one.attempts,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -13,8 +13,13 @@ import typer
 
 from tiered_storage.cli_output import Output
 from tiered_storage.clock import wall_clock
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.remote_log.copy_plan import Finding
+from tiered_storage.remote_log.metadata import Topic
+from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.remote_log_parts import store_options
+from tiered_storage.remote_log.segment_source import NamedPartition
 from tiered_storage.remote_log.selection import Selection, parse_partitions
 from tiered_storage.settings import load_settings
 
@@ -44,6 +49,37 @@ def opened(config: Path | None, output: Output) -> Iterator[RemoteLogManager]:
 def selected(topics: str, partitions: str | None) -> Selection:
     """Return what TopicsOption and PartitionsOption mean together. Raises ConfigurationError."""
     return Selection(topics, parse_partitions(partitions))
+
+
+def known_selection(remote_log: RemoteLogManager, topics: str, partitions: str | None) -> Selection:
+    """Return the selection. Raises ConfigurationError where it matches nothing that is known: it may be mistyped."""
+    selection = selected(topics, partitions)
+    if why := remote_log.why_nothing_matches(selection):
+        raise ConfigurationError(f"{why}; nothing was done")
+    return selection
+
+
+def named_partitions(remote_log: RemoteLogManager) -> list[TopicIdPartition]:
+    """Return every partition that is local or remote, Kafka's internal topics left out."""
+    named = remote_log.source.names() if remote_log.settings.log_dirs else ()
+    local = [one.topic_id_partition for one in named if isinstance(one, NamedPartition) and not one.is_internal]
+    return sorted({*local, *remote_log.segments.list_partitions()})
+
+
+def refused_by_decision(
+    remote_log: RemoteLogManager, selection: Selection, is_allowed: Callable[[Topic], bool], why: str
+) -> list[Finding]:
+    """Return one finding a topic where somebody asked for certain topics, and `is_allowed` holds for none of them."""
+    if not selection.is_narrowed:
+        return []
+    chosen = [one for one in named_partitions(remote_log) if selection.matches(one.topic, one.partition)]
+    lives = {(one.cluster_id, one.topic_id): one for one in chosen}
+    if any(is_allowed(remote_log.decided_topic(one)) for one in lives.values()):
+        return []
+    return [
+        Finding("", f"{why.format(topic=topic)}; nothing of it was done")
+        for topic in sorted({one.topic for one in lives.values()})
+    ]
 
 
 def lease_owner(command: str) -> str:

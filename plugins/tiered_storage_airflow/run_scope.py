@@ -47,7 +47,7 @@ def selected(remote_log: RemoteLogManager, topics: str, partitions: str | None, 
     from tiered_storage.remote_log.selection import Selection, parse_partitions  # noqa: PLC0415
 
     selection = Selection(topics, parse_partitions(partitions or None))
-    if is_switched_on(must_match, "must_match") and (nothing := remote_log.checks.why_nothing_matches(selection)):
+    if is_switched_on(must_match, "must_match") and (nothing := remote_log.why_nothing_matches(selection)):
         asked = f"topics {topics!r}" + (f", partitions {partitions}" if partitions else "")
         raise ConfigurationError(f"{asked}: {nothing}")
     return selection

@@ -57,7 +57,7 @@ def audit_remote_log(
     documents = DocumentAudit(metadata, leases, storage.partition_documents, now - grace_ms)
     tally = AuditTally.begun_at(now)
     audit = _Audit(metadata, leases, storage, documents, now - grace_ms, local_logs, deep, tally)
-    audit.tally.notices.extend(local_logs.notices if local_logs else ())
+    audit.tally.unseen.extend(local_logs.unseen if local_logs else ())
     # The store first: whatever is seen there had its metadata written before it.
     for partition, listed in groupby(storage.list_objects(), lambda found: parse_partition_folder(found.name)):
         if partition is None:

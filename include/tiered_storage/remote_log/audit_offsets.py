@@ -40,7 +40,7 @@ class LocalRange:
 class LocalLogs:
     """The local logs of what is being copied, as they were before the audit looked at anything else.
 
-    So a remote log only ever reaches further than it must. `notices` name what could not be looked at.
+    So a remote log only ever reaches further than it must. `unseen` names what could not be looked at, and why.
     """
 
     def __init__(self, source: SegmentSource, is_copied: Callable[[PartitionLog | UnreadablePartition], bool]) -> None:
@@ -48,17 +48,17 @@ class LocalLogs:
         self._source = source
         self._is_copied = is_copied
         self._ranges: dict[TopicIdPartition, LocalRange] = {}
-        self.notices: list[str] = []
+        self.unseen: list[str] = []
         try:
             for log in source.partitions():
                 if log.is_internal or not is_copied(log):
                     continue
                 if isinstance(log, UnreadablePartition):
-                    self.notices.append(f"{log.partition}: its local log was not looked at: {log.reason}")
+                    self.unseen.append(f"{log.partition}: its local log was not looked at: {log.reason}")
                 else:
                     self._ranges[log.topic_id_partition] = LocalRange.of(log)
         except TieredStorageError as error:
-            self.notices.append(f"local logs were not looked at, nor what is missing between the tiers: {error}")
+            self.unseen.append(f"local logs were not looked at, nor what is missing between the tiers: {error}")
 
     def range_of(self, partition: TopicIdPartition) -> LocalRange | None:
         """Return the partition's local log as it was; None where it is not there or not being copied."""

@@ -89,7 +89,8 @@ class AuditReport:
 
     `anomalies` are the first MOST_ANOMALIES; `omitted` counts those behind them. `unreferenced` counts the objects that
     nothing refers to, known leftovers apart. `unread` counts the segments, and the documents of partitions, that could
-    not be read. `topics` tells of every topic that was looked at. It began at `audited_at` (ms).
+    not be read; `unseen` are those of the notices that name local logs which could not be looked at. `topics` tells of
+    every topic that was looked at. It began at `audited_at` (ms).
     """
 
     segments: int
@@ -100,6 +101,7 @@ class AuditReport:
     omitted: int = 0
     unreferenced: int = 0
     unread: int = 0
+    unseen: tuple[str, ...] = ()
     topics: tuple[TopicFindings, ...] = field(default=(), compare=False)
     audited_at: int = field(default=0, compare=False)
 
@@ -118,7 +120,9 @@ class AuditTally:
         self.objects = so_far.objects
         self.size = so_far.size
         self.young = 0
-        self.notices = [notice for notice in so_far.notices if not notice.endswith(_ONLY_SO_MANY)]
+        self.unseen = list(so_far.unseen)
+        told_anyway = {*so_far.unseen, *(each for each in so_far.notices if each.endswith(_ONLY_SO_MANY))}
+        self.notices = [notice for notice in so_far.notices if notice not in told_anyway]
         self._anomalies = list(so_far.anomalies)
         self._omitted = so_far.omitted
         self._unreferenced = so_far.unreferenced
@@ -167,7 +171,7 @@ class AuditTally:
 
     def report(self) -> AuditReport:
         """Return what came of it."""
-        notices = list(self.notices)
+        notices = [*self.unseen, *self.notices]
         if self.young:
             notices.append(f"{self.young} unreferenced objects are younger than remote.log.orphan.grace.ms")
         if self._omitted:
@@ -181,6 +185,7 @@ class AuditTally:
             self._omitted,
             self._unreferenced,
             self._unread,
+            tuple(self.unseen),
             tuple(self._topics.values()),
             self._audited_at,
         )

@@ -29,7 +29,7 @@ from tiered_storage.kafka_log.log_directory import (
 from tiered_storage.kafka_log.log_segment import LogSegment, segment_sizes
 from tiered_storage.kafka_log.offset_checkpoint import read_offset_checkpoint
 from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage.remote_log.segment_source import LocalSegment, PartitionLog, UnreadablePartition
+from tiered_storage.remote_log.segment_source import LocalSegment, NamedPartition, PartitionLog, UnreadablePartition
 
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 _HEADER_BYTES = 61
@@ -82,6 +82,16 @@ class LogDirectorySource:
                     yield self._look(directory, found, compacted)
                 except (TieredStorageError, OSError) as error:
                     yield UnreadablePartition(found.path.name, str(error))
+
+    def names(self) -> Iterator[NamedPartition | UnreadablePartition]:
+        """Name every partition, and look into no log: unreadable is only what has a broken file beside its log."""
+        for root in self.directories:
+            directory, compacted = self._read(root)
+            for name, error in directory.damaged.items():
+                yield UnreadablePartition(name, str(error))
+            for found in directory.partitions:
+                partition = self._identify(directory, found)
+                yield NamedPartition(partition, found.is_internal, found.topic in compacted)
 
     def partition(self, partition: TopicIdPartition) -> PartitionLog | None:
         """Look at one partition, in whichever directory it is, and at no other."""

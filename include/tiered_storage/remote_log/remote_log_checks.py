@@ -16,7 +16,7 @@ from tiered_storage.remote_log.deep_audit import audit_segment
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.rate_limit import RateLimit, ToldLimit
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
-from tiered_storage.remote_log.segment_source import PartitionLog, UnreadablePartition
+from tiered_storage.remote_log.segment_source import PartitionLog, UnreadablePartition, name_of
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.object_names import STORE_DECISIONS
@@ -42,7 +42,7 @@ class RemoteLogChecks:
         Raises ConfigurationError where nothing that is known is selected, and for a user's own RemoteStorageManager,
         which cannot list what it holds; StoreMismatchError where store and metadata are no pair.
         """
-        if nothing := self.why_nothing_matches(selection):
+        if nothing := self.parts.why_nothing_matches(selection):
             raise ConfigurationError(nothing)
         identity = self.parts.store.identity
         bound = identity.bound_store_uuid()
@@ -55,7 +55,7 @@ class RemoteLogChecks:
             selection,
             self.parts.clock,
             grace_ms=self.parts.settings.remote_log_orphan_grace_ms,
-            local_logs=LocalLogs(self.parts.source, self._is_copied) if self.parts.settings.log_dirs else None,
+            local_logs=self._local_logs(selection) if self.parts.settings.log_dirs else None,
             deep=self._deep_check(on_moved) if deep else None,
         )
         self._keep_verdicts(report, selection, deep=deep)
@@ -100,24 +100,6 @@ class RemoteLogChecks:
         self._keep_verdicts(report, selection, deep=True)
         return report
 
-    def why_nothing_matches(self, selection: Selection) -> str | None:
-        """Return what to tell a person who chose partitions of which none is known; None where one is."""
-        if not selection.is_narrowed:
-            return None
-        if any(selection.matches(known.topic, known.partition) for known in self.parts.segments.list_partitions()):
-            return None
-        for log in self.parts.source.partitions() if self.parts.settings.log_dirs else ():
-            if isinstance(log, UnreadablePartition):
-                topic, number = log.topic, log.number
-            else:
-                topic, number = log.topic_id_partition.topic, log.topic_id_partition.partition
-            if selection.matches(topic, number):
-                return None
-        return (
-            "no partition in log.dirs or in the remote log matches the topics and partitions that were asked for; "
-            "'tiered-storage topics list' shows what there is"
-        )
-
     def _keep_verdicts(self, report: AuditReport, selection: Selection, *, deep: bool) -> None:
         most = self.parts.settings.remote_log_unreferenced_max_percent
         is_outdated = any(each.kind is AnomalyKind.OUTDATED_METADATA for each in report.anomalies)
@@ -135,6 +117,12 @@ class RemoteLogChecks:
             return found
 
         return check
+
+    def _local_logs(self, selection: Selection) -> LocalLogs:
+        def is_asked_for(log: PartitionLog | UnreadablePartition) -> bool:
+            return selection.matches(*name_of(log)) and self._is_copied(log)
+
+        return LocalLogs(self.parts.source, is_asked_for)
 
     def _is_copied(self, log: PartitionLog | UnreadablePartition) -> bool:
         if isinstance(log, UnreadablePartition):

@@ -16,7 +16,8 @@ from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager,
 from tiered_storage.remote_log.metadata.safety import Safety, Stop
 from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, open_metadata_store
 from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage.remote_log.segment_source import PartitionLog
+from tiered_storage.remote_log.segment_source import PartitionLog, name_of
+from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 from tiered_storage.remote_log.storage.opening import load_remote_storage_manager, open_object_client
@@ -144,6 +145,19 @@ class RemoteLogParts:
     def local_log(self, partition: TopicIdPartition) -> PartitionLog | None:
         """Return the partition's local log; None where it is not in sight. Raises what the source raises."""
         return self.source.partition(partition) if self.settings.log_dirs else None
+
+    def why_nothing_matches(self, selection: Selection) -> str | None:
+        """Return what to tell a person who chose partitions of which none is known; None where one is."""
+        if not selection.is_narrowed:
+            return None
+        if any(selection.matches(known.topic, known.partition) for known in self.segments.list_partitions()):
+            return None
+        if any(selection.matches(*name_of(found)) for found in (self.source.names() if self.settings.log_dirs else ())):
+            return None
+        return (
+            "no partition in log.dirs or in the remote log matches the topics and partitions that were asked for; "
+            "'tiered-storage topics list' shows what there is"
+        )
 
     def close(self) -> None:
         """Close all parts."""

@@ -91,6 +91,22 @@ class UnreadablePartition:
         return self.topic in INTERNAL_TOPICS
 
 
+@dataclass(frozen=True, slots=True)
+class NamedPartition:
+    """A partition as its directory's name and metadata files name it; nobody looked into its log."""
+
+    topic_id_partition: TopicIdPartition
+    is_internal: bool
+    is_compacted: bool
+
+
+def name_of(found: PartitionLog | NamedPartition | UnreadablePartition) -> tuple[str, int | None]:
+    """Return topic and number of a partition, as far as they are known."""
+    if isinstance(found, UnreadablePartition):
+        return found.topic, found.number
+    return found.topic_id_partition.topic, found.topic_id_partition.partition
+
+
 class SegmentSource(Protocol):
     """Where local segments come from."""
 

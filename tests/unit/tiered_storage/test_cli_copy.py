@@ -80,7 +80,7 @@ def test_a_plan_that_leaves_out_what_was_asked_for_says_what_and_fails(tmp_path:
     shown, told = run_on(files, "plan"), run_on(files, "plan", "--json")
 
     assert shown.exit_code == told.exit_code == 1
-    assert "refused: clicks topic clicks has cleanup.policy=compact" in shown.err
+    assert "refused: clicks: topic clicks has cleanup.policy=compact" in shown.err
     assert "unreadable: views-0" in shown.err
     assert [row["partition"] for row in told.rows] == ["orders-0"]
     assert [finding["partition"] for finding in told.document["refused"]] == ["clicks"]
@@ -128,7 +128,7 @@ def test_neighbours_are_copied_and_the_run_fails(tmp_path: Path) -> None:
     [trouble] = result.document["troubles"]
     assert trouble["partition"] == "clicks-0"
     assert "CRC-32C" in trouble["message"]
-    assert f"error: clicks-0 {trouble['message']}" in result.err
+    assert f"error: clicks-0: {trouble['message']}" in result.err
 
 
 def test_damage_beside_the_log_is_copied_and_the_run_fails(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_retention_says_why_something_is_held_back(tmp_path: Path) -> None:
 
     result = run_on(files, "retain", "--json")
 
-    assert result.exit_code == 0
+    assert result.exit_code == 1
     [row] = result.rows
     assert row["segments"] == 0
     assert "offsets 0 to 9 are past local retention but not yet remote" in row["held_back"]

@@ -54,8 +54,8 @@ def test_what_stands_beside_a_result_goes_to_standard_error_as_it_is(
     assert written.out == ""
     assert written.err.splitlines() == [
         "[bold]" + "x" * 200,
-        "error: orders-0 broken [1]",
-        "error: orders-1 too",
+        "error: orders-0: broken [1]",
+        "error: orders-1: too",
     ]
 
 

@@ -46,7 +46,7 @@ def test_what_is_left_to_a_person_is_told_and_fails(tmp_path: Path) -> None:
     result = run_on(files, "repair", "--topics", "orders")
 
     assert result.exit_code == 1
-    assert "left to you: orders-0 offsets 10 to 19 are damaged in the store" in result.err
+    assert "left to you: orders-0: offsets 10 to 19 are damaged in the store" in result.err
     assert "1 anomalies are left" in result.err
 
 
