@@ -149,6 +149,25 @@ def test_the_same_copy_can_be_repeated(storage: ObjectRemoteStorageManager) -> N
     assert b"".join(storage.fetch_log_segment(copied(metadata, first))) == content
 
 
+def test_another_copy_under_the_same_id_is_refused_and_changes_nothing(
+    storage: ObjectRemoteStorageManager, client: ObjectClient
+) -> None:
+    """A worker that was given up, and comes back when its segment was finished by the one in its place."""
+    content = segment_bytes(9 * MIB)
+    metadata = copy(storage, content)
+    before = {found.name: read(client, found.name) for found in client.list()}
+    late = replace(metadata, custom_metadata=None, state=SegmentState.COPY_SEGMENT_STARTED)
+    other_indexes = {**INDEXES, IndexKind.TIMESTAMP: b"other"}
+    for data in (segment_data(segment_bytes(9 * MIB, seed=1)), segment_data(content, indexes=other_indexes)):
+        with pytest.raises(
+            RemoteObjectCorruptError, match=r"\.commit: another attempt finished this segment"
+        ) as raised:
+            storage.copy_log_segment_data(late, data)
+        assert metadata.segment_id.id in str(raised.value)
+    assert {found.name: read(client, found.name) for found in client.list()} == before
+    storage.verify(metadata)
+
+
 @pytest.mark.parametrize("size", [MIB, 30 * MIB])
 def test_a_source_that_fails_midway_leaves_nothing(
     storage: ObjectRemoteStorageManager, store: StoreUnderTest, size: int

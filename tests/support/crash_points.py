@@ -247,6 +247,7 @@ _BORDERS: tuple[tuple[Any, str, Point, Point], ...] = (
     (OffsetMapWriter, "flush", _always(CrashPoint.BEFORE_MAP_WRITTEN), _always(CrashPoint.AFTER_MAP_WRITTEN)),
     (SqlRemoteLogMetadataManager, "put_lineages", _nowhere, _always(CrashPoint.AFTER_LINEAGE)),
     (LocalDirectory, "put", _nowhere, _written),
+    (LocalDirectory, "create", _nowhere, _written),
     (os, "unlink", _unlinks, _unlinked),
     (os, "fsync", _nowhere, _always(CrashPoint.AFTER_FILE_SYNCED)),
 )

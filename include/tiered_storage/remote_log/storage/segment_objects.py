@@ -26,6 +26,7 @@ from tiered_storage.remote_log.storage.index_bundle import HEAD_READ_BYTES, Bund
 from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES
 from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.object_client import (
+    CheckedChunks,
     ObjectClient,
     ObjectStoreOptions,
     WrittenObject,
@@ -96,18 +97,33 @@ class ObjectRemoteStorageManager:
 
         A manifest among the indexes is held against `metadata` and, where it tells one, against the checksum of what
         was sent; it gets that checksum. Where there is none, one is made from `metadata`.
+
+        The commit marker is created exclusively. Where another attempt wrote one, nothing is written over what it
+        finished: `data` is only compared. Raises RemoteObjectCorruptError if it differs.
         """
         names = self._names(metadata)
         if data.size != metadata.size:
             raise ConfigurationError(
                 f"{metadata.segment_id}: {data.size} bytes of data, {metadata.size} in its metadata"
             )
-        sent = self._client.put(names.data, data.size, data.chunks, more_follows=True)
+        if (finished := self._find_marker(names)) is not None:
+            sent = _passed(names.data, data)
+        else:
+            sent = self._client.put(names.data, data.size, data.chunks, more_follows=True)
         indexes = dict(data.indexes())
         indexes[IndexKind.MANIFEST] = _manifest(metadata, indexes, sent).to_bytes()
-        bundle = self._put_bytes(names.indexes, build_bundle(indexes), more_follows=True)
-        marker = CommitMarker(metadata.segment_id.id, sent.size, sent.crc32c, bundle.size, bundle.crc32c)
-        self._put_bytes(names.commit_marker, marker.to_bytes(), more_follows=False)
+        bundle = build_bundle(indexes)
+        marker = CommitMarker(metadata.segment_id.id, sent.size, sent.crc32c, len(bundle), crc32c(bundle))
+        if finished is None:
+            self._put_bytes(names.indexes, bundle, more_follows=True)
+            if not self._client.create(names.commit_marker, marker.to_bytes()):
+                finished = self._read_marker(names)
+        if finished not in {None, marker}:
+            raise RemoteObjectCorruptError(
+                f"{self._source(names.commit_marker)}: another attempt finished this segment with other content: "
+                f"{finished}; this one has {marker}. Nothing of this attempt is committed, and the next run copies the "
+                "offsets under a new id; 'tiered-storage audit --deep' tells whether what is there is whole"
+            )
         return marker.custom_metadata()
 
     def fetch_log_segment(
@@ -380,6 +396,14 @@ class ObjectRemoteStorageManager:
         if (manifest.size, manifest.data_crc32c) != (marker.data_size, marker.data_crc32c):
             raise RemoteObjectCorruptError(f"{source}: manifest and commit marker tell of different data")
         return contents, manifest
+
+
+def _passed(name: str, data: LogSegmentData) -> WrittenObject:
+    """Return what `data` would be as an object, with none written."""
+    checked = CheckedChunks(name, data.size, data.chunks)
+    for _ in checked:
+        pass
+    return checked.written()
 
 
 def _manifest(metadata: RemoteLogSegmentMetadata, indexes: dict[IndexKind, bytes], sent: WrittenObject) -> Manifest:

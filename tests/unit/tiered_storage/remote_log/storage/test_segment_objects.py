@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,12 +34,20 @@ class RecordingDirectory(LocalDirectory):
         super().__init__(root)
         self.calls: list[str] = []
         self.full_for = self.stuck = "nothing"
+        self.before_creation: Callable[[], None] = lambda: None
 
     def put(self, name: str, size: int, chunks: Iterator[memoryview], *, more_follows: bool = False) -> WrittenObject:
         self.calls.append(f"put {name.rpartition('.')[2]}{' ...' if more_follows else ''}")
         if name.endswith(self.full_for):
             raise RemoteStorageFullError(f"{name}: no room")
         return super().put(name, size, chunks, more_follows=more_follows)
+
+    def create(self, name: str, content: bytes) -> bool:
+        self.calls.append(f"create {name.rpartition('.')[2]}")
+        if name.endswith(self.full_for):
+            raise RemoteStorageFullError(f"{name}: no room")
+        self.before_creation()
+        return super().create(name, content)
 
     def get_range(self, name: str, start: int, length: int) -> bytes:
         self.calls.append(f"get {name.rpartition('.')[2]} {start}+{length}")
@@ -72,7 +80,27 @@ def with_manifest(manifest: Manifest) -> dict[IndexKind, bytes]:
 
 def test_the_marker_is_written_last(storage: ObjectRemoteStorageManager, client: RecordingDirectory) -> None:
     copy(storage)
-    assert client.calls == ["put log ...", "put indexes ...", "put commit"]
+    assert client.calls == ["put log ...", "put indexes ...", "create commit"]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_of_two_copies_at_once_under_one_id_the_first_to_finish_is_the_one(
+    storage: ObjectRemoteStorageManager, client: RecordingDirectory, tmp_path: Path, seed: int
+) -> None:
+    metadata = segment_metadata(len(CONTENT))
+    first = ObjectRemoteStorageManager(LocalDirectory(tmp_path))
+    others = segment_data(segment_bytes(len(CONTENT), seed))
+    finished: list[bytes] = []
+    client.before_creation = lambda: finished.append(first.copy_log_segment_data(metadata, others))
+    if seed == 0:
+        # The same content: the two are one.
+        custom_metadata = storage.copy_log_segment_data(metadata, segment_data(CONTENT))
+        assert finished == [custom_metadata]
+        storage.verify(copied(metadata, custom_metadata))
+    else:
+        with pytest.raises(RemoteObjectCorruptError, match="another attempt finished this segment with other content"):
+            storage.copy_log_segment_data(metadata, segment_data(CONTENT))
+        storage.verify(copied(metadata, finished[0]))
 
 
 def test_the_marker_is_removed_first(storage: ObjectRemoteStorageManager, client: RecordingDirectory) -> None:
