@@ -74,10 +74,9 @@ TOO_MANY_HEADERS = 6
 HEADER_KEY_NULL = 7
 LENGTH_WRONG = 8
 OFFSET_OUT_OF_RANGE = 9
-TIMESTAMP_TOO_WIDE = 10
-LEFT_OVER = 11
-WRONG_CHECKSUM = 12
-OUT_OF_WINDOW = 13
+LEFT_OVER = 10
+WRONG_CHECKSUM = 11
+OUT_OF_WINDOW = 12
 
 REASONS = {
     RUNS_OUT: "it runs past its end",
@@ -88,7 +87,6 @@ REASONS = {
     HEADER_KEY_NULL: "a header has no key",
     LENGTH_WRONG: "its fields take fewer bytes than its length says",
     OFFSET_OUT_OF_RANGE: "its offset is not above those before it and within its batch",
-    TIMESTAMP_TOO_WIDE: "its timestamp exceeds 64 bits",
     LEFT_OVER: "bytes follow the last record",
     OUT_OF_WINDOW: "its batch is not in the window that is said to hold it",
     WRONG_CHECKSUM: "the batch does not have the checksum that its header says",

@@ -190,10 +190,8 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
             if delta < lowest or delta > highest:
                 at = -parts.OFFSET_OUT_OF_RANGE
                 break
+            # It wraps at 64 bits, as in Java.
             created = base_time + time_delta
-            if not is_appended and (created ^ base_time) & (created ^ time_delta) < 0:
-                at = -parts.TIMESTAMP_TOO_WIDE
-                break
             offset = base + delta
             timestamp = append_time if is_appended else created
             is_kept = is_given and first_offset <= offset <= last_offset and first_time <= timestamp <= last_time

@@ -129,10 +129,13 @@ def _decode_record(data: bytes, position: int, header: RecordBatch, append_time:
         headers, position = _read_headers(data, position, end, header_count)
     if position != end:
         raise ValueError(f"its fields take {length - end + position} bytes, its length says {length}")
-    timestamp = header.base_timestamp + timestamp_delta if append_time is None else append_time
-    if not INT64_MIN <= timestamp <= INT64_MAX:
-        raise ValueError(f"timestamp {timestamp} exceeds 64 bits")
+    timestamp = wrapped(header.base_timestamp + timestamp_delta) if append_time is None else append_time
     return Record(header.base_offset + offset_delta, timestamp, key, value, headers), position
+
+
+def wrapped(timestamp: int) -> int:
+    """Return what 64 bits keep of `timestamp`: brokers and clients in Java add deltas so, and refuse no record."""
+    return timestamp if INT64_MIN <= timestamp <= INT64_MAX else (timestamp - INT64_MIN) % (1 << 64) + INT64_MIN
 
 
 def _check_offset(offset: int, lowest: int, highest: int) -> None:
