@@ -26,6 +26,7 @@ from pathlib import Path
 
 import yaml
 
+from tiered_storage.configuration.sources import not_yaml
 from tiered_storage.errors import ConfigurationError
 
 MOST_BYTES = 128 << 10
@@ -92,7 +93,7 @@ def load_read_rights(path: Path) -> ReadRights:
             admins.update(_logins(names, problems))
             continue
         for name, grant in _items(names, kind, None, problems):
-            found[kind][name] = _grant(grant, f"{kind}: {name}", problems)
+            found[kind][name] = _grant(grant, f"an entry of {kind}", problems)
     if problems:
         raise ConfigurationError("\n".join(f"{path}, {problem}" for problem in problems))
     return ReadRights(found["roles"], found["users"], frozenset(admins))
@@ -111,8 +112,7 @@ def _compose(path: Path) -> yaml.Node | None:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigurationError(f"{path}: the rights cannot be read: {reason}") from error
     except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigurationError(f"{path}: this is not YAML: {reason}") from error
+        raise not_yaml(path, error) from None
 
 
 def _items(
@@ -130,9 +130,9 @@ def _items(
         if not name:
             problems.append(f"line {_line(key)}: {what} has an entry without a name")
         elif name in seen:
-            problems.append(f"line {_line(key)}: {what} has {name} twice")
+            problems.append(f"line {_line(key)}: {what} has an entry twice")
         elif allowed is not None and name not in allowed:
-            problems.append(f"line {_line(key)}: {what} has {name!r}: only {' and '.join(allowed)} are known")
+            problems.append(f"line {_line(key)}: {what} has an entry that is none of {', '.join(allowed)}")
         else:
             yield name, value
         seen.add(name)
@@ -164,8 +164,7 @@ def _patterns(node: yaml.Node, what: str, problems: list[str]) -> Iterator[re.Pa
         return
     for topic in node.value:
         if not isinstance(topic, yaml.ScalarNode) or not _PATTERN.fullmatch(topic.value):
-            shown = repr(topic.value)[:80] if isinstance(topic, yaml.ScalarNode) else "something"
-            problems.append(f"line {_line(topic)}: {what} has {shown}, which is no topic's name, with or without *")
+            problems.append(f"line {_line(topic)}: {what} has an entry that is no topic's name, with or without *")
             continue
         # It never goes back behind a star: no name takes long, whatever the number of stars.
         yield re.compile(fnmatch.translate(topic.value))

@@ -110,7 +110,7 @@ def _parsed(settings: str) -> Mapping[str, object] | None:
     try:
         properties = json.loads(settings)
     except ValueError as error:
-        raise AirflowFailException(f"settings are no JSON: {error}: {settings!r}") from error
+        raise AirflowFailException(f"settings are no JSON: {error}") from error
     if properties is not None and not isinstance(properties, dict):
-        raise AirflowFailException(f"settings are no properties by name: {settings!r}")
+        raise AirflowFailException("settings are no properties by name")
     return properties

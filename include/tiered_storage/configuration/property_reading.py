@@ -18,6 +18,7 @@ from tiered_storage.configuration.types import hide_secrets
 from tiered_storage.errors import ConfigurationError
 
 _LONGEST_VALUE = 120
+_WORDS = re.compile(r"[A-Za-z]{1,20}([._-][A-Za-z]{1,20}){0,9}")
 _CREDENTIAL = re.compile(r"secret|password|token|credential|access[._]key", re.IGNORECASE)
 
 Model = TypeVar("Model", bound=PropertyModel)
@@ -91,9 +92,15 @@ def read_properties(
 
 def unknown_name(name: str, noun: str, likely: str | None) -> str:
     """Return why `name` is refused, with the `likely` right one where there is one."""
+    shown = showable(name)
     if _CREDENTIAL.search(name):
-        return f"{name} is no {noun}: credentials come as AWS_* in the environment or in an Airflow connection"
-    return f"{name} is no {noun}; " + (f"did you mean {likely}?" if likely else "docs/configuration.md lists them all")
+        return f"{shown} is no {noun}: credentials come as AWS_* in the environment or in an Airflow connection"
+    return f"{shown} is no {noun}; " + (f"did you mean {likely}?" if likely else "docs/configuration.md lists them all")
+
+
+def showable(name: str) -> str:
+    """Return `name` if it is made of words as a setting's is; else what is said of it, as it may be a secret."""
+    return name if _WORDS.fullmatch(name) else "a name that is not shown, as it may be a secret,"
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

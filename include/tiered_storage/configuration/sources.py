@@ -7,17 +7,20 @@ setting's own type decides what it means, as it does for an environment variable
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import yaml
 
-from tiered_storage.configuration.property_reading import Properties, Property, nearest, unknown_name
+from tiered_storage.configuration.property_reading import Properties, Property, nearest, showable, unknown_name
 from tiered_storage.errors import ConfigurationError
 
 ENVIRONMENT_PREFIX = "TIERED_STORAGE_"
 CONFIG_VARIABLE = "TIERED_STORAGE_CONFIG"
 TOPICS = "topics"
+_QUOTED = re.compile(r"(['\"])(?!<)[^'\"]{2,}\1")
+"""What a parser quotes of a file, but for punctuation and the names of YAML's own tokens."""
 
 
 def read_file(path: Path) -> Properties:
@@ -30,17 +33,24 @@ def read_file(path: Path) -> Properties:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigurationError(f"{path}: the settings cannot be read: {reason}") from error
-    except yaml.MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ConfigurationError(f"{path}{line}: this is not YAML: {error.problem}") from error
     except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
-        raise ConfigurationError(f"{path}: this is not YAML: {reason}") from error
+        raise not_yaml(path, error) from None
     if root is None:
         return Properties()
     if not isinstance(root, yaml.MappingNode):
         raise ConfigurationError(f"{path}, line 1: a settings file holds lines of 'name: value'")
     return _FileReader(path).read(root)
+
+
+def not_yaml(path: Path, error: Exception) -> ConfigurationError:
+    """Return the error for a file that is not YAML: with its line, and nothing that stands there.
+
+    Raise it `from None`: the parser's own error quotes the file, which may be one of secrets that was named by mistake.
+    """
+    mark = getattr(error, "problem_mark", None)
+    line = "" if mark is None else f", line {mark.line + 1}"
+    problem = _QUOTED.sub("…", getattr(error, "problem", None) or "it has what YAML does not allow")
+    return ConfigurationError(f"{path}{line}: this is not YAML: {problem}")
 
 
 def read_environment(environ: Mapping[str, str], names: Iterable[str]) -> Properties:
@@ -113,7 +123,9 @@ class _FileReader:
                 self._problems.append(f"{self._where(line)}: {scope}a name is plain text, not a list or a mapping")
             elif key.value in first_lines:
                 first = first_lines[key.value]
-                self._problems.append(f"{self._where(line)}: {scope}{key.value} is set twice; first in line {first}")
+                self._problems.append(
+                    f"{self._where(line)}: {scope}{showable(key.value)} is set twice; first in line {first}"
+                )
             else:
                 first_lines[key.value] = line
                 yield key.value, line, value

@@ -96,5 +96,5 @@ def _lines(path: Path | str, content: bytes) -> list[tuple[int, str]]:
 def _integer(path: Path | str, position: int, text: str, bits: int) -> int:
     largest = (1 << (bits - 1)) - 1
     if _DIGITS.fullmatch(text) is None or int(text) > largest:
-        raise CorruptIndexError(path, position, f"{text[:40]!r} is no number from 0 to {largest}")
+        raise CorruptIndexError(path, position, f"this is no number from 0 to {largest}")
     return int(text)

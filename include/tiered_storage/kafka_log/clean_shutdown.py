@@ -44,10 +44,11 @@ def read_clean_shutdown(path: Path) -> int:
         raise CorruptIndexError(path, position, "this is no JSON document") from error
     version = mark.get("version") if isinstance(mark, dict) else None
     if version != VERSION:
-        raise CorruptIndexError(path, 0, f"version {version!r:.40} is unknown: {VERSION} was expected")
+        shown = f"version {version}" if type(version) is int else "its version"
+        raise CorruptIndexError(path, 0, f"{shown} is unknown: {VERSION} was expected")
     broker_epoch = mark.get("brokerEpoch", UNKNOWN_BROKER_EPOCH)
     if type(broker_epoch) is not int:
-        raise CorruptIndexError(path, 0, f"brokerEpoch is {broker_epoch!r:.40}, which is no number")
+        raise CorruptIndexError(path, 0, "brokerEpoch is no number")
     return broker_epoch
 
 

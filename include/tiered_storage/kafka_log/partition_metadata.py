@@ -36,8 +36,9 @@ def read_topic_id(path: Path) -> str | None:
     topic_id = content["topic_id"].decode("latin-1")
     try:
         decode_uuid(topic_id)
-    except ConfigurationError as error:
-        raise CorruptIndexError(path, content.start("topic_id"), str(error)) from error
+    except ConfigurationError:
+        reason = "topic_id is no UUID as Kafka writes it, or one that it reserves"
+        raise CorruptIndexError(path, content.start("topic_id"), reason) from None
     return topic_id
 
 

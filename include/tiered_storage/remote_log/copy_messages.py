@@ -86,7 +86,7 @@ def from_lines(raw: bytes, kind: type[Message], source: str) -> list[Message]:
             [first, *_] = error.errors(include_url=False, include_context=False, include_input=False)
             where = ".".join(map(str, first["loc"]))
             reason = f"{where}: {first['msg']}" if where else first["msg"]
-            raise ConfigurationError(f"{source}: line {number} is not a {kind.__name__}: {reason}") from error
+            raise ConfigurationError(f"{source}: line {number} is not a {kind.__name__}: {reason}") from None
     return messages
 
 

@@ -75,8 +75,9 @@ def _value(path: Path, key: str) -> str:
         value = json.loads(path.read_text())[key]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EmbeddedAirflowError(
-            f"{path}: no {key} can be read ({error!r}): remove the file while Airflow is down, and it is generated anew"
-        ) from error
+            f"{path}: no {key} can be read ({type(error).__name__}): remove the file while Airflow is down, and it is "
+            "generated anew"
+        ) from None
     return str(value)
 
 

@@ -20,6 +20,8 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
 
+from tiered_storage.configuration.property_reading import showable
+from tiered_storage.configuration.sources import not_yaml
 from tiered_storage.errors import ConfigurationError
 
 
@@ -96,8 +98,10 @@ def read_airflow_settings(path: Path) -> AirflowSettings:
     """Read and check the file; raises ConfigurationError, which names the file and every key that is wrong."""
     try:
         document = yaml.safe_load(path.read_text()) or {}
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigurationError(f"{path}: cannot be read as YAML: {error}") from error
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise not_yaml(path, error) from None
     if not isinstance(document, dict) or set(document) - {"airflow"}:
         raise ConfigurationError(
             f"{path}: has to hold one key, airflow, with connections, pools and variables below it"
@@ -105,7 +109,7 @@ def read_airflow_settings(path: Path) -> AirflowSettings:
     try:
         settings = AirflowSettings.model_validate(document.get("airflow") or {})
     except ValidationError as error:
-        raise ConfigurationError(f"{path}: {_explained(error)}") from error
+        raise ConfigurationError(f"{path}: {_explained(error)}") from None
     faults = [*_duplicates(settings), *_incomplete(settings.connections)]
     if faults:
         raise ConfigurationError(f"{path}: {'; '.join(faults)}")
@@ -117,7 +121,7 @@ def _explained(error: ValidationError) -> str:
 
 
 def _key(location: Iterable[int | str]) -> str:
-    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    parts = (f"[{part}]" if isinstance(part, int) else f".{showable(part)}" for part in location)
     return "airflow" + "".join(parts)
 
 

@@ -45,7 +45,7 @@ def test_admins_are_logins_and_see_no_topic_by_that(tmp_path: Path) -> None:
         ("admins: {alice: }", "line 1: admins is to be a list of logins, such as [alice, bob]"),
         ("admins:\n- alice\n- [bob]", "line 3: admins has an entry that is no login"),
         ("admins: ['']", "line 1: admins has an entry that is no login"),
-        ("admin: [alice]", "line 1: the file has 'admin': only roles and users and admins are known"),
+        ("admin: [alice]", "line 1: the file has an entry that is none of roles, users, admins"),
     ],
 )
 def test_admins_that_are_no_list_of_logins_are_refused(tmp_path: Path, text: str, problem: str) -> None:
@@ -93,14 +93,14 @@ def test_a_file_that_allows_nothing_is_a_file(tmp_path: Path, text: str) -> None
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("role: {}", "line 1: the file has 'role'"),
-        ("roles:\n  A: {write: [a]}", "line 2: roles: A has 'write'"),
-        ("roles:\n  A: {read: orders}", "line 2: roles: A: read is to be a list"),
-        ("roles:\n  A: {read: [a, [b]]}", "which is no topic's name"),
-        ("roles:\n  A: {read: ['a b']}", "'a b', which is no topic's name"),
-        ("roles:\n  A: {read: ['(a|b)']}", "which is no topic's name"),
-        ("roles:\n  A: {read: ['']}", "which is no topic's name"),
-        ("roles:\n  A: {read: [a]}\n  A: {read: [b]}", "line 3: roles has A twice"),
+        ("role: {}", "line 1: the file has an entry that is none of"),
+        ("roles:\n  A: {write: [a]}", "line 2: an entry of roles has an entry that is none of describe, read"),
+        ("roles:\n  A: {read: orders}", "line 2: an entry of roles: read is to be a list"),
+        ("roles:\n  A: {read: [a, [b]]}", "line 2: an entry of roles: read has an entry that is no topic's name"),
+        ("roles:\n  A: {read: ['a b']}", "that is no topic's name"),
+        ("roles:\n  A: {read: ['(a|b)']}", "line 2: an entry of roles: read has an entry that is no topic's name"),
+        ("roles:\n  A: {read: ['']}", "line 2: an entry of roles: read has an entry that is no topic's name"),
+        ("roles:\n  A: {read: [a]}\n  A: {read: [b]}", "line 3: roles has an entry twice"),
         ("- roles", "is to hold lines of 'name: …'"),
         ("roles: [A]", "line 1: roles is to hold lines"),
         ("roles: {? [a] : {}}", "an entry without a name"),

@@ -83,10 +83,10 @@ class TargetDirectory:
             return None
         try:
             restore: UnfinishedRestore = _ADAPTER.validate_json(read_small_file(path, MAX_UNFINISHED_BYTES))
-        except ValidationError as error:
+        except ValidationError:
             raise InvalidLogDirectoryError(
                 f"{path} is no word of an unfinished restore: remove it, and the partitions that were being restored"
-            ) from error
+            ) from None
         return restore
 
     def begin(self, restore: UnfinishedRestore) -> None:

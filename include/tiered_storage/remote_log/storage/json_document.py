@@ -104,8 +104,10 @@ class JsonDocument:
         return pairs
 
     def wrong(self, name: str, expected: str) -> RemoteObjectCorruptError:
-        """Return the error for the field `name`, which should have been `expected`."""
-        return RemoteObjectCorruptError(f"{self._source}: {name} is {self._fields.get(name)!r:.80}, not {expected}")
+        """Return the error for the field `name`, which should have been `expected`. Of its value only numbers show."""
+        value = self._fields.get(name)
+        shown = repr(value) if value is None or isinstance(value, int) else f"of type {type(value).__name__}"
+        return RemoteObjectCorruptError(f"{self._source}: {name} is {shown:.80}, not {expected}")
 
 
 def _is_offset(value: object) -> bool:

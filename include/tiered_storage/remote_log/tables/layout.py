@@ -252,7 +252,10 @@ def read_document(client: ObjectClient, name: str, kind: type[Document]) -> Docu
     try:
         found: Any = TypeAdapter(kind).validate_json(raw)
     except ValidationError as error:
-        raise RemoteObjectCorruptError(f"{source}: is not what an export writes there: {error}") from error
+        [first, *_] = error.errors(include_url=False, include_context=False, include_input=False)
+        where = ".".join(map(str, first["loc"])) or "all of it"
+        reason = f"{where}: {first['msg']}"
+        raise RemoteObjectCorruptError(f"{source}: is not what an export writes there: {reason}") from None
     if found.format_version > FORMAT_VERSION:
         raise LaterVersionError(source, found.format_version, FORMAT_VERSION)
     return found  # type: ignore[no-any-return]

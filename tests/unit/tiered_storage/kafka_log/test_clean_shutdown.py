@@ -30,10 +30,10 @@ def test_the_mark_of_a_clean_shutdown_has_the_brokers_epoch(tmp_path: Path, cont
         (b'{"version":0,}', "byte 13.*no JSON"),
         (b"\xff", "no JSON"),
         (b"[" * 4000, "no JSON"),
-        (b"[0, 1]", "version None is unknown"),
+        (b"[0, 1]", "its version is unknown"),
         (b'{"version":1,"brokerEpoch":3}', "version 1 is unknown"),
-        (b'{"version":0,"brokerEpoch":"3"}', "'3', which is no number"),
-        (b'{"version":0,"brokerEpoch":true}', "True, which is no number"),
+        (b'{"version":0,"brokerEpoch":"3"}', "brokerEpoch is no number"),
+        (b'{"version":0,"brokerEpoch":true}', "brokerEpoch is no number"),
         (b" " * 5000, "goes on past"),
     ],
 )

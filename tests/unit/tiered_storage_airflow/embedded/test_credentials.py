@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import traceback
 from pathlib import Path
 
 import pytest
@@ -57,9 +58,10 @@ def test_a_password_that_its_owner_chose_is_kept(tmp_path: Path) -> None:
     assert load_or_generate(tmp_path).admin_password == "my own"
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
-def test_a_damaged_file_is_named(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"jwt_secret": "s3cr3t\xff"}'])
+def test_a_damaged_file_is_named_and_nothing_of_it_is_shown(tmp_path: Path, content: bytes) -> None:
     load_or_generate(tmp_path)
-    secrets_path(tmp_path).write_text(content)
-    with pytest.raises(EmbeddedAirflowError, match=r"secrets\.json: no jwt_secret can be read"):
+    secrets_path(tmp_path).write_bytes(content)
+    with pytest.raises(EmbeddedAirflowError, match=r"secrets\.json: no jwt_secret can be read") as error:
         load_or_generate(tmp_path)
+    assert "s3cr3t" not in "".join(traceback.format_exception(error.value))
