@@ -4,9 +4,11 @@ the settings file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -16,10 +18,12 @@ from tiered_storage.cli_output import Output
 from tiered_storage.cli_session import ConfigOption, JsonOption, opened
 from tiered_storage.configuration.topic_properties import DECISIONS
 from tiered_storage.errors import ConfigurationError, TieredStorageError, UnsupportedTopicError
+from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.metadata import Topic
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.segment_source import PartitionLog, UnreadablePartition
+from tiered_storage.remote_log.segment_source import NamedPartition, UnreadablePartition
+from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.topic_decision import decided_topic, withholds_rights
 from tiered_storage.topic_settings import TopicSettings, effective, refuse_compacted
 
@@ -33,7 +37,12 @@ class Tier(StrEnum):
 
 app = typer.Typer(no_args_is_help=True, help=__doc__)
 
-NameArgument = Annotated[str, typer.Argument(help="The topic's name.")]
+NameArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TOPIC", help="A topic's name, or a regular expression over whole names: it needs a letter no name has."
+    ),
+]
 PropertiesArgument = Annotated[list[str], typer.Argument(help="Settings such as local.retention.ms=3600000.")]
 
 OnlyOption = Annotated[Tier | None, typer.Option("--only", help="Of this tier only; else of both.")]
@@ -42,6 +51,7 @@ DeleteRemoteOption = Annotated[
     bool, typer.Option("--delete-remote", help="All that is remote goes with the next run of expire.")
 ]
 
+_A_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _DELETE_ON_DISABLE = "remote.log.delete.on.disable"
 _COPY_DISABLE = "remote.log.copy.disable"
 
@@ -57,11 +67,12 @@ def list_topics(config: ConfigOption = None, as_json: JsonOption = False) -> Non
     """Show every topic of the log directories and of the remote log, and what holds for it."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        found = _partitions(remote_log)
-        lives = {(one.cluster_id, one.topic_id): one for one in found}
-        rows = [_row(remote_log, one, found) for one in sorted(lives.values(), key=lambda one: one.topic)]
-        withheld = [one for one in lives.values() if _is_withheld(remote_log, one)]
+        found = _found(remote_log)
+        lives = found.lives(lambda _: True)
+        rows = [_row(remote_log, life, found) for life in lives]
+        withheld = [life for life in lives if _is_withheld(remote_log, life)]
     output.rows("Topics", _COLUMNS, rows)
+    output.findings("note", [Finding(one.partition, f"left out: {one.reason}") for one in found.damaged])
     for one in withheld:
         output.say(
             f"note: {one.topic} ({one.topic_id}): the settings file lets it be deleted from, but another life of that "
@@ -80,7 +91,7 @@ def enable(topic: NameArgument, config: ConfigOption = None, as_json: JsonOption
     def change(remote_log: RemoteLogManager, known: Topic) -> Topic:
         kept = {name: value for name, value in known.properties.items() if name != _DELETE_ON_DISABLE}
         wanted = replace(known, remote_storage_enable=True, properties=kept)
-        refuse_compacted(topic, effective(wanted, remote_log.settings))
+        refuse_compacted(known.name, effective(wanted, remote_log.settings))
         return wanted
 
     _change(topic, change, config, as_json, check=_refuse_to_enable)
@@ -100,8 +111,8 @@ def disable(
             return replace(known, remote_storage_enable=False)
         if not known.remote_deletion_allowed:
             raise ConfigurationError(
-                f"topic {topic}: nothing remote of it may be deleted: allow it first by 'tiered-storage topics "
-                f"allow-deletion {topic} --only remote'; nothing was changed"
+                f"topic {known.name}: nothing remote of it may be deleted: allow it first by 'tiered-storage topics "
+                f"allow-deletion {known.name} --only remote'; nothing was changed"
             )
         asked = {**known.properties, _DELETE_ON_DISABLE: "true"}
         return replace(known, remote_storage_enable=False, properties=asked)
@@ -152,11 +163,11 @@ def set_properties(
 
     def change(remote_log: RemoteLogManager, known: Topic) -> Topic:
         merged = {name: value for name, value in {**known.properties, **given}.items() if value}
-        TopicSettings.parse(topic, merged)
+        TopicSettings.parse(known.name, merged)
         wanted = replace(known, properties=merged)
         resolved = effective(wanted, remote_log.settings)
         if wanted.remote_storage_enable:
-            refuse_compacted(topic, resolved)
+            refuse_compacted(known.name, resolved)
         return wanted
 
     _change(topic, change, config, as_json)
@@ -171,55 +182,119 @@ def _with_right(topic: Topic, only: Tier | None, allowed: bool) -> Topic:
 
 
 def _change(
-    name: str,
+    named: str,
     change: Callable[[RemoteLogManager, Topic], Topic],
     config: Path | None,
     as_json: bool,
     check: Callable[[RemoteLogManager, TopicIdPartition], None] = lambda *_: None,
 ) -> None:
+    """Change every topic that `named` names, and show them all; one that is refused leaves the others changed."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        lives = {(found.cluster_id, found.topic_id): found for found in _partitions(remote_log) if found.topic == name}
-        if not lives:
-            raise ConfigurationError(_why_unknown(remote_log, name))
-        # All of them first: the word on one life takes the file's rights from the others.
-        starts = [_decided(remote_log, life) for life in lives.values()]
-        for life, start in zip(lives.values(), starts, strict=True):
-            check(remote_log, life)
-
-            def changed(known: Topic | None, start: Topic = start) -> Topic:
-                return change(remote_log, known or start)
-
-            remote_log.topics.change(life.cluster_id, life.topic_id, changed)
-        found = _partitions(remote_log)
-        rows = [_row(remote_log, life, found) for life in lives.values()]
-    output.rows("Now", _COLUMNS, rows)
-
-
-def _partitions(remote_log: RemoteLogManager) -> list[TopicIdPartition]:
-    """Return every partition that is local or remote, internal topics left out."""
-    local = [
-        log.topic_id_partition
-        for log in (remote_log.source.partitions() if remote_log.settings.log_dirs else ())
-        if isinstance(log, PartitionLog) and not log.is_internal
-    ]
-    return sorted({*local, *remote_log.segments.list_partitions()})
+        found = _found(remote_log)
+        chosen = {name: list(lives) for name, lives in groupby(found.lives(_naming(named)), lambda one: one.topic)}
+        if not chosen:
+            raise ConfigurationError(_why_unknown(found, named))
+        refused: list[str] = []
+        for of_name in chosen.values():
+            try:
+                _change_topic(remote_log, of_name, change, check)
+            except TieredStorageError as error:
+                if len(chosen) == 1:
+                    raise
+                refused.append(str(error))
+        shown = [life for of_name in chosen.values() for life in of_name]
+        rows = [_row(remote_log, life, found) for life in shown]
+    output.rows("Now", _COLUMNS, rows, troubles=[{"message": each} for each in refused])
+    for each in refused:
+        output.say(f"error: {each}")
+    if refused:
+        raise typer.Exit(1)
 
 
-def _why_unknown(remote_log: RemoteLogManager, topic: str) -> str:
-    """Say why a topic has no partition that can be looked at."""
-    for log in remote_log.source.partitions() if remote_log.settings.log_dirs else ():
-        if isinstance(log, UnreadablePartition) and log.topic == topic:
-            return f"topic {topic} cannot be decided on, since its id is unknown: {log.reason}"
-    return f"topic {topic} is neither in log.dirs nor in the remote log; 'tiered-storage topics list' shows what is"
+def _change_topic(
+    remote_log: RemoteLogManager,
+    lives: Sequence[TopicIdPartition],
+    change: Callable[[RemoteLogManager, Topic], Topic],
+    check: Callable[[RemoteLogManager, TopicIdPartition], None],
+) -> None:
+    # All of them first: the word on one life takes the file's rights from the others.
+    starts = [_decided(remote_log, life) for life in lives]
+    for life, start in zip(lives, starts, strict=True):
+        check(remote_log, life)
+
+        def changed(known: Topic | None, start: Topic = start) -> Topic:
+            return change(remote_log, known or start)
+
+        remote_log.topics.change(life.cluster_id, life.topic_id, changed)
 
 
-def _row(remote_log: RemoteLogManager, one: TopicIdPartition, found: list[TopicIdPartition]) -> tuple[object, ...]:
-    topic = _decided(remote_log, one)
-    count = sum((other.cluster_id, other.topic_id) == (one.cluster_id, one.topic_id) for other in found)
+def _naming(named: str) -> Callable[[str], bool]:
+    """Return what tells the topics that `named` means by their names.
+
+    What can be a topic's name is one, so that its dots match nothing else; everything else is a pattern. Raises
+    ConfigurationError if that is not a valid regular expression.
+    """
+    return named.__eq__ if _A_NAME.fullmatch(named) else Selection(named).matches
+
+
+def _why_unknown(found: _Found, named: str) -> str:
+    """Say why a topic has no partition that can be decided on."""
+    shown = "'tiered-storage topics list' shows what is"
+    if _A_NAME.fullmatch(named) is None:
+        return f"no topic in log.dirs or in the remote log matches the regular expression {named}; {shown}"
+    for one in found.damaged:
+        if one.topic == named:
+            return f"topic {named} cannot be decided on, since its id is unknown: {one.reason}"
+    return f"topic {named} is neither in log.dirs nor in the remote log; {shown}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Every partition that is local or remote, Kafka's internal topics left out, and those whose ids are unknown."""
+
+    partitions: Sequence[TopicIdPartition]
+    problems: Mapping[TopicIdPartition, str]
+    """Why a copy leaves partitions out, as far as that is known without looking into their logs."""
+    damaged: Sequence[UnreadablePartition]
+
+    def lives(self, is_meant: Callable[[str], bool]) -> list[TopicIdPartition]:
+        """Return the first partition of each life of the topics that are meant, in order of their names."""
+        first = {_life(one): one for one in reversed(self.partitions) if is_meant(one.topic)}
+        return sorted(first.values(), key=lambda one: (one.topic, one))
+
+    def of(self, life: TopicIdPartition) -> list[TopicIdPartition]:
+        """Return the partitions of one life of a topic."""
+        return [one for one in self.partitions if _life(one) == _life(life)]
+
+    def problem_of(self, life: TopicIdPartition) -> str | None:
+        """Say which of its partitions are left out, and why the first one is."""
+        of_life = self.of(life)
+        left_out = [one for one in of_life if one in self.problems]
+        if not left_out:
+            return None
+        return f"{len(left_out)} of {len(of_life)} partitions are left out: {self.problems[left_out[0]]}"
+
+
+def _found(remote_log: RemoteLogManager) -> _Found:
+    names = list(remote_log.source.names()) if remote_log.settings.log_dirs else []
+    local = {one.topic_id_partition: one for one in names if isinstance(one, NamedPartition) and not one.is_internal}
+    return _Found(
+        sorted({*local, *remote_log.segments.list_partitions()}),
+        {partition: one.problem for partition, one in local.items() if one.problem is not None},
+        [one for one in names if isinstance(one, UnreadablePartition) and not one.is_internal],
+    )
+
+
+def _life(partition: TopicIdPartition) -> tuple[str, str]:
+    return partition.cluster_id, partition.topic_id
+
+
+def _row(remote_log: RemoteLogManager, life: TopicIdPartition, found: _Found) -> tuple[object, ...]:
+    topic = _decided(remote_log, life)
     paused = topic.properties.get(_COPY_DISABLE) == "true"
     rights = (topic.local_deletion_allowed, topic.remote_deletion_allowed)
-    state = (one.topic, one.topic_id, count, topic.remote_storage_enable, paused, *rights)
+    state = (life.topic, life.topic_id, len(found.of(life)), topic.remote_storage_enable, paused, *rights)
     try:
         resolved = effective(topic, remote_log.settings)
         if topic.remote_storage_enable:
@@ -229,7 +304,7 @@ def _row(remote_log: RemoteLogManager, one: TopicIdPartition, found: list[TopicI
     limits = (
         resolved.retention_ms, resolved.retention_bytes, resolved.local_retention_ms, resolved.local_retention_bytes
     )  # fmt: skip
-    return (*state, *limits, None)
+    return (*state, *limits, found.problem_of(life))
 
 
 def _decided(remote_log: RemoteLogManager, life: TopicIdPartition) -> Topic:
@@ -254,10 +329,10 @@ def _refuse_to_enable(remote_log: RemoteLogManager, topic: TopicIdPartition) -> 
             f"topic {topic.topic} ({topic.topic_id}): everything remote of this life of it is deleted, or will be: it "
             "takes no more segments"
         )
-    for log in remote_log.source.partitions() if remote_log.settings.log_dirs else ():
-        if isinstance(log, PartitionLog) and log.topic_id_partition.topic_id == topic.topic_id and log.is_compacted:
+    for one in remote_log.source.names() if remote_log.settings.log_dirs else ():
+        if isinstance(one, NamedPartition) and one.topic_id_partition.topic_id == topic.topic_id and one.is_compacted:
             raise UnsupportedTopicError(
-                f"topic {topic.topic}: the log cleaner has compacted {log.topic_id_partition}: it cannot be tiered"
+                f"topic {topic.topic}: the log cleaner has compacted {one.topic_id_partition}: it cannot be tiered"
             )
 
 

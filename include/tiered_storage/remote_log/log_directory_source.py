@@ -91,7 +91,8 @@ class LogDirectorySource:
                 yield UnreadablePartition(name, str(error))
             for found in directory.partitions:
                 partition = self._identify(directory, found)
-                yield NamedPartition(partition, found.is_internal, found.topic in compacted)
+                unknown = self._why_end_unknown(directory, found)
+                yield NamedPartition(partition, found.is_internal, found.topic in compacted, unknown)
 
     def partition(self, partition: TopicIdPartition) -> PartitionLog | None:
         """Look at one partition, in whichever directory it is, and at no other."""
@@ -150,14 +151,18 @@ class LogDirectorySource:
         )
 
     def _high_watermark(self, directory: LogDirectory, found: PartitionDirectory, files: Sequence[LogSegment]) -> int:
-        known = directory.high_watermarks or {}
-        high_watermark = known.get((found.topic, found.partition))
-        if high_watermark is None and not self.end_is_stable:
-            raise InvalidLogDirectoryError(
-                f"{found.path}: its high watermark is unknown (replication-offset-checkpoint does not name it); "
-                "if the log's end is stable because the broker was stopped cleanly, say so with log.end.is.stable"
-            )
+        if unknown := self._why_end_unknown(directory, found):
+            raise InvalidLogDirectoryError(unknown)
+        high_watermark = (directory.high_watermarks or {}).get((found.topic, found.partition))
         return _log_end(files[-1]) if high_watermark is None else high_watermark
+
+    def _why_end_unknown(self, directory: LogDirectory, found: PartitionDirectory) -> str | None:
+        if self.end_is_stable or (found.topic, found.partition) in (directory.high_watermarks or {}):
+            return None
+        return (
+            f"{found.path}: its high watermark is unknown (replication-offset-checkpoint does not name it): copy that "
+            "file into the log directory as well; or, if the broker was stopped cleanly, set log.end.is.stable: true"
+        )
 
 
 def _local_segments(sizes: Sequence[tuple[LogSegment, int]]) -> tuple[LocalSegment, ...]:

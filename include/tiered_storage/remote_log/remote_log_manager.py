@@ -13,11 +13,17 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from tiered_storage.errors import ConfigurationError, ForkedLogError, OutdatedMetadataError, RemoteStorageError
+from tiered_storage.errors import (
+    ConfigurationError,
+    ForkedLogError,
+    InvalidLogDirectoryError,
+    OutdatedMetadataError,
+    RemoteStorageError,
+)
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
-from tiered_storage.remote_log.segment_source import PartitionLog
+from tiered_storage.remote_log.segment_source import NamedPartition, UnreadablePartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
@@ -193,14 +199,17 @@ class RemoteLogManager(RemoteLogParts):
         Raises ConfigurationError where neither exists, where log.dirs have several of that name, where several lives of
         the topic are remote only, or where a person deleted the only one.
         """
-        logs = self.source.partitions() if self.settings.log_dirs else ()
-        named = (log.topic_id_partition for log in logs if isinstance(log, PartitionLog))
-        local = [found for found in named if _is_named(found, topic, partition)]
+        names = list(self.source.names() if self.settings.log_dirs else ())
+        local = [one.topic_id_partition for one in names if isinstance(one, NamedPartition)]
+        local = [found for found in local if _is_named(found, topic, partition)]
         if len(local) > 1:
             raise ConfigurationError(f"{topic}-{partition} is in log.dirs more than once: {_lives(local)}")
         if local:
             return local[0]
         remote = [found for found in self.segments.list_partitions() if _is_named(found, topic, partition)]
+        for one in names:
+            if not remote and isinstance(one, UnreadablePartition) and (one.topic, one.number) == (topic, partition):
+                raise InvalidLogDirectoryError(one.reason)
         if not remote:
             raise ConfigurationError(
                 f"{topic}-{partition} is neither in log.dirs nor in the remote log; "

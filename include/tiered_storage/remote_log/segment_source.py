@@ -93,11 +93,15 @@ class UnreadablePartition:
 
 @dataclass(frozen=True, slots=True)
 class NamedPartition:
-    """A partition as its directory's name and metadata files name it; nobody looked into its log."""
+    """A partition as its directory's name and metadata files name it; nobody looked into its log.
+
+    `problem` says why its log cannot be used, as far as that is known without looking into it.
+    """
 
     topic_id_partition: TopicIdPartition
     is_internal: bool
     is_compacted: bool
+    problem: str | None = None
 
 
 def name_of(found: PartitionLog | NamedPartition | UnreadablePartition) -> tuple[str, int | None]:

@@ -78,9 +78,9 @@ def test_what_takes_long_to_import_is_imported_by_no_command_that_does_without(a
     assert imported & {*WHAT_TAKES_LONG, "pydantic", "sqlalchemy"} == set()
 
 
-@pytest.mark.parametrize("command", ["segments", "failed-deletions"])
-def test_a_command_that_asks_the_metadata_alone_imports_what_those_take(tmp_path: Path, command: str) -> None:
-    imported = imported_by(command, "--config", a_copied_remote_log(tmp_path).config)
+@pytest.mark.parametrize("command", ["segments", "failed-deletions", "topics list"])
+def test_a_command_that_looks_into_no_log_imports_nothing_that_does(tmp_path: Path, command: str) -> None:
+    imported = imported_by(*command.split(), "--config", a_copied_remote_log(tmp_path).config)
 
     assert "sqlalchemy" in imported
     assert imported & WHAT_TAKES_LONG == set()

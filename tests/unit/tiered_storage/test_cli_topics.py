@@ -200,15 +200,70 @@ def test_a_topic_that_is_nowhere_is_refused_by_name(tmp_path: Path, command: str
     assert "topic clicks is neither in log.dirs nor in the remote log" in result.err
 
 
-def test_a_topic_whose_partitions_cannot_be_looked_at_is_refused_with_the_reason(tmp_path: Path) -> None:
-    files = a_remote_log(tmp_path)
-    write_offset_checkpoint(files.log_directory / HIGH_WATERMARK_CHECKPOINT, {})
+def test_a_topic_whose_high_watermark_is_unknown_is_listed_with_the_reason_and_may_be_enabled(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 2, ("orders", 1): 2}, topics={})
+    for path in (HIGH_WATERMARK_CHECKPOINT, "meta.properties", "log-start-offset-checkpoint"):
+        (files.log_directory / path).unlink()
 
-    result = topics(files, "enable", "orders")
+    listed = row_of(topics(files, "list"))
+    assert (listed["topic"], listed["partitions"]) == ("orders", 2)
+    assert listed["problem"].startswith(
+        f"2 of 2 partitions are left out: {files.partition_directory()}: its high water"
+    )
+    assert "log.end.is.stable: true" in listed["problem"]
+    assert topics(files, "enable", "orders").exit_code == 0
+    planned = run_on(files, "plan")
+    assert (planned.exit_code, planned.err.count("unreadable: orders-")) == (1, 2)
+    assert "log.end.is.stable: true" in run_on(files, "read", "orders", 0).err
+
+    files.properties["log.end.is.stable"] = True
+    assert row_of(topics(files, "list"))["problem"] is None
+    assert len(run_on(files, "copy", "--json").rows) == 4
+
+
+def test_a_topic_whose_id_cannot_be_read_is_refused_with_the_reason(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    (files.partition_directory() / "partition.metadata").write_text("version: 0\ntopic_id: ?\n")
+
+    listed, enabled = topics(files, "list"), topics(files, "enable", "orders")
+
+    assert (listed.exit_code, listed.rows) == (0, [])
+    assert f"note: orders-0: left out: {files.partition_directory()}" in listed.err
+    assert enabled.exit_code == 1
+    assert f"topic orders cannot be decided on, since its id is unknown: {files.partition_directory()}" in enabled.err
+
+
+def test_a_pattern_means_whole_names_and_shows_which_matched(tmp_path: Path) -> None:
+    names = ("orders", "orders.eu", "orders-eu", "reorders")
+    files = a_remote_log(tmp_path, {(name, 0): 1 for name in names}, topics={})
+
+    def enabled() -> set[str]:
+        return {row["topic"] for row in topics(files, "list").rows if row["remote.storage.enable"]}
+
+    assert [row["topic"] for row in topics(files, "enable", "orders.eu").rows] == ["orders.eu"]
+    assert enabled() == {"orders.eu"}
+    assert topics(files, "enable", "orders.xx").exit_code == 1
+    assert [row["topic"] for row in topics(files, "enable", "orders.*").rows] == ["orders", "orders-eu", "orders.eu"]
+    assert enabled() == {"orders", "orders.eu", "orders-eu"}
+    assert [row["topic"] for row in topics(files, "pause", r".*orders\.eu|reorders").rows] == ["orders.eu", "reorders"]
+    assert [rights(topics(files, "allow-deletion", "orders[.]eu"))] == [(True, True)]
+    for named, told in (("xyz.*", "no topic in log.dirs or in the remote log matches"), ("(", "regular expression")):
+        refused = topics(files, "enable", named)
+        assert (refused.exit_code, told in refused.err) == (1, True), refused
+
+
+def test_of_a_pattern_all_are_changed_but_those_that_are_refused(tmp_path: Path) -> None:
+    compacted = {"cleanup.policy": "compact"}
+    files = a_remote_log(tmp_path, {("clicks", 0): 1, ("orders", 0): 1, ("views", 0): 1}, topics={"orders": compacted})
+
+    result = topics(files, "enable", ".*")
 
     assert result.exit_code == 1
-    assert "topic orders cannot be decided on" in result.err
-    assert "log.end.is.stable" in result.err
+    assert [(row["topic"], row["remote.storage.enable"]) for row in result.rows] == [
+        ("clicks", True), ("orders", False), ("views", True),
+    ]  # fmt: skip
+    assert "error: topic orders has cleanup.policy=compact" in result.err
+    assert "cleanup.policy=compact" in result.document["troubles"][0]["message"]
 
 
 def test_every_life_of_a_topic_is_decided_on(tmp_path: Path) -> None:
