@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from threading import Event
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +20,7 @@ from tiered_storage.cli_session import (
     TopicsOption,
     known_selection,
     lease_owner,
+    not_enabled,
     opened,
     refused_by_decision,
     say_stop,
@@ -43,6 +44,8 @@ _EXPIRY_COLUMNS = ("partition", "new log start", "segments", "bytes", "never cop
 
 _DUE_COLUMNS = ("partition", "segments", "left by copies", "bytes", "as a whole")
 
+_FEW_TOPICS = 10
+
 _NOT_ENABLED = "topic {topic} is not enabled: 'tiered-storage topics enable {topic}'"
 _NO_TRIM = (
     "local deletion is not allowed for {topic}, or it is not enabled: 'tiered-storage topics allow-deletion {topic} "
@@ -64,7 +67,8 @@ def plan(
     output = Output(as_json)
     with opened(config, output) as remote_log:
         selection = known_selection(remote_log, topics, partitions)
-        _show_plan(remote_log.plan_copy(selection, max_segments=max_segments), output)
+        due = remote_log.plan_copy(selection, max_segments=max_segments)
+        _show_plan(due, not_enabled(remote_log, selection), output)
 
 
 def copy(
@@ -82,16 +86,16 @@ def copy(
         selection = known_selection(remote_log, topics, partitions)
         due = remote_log.plan_copy(selection, max_segments=max_segments)
         if dry_run:
-            _show_plan(due, output)
+            _show_plan(due, not_enabled(remote_log, selection), output)
             return
-        not_enabled = refused_by_decision(remote_log, selection, _is_enabled, _NOT_ENABLED)
+        refused = refused_by_decision(remote_log, selection, _is_enabled, _NOT_ENABLED)
         begun = remote_log.begin_copy(due, lease_owner("copy"))
         report, has_hung = copy_here(remote_log, begun, workers, output)
     rows = [
         (str(segment.topic_id_partition), segment.start_offset, segment.end_offset, segment.size)
         for segment in report.committed
     ]
-    troubles = (*not_enabled, *due.refused, *due.unreadable, *begun.left, *report.failures, *report.damages)
+    troubles = (*refused, *due.refused, *due.unreadable, *begun.left, *report.failures, *report.damages)
     output.rows(
         "Copied", ("partition", "start offset", "end offset", "bytes"), rows,
         troubles=[asdict(trouble) for trouble in troubles],
@@ -276,7 +280,7 @@ def copy_here(
     return replace(report, failures=(*begun.failed, *report.failures)), watch.stuck is not None
 
 
-def _show_plan(due: CopyPlan, output: Output) -> None:
+def _show_plan(due: CopyPlan, left_out: Sequence[str], output: Output) -> None:
     rows = [
         (str(segment.topic_id_partition), segment.base_offset, segment.end_offset, segment.size, str(segment.log_path))
         for segment in due.segments
@@ -288,8 +292,13 @@ def _show_plan(due: CopyPlan, output: Output) -> None:
         refused=[asdict(finding) for finding in due.refused],
         unreadable=[asdict(finding) for finding in due.unreadable],
         notices=[asdict(finding) for finding in due.notices],
+        not_enabled=left_out,
     )
     output.findings("note", due.notices)
+    if left_out:
+        more = f" and {len(left_out) - _FEW_TOPICS} more" if len(left_out) > _FEW_TOPICS else ""
+        names = ", ".join(left_out[:_FEW_TOPICS])
+        output.say(f"note: left out, since not enabled ('tiered-storage topics enable TOPIC'): {names}{more}")
     output.findings("refused", due.refused)
     output.findings("unreadable", due.unreadable)
     if due.refused or due.unreadable:

@@ -66,6 +66,13 @@ def named_partitions(remote_log: RemoteLogManager) -> list[TopicIdPartition]:
     return sorted({*local, *remote_log.segments.list_partitions()})
 
 
+def not_enabled(remote_log: RemoteLogManager, selection: Selection) -> list[str]:
+    """Return the names of the topics that are asked for and not tiered."""
+    chosen = [one for one in named_partitions(remote_log) if selection.matches(one.topic, one.partition)]
+    lives = {(one.cluster_id, one.topic_id): one for one in chosen}
+    return sorted({one.topic for one in lives.values() if not remote_log.decided_topic(one).remote_storage_enable})
+
+
 def refused_by_decision(
     remote_log: RemoteLogManager, selection: Selection, is_allowed: Callable[[Topic], bool], why: str
 ) -> list[Finding]:

@@ -61,6 +61,18 @@ def test_a_plan_shows_what_is_due_and_changes_nothing(tmp_path: Path) -> None:
     assert not files.store.exists()
 
 
+def test_a_plan_names_the_topics_that_it_leaves_out_since_they_are_not_enabled(tmp_path: Path) -> None:
+    partitions = {(f"clicks{number:02}", 0): 1 for number in range(12)} | {("orders", 0): 1}
+    files = a_remote_log(tmp_path, partitions, topics={"orders": ENABLED})
+
+    shown, one, document = (run_on(files, "plan", *more) for more in ((), ("--topics", "clicks00"), ("--json",)))
+
+    assert shown.err.startswith("note: left out, since not enabled ('tiered-storage topics enable TOPIC'): clicks00, ")
+    assert shown.err.endswith("clicks09 and 2 more\n")
+    assert (one.exit_code, one.err.endswith(": clicks00\n")) == (0, True)
+    assert document.document["not_enabled"] == sorted({topic for topic, _ in partitions} - {"orders"})
+
+
 def test_a_plan_may_be_limited(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, {("clicks", 0): 2, ("orders", 0): 2})
 
