@@ -20,6 +20,7 @@ from tiered_storage.remote_log.remote_log_restores import RemoteLogRestores
 from tiered_storage.remote_log.restore.cluster import ClusterReport, ClusterTarget, RestoredRecords
 from tiered_storage.remote_log.restore.directory import DirectoryTarget
 from tiered_storage.remote_log.restore.validation import Validation
+from tiered_storage.settings import load_settings
 from tiered_storage_airflow.operators import restore
 from tiered_storage_airflow.operators.restore import PlanRestoreOperator, RestoreOperator
 from tiered_storage_airflow.operators.tables import PlanExportOperator
@@ -166,6 +167,29 @@ def test_a_connection_that_is_no_clusters_or_runs_code_is_refused(
     assert list(run.errors) == ["plan"]
     assert message in run.messages
     assert "s3cr3t" not in run.messages + run.log
+
+
+def test_a_folder_of_something_else_is_refused_untouched(airflow: AirflowHome, site: TieredSite) -> None:
+    target = a_lost_topic(site)
+    target.mkdir()
+    (target / "id_ed25519").write_text("mine")
+    run = airflow.run("restore_topic", {"topic": "orders", "dry_run": False})
+    assert list(run.errors) == ["restore"]
+    assert f"{target} is not empty and no Kafka log directory" in run.messages
+    assert [path.name for path in target.iterdir()] == ["id_ed25519"]
+
+
+def test_relative_paths_of_a_dag_file_begin_where_those_of_the_settings_do(site: TieredSite) -> None:
+    site.configure({"orders": TIERED})
+    (site.root / "client.properties").write_text("sasl.username=me\n")
+    settings = load_settings(site.config, environ={})
+    into = RestoreOperator(task_id="a", topic="orders", to_directory="back/logs")._where(settings)
+    assert into.name == str(site.root / "back" / "logs")
+    properties = RestoreOperator(
+        task_id="b", topic="orders", to_cluster="kafka-1:9092", client_properties="client.properties"
+    )._where(settings)
+    assert isinstance(properties, restore._Cluster)
+    assert properties.properties == {"sasl.username": "me"}
 
 
 def test_a_broker_that_still_runs_is_told_of_and_waited_for(airflow: AirflowHome, site: TieredSite) -> None:

@@ -226,6 +226,40 @@ def test_a_directory_that_has_the_partition_is_refused_untouched(files: RemoteLo
     assert {path: path.read_bytes() for path in files.log_directory.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.parametrize("name", ["notes.txt", "photos-2026/summer.jpg", "orders-0/photo.jpg", "ssh/id_ed25519"])
+def test_a_folder_of_something_else_is_refused_untouched(files: RemoteLogFiles, target: Path, name: str) -> None:
+    (target / name).parent.mkdir(parents=True)
+    (target / name).write_text("mine")
+    result = restore(files, target)
+    assert result.document["error"] == "InvalidLogDirectoryError"
+    assert f"{target} is not empty and no Kafka log directory" in result.document["message"]
+    assert [path for path in target.rglob("*") if path.is_file()] == [target / name]
+
+
+@pytest.mark.parametrize("name", ["lost+found/", ".lock", "orders-0.restoring-delete/"])
+def test_a_folder_that_is_as_good_as_empty_is_taken(files: RemoteLogFiles, target: Path, name: str) -> None:
+    target.mkdir()
+    (target / name).mkdir() if name.endswith("/") else (target / name).touch()
+    assert restore(files, target).exit_code == 0
+
+
+def test_a_directory_of_partitions_without_meta_properties_is_one_of_kafkas(files: RemoteLogFiles) -> None:
+    (files.log_directory / META_PROPERTIES).unlink()
+    assert restore(files, files.log_directory, "--as-topic", "again", "--as-topic-id", random_uuid()).exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["../orders", "..", "a/b"])
+def test_a_name_that_is_no_topics_leads_out_of_no_directory(files: RemoteLogFiles, target: Path, name: str) -> None:
+    before = sorted(files.root.rglob("*"))
+    result = restore(files, target / "logs", "--as-topic", name, "--as-topic-id", random_uuid())
+    assert result.document["error"] == "ConfigurationError"
+    assert "it is no name for a topic" in result.document["message"]
+    assert not target.exists()
+    assert [path for path in sorted(files.root.rglob("*")) if path.name != "settings.yaml"] == [
+        path for path in before if path.name != "settings.yaml"
+    ]
+
+
 def test_a_directory_that_a_broker_has_is_refused(files: RemoteLogFiles, target: Path) -> None:
     with LogDirectoryWriter.create(target, CLUSTER_ID):
         assert restore(files, target).document["error"] == "LogDirectoryLockedError"

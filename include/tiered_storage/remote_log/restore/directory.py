@@ -73,19 +73,20 @@ def restore_to_directory(
     on.
 
     Raises LogDirectoryLockedError while a broker runs in the directory, InvalidLogDirectoryError where it has such a
-    partition already, ConfigurationError where there is nothing to restore, no room for it, topic ids that do not
-    agree, or a transaction that may have been aborted in a gap; as RestorePlan.ensure_possible; and what reading the
-    store and checking the result raise.
+    partition already or is a folder of something else, ConfigurationError where there is nothing to restore, no room
+    for it, topic ids that do not agree, or a transaction that may have been aborted in a gap; as
+    RestorePlan.ensure_possible; and what reading the store and checking the result raise.
     """
     plan.ensure_possible(allow_gaps=allow_gaps)
     if not plan.partitions:
         raise ConfigurationError(f"{plan.request.topic}: the store has nothing of what is asked for")
     topic = plan.request.named_as(target.topic)
     named = {_log(topic, partition): partition for partition in plan.partitions}
+    directory = TargetDirectory(target.root)
     with _written(target.root):
+        directory.ensure_log_directory()
         target.root.mkdir(parents=True, exist_ok=True)
     with DirectoryLock.acquire(target.root), _written(target.root):
-        directory = TargetDirectory(target.root)
         is_new = directory.is_new()
         if is_new:
             _check_cluster_id(plan)

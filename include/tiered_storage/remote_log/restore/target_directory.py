@@ -22,6 +22,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from tiered_storage.errors import ConfigurationError, InvalidLogDirectoryError
+from tiered_storage.kafka_log.directory_lock import LOCK_FILE
 from tiered_storage.kafka_log.log_segment import LogSegment, list_segments
 from tiered_storage.kafka_log.meta_properties import META_PROPERTIES
 from tiered_storage.kafka_log.offset_checkpoint import (
@@ -38,6 +39,10 @@ from tiered_storage.kafka_log.topic_partition import parse_partition_directory
 UNFINISHED = ".remote-log-restore"
 STAGING_SUFFIX = ".restoring-delete"
 MOST_BYTES_IN_A_NAME = 255
+_KAFKAS_FILES = frozenset(
+    {META_PROPERTIES, UNFINISHED, HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT}
+)
+_IN_ANY_FOLDER = frozenset({LOCK_FILE, "lost+found"})
 MAX_UNFINISHED_BYTES = 64 << 20
 
 
@@ -67,6 +72,22 @@ class TargetDirectory:
     """The log directory `root`, whose lock the caller holds."""
 
     root: Path
+
+    def ensure_log_directory(self) -> None:
+        """Raise InvalidLogDirectoryError for a folder that holds something, and nothing of a Kafka log directory."""
+        found = sorted(entry.name for entry in self.root.iterdir()) if self.root.is_dir() else []
+        strange = [name for name in found if name not in _IN_ANY_FOLDER and not name.endswith(STAGING_SUFFIX)]
+        if strange and not any(map(self._is_kafkas, strange)):
+            raise InvalidLogDirectoryError(
+                f"{self.root} is not empty and no Kafka log directory: it holds {len(strange)} other files or folders; "
+                "name a log directory, or a folder that is new or empty; nothing was changed"
+            )
+
+    def _is_kafkas(self, name: str) -> bool:
+        path = self.root / name
+        if path.is_file():
+            return name in _KAFKAS_FILES
+        return parse_partition_directory(name) is not None and path.is_dir() and bool(list_segments(path))
 
     def is_new(self) -> bool:
         """Whether no broker ever had it: it belongs to no cluster, and holds no partition but unfinished ones."""
