@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tiered_storage import disk_space
+
 if TYPE_CHECKING:
     from support.s3_server import S3Endpoint
 
@@ -21,6 +23,10 @@ PROJECT = Path(__file__).parent.parent
 settings.register_profile("daily", max_examples=30, deadline=None, derandomize=True)
 settings.register_profile("nightly", max_examples=1000, deadline=None, derandomize=False)
 settings.load_profile("daily")
+
+
+# Thousands of tests keep a reserve or two; on the disk of pytest's folders none has to be of any use.
+disk_space.RESERVE_BYTES = 64 << 10
 
 
 def pytest_collection_finish() -> None:

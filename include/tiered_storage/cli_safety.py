@@ -20,6 +20,12 @@ from tiered_storage.remote_log.remote_log_parts import stop_by_metadata_alone
 _COLUMNS = ("stopped", "said by", "said at", "reason")
 _FAILURE_COLUMNS = ("partition", "segment id", "attempts", "first failed at", "last failed at", "error")
 
+_NOT_STOPPED = (
+    "deletions are NOT stopped, since that could not be written; until it can, end all that deletes: pause the DAGs "
+    "enforce_local_retention, expire_remote_segments, delete_records and delete_topic and end their runs (or make "
+    "down), start no command that deletes, and take the right to delete in the store from this user"
+)
+
 
 def stop_deletions(
     reason: Annotated[str, typer.Option("--reason", help="Why, for whoever meets it.", show_default=False)] = "",
@@ -72,7 +78,11 @@ def _stopped(reason: str, config: Path | None, output: Output) -> Stop | None:
             remote_log.safety.stop(reason, _person())
             return remote_log.safety.stopped()
     except (TieredStorageError, OSError) as error:
-        stop = stop_by_metadata_alone(reason, _person(), wall_clock, config)
+        try:
+            stop = stop_by_metadata_alone(reason, _person(), wall_clock, config)
+        except (TieredStorageError, OSError):
+            output.say(f"note: {_NOT_STOPPED}")
+            raise
         output.say(f"note: {error}")
         output.say("note: that is to be mended; deletions are stopped: the metadata alone were told")
         return stop

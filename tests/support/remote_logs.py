@@ -39,6 +39,7 @@ from tiered_storage.remote_log.reading.blocking import BlockingLogReader
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.remote_log_parts import store_options
 from tiered_storage.remote_log.segment_source import PartitionLog
+from tiered_storage.remote_log.storage.local_directory import RESERVE
 from tiered_storage.remote_log.store_states import StoredState, write_partition_state
 from tiered_storage.settings import Settings, load_settings
 
@@ -168,7 +169,8 @@ class RemoteLogFiles:
 
     def objects(self, suffix: str = "") -> list[Path]:
         """Return the files of segments in the store whose names end so, in order."""
-        return sorted(path for path in self.store.rglob(f"*{suffix}") if path.is_file() and path.suffix != ".json")
+        found = self.store.rglob(f"*{suffix}")
+        return sorted(path for path in found if path.is_file() and path.suffix != ".json" and path.name != RESERVE)
 
 
 ENABLED = {
@@ -188,7 +190,7 @@ def a_remote_log(
     """
     partitions = {("orders", 0): 3} if partitions is None else partitions
     shutil.copytree(_written(tuple(partitions.items())), root / "logs")
-    (root / "state").mkdir()
+    (root / "state").mkdir(mode=0o700)
     shutil.copy(_new_metadata_store(), root / "state")
     return RemoteLogFiles(root, properties=_properties(partitions, topics, properties))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tiered_storage.disk_space import NO_ROOM
 from tiered_storage.errors import InvalidLogDirectoryError
 from tiered_storage.kafka_log.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.log_segment import LogSegment, list_segments, producer_snapshot_path
@@ -22,7 +23,9 @@ class LogDirectoryTrim:
     """The LocalTrim of a LogDirectorySource.
 
     The log start goes into log-start-offset-checkpoint first: a broker that starts here after a crash between two
-    files finds the log beginning where it should, and removes the rest itself.
+    files finds the log beginning where it should, and removes the rest itself. Where the disk has no room for that,
+    the oldest segment goes first: a log that begins further up than the checkpoint says is sound to a broker, which
+    takes the higher of both.
     """
 
     def trim(
@@ -45,9 +48,10 @@ class LogDirectoryTrim:
             if not segments:
                 return new_local_start
             going = _still_there(directory, segments, new_local_start)
-            _advance_log_start(root, partition, new_local_start)
+            has_moved = _advance_log_start(root, partition, new_local_start)
             for segment in going:
                 _remove(segment)
+                has_moved = has_moved or _advance_log_start(root, partition, new_local_start)
             sync_directory(directory)
         return new_local_start
 
@@ -68,12 +72,19 @@ def _still_there(directory: Path, segments: Sequence[LocalSegment], new_local_st
     return going
 
 
-def _advance_log_start(root: Path, partition: TopicIdPartition, new_local_start: int) -> None:
+def _advance_log_start(root: Path, partition: TopicIdPartition, new_local_start: int) -> bool:
+    """Write the checkpoint where it is lower; return False where the disk has no room for it."""
     path = root / LOG_START_OFFSET_CHECKPOINT
     starts = read_offset_checkpoint(path) if path.is_file() else {}
     key = (partition.topic, partition.partition)
     if starts.get(key, 0) < new_local_start:
-        write_offset_checkpoint(path, {**starts, key: new_local_start})
+        try:
+            write_offset_checkpoint(path, {**starts, key: new_local_start})
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            return False
+    return True
 
 
 def _remove(segment: LogSegment) -> None:

@@ -213,6 +213,7 @@ class RemoteLogDeletions:
 
     def _ensure_may_delete(self, partitions: Iterable[TopicIdPartition]) -> None:
         """Raise what stands against any deletion: a stop, a store of others, metadata older than theirs."""
+        self.parts.store.spend_reserve()
         self.gate.ensure_running()
         self.parts.bind_to_delete()
         ensure_none_outdated(partitions, self.parts.storage, self.parts.segments, self.parts.leases)

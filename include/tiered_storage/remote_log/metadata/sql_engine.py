@@ -61,6 +61,10 @@ class Database(ABC):
     def explain(self, error: exc.DBAPIError) -> RemoteMetadataError:
         """Return what `error` of this kind of database is in our terms, naming `where` and what to do."""
 
+    def spend_reserve(self) -> None:
+        """Let this process's writes use the room that is kept for those that free room; nothing where none is kept."""
+        return
+
     def close(self) -> None:
         """Close all connections."""
         self._engine.dispose()

@@ -67,12 +67,14 @@ class SqlSafety:
     def stop(self, reason: str, said_by: str) -> None:
         """As Safety.stop."""
         row = {"id": 1, "stopped": True, "reason": _cut(reason), "said_by": said_by, "said_at": self._clock()}
+        self._database.spend_reserve()
         with self._database.writing() as connection:
             insert_or_replace(connection, deletion_stop, [row])
 
     def lift(self, said_by: str) -> None:
         """As Safety.lift."""
         lifted = update(deletion_stop).where(deletion_stop.c.stopped)
+        self._database.spend_reserve()
         with self._database.writing() as connection:
             connection.execute(lifted.values(stopped=False, said_by=said_by, said_at=self._clock()))
 

@@ -36,6 +36,10 @@ class SqlMetadataStore:
         """Read the whole store; raises MetadataCorruptError where the database's structure is broken."""
         self._database.check_integrity()
 
+    def spend_reserve(self) -> None:
+        """Let what is written from now on use the room that is kept for deletions and for stopping them."""
+        self._database.spend_reserve()
+
     def close(self) -> None:
         """Close the connections to the database."""
         self._database.close()
@@ -75,6 +79,7 @@ def open_metadata_store(
         bring_up_to_date(database)
         # Only now: a file that is not ours must stay as it is. A restored backup may have lost its mode.
         database.use_write_ahead_log()
+        database.keep_reserve()
     except BaseException:
         database.close()
         raise

@@ -32,6 +32,7 @@ class SqlTopics:
 
     def change(self, cluster_id: str, topic_id: str, change: Callable[[Topic | None], Topic]) -> Topic:
         """As Topics.change."""
+        self._database.spend_reserve()
         with self._database.writing() as connection:
             wanted = change(self._read(connection, cluster_id, topic_id))
             _write(connection, wanted)

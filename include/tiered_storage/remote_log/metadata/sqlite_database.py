@@ -15,7 +15,8 @@ import os
 import sqlite3
 import tempfile
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -23,6 +24,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, exc
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
+from tiered_storage.disk_space import DiskReserve, disk_of
 from tiered_storage.errors import (
     ConfigurationError,
     MetadataCorruptError,
@@ -47,12 +49,18 @@ _ADVICE: dict[int, tuple[type[RemoteMetadataError], str]] = {
         "another process held its lock for {waited} ms: try again; if it stays locked, look for a run that hangs",
     ),
     sqlite3.SQLITE_CANTOPEN: (MetadataUnavailableError, "look whether the file is there and this user may write it"),
-    sqlite3.SQLITE_IOERR: (MetadataUnavailableError, "look after the disk, then try again"),
-    sqlite3.SQLITE_FULL: (MetadataUnavailableError, "nothing was written; make room on the disk, then try again"),
+    sqlite3.SQLITE_IOERR: (MetadataUnavailableError, "{disk}; make room on it or mend it, then try again"),
+    sqlite3.SQLITE_FULL: (
+        MetadataUnavailableError,
+        "nothing was written: {disk}; make room on it, then try again; expire, retain and stop-deletions still work",
+    ),
     sqlite3.SQLITE_READONLY: (RemoteMetadataError, "let this user write the file and its directory"),
     sqlite3.SQLITE_CORRUPT: (MetadataCorruptError, RESTORE),
     sqlite3.SQLITE_NOTADB: (MetadataCorruptError, RESTORE),
 }
+
+_SHARED_MEMORY = 64 << 10
+"""Bytes: what SQLite lays out beside the file before the first read, where no process has it open."""
 
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
@@ -63,7 +71,9 @@ class SqliteDatabase(Database):
     BEGIN_TO_WRITE = "BEGIN IMMEDIATE"
 
     def __init__(self, path: Path, busy_timeout_ms: int) -> None:
-        super().__init__(_engine(path, busy_timeout_ms), str(path))
+        self._reserve = DiskReserve(path.with_name(f"{path.name}-reserve"))
+        self._may_spend = False
+        super().__init__(_engine(path, busy_timeout_ms, self._reserve), str(path))
         self._path = path
         self._file = _file_number(path)
         self._busy_timeout_ms = busy_timeout_ms
@@ -72,6 +82,27 @@ class SqliteDatabase(Database):
         """Put the file into WAL mode, where it stays; a file that is in it already is left as it is."""
         with self._explained(), self._engine.execution_options(begin=None).connect() as connection:
             connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+
+    def keep_reserve(self) -> None:
+        """Keep room beside the file for the writes that free room, where the disk has some to spare."""
+        self._reserve.make()
+
+    def spend_reserve(self) -> None:
+        """As Database.spend_reserve. The file is made whole again when the database closes."""
+        self._may_spend = True
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """As Database.writing."""
+        if self._may_spend:
+            self._reserve.spend_where_full(self._reserve.size)
+        with super().writing() as connection:
+            yield connection
+
+    def close(self) -> None:
+        """As Database.close."""
+        super().close()
+        self._reserve.take_back()
 
     def check_integrity(self) -> None:
         """Let SQLite check every page; takes about half a second for 100,000 segments."""
@@ -120,7 +151,10 @@ class SqliteDatabase(Database):
         if code == sqlite3.SQLITE_ERROR and (found := self._later_version()):
             return later_version(self.where, found, SCHEMA_VERSION)
         kind, advice = _ADVICE.get(code, (RemoteMetadataError, RESTORE))
-        return kind(f"{self.where}: {error.orig}: {advice.format(waited=self._busy_timeout_ms)}")
+        if self._may_spend and code in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}:
+            self._reserve.spend()  # a quota, which the room on the disk does not show
+        advice = advice.format(waited=self._busy_timeout_ms, disk=disk_of(self._path))
+        return kind(f"{self.where}: {error.orig}: {advice}")
 
     def _later_version(self) -> str | None:
         """Return the store's schema version where another process has migrated it past what this code knows."""
@@ -196,11 +230,14 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _engine(path: Path, busy_timeout_ms: int) -> Engine:
+def _engine(path: Path, busy_timeout_ms: int, reserve: DiskReserve) -> Engine:
     # mode=rw: connecting must never create a file.
     uri = f"file:{quote(str(path))}?mode=rw"
 
     def connect() -> sqlite3.Connection:
+        # Even to read takes some room, unless another process has the file open.
+        if not path.with_name(f"{path.name}-shm").exists():
+            reserve.spend_where_full(_SHARED_MEMORY, _SHARED_MEMORY)
         # isolation_level=None: the driver starts no transactions of its own, `_begin` does.
         return sqlite3.connect(
             uri, uri=True, timeout=busy_timeout_ms / 1000, isolation_level=None, check_same_thread=False

@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tiered_storage.disk_space import NO_ROOM
 from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.kafka_log.checksum import crc32c
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
@@ -47,7 +48,7 @@ class ChunkFiles:
     def __init__(self, folder: Path, disk_bytes: int) -> None:
         """Make a folder of our own in `folder`, and remove those that dead processes left there.
 
-        Raises ConfigurationError where that cannot be.
+        Where the disk has no room even for that, nothing is kept. Raises ConfigurationError where this user may not.
         """
         self._room = disk_bytes
         self._lock = threading.Lock()
@@ -55,10 +56,14 @@ class ChunkFiles:
         self._numbers = itertools.count()
         self.held_bytes = 0
         """How much is on the disk."""
+        self._own, self._held = folder / f"{os.getpid()}-{secrets.token_hex(8)}", -1
         try:
             self._own, self._held = _folder_of_our_own(folder)
             _remove_left_over(folder, self._own)
         except OSError as error:
+            if error.errno in NO_ROOM:
+                self._room = 0
+                return
             raise ConfigurationError(
                 f"{folder} cannot hold chunks ({error}): give this user the right to write there, or set "
                 "remote.log.reader.cache.disk.bytes to 0"

@@ -14,7 +14,9 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
+from tiered_storage.disk_space import NO_ROOM, DiskReserve, disk_of, free_bytes
 from tiered_storage.errors import (
     ConfigurationError,
     RemoteObjectCorruptError,
@@ -36,9 +38,17 @@ READ_BACK_BYTES = 1 << 20
 WRITE_BYTES = 1 << 20
 """What one call writes: from 2 MiB on, Linux takes huge pages for the page cache, and finding them costs far more."""
 
+RESERVE = ".reserve"
+"""The file at the root that is no object: room for documents on a full disk."""
+
+_DOCUMENT = ".json"
+"""So names of what may use it end: to expire segments takes a partition's document first."""
+
 _LONGEST_FILE_NAME = 255
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+_Written = TypeVar("_Written")
 
 
 def _random_hex() -> str:
@@ -48,8 +58,10 @@ def _random_hex() -> str:
 class LocalDirectory:
     """The ObjectClient of a directory. Folders stay when their last object goes."""
 
-    def __init__(self, root: Path, random_hex: Callable[[], str] = _random_hex) -> None:
+    def __init__(self, root: Path, random_hex: Callable[[], str] = _random_hex, *, keeps_reserve: bool = False) -> None:
         """Use `root`, an absolute path, made when the first object is written; `random_hex` gives 16 hex digits.
+
+        With `keeps_reserve` a file at the root keeps room for documents, whatever else fills the disk.
 
         Raises ConfigurationError where `root` is relative, or there but no directory, and RemoteStorageRefusedError.
         """
@@ -59,6 +71,7 @@ class LocalDirectory:
             raise ConfigurationError(f"{root} cannot hold a store: give the absolute path of a directory")
         self._root = root
         self._random_hex = random_hex
+        self._reserve = DiskReserve(root / RESERVE) if keeps_reserve else None
 
     @property
     def root(self) -> str:
@@ -75,6 +88,14 @@ class LocalDirectory:
 
         Raises RemoteStorageFullError before the first byte where the file system shows less room than `size`.
         """
+        if self._reserve is None or not name.endswith(_DOCUMENT):
+            return self._put(name, size, chunks, more_follows=more_follows)
+        held = [bytes(chunk) for chunk in chunks]
+        return self._with_reserve(
+            self._reserve, lambda: self._put(name, size, map(memoryview, held), more_follows=more_follows)
+        )
+
+    def _put(self, name: str, size: int, chunks: Iterator[memoryview], *, more_follows: bool) -> WrittenObject:
         target = self._path(name)
         checked = CheckedChunks(name, size, chunks)
         with self._temporary(target, size) as temporary:
@@ -88,6 +109,11 @@ class LocalDirectory:
 
     def create(self, name: str, content: bytes) -> bool:
         """Write a small object unless there is one; see ObjectClient. The file system must have hard links."""
+        if self._reserve is None or not name.endswith(_DOCUMENT):
+            return self._create(name, content)
+        return self._with_reserve(self._reserve, lambda: self._create(name, content))
+
+    def _create(self, name: str, content: bytes) -> bool:
         target = self._path(name)
         with self._temporary(target, len(content)) as temporary:
             _write(temporary, target, CheckedChunks(name, len(content), iter((memoryview(content),))), len(content))
@@ -188,7 +214,20 @@ class LocalDirectory:
         return _walk(start, f"{folder}/" if folder else "", after)
 
     def close(self) -> None:
-        """Do nothing: no file stays open between two calls."""
+        """Take back what is left of a reserve that was spent; no file stays open between two calls."""
+        if self._reserve is not None:
+            self._reserve.take_back()
+
+    @staticmethod
+    def _with_reserve(reserve: DiskReserve, write: Callable[[], _Written]) -> _Written:
+        """Write; where there is no room, once more without the reserve, which is made where there is plenty."""
+        try:
+            written = write()
+        except RemoteStorageFullError:
+            reserve.spend()
+            return write()
+        reserve.make()
+        return written
 
     def _path(self, name: str) -> Path:
         check_object_name(name)
@@ -249,13 +288,16 @@ def _read_back(descriptor: int, path: Path, written: WrittenObject) -> None:
 def _check_room(target: Path, size: int) -> None:
     """Raise RemoteStorageFullError where the file system says that `size` bytes are more than it has left."""
     with _store_errors("look for room for", target, size):
-        room = os.statvfs(target.parent)
-    free = room.f_bavail * room.f_frsize
-    if room.f_blocks and size > free:
-        raise RemoteStorageFullError(
-            f"{target.parent}: no room ({free} bytes are free): {size} bytes are needed for {target.name}; make room, "
-            "or let expiry do it"
-        )
+        free = free_bytes(target.parent)
+    if size > free:
+        raise _full(target, size, os.strerror(errno.ENOSPC))
+
+
+def _full(target: Path, size: int, why: str) -> RemoteStorageFullError:
+    return RemoteStorageFullError(
+        f"{target.parent}: no room ({why}): {size} bytes are needed for {target.name}; {disk_of(target.parent)}; make "
+        "room there, or let expiry do it"
+    )
 
 
 def _make_durable_folder(folder: Path) -> None:
@@ -275,6 +317,8 @@ def _walk(folder: Path, prefix: str, after: str) -> Iterator[StoredObject]:
     """Stream the files of `folder` whose names, beginning with `prefix`, lie after `after`, one folder open a level."""
     with _store_errors("list", folder), suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
+            if entry.name == RESERVE and not prefix:
+                continue
             if entry.is_dir(follow_symlinks=False):
                 yield from _walk(Path(entry.path), f"{prefix}{entry.name}/", after)
                 continue
@@ -301,11 +345,8 @@ def _translated(error: OSError, doing: str, path: Path, size: int | None) -> Tie
     why = error.strerror or str(error)
     if error.errno == errno.ENAMETOOLONG:
         return ConfigurationError(f"{path}: longer than this file system's names may be: use an object store for it")
-    if error.errno in _FULL:
-        return RemoteStorageFullError(
-            f"{path.parent}: no room ({why}): {size or 0} bytes are needed for {path.name}; make room, "
-            "or let expiry do it"
-        )
+    if error.errno in NO_ROOM:
+        return _full(path, size or 0, why)
     if error.errno in _REFUSED:
         return RemoteStorageRefusedError(f"{path}: may not {doing} it ({why}): user {os.geteuid()} needs the right to")
     if isinstance(error, FileNotFoundError) and size is None:

@@ -74,7 +74,7 @@ class ObjectRemoteStorageManager:
     @classmethod
     def open(cls, url: str, options: ObjectStoreOptions) -> Self:
         """Open the store at `url`. Raises ConfigurationError."""
-        return cls(open_object_client(url, options))
+        return cls(open_object_client(url, options, keeps_reserve=True))
 
     def why_no_name(self, partition: TopicIdPartition) -> str | None:
         """Return why this store can never hold anything of `partition`: its ids or its topic make no name here."""

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from support.remote_logs import ORDERS_0, flip_bit, records
+from support.small_disks import small_disk
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.record_batch import encode_batch
@@ -105,3 +106,12 @@ def test_a_folder_that_cannot_be_made_is_a_setting_that_cannot_be_meant(tmp_path
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match=r"remote\.log\.reader\.cache\.disk\.bytes to 0"):
         ChunkFiles(tmp_path / "file", 10 * SIZE)
+
+
+@pytest.mark.parametrize("inodes", [1, 2, 3])
+def test_a_disk_without_room_for_a_folder_keeps_no_chunk_and_stops_no_reader(tmp_path: Path, inodes: int) -> None:
+    with small_disk(tmp_path / "disk", options=f",nr_inodes={inodes}") as disk:
+        files = ChunkFiles(disk, 10 * SIZE)
+        files.put("key", a_chunk(0))
+        assert files.take("key") is None
+        files.close()

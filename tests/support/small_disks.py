@@ -1,0 +1,51 @@
+"""File systems of their own, so small that a test can fill them: a tmpfs each, which takes the right to mount."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+_FILLER = "filler"
+
+
+@contextmanager
+def small_disk(directory: Path, size: int = 16 << 20, options: str = "") -> Iterator[Path]:
+    """Mount an empty file system of `size` bytes at `directory`, which is made; unmount it at the end."""
+    directory.mkdir(parents=True, exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}{options}", "tmpfs", str(directory)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.fail(
+            f"a disk that is really full takes the right to mount ({done.stderr.strip()}): run the tests as root, or "
+            "under `unshare --map-root-user --mount`"
+        )
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+def fill(directory: Path) -> None:
+    """Take every byte that the file system of `directory` has left."""
+    with (directory / _FILLER).open("ab", buffering=0) as file:
+        for size in (1 << 20, 4096, 1):
+            with suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+    assert free(directory) == 0
+
+
+def make_room(directory: Path) -> None:
+    """Give back what `fill` took."""
+    (directory / _FILLER).unlink(missing_ok=True)
+
+
+def free(directory: Path) -> int:
+    """Return how many bytes are free."""
+    room = os.statvfs(directory)
+    return room.f_bavail * room.f_frsize
