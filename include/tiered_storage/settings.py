@@ -109,7 +109,8 @@ class Settings(PropertyModel):
     watermarks) may be copied up to its log end. Never set it for a running broker."""
 
     state_directory: Folder = setting("state.directory", ".state", STATE, Source.OURS, allowed="a folder")
-    """Where everything that is ours lives in the embedded default; removing it removes all of that."""
+    """Where everything that is ours lives in the embedded default; removing it removes all of that. Only this user may
+    use it: a folder that is open to others is closed when a command or a run opens it."""
 
     work_url: StorageUrl = setting(
         "work.url",
@@ -129,7 +130,8 @@ class Settings(PropertyModel):
         allowed="a folder, or a URL such as file:///folder or s3://bucket/prefix",
         default_text="{state.directory}/exports",
     )
-    """Where topics are exported to as tables, each in a folder of its name; Airflow and Spark must reach it."""
+    """Where topics are exported to as tables, each in a folder of its name; Airflow and Spark must reach it. As with
+    the store, make a folder that others read yourself."""
 
     remote_log_storage_system_enable: bool = setting(
         "remote.log.storage.system.enable", True, REMOTE_STORAGE, Source.KAFKA
@@ -155,7 +157,8 @@ class Settings(PropertyModel):
         allowed="a folder, or a URL such as file:///folder or s3://bucket/prefix",
         default_text="{state.directory}/remote",
     )
-    """The object store, and the prefix in it under which everything goes."""
+    """The object store, and the prefix in it under which everything goes. A folder that is missing is made for this
+    user alone; make one that others share yourself: what is written there gets no wider rights than it has."""
 
     rsm_config_allow_http: bool = setting("rsm.config.allow.http", False, REMOTE_STORAGE, Source.OURS_BY_PREFIX)
     """Whether the object store may be spoken to without encryption."""

@@ -17,6 +17,7 @@ from tiered_storage.doctor.machine import check_machine
 from tiered_storage.doctor.metadata_store import check_metadata
 from tiered_storage.doctor.object_stores import check_folder, check_objects, check_storage
 from tiered_storage.doctor.read_service import check_read_rights
+from tiered_storage.doctor.rights import check_rights
 from tiered_storage.doctor.settings_origin import check_settings
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.model import TopicIdPartition
@@ -46,6 +47,7 @@ def _examine(settings: Settings, clock: Clock, environ: Mapping[str, str]) -> It
     options = store_options(settings, environ)
     yield from check_log_directories(settings, _namer(settings, options))
     yield from alone("state.directory", lambda: check_folder("state.directory", settings.state_directory))
+    yield from alone("rights", lambda: check_rights(settings))
     yield from alone("store", lambda: check_storage(settings, options, clock))
     yield from alone("work area", lambda: check_objects("work area", settings.work_url, options, clock))
     yield from alone("metadata", lambda: check_metadata(settings, clock, options))

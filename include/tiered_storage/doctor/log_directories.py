@@ -8,6 +8,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from tiered_storage.doctor.check import Check, alone, note, ok, wrong
+from tiered_storage.doctor.object_stores import check_room
 from tiered_storage.errors import LogDirectoryLockedError
 from tiered_storage.kafka_log.directory_lock import ensure_unlocked
 from tiered_storage.kafka_log.log_directory import LogDirectory, read_log_directory
@@ -43,7 +44,7 @@ def _check_directory(
     seen: dict[TopicIdPartition, Path],
     why_no_name: Callable[[TopicIdPartition], str | None],
 ) -> Iterator[Check]:
-    if root.is_dir() and not os.access(root, os.R_OK | os.X_OK):
+    if root.is_dir() and not os.access(root, os.R_OK | os.X_OK, effective_ids=True):
         yield wrong(_NAME, f"{root}: user {os.geteuid()} may not read it", "give that user the right to")
         return
     try:
@@ -81,7 +82,8 @@ def _check_files(directory: LogDirectory, settings: Settings) -> Iterator[Check]
         reasons.setdefault(reason, []).append(name)
     for reason, names in reasons.items():
         yield note(_NAME, f"{root}: left out are {_listed(names)}: {reason}")
-    if not os.access(root, os.W_OK):
+    yield from check_room(_NAME, root)
+    if not os.access(root, os.W_OK, effective_ids=True):
         advice = "only trimming needs that right"
         yield note(_NAME, f"{root}: user {os.geteuid()} may not write it, so it cannot be trimmed", advice)
 
@@ -98,7 +100,8 @@ def _check_partition(
     if elsewhere != log.directory:
         advice = "take the one that is not the newest out of log.dirs, or out of its directory"
         yield wrong(_NAME, f"{log.directory} and {elsewhere} are the same partition", advice)
-    unreadable = next((each.log_path for each in log.segments if not os.access(each.log_path, os.R_OK)), None)
+    paths = (segment.log_path for segment in log.segments)
+    unreadable = next((path for path in paths if not os.access(path, os.R_OK, effective_ids=True)), None)
     if unreadable is not None:
         yield wrong(_NAME, f"{unreadable}: user {os.geteuid()} may not read it", "give that user the right to")
     if not log.is_internal and (reason := why_no_name(log.topic_id_partition)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
@@ -52,6 +53,12 @@ def check_metadata(settings: Settings, clock: Clock, options: ObjectStoreOptions
         yield from alone("pair", lambda: _check_pair(settings, options, None))
         yield from _check_topics(settings, ())
         return
+    for each in (path, path.parent):
+        # SQLite opens a file that it may not write to be read, and begins even transactions that write.
+        if each.exists() and not os.access(each, os.W_OK, effective_ids=True):
+            message = f"user {os.geteuid()} may not write {each}, or it is mounted read-only"
+            yield wrong(_NAME, message, "let this user write the file and its folder: SQLite writes beside it")
+            return
     with open_existing(path, settings.metadata_busy_timeout_ms) as database:
         with database.reading() as connection:
             found = schema_version(connection)
@@ -78,9 +85,7 @@ def _check_database(database: SqliteDatabase, found: str | None) -> Iterator[Che
     if found < SCHEMA_VERSION:
         message = f"{database.where}: has schema version {found}; whoever opens it next migrates it to {SCHEMA_VERSION}"
         yield note(_NAME, message, "end every process of the earlier version first, see docs/upgrading.md")
-    # A transaction that writes nothing: it waits until nobody else writes.
-    with database.writing():
-        pass
+    database.check_writable()
     yield ok(_NAME, f"{database.where}: is sound and can be written to")
 
 

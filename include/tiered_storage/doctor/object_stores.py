@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from tiered_storage.clock import Clock
+from tiered_storage.disk_space import disk_of, free_bytes
 from tiered_storage.doctor.check import Check, note, ok, wrong
 from tiered_storage.errors import RemoteObjectNotFoundError, TieredStorageError
 from tiered_storage.remote_log.storage.object_client import ObjectClient, ObjectStoreOptions
@@ -19,6 +19,8 @@ from tiered_storage.settings import Settings
 
 SMALL_ROOM = 1 << 30
 """Bytes: less than this is free on a disk that segments or metadata are written to."""
+NO_ROOM_LEFT = 64 << 20
+"""Bytes: with less than this a disk is as good as full: not even reserves are made there (disk_space.py)."""
 CLOCK_NOTED_MS = 5_000
 CLOCK_WRONG_MS = 300_000
 """A third of what S3 servers allow for."""
@@ -41,15 +43,23 @@ def check_folder(name: str, folder: Path) -> Iterator[Check]:
     nearest = next(each for each in (folder, *folder.parents) if each.exists())
     if not nearest.is_dir():
         yield wrong(name, f"{nearest} is no folder", "set another one")
-    elif not os.access(nearest, os.W_OK | os.X_OK):
+    elif not os.access(nearest, os.W_OK | os.X_OK, effective_ids=True):
         yield wrong(name, f"{nearest}: user {os.geteuid()} may not write there", "give that user the right to")
     elif nearest != folder:
         yield note(name, f"{folder} is not there yet: whoever needs it first makes it")
     else:
         yield ok(name, f"{folder} can be written to")
-    free = shutil.disk_usage(nearest).free
-    if free < SMALL_ROOM:
-        yield note(name, f"{nearest}: {free:,} bytes are free", "make room before copies and metadata find none")
+    yield from check_room(name, nearest)
+
+
+def check_room(name: str, folder: Path) -> Iterator[Check]:
+    """Yield whether the disk of a folder is full, or soon will be."""
+    free = free_bytes(folder)
+    if free < NO_ROOM_LEFT:
+        message = f"{folder}: {disk_of(folder)}, and is as good as full"
+        yield wrong(name, message, "make room there now: tiered-storage retain and expire work all the same")
+    elif free < SMALL_ROOM:
+        yield note(name, f"{folder}: {free:,} bytes are free", "make room before copies and metadata find none")
 
 
 def check_objects(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from tiered_storage.clock import Clock
+from tiered_storage.private_files import narrow
 from tiered_storage.remote_log.job_worker import options_of
 from tiered_storage.remote_log.log_directory_source import LogDirectorySource
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager, Topic, Topics
@@ -83,6 +84,7 @@ class RemoteLogParts:
     @classmethod
     def open(cls, settings: Settings, clock: Clock, options: ObjectStoreOptions) -> Self:
         """Open all parts; what was opened is closed again where a later one fails."""
+        narrow(settings.state_directory)
         with ExitStack() as opened:
             store = opened.enter_context(open_metadata(settings, clock))
             storage = opened.enter_context(closing(open_storage(settings, options)))

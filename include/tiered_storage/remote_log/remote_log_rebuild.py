@@ -15,6 +15,7 @@ from pathlib import Path
 from tiered_storage.clock import Clock
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.small_files import sync_directory
+from tiered_storage.private_files import make_private_folder
 from tiered_storage.remote_log.metadata import Topic
 from tiered_storage.remote_log.metadata.sql_store import open_metadata_store, sqlite_path
 from tiered_storage.remote_log.metadata_rebuild import MetadataRebuild, RebuildReport
@@ -67,7 +68,7 @@ def _built_aside(path: Path) -> Iterator[Path]:
     """
     with ExitStack() as ending:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(path.parent)
             directory = ending.enter_context(tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent))
         except OSError as error:
             raise ConfigurationError(

@@ -9,6 +9,7 @@ from pathlib import Path
 from tiered_storage.kafka_log.directory_lock import LOCK_FILE, ensure_unlocked
 from tiered_storage.kafka_log.log_directory import read_log_directory
 from tiered_storage.kafka_log.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT
+from tiered_storage.private_files import make_private_folder
 from tiered_storage_airflow.demo.errors import DemoError
 from tiered_storage_airflow.demo.expectation import ExpectedPartition, expect_directory
 
@@ -36,7 +37,7 @@ def copy_log_directory(original: Path, copy: Path) -> PrivateCopy:
     chosen = [partition for partition in found.partitions if not partition.is_internal]
     if not chosen:
         raise DemoError(f"{original} holds no partition but Kafka's own: there is nothing to show")
-    copy.mkdir(parents=True)
+    make_private_folder(copy)
     wanted = sum(path.stat().st_blocks * 512 for partition in chosen for path in partition.path.iterdir())
     free = shutil.disk_usage(copy).free
     # The copy, what of it goes to the store, and some air.

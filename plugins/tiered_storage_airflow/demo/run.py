@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tiered_storage.clock import wall_clock
+from tiered_storage.private_files import make_private_folder
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.remote_log_parts import store_options
 from tiered_storage.settings import load_settings
@@ -52,7 +53,7 @@ class Demo:
         """Run every step. Raises TieredStorageError where something is not as promised."""
         services.down(self.places.state, say=self.say)
         shutil.rmtree(self.places.state, ignore_errors=True)
-        self.places.state.mkdir(parents=True)
+        make_private_folder(self.places.state)
         with self.step("write the log directory" if self.original is None else "copy the log directory"):
             expected = self.write_log_directory()
             limits = choose_limits(self.places.log_directory, {partition.topic for partition in expected})

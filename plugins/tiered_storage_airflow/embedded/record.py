@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
+from tiered_storage.private_files import PRIVATE_FOLDER, make_private_folder, narrow, open_private
 from tiered_storage_airflow.embedded.credentials import passwords_path
 from tiered_storage_airflow.embedded.environment import EmbeddedAirflow
 from tiered_storage_airflow.embedded.errors import EmbeddedAirflowError
@@ -71,7 +72,8 @@ def write_record(running: RunningAirflow) -> None:
     """Write the record anew, whole or not at all."""
     path = record_path(running.home)
     unfinished = path.with_suffix(".tmp")
-    unfinished.write_text(json.dumps(asdict(running), default=str))
+    with open_private(unfinished) as file:
+        file.write(json.dumps(asdict(running), default=str).encode())
     unfinished.replace(path)
 
 
@@ -103,14 +105,15 @@ def remove_record(running: RunningAirflow) -> None:
 @contextmanager
 def locked(home: Path, say: Callable[[str], None]) -> Iterator[None]:
     """Hold the lock under which services are started and stopped; where another holds it, say so and wait."""
-    home.mkdir(parents=True, exist_ok=True)
     # Logs, connections and the generated secrets are nobody else's business.
-    home.chmod(0o700)
-    with (home / "services.lock").open("w") as file:
+    make_private_folder(home)
+    home.chmod(PRIVATE_FOLDER)
+    narrow(home.parent)
+    with open_private(home / "services.lock") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             say("waiting for another up or down of the same Airflow")
             fcntl.flock(file, fcntl.LOCK_EX)
-        file.write(str(os.getpid()))
+        file.write(str(os.getpid()).encode())
         yield

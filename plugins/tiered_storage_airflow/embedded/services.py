@@ -15,6 +15,7 @@ from pathlib import Path
 
 import httpx
 
+from tiered_storage.private_files import make_private_folder, open_private
 from tiered_storage_airflow.embedded.api_client import AirflowApi
 from tiered_storage_airflow.embedded.credentials import ADMIN, load_or_generate, read
 from tiered_storage_airflow.embedded.environment import (
@@ -149,10 +150,10 @@ def _prepare(airflow: EmbeddedAirflow, environment: Mapping[str, str]) -> None:
 
 
 def _run(airflow: EmbeddedAirflow, name: str, command: list[str], environment: Mapping[str, str]) -> None:
-    airflow.service_logs.mkdir(parents=True, exist_ok=True)
+    make_private_folder(airflow.service_logs)
     log = airflow.service_logs / f"{name}.log"
     try:
-        with log.open("wb") as output:
+        with open_private(log) as output:
             subprocess.run(  # noqa: S603
                 command,
                 env=dict(environment),
@@ -162,6 +163,7 @@ def _run(airflow: EmbeddedAirflow, name: str, command: list[str], environment: M
                 cwd=airflow.home,
                 timeout=_PREPARED_WITHIN,
                 check=True,
+                umask=0o077,
             )
     except subprocess.SubprocessError as error:
         raise EmbeddedAirflowError(f"{error}; the end of {log}:\n{_tail(log)}") from error

@@ -16,7 +16,7 @@ import sqlite3
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -31,6 +31,7 @@ from tiered_storage.errors import (
     MetadataUnavailableError,
     RemoteMetadataError,
 )
+from tiered_storage.private_files import PRIVATE_FILE, make_private_folder
 from tiered_storage.remote_log.metadata.sql_engine import Database
 from tiered_storage.remote_log.metadata.sql_migrations import later_version, schema_version
 from tiered_storage.remote_log.metadata.sql_schema import SCHEMA_VERSION
@@ -63,6 +64,10 @@ _SHARED_MEMORY = 64 << 10
 """Bytes: what SQLite lays out beside the file before the first read, where no process has it open."""
 
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+class _NothingWritten(Exception):  # noqa: N818 -- no error: it rolls a transaction back
+    """What was tried can be done."""
 
 
 class SqliteDatabase(Database):
@@ -110,6 +115,12 @@ class SqliteDatabase(Database):
             findings = connection.exec_driver_sql("PRAGMA integrity_check(3)").scalars().all()
         if findings != ["ok"]:
             raise MetadataCorruptError(f"{self.where}: is damaged ({'; '.join(map(str, findings))}): {RESTORE}")
+
+    def check_writable(self) -> None:
+        """Raise what a write would, for want of rights or of a lock; wait for other writers, and write nothing."""
+        with suppress(_NothingWritten), self.writing() as connection:
+            connection.exec_driver_sql("CREATE TABLE written_by_nobody (number INTEGER)")
+            raise _NothingWritten
 
     def keep_copy(self, suffix: str) -> str:
         """Write the file `{name}.{suffix}`, with the rights of the store's own; see Database.keep_copy."""
@@ -204,10 +215,10 @@ def _create_if_missing(path: Path, busy_timeout_ms: int, fill: Callable[[Databas
         return
     if orphaned:
         raise _without_file(path, log)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(path.parent)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as directory:
         built = Path(directory, path.name)
-        built.touch()
+        built.touch(mode=PRIVATE_FILE)
         with SqliteDatabase(built, busy_timeout_ms) as database:
             database.use_write_ahead_log()
             fill(database)

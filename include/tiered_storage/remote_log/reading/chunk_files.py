@@ -24,6 +24,7 @@ from pathlib import Path
 from tiered_storage.disk_space import NO_ROOM
 from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.kafka_log.checksum import crc32c
+from tiered_storage.private_files import make_private_folder
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.reading.checked_chunk import Chunk, read_chunk
 from tiered_storage.remote_log.remote_log_index import RemoteLogIndexEntry
@@ -132,7 +133,7 @@ def _folder_of_our_own(folder: Path) -> tuple[Path, int]:
     """Make a folder that nobody takes for left over; return it and what holds its lock."""
     while True:
         own = folder / f"{os.getpid()}-{secrets.token_hex(8)}"
-        own.mkdir(parents=True, mode=0o700)
+        make_private_folder(own)
         held = os.open(own / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(held, fcntl.LOCK_EX)
         if (own / LOCK).exists():

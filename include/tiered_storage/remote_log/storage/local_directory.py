@@ -28,6 +28,7 @@ from tiered_storage.errors import (
 )
 from tiered_storage.kafka_log.checksum import crc32c
 from tiered_storage.kafka_log.small_files import sync_directory
+from tiered_storage.private_files import PRIVATE_FOLDER, mode_in
 from tiered_storage.remote_log.storage.early_write_out import EarlyWriteOut
 from tiered_storage.remote_log.storage.object_client import CheckedChunks, StoredObject, WrittenObject
 from tiered_storage.remote_log.storage.object_names import check_object_name, is_temporary_name, temporary_name
@@ -135,7 +136,7 @@ class LocalDirectory:
         """Rename an object, and sync both folders; see ObjectClient."""
         path, new_path = self._path(name), self._path(target)
         with _store_errors("rename", path):
-            _make_durable_folder(new_path.parent)
+            self._make_durable_folder(new_path.parent)
             path.replace(new_path)
             sync_directory(new_path.parent)
             sync_directory(path.parent)
@@ -233,12 +234,20 @@ class LocalDirectory:
         check_object_name(name)
         return self._root / name
 
+    def _make_durable_folder(self, folder: Path) -> None:
+        """Make `folder` and what lies above it, each synced into the one above; a root that is missing is private."""
+        if folder.is_dir():
+            return
+        self._make_durable_folder(folder.parent)
+        folder.mkdir(mode=mode_in(folder.parent) if self._root in folder.parents else PRIVATE_FOLDER, exist_ok=True)
+        sync_directory(folder.parent)
+
     @contextmanager
     def _temporary(self, target: Path, size: int) -> Iterator[Path]:
         """Give a name beside `target` to write to, in a folder that is there; nothing has that name afterwards."""
         temporary = target.with_name(temporary_name(target.name, self._random_hex()))
         with _store_errors("make the folder of", target, size):
-            _make_durable_folder(target.parent)
+            self._make_durable_folder(target.parent)
         _check_room(target, size)
         try:
             yield temporary
@@ -250,7 +259,8 @@ class LocalDirectory:
 def _write(temporary: Path, target: Path, checked: CheckedChunks, size: int) -> None:
     """Write, read back and sync the file `temporary`; errors name `target`."""
     with _store_errors("write", target, size):
-        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        mode = mode_in(temporary.parent) & 0o666
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         write_out = EarlyWriteOut(descriptor)
         for chunk in checked:
@@ -298,15 +308,6 @@ def _full(target: Path, size: int, why: str) -> RemoteStorageFullError:
         f"{target.parent}: no room ({why}): {size} bytes are needed for {target.name}; {disk_of(target.parent)}; make "
         "room there, or let expiry do it"
     )
-
-
-def _make_durable_folder(folder: Path) -> None:
-    """Make `folder` and what lies above it, each synced into the one above."""
-    if folder.is_dir():
-        return
-    _make_durable_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    sync_directory(folder.parent)
 
 
 def _is_leftover(file_name: str, starts: tuple[str, ...]) -> bool:

@@ -42,7 +42,7 @@ def test_another_version_of_a_package_is_wrong(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_kernels_that_are_not_compiled_are_worth_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "kept_kernels", lambda: None)
+    monkeypatch.setattr(machine_code, "kept_kernels", lambda: None)
 
     [(verdict, message)] = told(list(check_machine({"PATH": ""})), "kernels")
 

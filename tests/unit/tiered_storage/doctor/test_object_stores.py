@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import shutil
-from collections import namedtuple
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +15,6 @@ from tiered_storage.doctor.object_stores import check_folder, check_objects
 from tiered_storage.errors import RemoteStorageFullError, RemoteStorageRefusedError
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions, StoredObject
-
-Usage = namedtuple("Usage", ["total", "used", "free"])
 
 
 @dataclass
@@ -156,11 +152,11 @@ def test_a_class_of_ones_own_is_worth_a_note(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_fills_up_is_worth_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 40, 1 << 40, 4096))
+    monkeypatch.setattr(object_stores, "free_bytes", lambda _: 100 << 20)
 
     _, told = check_folder("store", tmp_path)
 
-    assert (told.verdict, told.message) == (Verdict.NOTE, f"{tmp_path}: 4,096 bytes are free")
+    assert (told.verdict, told.message) == (Verdict.NOTE, f"{tmp_path}: 104,857,600 bytes are free")
 
 
 def test_a_folder_below_a_file_is_wrong(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import threading
 from dataclasses import replace
@@ -11,7 +12,8 @@ import pytest
 
 from tiered_storage_airflow.embedded.environment import EmbeddedAirflow
 from tiered_storage_airflow.embedded.errors import EmbeddedAirflowError
-from tiered_storage_airflow.embedded.processes import ServiceProcess
+from tiered_storage_airflow.embedded.java import _wheel_java_home
+from tiered_storage_airflow.embedded.processes import ServiceProcess, start
 from tiered_storage_airflow.embedded.record import (
     RunningAirflow,
     locked,
@@ -79,3 +81,21 @@ def test_the_second_of_two_waits_for_the_first_and_says_so(tmp_path: Path) -> No
         assert not entered.is_set()
     assert entered.wait(10)
     thread.join(10)
+
+
+def test_all_that_a_start_writes_is_private_and_a_wide_state_directory_is_narrowed(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    (state / "remote").mkdir(parents=True)
+    state.chmod(0o755)
+    before = os.umask(0)
+    try:
+        airflow = EmbeddedAirflow(state / "deeper")
+        with locked(airflow.home, say=lambda _: None):
+            write_record(RunningAirflow.of(airflow))
+        with locked(EmbeddedAirflow(state).home, say=lambda _: None):
+            service = start("sleeper", ["true"], {}, log=airflow.service_logs / "sleeper.log", directory=state)
+        assert service.pid > 0
+        _wheel_java_home(state / "java")
+    finally:
+        os.umask(before)
+    assert [path for path in (state, *state.rglob("*")) if path.stat().st_mode & 0o077] == []

@@ -1,0 +1,63 @@
+"""Who on this machine may use what is ours: the state directory, the metadata, and the folders that settings name."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from tiered_storage.doctor.check import Check, note, ok, wrong
+from tiered_storage.private_files import wide
+from tiered_storage.remote_log.metadata.sql_store import sqlite_path
+from tiered_storage.settings import Settings
+
+_NAME = "rights"
+_MOST_NAMED = 5
+
+
+def check_rights(settings: Settings) -> Iterator[Check]:
+    """Yield what others on this machine may read or write of what is ours. Raises ConfigurationError.
+
+    What lies in a folder that is closed to them is out of their reach. A folder outside state.directory that all may
+    read may be meant so; one that all may write never is.
+    """
+    state = settings.state_directory
+    found = list(wide(state))
+    if found:
+        named = ", ".join(f"{path} ({_rights(path)})" for path in reversed(found[-_MOST_NAMED:]))
+        more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+        advice = f"chmod -R go= {state}; copy, plan and every other command narrows it too"
+        yield wrong(_NAME, f"anybody on this machine may use {named}{more}", advice)
+    elif state.is_dir():
+        yield ok(_NAME, f"{state} is closed to others")
+    database = sqlite_path(settings.rlmm_config_url.get_secret_value())
+    if state not in database.parents and database.parent.is_dir():
+        for path in sorted(database.parent.glob(f"{database.name}*")):
+            if path.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
+                message = f"anybody on this machine may use {path} ({_rights(path)})"
+                yield wrong(_NAME, message, f"chmod go= {path}")
+    for name, url in _folders(settings):
+        folder = Path(unquote(urlsplit(url).path))
+        if urlsplit(url).scheme == "file" and state not in folder.parents and folder.is_dir():
+            yield from _check_shared(name, folder)
+
+
+def _folders(settings: Settings) -> Iterator[tuple[str, str]]:
+    yield "rsm.config.url", settings.rsm_config_url
+    yield "work.url", settings.work_url
+    yield "export.url", settings.export_url
+
+
+def _check_shared(name: str, folder: Path) -> Iterator[Check]:
+    mode = folder.stat().st_mode
+    if mode & stat.S_IWOTH:
+        advice = f"chmod o-w {folder}: who may write there decides what is copied, read and deleted"
+        yield wrong(_NAME, f"{name}: anybody on this machine may write to {folder} ({_rights(folder)})", advice)
+    elif mode & (stat.S_IROTH | stat.S_IXOTH):
+        message = f"{name}: anybody on this machine may read what lies in {folder} ({_rights(folder)})"
+        yield note(_NAME, message, f"where that is not meant: chmod o= {folder}")
+
+
+def _rights(path: Path) -> str:
+    return stat.filemode(path.stat().st_mode)

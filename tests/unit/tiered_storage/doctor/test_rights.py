@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from support.examinations import Examination, everything_in, examined
+from support.metadata_processes import NOBODY, as_nobody
+from support.remote_logs import RemoteLogFiles, a_copied_remote_log
+from support.small_disks import fill, make_room, small_disk
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def site() -> Iterator[RemoteLogFiles]:
+    """A remote log that belongs to nobody in particular, in a folder that all may enter."""
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        root.chmod(0o755)
+        files = a_copied_remote_log(root)
+        files.open().close()
+        (root / "state" / "work").mkdir(mode=0o700)
+        assert files.config
+        for path in (root, *root.rglob("*")):
+            os.chown(path, NOBODY, NOBODY)
+        yield files
+
+
+def examined_by_nobody(files: RemoteLogFiles) -> Examination:
+    config = files.root / "settings.yaml"
+    found = as_nobody(lambda: examined(config))
+    assert isinstance(found, Examination), found
+    return found
+
+
+def test_state_that_only_its_owner_reads_is_as_it_must_be(site: RemoteLogFiles) -> None:
+    found = examined_by_nobody(site)
+
+    assert found.wrong() == []
+    assert found.ok("rights") == [f"{site.root / 'state'} is closed to others | "]
+
+
+def test_state_that_anybody_may_read_is_wrong_and_left_as_it_is(site: RemoteLogFiles) -> None:
+    state = site.root / "state"
+    state.chmod(0o755)
+    (state / "remote_log_metadata.db").chmod(0o644)
+    before = everything_in(site.root)
+
+    [told] = examined(site).wrong("rights")
+
+    assert f"anybody on this machine may use {state} (drwxr-xr-x)" in told
+    assert f"{state / 'remote_log_metadata.db'} (-rw-r--r--)" in told
+    assert f"| chmod -R go= {state}" in told
+    assert (state.stat().st_mode & 0o777, everything_in(site.root)) == (0o755, before)
+
+
+def test_what_lies_outside_is_looked_at_too(site: RemoteLogFiles) -> None:
+    elsewhere = site.root / "elsewhere"
+    for name in ("metadata", "store", "work"):
+        (elsewhere / name).mkdir(parents=True)
+    site.properties["rlmm.config.url"] = f"sqlite:///{elsewhere}/metadata/some.db"
+    for setting, name in (("rsm.config.url", "store"), ("work.url", "work")):
+        site.properties[setting] = str(elsewhere / name)
+    (elsewhere / "metadata" / "some.db.before-0002").touch(mode=0o644)
+    (elsewhere / "work").chmod(0o777)
+
+    found = examined(site)
+
+    wrong = found.wrong("rights")
+    assert len(wrong) == 2
+    assert f"{elsewhere}/metadata/some.db.before-0002 (-rw-r--r--) | chmod go= " in wrong[0]
+    assert f"work.url: anybody on this machine may write to {elsewhere}/work" in wrong[1]
+    [note] = found.notes("rights")
+    assert f"rsm.config.url: anybody on this machine may read what lies in {elsewhere}/store" in note
+
+
+@pytest.mark.parametrize("closed", ["remote_log_metadata.db", "."])
+def test_metadata_that_this_user_may_not_write_are_wrong(site: RemoteLogFiles, closed: str) -> None:
+    path = site.root / "state" / closed
+    path.chmod(path.stat().st_mode & ~0o222)
+
+    [told] = examined_by_nobody(site).wrong("metadata")
+
+    assert f"user {NOBODY} may not write {path}" in told
+
+
+@pytest.mark.parametrize("user", ["root", "nobody"])
+def test_metadata_on_a_disk_that_is_mounted_read_only_are_wrong(site: RemoteLogFiles, user: str) -> None:
+    state = str(site.root / "state")
+    examine: Callable[[RemoteLogFiles], Examination] = examined if user == "root" else examined_by_nobody
+    subprocess.run(["mount", "--bind", state, state], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", state], check=True)
+        [told] = examine(site).wrong("metadata")
+    finally:
+        subprocess.run(["umount", "--lazy", state], check=True)
+
+    assert "mounted read-only" in told
+
+
+@pytest.mark.parametrize(
+    ("setting", "name"),
+    [("state.directory", "state.directory"), ("rsm.config.url", "store"), ("work.url", "work area")],
+)
+def test_a_full_disk_is_wrong(site: RemoteLogFiles, tmp_path: Path, setting: str, name: str) -> None:
+    with small_disk(tmp_path / "disk", 128 * MIB) as disk:
+        site.properties[setting] = str(disk)
+        assert [told for told in examined(site).wrong(name) if "as good as full" in told] == []
+        fill(disk)
+        [told] = [told for told in examined(site).wrong(name) if "as good as full" in told]
+        make_room(disk)
+
+    assert f"the disk mounted at {disk} has 0 bytes free" in told
+    assert "make room there now" in told
+
+
+def test_a_log_directory_on_a_full_disk_is_wrong(site: RemoteLogFiles) -> None:
+    logs = site.log_directory
+    kept = logs.rename(site.root / "kept")
+    with small_disk(logs, 128 * MIB):
+        subprocess.run(["cp", "-a", f"{kept}/.", str(logs)], check=True)
+        assert examined(site).wrong("log.dirs") == []
+        fill(logs)
+        [told] = examined(site).wrong("log.dirs")
+    assert f"the disk mounted at {logs} has 0 bytes free" in told
