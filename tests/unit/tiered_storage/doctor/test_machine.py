@@ -7,6 +7,7 @@ import pytest
 
 from tiered_storage.doctor import Check, Verdict, machine
 from tiered_storage.doctor.machine import check_machine
+from tiered_storage.kafka_log import machine_code
 
 
 def told(checks: list[Check], name: str) -> list[tuple[Verdict, str]]:
