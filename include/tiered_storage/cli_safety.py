@@ -11,9 +11,8 @@ import typer
 
 from tiered_storage.cli_output import Output
 from tiered_storage.cli_session import ConfigOption, JsonOption, PartitionsOption, TopicsOption, known_selection, opened
-from tiered_storage.clock import wall_clock
+from tiered_storage.clock import as_date, wall_clock
 from tiered_storage.errors import ConfigurationError, TieredStorageError
-from tiered_storage.remote_log.deletion_gate import as_date
 from tiered_storage.remote_log.metadata.safety import Stop
 from tiered_storage.remote_log.remote_log_parts import stop_by_metadata_alone
 

@@ -258,6 +258,16 @@ class Settings(PropertyModel):
     )
     """How much of a partition also stays local, once the remote tier has it; not more than log.retention.bytes."""
 
+    remote_log_deletion_grace_ms: Whole = setting(
+        "remote.log.deletion.grace.ms", 3_600_000, RETENTION, Source.OURS, unit="ms", at_least=0
+    )
+    """How long the objects of a segment stay after it was marked for deletion: by expiry, delete-records, delete-topic
+    or topics disable --delete-remote. Until then `tiered-storage undelete` brings it back. 0: nothing waits."""
+
+    clock_max_skew_ms: Whole = setting("clock.max.skew.ms", 300_000, RETENTION, Source.OURS, unit="ms", at_least=1_000)
+    """How far this machine's clock may be from the store's, and behind the times in the metadata. Where it is further,
+    nothing is deleted, in either tier."""
+
     remote_log_orphan_grace_ms: Whole = setting(
         "remote.log.orphan.grace.ms", 3_600_000, RETENTION, Source.OURS, unit="ms", at_least=0
     )

@@ -24,7 +24,17 @@ from support.metadata_stores import (
 )
 from tiered_storage.errors import ConfigurationError, InvalidTransitionError, LeaseLostError
 from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore
-from tiered_storage.remote_log.model import Lease, RemoteLogSegmentId, SegmentState
+from tiered_storage.remote_log.model import (
+    MAX_EARLIER_LOG_STARTS,
+    EarlierLogStart,
+    Lease,
+    PartitionDeleteState,
+    PartitionState,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemotePartitionDeleteMetadata,
+    SegmentState,
+)
 
 NEXT_STATES = {
     STARTED: {STARTED, FINISHED, DELETING},
@@ -597,3 +607,107 @@ def test_what_one_opening_wrote_another_sees_at_once(
 
         other.segments.update_remote_log_segment_metadata(a_step(finished, DELETING), lease)
         assert store.segments.remote_log_segment_metadata(ORDERS_0, 5) is None
+
+
+def finished_once(store: SqlMetadataStore, lease: Lease, start: int, state: SegmentState) -> RemoteLogSegmentMetadata:
+    """Add a segment of ten offsets that was sent, and take it through its life up to `state`."""
+    segment = a_segment(lease, start, start + 9)
+    store.segments.add_remote_log_segment_metadata(segment, lease)
+    for step in (FINISHED, DELETING, DELETED):
+        if step <= state:
+            update = a_step(segment, step, custom_metadata=b"sent")
+            segment = store.segments.update_remote_log_segment_metadata(update, lease)
+    return segment
+
+
+def test_a_deletion_is_taken_back_as_one_change(store: SqlMetadataStore, lease: Lease, clock: ManualClock) -> None:
+    marked = finished_once(store, lease, 0, DELETING)
+    kept = finished_once(store, lease, 10, FINISHED)
+    store.segments.advance_log_start_offset(ORDERS_0, 0, lease)
+    store.segments.advance_log_start_offset(ORDERS_0, 10, lease, 1_000)
+    for step in (PartitionDeleteState.MARKED, PartitionDeleteState.STARTED):
+        store.segments.put_remote_partition_delete_metadata(RemotePartitionDeleteMetadata(ORDERS_0, step, 1), lease)
+
+    [returned] = store.segments.undelete(ORDERS_0, [marked.segment_id], 0, clock.now, lease)
+
+    assert returned == replace(marked, state=FINISHED, event_timestamp=clock.now)
+    assert list(store.segments.list_remote_log_segments(ORDERS_0)) == [returned, kept]
+    assert store.segments.remote_log_segment_metadata(ORDERS_0, 5) == returned
+    state = store.segments.partition_state(ORDERS_0)
+    assert (state, state.earlier_log_starts) == (PartitionState(0), ())
+
+
+@pytest.mark.parametrize("state", [STARTED, FINISHED, DELETED])
+def test_only_what_is_marked_is_undeleted(store: SqlMetadataStore, lease: Lease, state: SegmentState) -> None:
+    other = finished_once(store, lease, 0, state)
+    marked = finished_once(store, lease, 10, DELETING)
+    store.segments.advance_log_start_offset(ORDERS_0, 20, lease, 1_000)
+
+    with pytest.raises(InvalidTransitionError, match=f"is {state.name} and cannot be undeleted"):
+        store.segments.undelete(ORDERS_0, [marked.segment_id, other.segment_id], 0, 2_000, lease)
+
+    assert store.segments.segment_by_id(marked.segment_id) == marked, "all of it or nothing"
+    assert store.segments.log_start_offset(ORDERS_0) == 20
+
+
+def test_a_copy_that_never_finished_is_not_undeleted(store: SqlMetadataStore, lease: Lease) -> None:
+    """A zombie would make it visible otherwise."""
+    segment = a_segment(lease)
+    store.segments.add_remote_log_segment_metadata(segment, lease)
+    store.segments.update_remote_log_segment_metadata(a_step(segment, DELETING), lease)
+
+    with pytest.raises(InvalidTransitionError, match="only a finished copy that is marked"):
+        store.segments.undelete(ORDERS_0, [segment.segment_id], 0, 2_000, lease)
+
+
+def test_an_unknown_segment_is_not_undeleted(store: SqlMetadataStore, lease: Lease) -> None:
+    with pytest.raises(InvalidTransitionError, match="is not known and cannot be undeleted"):
+        store.segments.undelete(ORDERS_0, [RemoteLogSegmentId(ORDERS_0, "unknown")], 0, 2_000, lease)
+
+
+def test_an_undelete_under_a_lost_lease_changes_nothing(store: SqlMetadataStore, lease: Lease) -> None:
+    marked = finished_once(store, lease, 0, DELETING)
+    store.leases.acquire(ORDERS_0, "run-1", 60_000)
+
+    with pytest.raises(LeaseLostError):
+        store.segments.undelete(ORDERS_0, [marked.segment_id], 0, 2_000, lease)
+    assert store.segments.segment_by_id(marked.segment_id) == marked
+
+
+def test_an_undelete_is_of_one_partition(store: SqlMetadataStore, lease: Lease) -> None:
+    other = store.leases.acquire(ORDERS_1, "run-1", 60_000)
+    marked = finished_once(store, other, 0, DELETING)
+
+    for partition in (ORDERS_0, ORDERS_1):
+        with pytest.raises(ConfigurationError):
+            store.segments.undelete(partition, [marked.segment_id], 0, 2_000, lease)
+
+
+def test_a_deletion_that_is_over_is_not_taken_back(store: SqlMetadataStore, lease: Lease) -> None:
+    for step in PartitionDeleteState:
+        store.segments.put_remote_partition_delete_metadata(RemotePartitionDeleteMetadata(ORDERS_0, step, 1), lease)
+
+    with pytest.raises(InvalidTransitionError, match="FINISHED for deletion and cannot be undeleted"):
+        store.segments.undelete(ORDERS_0, [], 0, 2_000, lease)
+
+
+def test_log_starts_that_a_deletion_moved_are_kept(store: SqlMetadataStore, lease: Lease) -> None:
+    store.segments.advance_log_start_offset(ORDERS_0, 5, lease)
+    store.segments.advance_log_start_offset(ORDERS_0, 10, lease, 1_000)
+    store.segments.advance_log_start_offset(ORDERS_0, 10, lease, 1_500)
+    store.segments.advance_log_start_offset(ORDERS_0, 7, lease, 1_600)
+    store.segments.advance_log_start_offset(ORDERS_0, 30, lease, 2_000)
+
+    state = store.segments.partition_state(ORDERS_0)
+    assert state.earlier_log_starts == (EarlierLogStart(5, 1_000), EarlierLogStart(10, 2_000))
+    assert store.segments.partition_states()[ORDERS_0].earlier_log_starts == state.earlier_log_starts
+    assert [state.log_start_before(moment) for moment in (0, 1_000, 1_001, 2_000, 2_001)] == [5, 5, 10, 10, 30]
+
+
+def test_no_more_earlier_log_starts_are_kept_than_are_of_use(store: SqlMetadataStore, lease: Lease) -> None:
+    for offset in range(1, MAX_EARLIER_LOG_STARTS + 10):
+        store.segments.advance_log_start_offset(ORDERS_0, offset, lease, offset)
+
+    kept = store.segments.partition_state(ORDERS_0).earlier_log_starts
+    assert len(kept) == MAX_EARLIER_LOG_STARTS
+    assert kept[-1] == EarlierLogStart(MAX_EARLIER_LOG_STARTS + 8, MAX_EARLIER_LOG_STARTS + 9)

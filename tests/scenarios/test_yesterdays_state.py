@@ -52,6 +52,7 @@ WITH_DOCUMENTS = 3
 """The first generation whose store tells of partitions and decisions itself."""
 
 LATER = YESTERDAY + 1_000
+AFTER_THE_GRACE = LATER + 3_600_000
 NOTHING = CommitReport((), (), (), (), retriable=True)
 
 
@@ -219,13 +220,14 @@ def test_plans_that_were_written_down_are_carried_out(root: Path) -> None:
 
 
 def test_the_deletion_that_was_under_way_is_done_and_the_audit_is_clean(root: Path) -> None:
-    with open_at(root, LATER) as remote_log:
+    with open_at(root, AFTER_THE_GRACE) as remote_log:
         let_deletions_go_on(remote_log)
         remote_log.commit_copy(remote_log.work.read(f"{FOLDER}/commit-00002.jsonl", CopyOutcome))
         going = [*marked(remote_log, ORDERS_0), *marked(remote_log, REFUNDS_0)]
         assert [segment.start_offset for segment in going] in ([0], [0, 10])
         assert set(remote_log.deletions.delete_marked("today").deleted) == {
-            replace(segment, state=SegmentState.DELETE_SEGMENT_FINISHED, event_timestamp=LATER) for segment in going
+            replace(segment, state=SegmentState.DELETE_SEGMENT_FINISHED, event_timestamp=AFTER_THE_GRACE)
+            for segment in going
         }
         refunds = len(finished(segments_of(remote_log, REFUNDS_0)))
         assert remote_log.checks.audit(deep=True).segments == 7 + refunds

@@ -21,6 +21,7 @@ from unittest import mock
 import yaml
 
 from support.metadata_stores import ManualClock
+from support.stamped_store import stamped
 from tiered_storage.kafka_log.compression import Compression
 from tiered_storage.kafka_log.kafka_uuid import encode_uuid
 from tiered_storage.kafka_log.local_log import LocalLog
@@ -125,6 +126,7 @@ class RemoteLogFiles:
 
     root: Path
     clock: ManualClock = field(default_factory=lambda: ManualClock(NOW + 10_000_000))
+    """The store has the same one."""
     properties: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -140,7 +142,11 @@ class RemoteLogFiles:
     def config(self) -> Path:
         """Write the settings file and return its path."""
         path = self.root / "settings.yaml"
-        standard = {"log.dirs": [str(self.log_directory)], "state.directory": str(self.root / "state")}
+        standard = {
+            "log.dirs": [str(self.log_directory)],
+            "state.directory": str(self.root / "state"),
+            "remote.log.deletion.grace.ms": 0,
+        }
         path.write_text(yaml.safe_dump({**standard, **self.properties}), "utf-8")
         return path
 
@@ -150,7 +156,7 @@ class RemoteLogFiles:
     def open(self) -> RemoteLogManager:
         """Open it; use it in a `with`."""
         settings = self.settings()
-        return RemoteLogManager.open(settings, self.clock, store_options(settings, {}))
+        return stamped(RemoteLogManager.open(settings, self.clock, store_options(settings, {})))
 
     def append(self, batches: int = 1, topic: str = "orders", number: int = 0, **options: Any) -> None:
         """Let a broker start, append so many batches, and stop cleanly."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import yaml
 
+from support.stamped_store import stamped
 from tiered_storage.clock import Clock, wall_clock
 from tiered_storage.kafka_log.kafka_uuid import encode_uuid
 from tiered_storage.kafka_log.log_config import LogConfig
@@ -75,6 +76,7 @@ class TieredSite:
         given = {
             "log.dirs": [str(self.logs)],
             "state.directory": str(self.state),
+            "remote.log.deletion.grace.ms": 0,
             **{name.replace("_", "."): value for name, value in settings.items()},
             "topics": {name: dict(properties) for name, properties in topics.items()},
         }
@@ -87,7 +89,7 @@ class TieredSite:
     def open_at(self, clock: Clock) -> RemoteLogManager:
         """Open it with a clock of one's own."""
         settings = load_settings(self.config, environ={})
-        return RemoteLogManager.open(settings, clock, store_options(settings))
+        return stamped(RemoteLogManager.open(settings, clock, store_options(settings)))
 
     def copy(self, topics: str = ".*") -> None:
         """Copy and commit what is due of `topics`, by the library alone."""

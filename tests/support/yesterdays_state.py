@@ -7,6 +7,7 @@ from pathlib import Path
 
 from support.metadata_stores import ManualClock
 from support.remote_logs import CLUSTER_ID, NOW
+from support.stamped_store import stamped
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.remote_log_parts import store_options
 from tiered_storage.settings import load_settings
@@ -41,7 +42,7 @@ def taken_up(number: int, root: Path) -> Path:
 def open_at(root: Path, now: int = YESTERDAY) -> RemoteLogManager:
     """Open the remote log at `root`; use it in a `with`."""
     settings = load_settings(root / "settings.yaml", environ={})
-    return RemoteLogManager.open(settings, ManualClock(now), store_options(settings, {}))
+    return stamped(RemoteLogManager.open(settings, ManualClock(now), store_options(settings, {})))
 
 
 def works_texts(root: Path) -> list[Path]:

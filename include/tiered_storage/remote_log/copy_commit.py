@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tiered_storage.clock import Clock
 from tiered_storage.errors import LeaseLostError, OutdatedMetadataError, TieredStorageError
@@ -15,7 +15,6 @@ from tiered_storage.remote_log.lineage import on_lineage, trusted_lineage, whole
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
     Lease,
-    PartitionState,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
@@ -162,7 +161,7 @@ def _decide(
             commit.log_start = None if first is None else _first_log_start(local.log, first)
         if finishing:
             log_start = state.log_start_offset if commit.log_start is None else commit.log_start
-            moved = PartitionState(log_start, local.lineage, state.delete_state)
+            moved = replace(state, log_start_offset=log_start, lineage=local.lineage)
             commit.stored = StoredState.of(moved, known.values())
     if commit.is_decided:
         commit.updates.extend(

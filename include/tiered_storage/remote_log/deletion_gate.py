@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import groupby
 
+from tiered_storage.clock import as_date
 from tiered_storage.errors import DeletionRefusedError
 from tiered_storage.remote_log.metadata import Topic
 from tiered_storage.remote_log.metadata.safety import AuditVerdict, Safety
@@ -133,15 +133,6 @@ def store_verdict(unreferenced: int, objects: int, max_percent: int, audited_at:
     )
     anomalies = unreferenced if is_too_much else 0
     return AuditVerdict(WHOLE_STORE, WHOLE_STORE, deep, audited_at, anomalies, message if is_too_much else "")
-
-
-def as_date(moment: int) -> str:
-    """Return `moment` (ms) as a person reads it."""
-    # Not fromtimestamp: what somebody wrote into the database must not end in an error of another kind.
-    try:
-        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=moment)).isoformat(timespec="seconds")
-    except OverflowError:
-        return f"{moment} ms"
 
 
 def _objection(verdict: AuditVerdict, partition: TopicIdPartition) -> str:

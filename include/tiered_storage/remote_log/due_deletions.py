@@ -18,7 +18,9 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentSta
 class DueDeletion:
     """What is due of one partition: segments that readers could see once, what copies left, and the bytes of both.
 
-    What copies left may yet turn out to be the last copy of its offsets: then it stays (leftover_check.py).
+    What copies left may yet turn out to be the last copy of its offsets: then it stays (leftover_check.py). `waiting`
+    segments of `waiting_size` bytes are marked, or are about to be, and not due before their grace time is over: the
+    last of them at `all_due_at` (ms).
     """
 
     topic_id_partition: TopicIdPartition
@@ -26,6 +28,14 @@ class DueDeletion:
     leftovers: int
     size: int
     as_a_whole: bool
+    waiting: int = 0
+    waiting_size: int = 0
+    all_due_at: int | None = None
+
+
+def deletion_time(segment: RemoteLogSegmentMetadata, grace_ms: int) -> int:
+    """Return when the objects of a marked segment may be deleted (ms)."""
+    return segment.event_timestamp + grace_ms
 
 
 def due_deletions(
@@ -33,11 +43,14 @@ def due_deletions(
     metadata: RemoteLogMetadataManager,
     gate: DeletionGate,
     going: Collection[TopicIdPartition],
-    leftovers_before: int,
+    now: int,
+    grace_ms: int,
+    orphan_grace_ms: int,
 ) -> list[DueDeletion]:
-    """Return what is due in each of `partitions` as far as it is allowed, those in `going` as a whole.
+    """Return what is due at `now` (ms) in each of `partitions` as far as it is allowed, those in `going` as a whole.
 
-    Of copies that never finished it is what was marked before the moment `leftovers_before` (ms). Changes nothing.
+    What readers could see once is due `grace_ms` after it was marked, and what copies left `orphan_grace_ms` after it.
+    Changes nothing.
     """
     found = []
     for partition in partitions:
@@ -45,13 +58,21 @@ def due_deletions(
         whole = may_go and partition in going
         segments: list[RemoteLogSegmentMetadata] = []
         leftovers: list[RemoteLogSegmentMetadata] = []
+        waiting: dict[RemoteLogSegmentMetadata, int] = {}
         for segment in metadata.list_remote_log_segments(partition):
             is_marked = segment.state is SegmentState.DELETE_SEGMENT_STARTED
             if segment.custom_metadata is not None and may_go and (is_marked or whole):
-                segments.append(segment)
-            elif segment.custom_metadata is None and is_marked and segment.event_timestamp <= leftovers_before:
+                due_at = deletion_time(segment, grace_ms) if is_marked else now + grace_ms
+                if due_at <= now:
+                    segments.append(segment)
+                else:
+                    waiting[segment] = due_at
+            elif segment.custom_metadata is None and is_marked and segment.event_timestamp + orphan_grace_ms <= now:
                 leftovers.append(segment)
-        if segments or leftovers or whole:
+        if segments or leftovers or whole or waiting:
             size = sum(segment.size for segment in (*segments, *leftovers))
-            found.append(DueDeletion(partition, len(segments), len(leftovers), size, whole))
+            waiting_size = sum(segment.size for segment in waiting)
+            all_due_at = max(waiting.values(), default=None)
+            due = (len(segments), len(leftovers), size, whole)
+            found.append(DueDeletion(partition, *due, len(waiting), waiting_size, all_due_at))
     return found

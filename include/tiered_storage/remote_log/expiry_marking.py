@@ -8,10 +8,10 @@ at the price of a few, and what is refused of one leaves the others as they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from tiered_storage.clock import Clock
 from tiered_storage.errors import TieredStorageError
+from tiered_storage.remote_log.clock_agreement import ClockAgreement
 from tiered_storage.remote_log.copy_plan import Finding, finding_of
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.expiry import ExpiryPlan, Reason, ending_below
@@ -41,15 +41,16 @@ GROUP_SEGMENTS = 10_000
 class ExpiryMarking:
     """Carries plans out under the leases of `owner`.
 
-    `replan` plans a partition anew for the same reason and time: None where nothing is due any more. `ensure_whole`
-    raises unless the store still has every byte of a segment. The store knows of every change before the metadata do.
+    `clocks` refuse partitions to which something happened later than now. `replan` plans a partition again for the same
+    reason and time: None where nothing is due any more. `ensure_whole` raises unless the store still has every byte of
+    a segment. The store knows of every change before the metadata do.
     """
 
     metadata: RemoteLogMetadataManager
     leases: Leases
     storage: RemoteStorageManager
     gate: DeletionGate
-    clock: Clock
+    clocks: ClockAgreement
     owner: str
     lease_duration_ms: int
     replan: Callable[[ExpiryPlan], ExpiryPlan | None]
@@ -103,6 +104,7 @@ class ExpiryMarking:
         if not marked.is_undecided(partition):
             return None
         try:
+            self.clocks.ensure_not_ahead(partition, self.metadata.list_remote_log_segments(partition))
             current = self._still_due(plan)
         except (TieredStorageError, OSError) as error:
             marked.leave([partition], error)
@@ -134,32 +136,33 @@ class ExpiryMarking:
         refusals = outdated_partitions(self.storage, self.metadata, self.leases, partitions, whole)
         for partition, error in refusals.items():
             marked.leave([partition], error)
-        changes = [self._change(each) for each in due if marked.is_undecided(each.partition)]
+        now = self.clocks.clock()
+        changes = [self._change(each, now) for each in due if marked.is_undecided(each.partition)]
         # A person may have changed their mind while the others of the group were looked at.
         self._leave_refused(partitions, marked)
         stored = [(each.lease, each.stored) for each in changes if marked.is_undecided(each.partition)]
-        for partition, error in write_partition_states(self.storage, self.leases, stored, self.clock()).items():
+        for partition, error in write_partition_states(self.storage, self.leases, stored, now).items():
             marked.leave([partition], error)
-        self._write([each for each in changes if marked.is_undecided(each.partition)], marked)
+        self._write([each for each in changes if marked.is_undecided(each.partition)], now, marked)
 
-    def _change(self, due: _Due) -> _Change:
+    def _change(self, due: _Due, now: int) -> _Change:
         plan, partition = due.plan, due.partition
         state = self.metadata.partition_state(partition)
         log_start = plan.new_log_start if plan.new_log_start > (state.log_start_offset or 0) else None
         if log_start is not None:
-            state = replace(state, log_start_offset=log_start)
+            state = state.with_log_start(log_start, now)
         segments = list(self.metadata.list_remote_log_segments(partition))
         planned = (*plan.segments, *plan.superseded)
         going = StoredState.of(state, segments).room_for(planned)
         return _Change(due.lease, log_start, going, len(planned) - len(going), StoredState.of(state, segments, going))
 
-    def _write(self, changes: Sequence[_Change], marked: _Marked) -> None:
+    def _write(self, changes: Sequence[_Change], now: int, marked: _Marked) -> None:
         moves = [(one.partition, one.log_start, one.lease) for one in changes if one.log_start is not None]
-        moved = self.metadata.advance_log_start_offsets(moves) if moves else []
+        moved = self.metadata.advance_log_start_offsets(moves, now) if moves else []
         for (partition, _, _), lost in zip(moves, moved, strict=True):
             if lost is not None:
                 marked.leave([partition], lost)
-        now, marking = self.clock(), SegmentState.DELETE_SEGMENT_STARTED
+        marking = SegmentState.DELETE_SEGMENT_STARTED
         steps = [
             (RemoteLogSegmentMetadataUpdate(segment.segment_id, marking, now), each.lease)
             for each in changes

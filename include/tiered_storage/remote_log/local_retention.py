@@ -123,14 +123,16 @@ def plan_local_retention(
     settings: TopicSettings,
     now: int,
     max_segments: int | None = None,
+    settled_before: int | None = None,
 ) -> LocalRetentionPlan:
     """Return which closed segments of `log` are past local retention at `now` (ms) and safe to remove.
 
     They are the `max_segments` oldest of them, where that is given.
 
     `held_back` says why a segment stays that is past its limit in bytes or below our log start. How old one is that is
-    not remote is unknown. Nothing goes where all that is remote of the partition is to go. Raises
-    LineageContradictedError.
+    not remote is unknown. Where our log start moved later than `settled_before` (ms; None: ever) a person may still
+    undelete what fell below it, and it counts as if it had not. Nothing goes where all that is remote of the partition
+    is to go. Raises LineageContradictedError.
     """
     partition = log.topic_id_partition
     state = metadata.partition_state(partition)
@@ -148,7 +150,8 @@ def plan_local_retention(
     coverage = Coverage.of(metadata.list_remote_log_segments(partition), lineage)
     log_start = state.log_start_offset or 0
     # What expired may be nowhere else any more: only the right to delete remotely is the word that it may end.
-    needed_from = log_start if settings.remote_deletion_allowed else 0
+    settled = log_start if settled_before is None else state.log_start_before(settled_before + 1)
+    needed_from = settled if settings.remote_deletion_allowed else 0
     excess = _excess(log, settings.local_retention_bytes)
     going: list[LocalSegment] = []
     held_by: dict[str, RemoteLogSegmentMetadata] = {}
@@ -163,9 +166,14 @@ def plan_local_retention(
         if holders is None:
             last_below = min(end_offset, log_start - 1)
             if needed_from < log_start and _is_missing(coverage, segment.base_offset, last_below):
+                why = (
+                    "they are removed once remote.log.deletion.grace.ms is over"
+                    if settings.remote_deletion_allowed
+                    else "they go only where remote deletion is allowed too"
+                )
                 held_back = (
                     f"offsets {segment.base_offset} to {last_below} lie below our log start and nothing remote holds "
-                    "them: they go only where remote deletion is allowed too"
+                    f"them: {why}"
                 )
             elif over_size:
                 held_back = f"offsets {segment.base_offset} to {end_offset} are past local retention but not yet remote"

@@ -122,8 +122,12 @@ class MetadataRebuild:
         state = _state_of(stored)
         if state.lineage:
             store.segments.put_lineage(partition, state.lineage, lease)
+        moved_at = None
+        for earlier in state.earlier_log_starts:
+            store.segments.advance_log_start_offset(partition, earlier.offset, lease, moved_at)
+            moved_at = earlier.moved_at
         if state.log_start_offset is not None:
-            store.segments.advance_log_start_offset(partition, state.log_start_offset, lease)
+            store.segments.advance_log_start_offset(partition, state.log_start_offset, lease, moved_at)
         going = (*stored.damaged, *stored.marked)
         self._add_finished((*stored.finished, *going), lease, store)
         self._mark([segment.segment_id for segment in going], lease, store)

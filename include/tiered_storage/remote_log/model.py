@@ -5,8 +5,10 @@ A remote segment's life (KIP-405, RemoteLogSegmentState):
     COPY_SEGMENT_STARTED ──► COPY_SEGMENT_FINISHED ──► DELETE_SEGMENT_STARTED ──► DELETE_SEGMENT_FINISHED
               └──────────────────────────────────────────────────▲
 
-Readers see only COPY_SEGMENT_FINISHED. A partition that is to go as a whole (KIP-405, RemotePartitionDeleteState) is
-MARKED, then STARTED, then FINISHED. Repeating a state is allowed, so that a step may be run twice.
+Readers see only COPY_SEGMENT_FINISHED. Until its objects are deleted, a person may take a segment that was finished
+once from DELETE_SEGMENT_STARTED back to COPY_SEGMENT_FINISHED: `undeleted`, and by no other step. A partition that is
+to go as a whole (KIP-405, RemotePartitionDeleteState) is MARKED, then STARTED, then FINISHED. Repeating a state is
+allowed, so that a step may be run twice.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from tiered_storage.errors import InvalidTransitionError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 
 LEADER_EPOCH_UNKNOWN = -1
+MAX_EARLIER_LOG_STARTS = 200
+"""So many are kept of a partition: those of a week in which it expires every hour."""
 
 _BYTES_AS_BASE64 = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
@@ -123,6 +127,23 @@ class RemoteLogSegmentMetadata:
         """The partition that the segment belongs to."""
         return self.segment_id.topic_id_partition
 
+    @property
+    def is_marked(self) -> bool:
+        """Whether readers could see the segment once, and it is marked for deletion now."""
+        return self.state is SegmentState.DELETE_SEGMENT_STARTED and self.custom_metadata is not None
+
+    def undeleted(self, event_timestamp: int) -> Self:
+        """Return this metadata with its deletion taken back at `event_timestamp` (ms).
+
+        Raises InvalidTransitionError unless the segment is marked, and was finished before.
+        """
+        if not self.is_marked:
+            raise InvalidTransitionError(
+                f"{self.segment_id} (offsets {self.start_offset} to {self.end_offset}) is {self.state.name} and cannot "
+                "be undeleted: only a finished copy that is marked for deletion can"
+            )
+        return replace(self, state=SegmentState.COPY_SEGMENT_FINISHED, event_timestamp=event_timestamp)
+
     def updated(self, update: RemoteLogSegmentMetadataUpdate) -> Self:
         """Return this metadata as `update` leaves it.
 
@@ -164,17 +185,44 @@ class RemotePartitionDeleteMetadata:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierLogStart:
+    """Our log start (inclusive) until a deletion moved it at `moved_at` (ms)."""
+
+    offset: int
+    moved_at: int
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionState:
     """What we keep of a partition beside its segments.
 
     `log_start_offset` is OUR log start (inclusive), None where nothing was ever decided. `lineage` are the leader
     epochs that we saw it live through, none where we never wrote any down. `delete_state` is None while nobody deletes
-    it.
+    it. `earlier_log_starts`, oldest first, are what an undelete returns to; states are equal without them, since
+    earlier releases keep none.
     """
 
     log_start_offset: int | None = None
     lineage: tuple[EpochEntry, ...] = ()
     delete_state: PartitionDeleteState | None = None
+    earlier_log_starts: tuple[EarlierLogStart, ...] = field(default=(), compare=False)
+
+    def log_start_before(self, moment: int) -> int:
+        """Return our log start as it was before `moment` (ms), as far back as is kept."""
+        earlier = (each.offset for each in self.earlier_log_starts if each.moved_at >= moment)
+        return next(earlier, self.log_start_offset or 0)
+
+    def with_log_start(self, offset: int, moved_at: int) -> Self:
+        """Return this state with our log start moved up to `offset` at `moved_at` (ms)."""
+        earlier = (*self.earlier_log_starts, EarlierLogStart(self.log_start_offset or 0, moved_at))
+        return replace(self, log_start_offset=offset, earlier_log_starts=earlier[-MAX_EARLIER_LOG_STARTS:])
+
+    def undeleted(self, log_start_offset: int) -> Self:
+        """Return this state with its deletion taken back, and our log start no higher than `log_start_offset`."""
+        if self.log_start_offset is None or log_start_offset >= self.log_start_offset:
+            return replace(self, delete_state=None)
+        earlier = tuple(each for each in self.earlier_log_starts if each.offset < log_start_offset)
+        return replace(self, log_start_offset=log_start_offset, delete_state=None, earlier_log_starts=earlier)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tiered_storage.clock import Clock
 from tiered_storage.errors import (
     DeletionRefusedError,
     LeaseHeldError,
@@ -18,9 +17,11 @@ from tiered_storage.errors import (
     OutdatedMetadataError,
     RemoteStorageError,
 )
+from tiered_storage.remote_log.clock_agreement import ClockAgreement
 from tiered_storage.remote_log.copy_plan import Finding, finding_of
 from tiered_storage.remote_log.copy_run import abandon_unfinished
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.due_deletions import deletion_time
 from tiered_storage.remote_log.later_versions import ensure_known_partition
 from tiered_storage.remote_log.leftover_check import LeftoverCheck
 from tiered_storage.remote_log.marked_objects import DeletionReport, Found, MarkedObjects
@@ -53,9 +54,10 @@ class ObjectDeletion:
     """Deletes the objects of marked segments, `batch_segments` at a time.
 
     Nothing goes of a partition of which the metadata are older than the store. A copy that never finished waits
-    `grace_ms` from when it was marked: its worker may still be writing; and one that may be the last copy of its
-    offsets stays (LeftoverCheck). What readers could see once stays for as long as `gate` refuses it: deletion may have
-    been forbidden since it was marked.
+    `orphan_grace_ms` from when it was marked: its worker may still be writing; and one that may be the last copy of its
+    offsets stays (LeftoverCheck). What readers could see once waits `grace_ms` from when it was marked, so that a
+    person can undelete it, and stays for as long as `gate` refuses it: deletion may have been forbidden since then. It
+    also stays where `clocks` find a mark of later than now: the clock that made it was ahead.
     """
 
     metadata: RemoteLogMetadataManager
@@ -63,9 +65,10 @@ class ObjectDeletion:
     safety: Safety
     storage: RemoteStorageManager
     gate: DeletionGate
-    clock: Clock
+    clocks: ClockAgreement
     owner: str
     lease_duration_ms: int
+    orphan_grace_ms: int
     grace_ms: int
     batch_segments: int
     going: Collection[TopicIdPartition] = frozenset()
@@ -125,11 +128,12 @@ class ObjectDeletion:
     def _waiting(self, partition: TopicIdPartition, found: Found) -> _Waiting | None:
         unfinished = marked = segments = 0
         for segment in self.metadata.list_remote_log_segments(partition):
-            marked += segment.state is SegmentState.DELETE_SEGMENT_STARTED
-            if _was_finished(segment):
-                segments += 1
+            if segment.is_marked:
+                segments += self._is_over(segment)
             elif segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
                 unfinished += 1
+                marked += segment.state is SegmentState.DELETE_SEGMENT_STARTED
+        marked += segments
         is_to_go = partition in self.going
         goes = is_to_go and self.gate.is_allowed(partition, DeletionKind.REMOTE)
         if is_to_go and not goes:
@@ -165,7 +169,7 @@ class ObjectDeletion:
         allowed = [partition for partition in held if self.gate.is_allowed(partition, DeletionKind.REMOTE)]
         for partition in held.keys() - set(allowed) - set(self.going):
             found.fail(partition, _forbidden(partition, len(self._due(partition)[1])))
-        due = [segment for partition in allowed for segment in self._due(partition)[1]]
+        due = [segment for partition in allowed for segment in self._due_and_believed(partition, found)]
         self._delete_in_batches(due, DeletionKind.REMOTE, held, found)
 
     def _delete_in_batches(
@@ -214,7 +218,7 @@ class ObjectDeletion:
             return
         try:
             listed = ensure_not_outdated(partition, self.storage, self.metadata, self.leases)
-            abandon_unfinished(partition, self.metadata, lease, self.clock)
+            abandon_unfinished(partition, self.metadata, lease, self.clocks.clock)
             if waiting.goes:
                 self.gate.ensure(partition, DeletionKind.REMOTE)
                 self._as_a_whole.start(lease)
@@ -238,11 +242,13 @@ class ObjectDeletion:
 
     @property
     def _as_a_whole(self) -> PartitionDeletion:
-        return PartitionDeletion(self.metadata, self.leases, self.storage, self.clock, self.grace_ms)
+        clock = self.clocks.clock
+        return PartitionDeletion(self.metadata, self.leases, self.storage, clock, self.orphan_grace_ms)
 
     @property
     def _objects(self) -> MarkedObjects:
-        return MarkedObjects(self.metadata, self.leases, self.safety, self.storage, self.clock, self.on_moved)
+        clock = self.clocks.clock
+        return MarkedObjects(self.metadata, self.leases, self.safety, self.storage, clock, self.on_moved)
 
     def _delete_under(self, lease: Lease, found: Found, listed: Sequence[ListedObject] | None) -> bool:
         """Delete what is due, and return whether the lease still holds and nothing was refused.
@@ -251,7 +257,8 @@ class ObjectDeletion:
         """
         partition = lease.topic_id_partition
         held = {partition: lease}
-        unfinished, finished = self._due(partition)
+        unfinished, _ = self._due(partition)
+        finished = self._due_and_believed(partition, found)
         if unfinished and listed is not None:
             unfinished = self._without_last_copies(unfinished, partition, listed, found)
         for kind, due in ((DeletionKind.LEFTOVER, unfinished), (DeletionKind.REMOTE, finished)):
@@ -285,10 +292,25 @@ class ObjectDeletion:
             if segment.state is not SegmentState.DELETE_SEGMENT_STARTED:
                 continue
             if segment.custom_metadata is not None:
-                finished.append(segment)
-            elif segment.event_timestamp <= self.clock() - self.grace_ms:
+                finished += [segment] if self._is_over(segment) else []
+            elif segment.event_timestamp <= self.clocks.clock() - self.orphan_grace_ms:
                 unfinished.append(segment)
         return unfinished, finished
+
+    def _is_over(self, segment: RemoteLogSegmentMetadata) -> bool:
+        """Whether the grace time of a marked segment is over; also where it was marked later than now."""
+        now = self.clocks.clock()
+        return deletion_time(segment, self.grace_ms) <= now or segment.event_timestamp > now + self.clocks.max_skew_ms
+
+    def _due_and_believed(self, partition: TopicIdPartition, found: Found) -> list[RemoteLogSegmentMetadata]:
+        """Return what is due of those that readers could see once; nothing where one was marked later than now."""
+        finished = self._due(partition)[1]
+        try:
+            self.clocks.ensure_not_ahead(partition, finished)
+        except DeletionRefusedError as error:
+            found.fail(partition, error)
+            return []
+        return finished
 
 
 def _forbidden(partition: TopicIdPartition, segments: int) -> str:
@@ -311,7 +333,3 @@ class _Waiting:
     is_alone: bool
     is_marked: bool
     segments: int
-
-
-def _was_finished(segment: RemoteLogSegmentMetadata) -> bool:
-    return segment.state is SegmentState.DELETE_SEGMENT_STARTED and segment.custom_metadata is not None

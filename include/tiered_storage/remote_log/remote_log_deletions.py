@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from tiered_storage.errors import DeletionRefusedError, LineageContradictedError, TieredStorageError
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
+from tiered_storage.remote_log.clock_agreement import ClockAgreement
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.due_deletions import DueDeletion, due_deletions
@@ -38,6 +39,7 @@ from tiered_storage.remote_log.store_states import StoredState, ensure_none_outd
 from tiered_storage.remote_log.task_progress import Amount, OnMoved, untold
 from tiered_storage.remote_log.topic_decision import decide, is_wanted
 from tiered_storage.remote_log.topic_deletion import TopicDeletionPlan, mark_topic_deleted, plan_topic_deletion
+from tiered_storage.remote_log.undeletion import Undeletion, undelete
 
 _TO_GO_AS_A_WHOLE = {PartitionDeleteState.MARKED, PartitionDeleteState.STARTED}
 
@@ -94,7 +96,8 @@ class RemoteLogDeletions:
                 unreadable.append(Finding(name, objection))
                 continue
             try:
-                plan = plan_local_retention(log, self.parts.segments, decision.settings, now, room)
+                settings, settled_before = decision.settings, self._settled_before
+                plan = plan_local_retention(log, self.parts.segments, settings, now, room, settled_before)
                 plans.append(plan)
                 room = None if room is None else room - len(plan.segments)
             except LineageContradictedError as error:
@@ -139,7 +142,16 @@ class RemoteLogDeletions:
             return None
         # The clock that the plan was made by may have run ahead.
         now = min(plan.now, self.parts.clock())
-        return plan_local_retention(log, self.parts.segments, decision.settings, now)
+        segments = self.parts.segments
+        self.clocks.ensure_not_ahead(
+            plan.topic_id_partition, segments.list_remote_log_segments(plan.topic_id_partition)
+        )
+        return plan_local_retention(log, segments, decision.settings, now, settled_before=self._settled_before)
+
+    @property
+    def _settled_before(self) -> int:
+        """What was marked until then (ms) can be undeleted no more."""
+        return self.parts.clock() - self.parts.settings.remote_log_deletion_grace_ms
 
     def _keep_lineage(self, plan: LocalRetentionPlan) -> None:
         """Keep what the local log is about to forget. Raises LeaseHeldError: then the next run trims."""
@@ -202,7 +214,7 @@ class RemoteLogDeletions:
             self.parts.leases,
             self.parts.storage,
             self.gate,
-            self.parts.clock,
+            self.clocks,
             owner,
             self.parts.settings.lease_duration_ms,
             replan=self._planner.replan,
@@ -212,11 +224,22 @@ class RemoteLogDeletions:
         return marking.mark(plans)
 
     def _ensure_may_delete(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """Raise what stands against any deletion: a stop, a store of others, metadata older than theirs."""
+        """Raise what stands against any deletion: a stop, a store of others, metadata older than theirs, a wrong clock.
+
+        The store's clock is asked only where there is any of `partitions`.
+        """
         self.parts.store.spend_reserve()
         self.gate.ensure_running()
         self.parts.bind_to_delete()
+        partitions = list(partitions)
         ensure_none_outdated(partitions, self.parts.storage, self.parts.segments, self.parts.leases)
+        if partitions:
+            self.clocks.ensure_store_agrees()
+
+    @property
+    def clocks(self) -> ClockAgreement:
+        """What holds this machine's clock against others."""
+        return ClockAgreement(self.parts.clock, self.parts.storage, self.parts.settings.clock_max_skew_ms)
 
     @property
     def _planner(self) -> ExpiryPlanner:
@@ -236,7 +259,9 @@ class RemoteLogDeletions:
             self.parts.segments,
             self.gate,
             _going(states),
-            self.parts.clock() - self.parts.settings.remote_log_orphan_grace_ms,
+            self.parts.clock(),
+            self.parts.settings.remote_log_deletion_grace_ms,
+            self.parts.settings.remote_log_orphan_grace_ms,
         )
 
     def marked(self, selection: Selection = EVERYTHING, only: Collection[TopicIdPartition] | None = None) -> Amount:
@@ -264,10 +289,11 @@ class RemoteLogDeletions:
             self.parts.safety,
             self.parts.storage,
             self.gate,
-            self.parts.clock,
+            self.clocks,
             owner,
             self.parts.settings.lease_duration_ms,
             self.parts.settings.remote_log_orphan_grace_ms,
+            self.parts.settings.remote_log_deletion_grace_ms,
             self.parts.settings.deletion_batch_segments,
             _going(states),
             self.parts.local_log,
@@ -304,6 +330,18 @@ class RemoteLogDeletions:
             lease_duration_ms=self.parts.settings.lease_duration_ms,
             clock=self.parts.clock,
         )
+
+    def undelete(
+        self,
+        topic: str,
+        owner: str,
+        partitions: frozenset[int] | None = None,
+        *,
+        topic_id: str | None = None,
+        dry_run: bool = False,
+    ) -> tuple[list[Undeletion], list[Finding]]:
+        """Bring back what is marked of a topic while its objects are still there; see undelete."""
+        return undelete(topic, partitions, self.parts, owner, topic_id=topic_id, dry_run=dry_run)
 
 
 def _going(states: Mapping[TopicIdPartition, PartitionState]) -> set[TopicIdPartition]:

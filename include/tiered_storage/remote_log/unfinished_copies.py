@@ -137,6 +137,7 @@ class UnfinishedCopies:
             max(starts, default=None),
             merged(known.lineage, document.state.lineage),
             known.delete_state or document.state.delete_state,
+            known.earlier_log_starts,
         )
 
     def _leaders(self, partition: TopicIdPartition, known: Sequence[EpochEntry]) -> tuple[EpochEntry, ...]:

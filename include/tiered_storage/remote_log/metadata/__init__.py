@@ -142,17 +142,39 @@ class RemoteLogMetadataManager(Protocol):
         """Return OUR log start offset (inclusive); None where nothing was ever decided."""
         ...
 
-    def advance_log_start_offset(self, partition: TopicIdPartition, offset: int, lease: Lease) -> None:
+    def advance_log_start_offset(
+        self, partition: TopicIdPartition, offset: int, lease: Lease, moved_at: int | None = None
+    ) -> None:
         """Move our log start up to `offset`; a lower one than is known changes nothing.
 
-        Raises LeaseLostError, and ConfigurationError for a negative offset.
+        With `moved_at` (ms) the one until now is kept among the partition's earlier ones, for undelete; a move without
+        a known log start keeps 0. Raises LeaseLostError, and ConfigurationError for a negative offset.
         """
         ...
 
-    def advance_log_start_offsets(self, log_starts: Sequence[LogStart]) -> list[LeaseLostError | None]:
+    def advance_log_start_offsets(
+        self, log_starts: Sequence[LogStart], moved_at: int | None = None
+    ) -> list[LeaseLostError | None]:
         """Move many; return, in order, the error that refused it or None.
 
         Raises ConfigurationError, before anything is written, for a negative offset.
+        """
+        ...
+
+    def undelete(
+        self,
+        partition: TopicIdPartition,
+        segment_ids: Sequence[RemoteLogSegmentId],
+        log_start_offset: int,
+        event_timestamp: int,
+        lease: Lease,
+    ) -> Sequence[RemoteLogSegmentMetadata]:
+        """Take a deletion back, all of it or nothing; return the segments as they are then.
+
+        The segments return to COPY_SEGMENT_FINISHED at `event_timestamp` (ms), our log start returns to
+        `log_start_offset` if that is lower, and the partition is no longer to be deleted as a whole. Raises
+        LeaseLostError; InvalidTransitionError for a segment that is not marked, or never was finished, and where the
+        deletion of the partition is FINISHED; ConfigurationError for a segment or a lease of another partition.
         """
         ...
 

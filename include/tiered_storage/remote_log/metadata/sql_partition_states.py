@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Row, bindparam, select, update
+from sqlalchemy import BigInteger, Connection, Row, bindparam, delete, select, update
 
 from tiered_storage.errors import (
     ConfigurationError,
@@ -29,6 +30,7 @@ from tiered_storage.remote_log.metadata.sql_schema import (
     topics,
 )
 from tiered_storage.remote_log.model import (
+    EarlierLogStart,
     Lease,
     PartitionDeleteState,
     PartitionState,
@@ -44,6 +46,7 @@ _RAISE_LOG_START = (
     .where(has_bound_key(log_starts), log_starts.c.log_start_offset < bindparam("offset", type_=BigInteger))
     .values(log_start_offset=bindparam("offset", type_=BigInteger))
 )
+_NO_DELETION = delete(partition_deletions).where(has_bound_key(partition_deletions))
 
 
 def state_of(connection: Connection, partition: TopicIdPartition, where: str) -> PartitionState:
@@ -82,11 +85,18 @@ def all_states(connection: Connection, where: str) -> dict[TopicIdPartition, Par
     }
 
 
-def raise_log_starts(connection: Connection, items: Sequence[LogStart]) -> list[LeaseLostError | None]:
-    """Move log starts up; return, in order, what refused it. A lineage without leaders keeps the topic's name."""
+def raise_log_starts(
+    connection: Connection, items: Sequence[LogStart], moved_at: int | None, where: str
+) -> list[LeaseLostError | None]:
+    """Move log starts up; return, in order, what refused it. A lineage without leaders keeps the topic's name.
+
+    With `moved_at` (ms) those until now are kept as earlier ones. `where` names the database in messages.
+    """
     newest = newest_leases(connection, [partition for partition, _, _ in items])
     outcomes = [why_lost(lease, newest) for _, _, lease in items]
     moved = [(partition, offset) for (partition, offset, _), lost in zip(items, outcomes, strict=True) if lost is None]
+    for partition, offset in moved if moved_at is not None else ():
+        _keep_earlier(connection, partition, offset, moved_at or 0, where)
     if moved:
         rows = [{**key_values(partition), "log_start_offset": offset} for partition, offset in moved]
         insert_missing(connection, log_starts, rows)
@@ -150,8 +160,41 @@ def write_deletion(connection: Connection, metadata: RemotePartitionDeleteMetada
     insert_or_replace(connection, partition_deletions, [row])
 
 
+def take_back_deletion(
+    connection: Connection, partition: TopicIdPartition, log_start_offset: int, lease: Lease, where: str
+) -> None:
+    """Let our log start be no higher than `log_start_offset`, and the partition not be deleted as a whole.
+
+    Raises LeaseLostError, and InvalidTransitionError where that deletion is FINISHED. `where` names the database.
+    """
+    _ensure_newest(connection, lease)
+    known = state_of(connection, partition, where)
+    if known.delete_state is PartitionDeleteState.FINISHED:
+        raise InvalidTransitionError(f"{partition} is FINISHED for deletion and cannot be undeleted: nothing is left")
+    connection.execute(_NO_DELETION, bound_key(partition))
+    returned = known.undeleted(log_start_offset)
+    if returned.log_start_offset != known.log_start_offset:
+        _write_log_start(connection, partition, returned)
+
+
+def _keep_earlier(connection: Connection, partition: TopicIdPartition, offset: int, moved_at: int, where: str) -> None:
+    known = state_of(connection, partition, where)
+    if offset > (known.log_start_offset or 0):
+        _write_log_start(connection, partition, known.with_log_start(offset, moved_at))
+
+
+def _write_log_start(connection: Connection, partition: TopicIdPartition, state: PartitionState) -> None:
+    earlier = json.dumps([(each.offset, each.moved_at) for each in state.earlier_log_starts])
+    row = {**key_values(partition), "log_start_offset": state.log_start_offset, "earlier": earlier}
+    insert_or_replace(connection, log_starts, [row])
+
+
 def _lineage_of(connection: Connection, partition: TopicIdPartition, where: str) -> tuple[EpochEntry, ...]:
     return _state(None, connection.execute(_LINEAGE, bound_key(partition)).one_or_none(), None, where).lineage
+
+
+def _earlier_of(text: str) -> tuple[EarlierLogStart, ...]:
+    return tuple(EarlierLogStart(offset, moved_at) for offset, moved_at in json.loads(text))
 
 
 def _ensure_newest(connection: Connection, lease: Lease) -> None:
@@ -172,6 +215,7 @@ def _state(
             None if log_start is None else log_start.log_start_offset,
             () if lineage is None else epochs_of(lineage.leader_epochs),
             None if deletion is None else PartitionDeleteState(deletion.state),
+            () if log_start is None else _earlier_of(log_start.earlier),
         )
     except (ValueError, TypeError) as error:
         found = lineage or deletion

@@ -29,11 +29,17 @@ from tiered_storage.remote_log.metadata.sql_partition_states import (
     log_start_of,
     raise_log_starts,
     state_of,
+    take_back_deletion,
     write_deletion,
     write_lineages,
 )
 from tiered_storage.remote_log.metadata.sql_schema import partitions, segments
-from tiered_storage.remote_log.metadata.sql_segment_changes import add_segments, known_ids, update_segments
+from tiered_storage.remote_log.metadata.sql_segment_changes import (
+    add_segments,
+    known_ids,
+    undelete_segments,
+    update_segments,
+)
 from tiered_storage.remote_log.model import (
     Lease,
     PartitionState,
@@ -195,13 +201,17 @@ class SqlRemoteLogMetadataManager:
         with self._database.reading() as connection:
             return log_start_of(connection, partition)
 
-    def advance_log_start_offset(self, partition: TopicIdPartition, offset: int, lease: Lease) -> None:
+    def advance_log_start_offset(
+        self, partition: TopicIdPartition, offset: int, lease: Lease, moved_at: int | None = None
+    ) -> None:
         """As RemoteLogMetadataManager; also raises ConfigurationError for a lease of another partition."""
-        for refused in self.advance_log_start_offsets([(partition, offset, lease)]):
+        for refused in self.advance_log_start_offsets([(partition, offset, lease)], moved_at):
             if refused is not None:
                 raise refused
 
-    def advance_log_start_offsets(self, log_starts: Sequence[LogStart]) -> list[LeaseLostError | None]:
+    def advance_log_start_offsets(
+        self, log_starts: Sequence[LogStart], moved_at: int | None = None
+    ) -> list[LeaseLostError | None]:
         """As RemoteLogMetadataManager. A transaction takes ROWS_A_STATEMENT of them."""
         for partition, offset, lease in log_starts:
             check_lease_of(partition, lease)
@@ -210,8 +220,26 @@ class SqlRemoteLogMetadataManager:
         outcomes: list[LeaseLostError | None] = []
         for batch in in_batches(log_starts):
             with self._database.writing() as connection:
-                outcomes += raise_log_starts(connection, batch)
+                outcomes += raise_log_starts(connection, batch, moved_at, self._database.where)
         return outcomes
+
+    def undelete(
+        self,
+        partition: TopicIdPartition,
+        segment_ids: Sequence[RemoteLogSegmentId],
+        log_start_offset: int,
+        event_timestamp: int,
+        lease: Lease,
+    ) -> Sequence[RemoteLogSegmentMetadata]:
+        """As RemoteLogMetadataManager."""
+        for each in (partition, *(segment_id.topic_id_partition for segment_id in segment_ids)):
+            check_lease_of(each, lease)
+        returned: list[RemoteLogSegmentMetadata] = []
+        with self._database.writing() as connection:
+            take_back_deletion(connection, partition, log_start_offset, lease, self._database.where)
+            for batch in in_batches(segment_ids):
+                returned += undelete_segments(connection, batch, event_timestamp, self._database.where)
+        return returned
 
     def partition_state(self, partition: TopicIdPartition) -> PartitionState:
         """As RemoteLogMetadataManager."""

@@ -3,7 +3,7 @@
     segments          every remote segment whose life has not ended
     deleted_segments  those that reached DELETE_SEGMENT_FINISHED, with the same columns
     partitions        every partition that has, or had, a segment
-    log_starts        our log start offset of a partition
+    log_starts        our log start offset of a partition, and those before it
     lineages          the leader epochs of a partition that we keep, since brokers forget
     leases            the newest lease of a partition; a row is never removed, so that its number only rises;
                       cluster and topic id "" stand for the decisions of the whole store, numbered alike:
@@ -21,6 +21,7 @@ refused. It moves to a table of its own, so that history never weighs on a look-
 `finish_sequence` numbers the finished copies of a partition in the order in which they became visible.
 `longest_span` is the most offsets that any segment of the partition ever spanned: whatever holds an offset starts less
 than that before it, which keeps a look-up short however many segments there are.
+`earlier` is a JSON list of [log start offset, ms when a deletion moved it on], oldest first.
 `leader_epochs` is a JSON list of [epoch, start offset]; `first_epoch` and `last_epoch` of a segment are the least and
 the greatest of its epochs.
 """
@@ -43,7 +44,7 @@ from sqlalchemy import (
     false,
 )
 
-SCHEMA_VERSION = "0002"
+SCHEMA_VERSION = "0005"
 """The newest revision in migrations/versions."""
 
 VERSION_TABLE = "remote_log_schema_version"
@@ -107,6 +108,7 @@ log_starts = Table(
     metadata,
     *_partition_key(),
     Column("log_start_offset", BigInteger, nullable=False),
+    Column("earlier", Text, nullable=False, server_default="[]"),
 )
 
 lineages = Table(

@@ -111,6 +111,20 @@ def update_segments(connection: Connection, steps: Sequence[Step], where: str) -
     return outcomes
 
 
+def undelete_segments(
+    connection: Connection, ids: Sequence[RemoteLogSegmentId], event_timestamp: int, where: str
+) -> list[RemoteLogSegmentMetadata]:
+    """Return marked segments, at most ROWS_A_STATEMENT, to readers. Raises InvalidTransitionError."""
+    known = _known(connection, ids, where)
+    for segment_id in ids:
+        if segment_id not in known:
+            raise InvalidTransitionError(f"{segment_id}: is not known and cannot be undeleted")
+    returned = [known[segment_id].undeleted(event_timestamp) for segment_id in ids]
+    if returned:
+        _write_steps(connection, returned, {})
+    return returned
+
+
 def known_ids(connection: Connection, partition: TopicIdPartition, ids: Sequence[str]) -> set[str]:
     """Return those of `ids`, at most ROWS_A_STATEMENT, that the partition has or had a segment of."""
     values = {**bound_key(partition), "segment_ids": ids}

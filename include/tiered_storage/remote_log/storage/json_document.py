@@ -103,6 +103,10 @@ class JsonDocument:
             pairs.append((first, second))
         return pairs
 
+    def optional_pairs(self, name: str) -> list[tuple[int, int]]:
+        """Return the field `name`, a list of pairs of integers; none where it is null or absent."""
+        return [] if self._fields.get(name) is None else self.pairs(name)
+
     def wrong(self, name: str, expected: str) -> RemoteObjectCorruptError:
         """Return the error for the field `name`, which should have been `expected`. Of its value only numbers show."""
         value = self._fields.get(name)

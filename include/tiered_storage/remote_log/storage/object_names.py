@@ -6,6 +6,7 @@
                                                 state/{fencing number, 20 digits}.json          what is kept of it
     store.json                                                                                  whose store this is
     store.decisions/{number, 20 digits}.json                                                    the newest decision
+    store.clock/{id}                                                                            asks for the time
 
 All names are below the store's root. The ids of topics and segments are Kafka Uuids: 22 characters of base64url. While
 a local directory writes an object, its name ends with `.{16 hex digits}.tmp`: a process that is killed leaves it.
@@ -22,6 +23,8 @@ from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
 
 STORE_IDENTITY = "store.json"
 STORE_DECISIONS = "store.decisions"
+STORE_CLOCK = "store.clock"
+_OF_THE_STORE = frozenset({STORE_IDENTITY, STORE_DECISIONS, STORE_CLOCK})
 MAX_NAME_BYTES = 1024
 """The longest key that every object store takes, less what the root of ours adds."""
 
@@ -128,7 +131,7 @@ def partition_folder(partition: TopicIdPartition) -> str:
     Raises ConfigurationError where an id or the topic's name would make a name that leads elsewhere.
     """
     cluster_id = _plain("cluster id", partition.cluster_id)
-    if cluster_id in {STORE_IDENTITY, STORE_DECISIONS}:
+    if cluster_id in _OF_THE_STORE:
         raise ConfigurationError(f"a cluster cannot have the id {cluster_id!r}: the store keeps its own things there")
     topic = _plain("topic", partition.topic)
     topic_id = _uuid("topic id", partition.topic_id)
@@ -184,7 +187,7 @@ def parse_partition_folder(name: str) -> TopicIdPartition | None:
 
 
 def _partition_in(match: re.Match[str]) -> TopicIdPartition | None:
-    if match["cluster_id"] in {".", "..", STORE_IDENTITY, STORE_DECISIONS} or match["topic"] in {".", ".."}:
+    if match["cluster_id"] in {".", "..", *_OF_THE_STORE} or match["topic"] in {".", ".."}:
         return None
     number = int(match["partition"])
     if number > _MAX_PARTITION:

@@ -9,6 +9,7 @@
     delete_state                   MARKED, STARTED or FINISHED once the remote log of the partition is deleted, or null
     marked_segments                ids of segments that are marked for deletion and still there, one by one
     written_at                     ms
+    earlier_log_starts             [[log start offset, ms when a deletion moved it on], …], for undelete; absent: none
 
 What lies wholly below our log start is marked as well, and so is everything from STARTED on: those are not named, and
 the list stays short. A document that was written before there was such a list has none.
@@ -26,7 +27,7 @@ from typing import Self
 
 from tiered_storage.errors import RemoteObjectCorruptError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState, TopicIdPartition
+from tiered_storage.remote_log.model import EarlierLogStart, PartitionDeleteState, PartitionState, TopicIdPartition
 from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES, JsonDocument, encode_document
 from tiered_storage.remote_log.storage.object_client import ObjectClient
 from tiered_storage.remote_log.storage.object_names import (
@@ -74,6 +75,7 @@ class PartitionDocument:
             document.optional_integer("log_start_offset"),
             tuple(EpochEntry(epoch, start) for epoch, start in document.pairs("leader_epochs")),
             None if deletion is None else PartitionDeleteState[deletion],
+            tuple(EarlierLogStart(*pair) for pair in document.optional_pairs("earlier_log_starts")),
         )
         marked = document.texts("marked_segments", UUID)
         return cls(key, document.integer("fencing_number"), state, document.integer("written_at"), marked)
@@ -81,6 +83,7 @@ class PartitionDocument:
     def to_bytes(self) -> bytes:
         """Return the document's JSON."""
         key, deletion = self.topic_id_partition, self.state.delete_state
+        earlier = [[each.offset, each.moved_at] for each in self.state.earlier_log_starts]
         return encode_document(
             FORMAT_VERSION,
             {
@@ -94,6 +97,7 @@ class PartitionDocument:
                 "delete_state": None if deletion is None else deletion.name,
                 "marked_segments": list(self.marked),
                 "written_at": self.written_at,
+                **({"earlier_log_starts": earlier} if earlier else {}),
             },
         )
 

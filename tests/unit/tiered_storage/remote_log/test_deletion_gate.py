@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from support.remote_logs import ENABLED, NOW, ORDERS_0, RemoteLogFiles, a_copied_remote_log
+from tiered_storage.clock import as_date
 from tiered_storage.errors import DeletionRefusedError, StoreMismatchError
-from tiered_storage.remote_log.deletion_gate import WHOLE_STORE, DeletionGate, DeletionKind, as_date, store_verdict
+from tiered_storage.remote_log.deletion_gate import WHOLE_STORE, DeletionGate, DeletionKind, store_verdict
 from tiered_storage.remote_log.metadata import Topic
 from tiered_storage.remote_log.metadata.safety import AuditVerdict
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager

@@ -31,6 +31,7 @@ from support.remote_logs import (
     segments_of,
     states_of,
 )
+from support.stamped_store import stamped
 from tiered_storage.errors import (
     DeletionRefusedError,
     OffsetOutOfRangeError,
@@ -350,7 +351,7 @@ def test_local_segments_below_our_log_start_are_read_no_more_and_go(tmp_path: Pa
 def test_a_deletion_that_fails_stays_marked_and_is_tried_again(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(TOTAL - 2 * SEGMENT_BYTES))
     with files.open() as opened:
-        report = expire(replace(opened, storage=FailingStore(files.store, [0])))
+        report = expire(stamped(replace(opened, storage=FailingStore(files.store, [0]))))
 
         assert [segment.start_offset for segment in report.deleted] == [10]
         [failure] = report.failures
@@ -411,9 +412,9 @@ def test_a_lease_that_is_lost_in_the_middle_stops_this_attempt_and_no_other_part
         kind = type(remote_log.segments)
         advance = kind.advance_log_start_offsets
 
-        def overtaken(self: Any, moves: Sequence[Any]) -> Any:
+        def overtaken(self: Any, moves: Sequence[Any], moved_at: int) -> Any:
             remote_log.leases.acquire(partition_of("clicks"), "expire", 1000)
-            return advance(self, moves)
+            return advance(self, moves, moved_at)
 
         monkeypatch.setattr(kind, "advance_log_start_offsets", overtaken)
         done, left = remote_log.deletions.mark_expired(plans, "expire")

@@ -175,9 +175,9 @@ def test_the_store_knows_before_the_metadata_do(files: RemoteLogFiles, monkeypat
         seen: list[list[int | None]] = []
         real = SqlRemoteLogMetadataManager.advance_log_start_offsets
 
-        def advance(self: SqlRemoteLogMetadataManager, moves: Sequence[Any]) -> Any:
+        def advance(self: SqlRemoteLogMetadataManager, moves: Sequence[Any], moved_at: int) -> Any:
             seen.append([documented_start(remote_log, each) for each in PARTITIONS])
-            return real(self, moves)
+            return real(self, moves, moved_at)
 
         monkeypatch.setattr(SqlRemoteLogMetadataManager, "advance_log_start_offsets", advance)
         remote_log.deletions.mark_expired(plans_of(remote_log), "expire")

@@ -16,6 +16,7 @@ from support.remote_logs import (
     partition_of,
     states_of,
 )
+from support.stamped_store import stamped
 from tiered_storage.errors import DeletionRefusedError, RemoteStorageError, TieredStorageError
 from tiered_storage.remote_log.marked_objects import DeletionReport
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
@@ -56,7 +57,7 @@ class WatchedStore(ObjectRemoteStorageManager):
 def delete_with(
     remote_log: RemoteLogManager, files: RemoteLogFiles, *args: Any, owner: str = "delete"
 ) -> DeletionReport:
-    return replace(remote_log, storage=WatchedStore(files.store, *args)).deletions.delete_marked(owner)
+    return stamped(replace(remote_log, storage=WatchedStore(files.store, *args))).deletions.delete_marked(owner)
 
 
 def test_marked_segments_go_in_batches(tmp_path: Path) -> None:
@@ -203,7 +204,7 @@ def test_what_is_wrong_with_one_of_a_group_stops_none_of_the_others(tmp_path: Pa
                 return {**failed, **super().delete_segments([one for one in segments if one not in stuck])}
 
         storage = Stuck(LocalDirectory(files.store))
-        report = replace(remote_log, storage=storage).deletions.delete_marked("delete")
+        report = stamped(replace(remote_log, storage=storage)).deletions.delete_marked("delete")
 
         assert starts_by_partition(report) == [("orders-2", 0), ("orders-3", 0)]
         assert [(each.partition, "a copy works on it" in each.message) for each in report.left] == [("orders-0", True)]

@@ -256,6 +256,31 @@ class MetadataStoreMachine(RuleBasedStateMachine):
             self.store.segments.put_remote_partition_delete_metadata(step, lease)
             self.deletions[partition] = state
 
+    @precondition(lambda self: self.given)
+    @rule(data=st.data(), offset=st.sampled_from(OFFSETS), timestamp=st.integers(1, 99))
+    def undelete(self, data: st.DataObject, offset: int, timestamp: int) -> None:
+        lease = self.some_lease(data)
+        partition = lease.topic_id_partition
+        known = [name for name in self.segments if name.topic_id_partition == partition]
+        chosen = data.draw(st.lists(st.sampled_from(known), unique=True)) if known else []
+        states = [self.segments[name] for name in chosen]
+        is_marked = all(one.state is DELETING and one.custom_metadata is not None for one in states)
+        is_over = self.deletions.get(partition) is PartitionDeleteState.FINISHED
+        is_refused = not self.is_newest(lease) or not is_marked or is_over
+        refused = pytest.raises((LeaseLostError, InvalidTransitionError)) if is_refused else nullcontext()
+        with refused:
+            self.store.segments.undelete(partition, chosen, offset, timestamp, lease)
+        if is_refused:
+            return
+        for one in states:
+            self.segments[one.segment_id] = replace(one, state=FINISHED, event_timestamp=timestamp)
+            if one.segment_id not in self.finished:
+                self.finished.append(one.segment_id)
+        self.unread.add(partition)
+        self.deletions.pop(partition, None)
+        if partition in self.log_starts:
+            self.log_starts[partition] = min(offset, self.log_starts[partition])
+
     @rule()
     def open_anew(self) -> None:
         self.store.close()
