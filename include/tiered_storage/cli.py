@@ -30,6 +30,7 @@ _SUMMARIES = {
         "allowed.",
         "delete-topic": "Delete everything remote of one life of a topic, where remote deletion is allowed. What is "
         "local stays.",
+        "undelete": "Bring back what was deleted of a topic, while its objects are still there.",
     },
     "cli_safety": {
         "stop-deletions": "Let nothing of any topic be deleted, in either tier, until that is lifted; runs under way "

@@ -23,9 +23,10 @@ from tiered_storage.cli_session import (
     not_enabled,
     opened,
     refused_by_decision,
+    say_grace,
     say_stop,
 )
-from tiered_storage.clock import wall_clock
+from tiered_storage.clock import as_date, wall_clock
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_plan import CopyPlan, Finding
@@ -42,6 +43,8 @@ WorkersOption = Annotated[int, typer.Option("--workers", min=1, help="Groups of 
 
 _EXPIRY_COLUMNS = ("partition", "new log start", "segments", "bytes", "never copied segments", "never copied bytes")
 
+_WAITING_COLUMNS = ("partition", "segments", "bytes", "deleted after")
+_WAITING_KEYS = tuple(column.replace(" ", "_") for column in _WAITING_COLUMNS)
 _DUE_COLUMNS = ("partition", "segments", "left by copies", "bytes", "as a whole")
 
 _FEW_TOPICS = 10
@@ -187,10 +190,8 @@ def expire(
             save_plan_to,
         )
         deleted = 0
-        due: list[DueDeletion] = []
         if dry_run:
             say_stop(remote_log, output)
-            due = remote_log.deletions.due_deletions(selection)
         else:
             done, left = remote_log.deletions.mark_expired(plans, owner)
             only = None if plan_file is None else {each.topic_id_partition for each in plans}
@@ -200,12 +201,22 @@ def expire(
             refused = refused_by_decision(remote_log, selection, _may_expire, _NO_EXPIRY) if plan_file is None else []
             troubles = [*troubles, *refused, *left, *report.left, *report.failures, *_stopped(report.stopped)]
             deleted = len(report.deleted)
+        marked = remote_log.deletions.due_deletions(selection)
+        if plans:
+            say_grace(remote_log, output)
+    due = [one for one in marked if dry_run and (one.segments or one.leftovers or one.as_a_whole)]
+    waiting = [one for one in marked if one.waiting]
     output.rows(
         "Would expire" if dry_run else "Expired", _EXPIRY_COLUMNS, _expiry_rows(plans),
-        deleted=deleted, due=[_due_document(each) for each in due], troubles=[asdict(trouble) for trouble in troubles],
+        deleted=deleted, due=[_due_document(each) for each in due],
+        waiting=[dict(zip(_WAITING_KEYS, _waiting_row(each), strict=True)) for each in waiting],
+        troubles=[asdict(trouble) for trouble in troubles],
     )  # fmt: skip
     if due and not as_json:
         output.rows("Would be deleted too: it was marked before", _DUE_COLUMNS, [_due_row(each) for each in due])
+    if waiting and not as_json:
+        title = "Marked; deleted by the first run after this time, and brought back by 'tiered-storage undelete' before"
+        output.rows(title, _WAITING_COLUMNS, [_waiting_row(each) for each in waiting])
     output.findings("error", troubles)
     if troubles:
         raise typer.Exit(1)
@@ -235,6 +246,10 @@ def _expiry_rows(plans: Iterable[ExpiryPlan]) -> list[tuple[object, ...]]:
         )
         for each in plans
     ]  # fmt: skip
+
+
+def _waiting_row(due: DueDeletion) -> tuple[object, ...]:
+    return str(due.topic_id_partition), due.waiting, due.waiting_size, as_date(due.all_due_at or 0)
 
 
 def _due_row(due: DueDeletion) -> tuple[object, ...]:

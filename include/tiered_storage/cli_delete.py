@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from tiered_storage.cli_output import Output
-from tiered_storage.cli_session import ConfigOption, DryRunOption, JsonOption, lease_owner, opened, say_stop
+from tiered_storage.cli_session import (
+    ConfigOption,
+    DryRunOption,
+    JsonOption,
+    PartitionsOption,
+    lease_owner,
+    opened,
+    say_grace,
+    say_stop,
+)
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.record_deletion import TO_THE_END
+from tiered_storage.remote_log.selection import Selection, parse_partitions
 
 TopicArgument = Annotated[str, typer.Argument(help="The topic's exact name.")]
 PartitionArgument = Annotated[int, typer.Argument(help="The partition's number.", min=0)]
@@ -28,6 +39,7 @@ GiveUpOption = Annotated[
 ]
 
 _RECORD_COLUMNS = ("partition", "new log start", "segments", "bytes")
+_UNDELETED_COLUMNS = ("partition", "topic id", "log start", "segments", "bytes", "second copies")
 _TOPIC_COLUMNS = ("partition", "topic id", "segments", "bytes", "state")
 
 
@@ -54,6 +66,8 @@ def delete_records(
             say_stop(remote_log, output)
         elif planned is not None:
             done, left = remote_log.deletions.mark_expired([planned], lease_owner("delete-records"), gives_up=give_up)
+        if planned is not None and (dry_run or done):
+            say_grace(remote_log, output, topic)
     rows = []
     if planned is not None and (dry_run or found in done):
         rows = [(str(found), planned.new_log_start, len(planned.segments), planned.size)]
@@ -75,7 +89,8 @@ def delete_topic(
 ) -> None:
     """Delete everything remote of one life of a topic, where remote deletion is allowed. What is local stays.
 
-    It is marked, and the next runs of expire delete it. There is no way back, and this life takes no more segments.
+    It is marked, and the next runs of expire delete it. This life of the topic takes no more segments, unless
+    'tiered-storage undelete' brings it back before its objects are deleted.
     """
     output = Output(as_json)
     left: tuple[Finding, ...] = ()
@@ -86,6 +101,8 @@ def delete_topic(
             say_stop(remote_log, output)
         else:
             marked, left = remote_log.deletions.mark_topic_deleted(planned, lease_owner("delete-topic"))
+        if marked:
+            say_grace(remote_log, output, topic)
         states = remote_log.segments.partition_states()
     rows = []
     for one in planned.partitions:
@@ -97,6 +114,46 @@ def delete_topic(
             )
     title = "Would be deleted" if dry_run else "Marked; the next run of expire deletes it"
     output.rows(title, _TOPIC_COLUMNS, rows, troubles=[asdict(finding) for finding in left])
+    output.findings("error", left)
+    if left:
+        raise typer.Exit(1)
+
+
+def undelete(
+    topic: TopicArgument,
+    partitions: PartitionsOption = None,
+    topic_id: TopicIdOption = None,
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring back what was deleted of a topic, while its objects are still there.
+
+    Whatever deleted it: expire, delete-records, delete-topic or topics disable --delete-remote. Its objects stay for
+    remote.log.deletion.grace.ms. What is still past retention expires again with the next run of expire.
+    """
+    output = Output(as_json)
+    numbers = parse_partitions(partitions)
+    with opened(config, output) as remote_log:
+        done, left = remote_log.deletions.undelete(
+            topic, lease_owner("undelete"), numbers, topic_id=topic_id, dry_run=dry_run
+        )
+        again, _ = remote_log.deletions.plan_expiry(Selection(re.escape(topic), numbers), remote_log.clock())
+    rows = [
+        (
+            str(each.topic_id_partition), each.topic_id_partition.topic_id, each.log_start_offset, len(each.segments),
+            each.size, each.second_copies,
+        )
+        for each in done
+    ]  # fmt: skip
+    title = "Would be brought back" if dry_run else "Brought back"
+    output.rows(title, _UNDELETED_COLUMNS, rows, troubles=[asdict(finding) for finding in left])
+    if again and not dry_run:
+        output.say(
+            f"note: by its limits the next run of expire ends {sum(plan.count for plan in again)} segments of it "
+            f"again: raise them before ('tiered-storage topics set {topic} retention.ms=…'), or forbid it "
+            f"('tiered-storage topics forbid-deletion {topic}')"
+        )
     output.findings("error", left)
     if left:
         raise typer.Exit(1)

@@ -8,8 +8,8 @@ import typer
 
 from tiered_storage.cli_output import Output
 from tiered_storage.cli_session import ConfigOption, JsonOption, lease_owner, opened
+from tiered_storage.clock import as_date
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.remote_log.deletion_gate import as_date
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.segment_source import PartitionLog

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from tiered_storage.cli_output import Output
-from tiered_storage.clock import wall_clock
+from tiered_storage.clock import as_date, wall_clock
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.metadata import Topic
@@ -92,6 +92,16 @@ def refused_by_decision(
 def lease_owner(command: str) -> str:
     """Return the name under which this process holds leases."""
     return f"tiered-storage {command} {socket.gethostname()}/{os.getpid()}"
+
+
+def say_grace(remote_log: RemoteLogManager, output: Output, topic: str = "TOPIC") -> None:
+    """Say when the objects are deleted of what is marked now, and what brings it back until then."""
+    grace_ms = remote_log.settings.remote_log_deletion_grace_ms
+    if grace_ms:
+        output.say(
+            f"note: the first run of expire after {as_date(remote_log.clock() + grace_ms)} deletes the objects of what "
+            f"is marked now (remote.log.deletion.grace.ms); until then 'tiered-storage undelete {topic}' brings it back"
+        )
 
 
 def say_stop(remote_log: RemoteLogManager, output: Output) -> None:

@@ -11,6 +11,8 @@ from support.crash_site import CrashSite
 from support.programs import Programs, ProgramServer
 from support.remote_logs import unsynced
 from support.shared_clock import SharedClock
+from support.stamped_store import put_at
+from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 
 
 @pytest.fixture(scope="session")
@@ -28,9 +30,10 @@ def without_syncs() -> Iterator[None]:
 
 @pytest.fixture
 def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SharedClock:
-    """The time of the test, of every command that it runs, and of all its programs."""
+    """The time of the test, of every command that it runs, of all its programs, and of the store."""
     clock = SharedClock(tmp_path / "clock")
     monkeypatch.setattr("tiered_storage.clock.time", clock.time_module())
+    monkeypatch.setattr(LocalDirectory, "put", put_at(clock))
     return clock
 
 

@@ -18,6 +18,8 @@ from typing import Any, NoReturn
 
 from support.crash_points import Crash, CrashPoint, install
 from support.shared_clock import SharedClock
+from support.stamped_store import put_at
+from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 
 GO_ON = "go-on"
 """The file in a program's folder that lets it go on where it was made to stand still."""
@@ -85,7 +87,9 @@ def _run(request: Request) -> NoReturn:
             os.dup2(os.open(Path(request.folder, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), descriptor)
         sys.argv = ["tiered-storage", *request.arguments]
         clock: Any = import_module("tiered_storage.clock")
-        clock.time = SharedClock(Path(request.clock)).time_module()
+        shared = SharedClock(Path(request.clock))
+        clock.time = shared.time_module()
+        LocalDirectory.put = put_at(shared)  # type: ignore[method-assign]
         os.fsync = _sync_nothing  # type: ignore[assignment]
         if request.crash is not None:
             point, nth, number = request.crash

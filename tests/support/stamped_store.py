@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from tiered_storage.remote_log.storage.object_client import WrittenObject
 from tiered_storage.remote_log.storage.object_names import STORE_CLOCK
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
+_PUT = LocalDirectory.put
+
 
 class StampedDirectory(LocalDirectory):
     """The directory at `root`, with the time of `clock` for what tells the store's time."""
@@ -22,12 +24,21 @@ class StampedDirectory(LocalDirectory):
         super().__init__(root)
         self._clock = clock
 
-    def put(self, name: str, size: int, chunks: Iterator[memoryview], **options: Any) -> WrittenObject:
-        written = super().put(name, size, chunks, **options)
+    def put(self, *arguments: Any, **options: Any) -> WrittenObject:
+        return put_at(self._clock)(self, *arguments, **options)
+
+
+def put_at(clock: Clock) -> Callable[..., WrittenObject]:
+    """Return what may stand in the place of LocalDirectory.put, where all of a process have that clock."""
+
+    def put(self: LocalDirectory, name: str, size: int, chunks: Iterator[memoryview], **options: Any) -> WrittenObject:
+        written = _PUT(self, name, size, chunks, **options)
         if name.startswith(f"{STORE_CLOCK}/"):
-            now = self._clock() * 1_000_000
+            now = clock() * 1_000_000
             os.utime(self._path(name), ns=(now, now))
         return written
+
+    return put
 
 
 def stamped(remote_log: RemoteLogManager, clock: Clock | None = None) -> RemoteLogManager:

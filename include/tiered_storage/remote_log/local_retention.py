@@ -166,15 +166,12 @@ def plan_local_retention(
         if holders is None:
             last_below = min(end_offset, log_start - 1)
             if needed_from < log_start and _is_missing(coverage, segment.base_offset, last_below):
-                why = (
-                    "they are removed once remote.log.deletion.grace.ms is over"
-                    if settings.remote_deletion_allowed
-                    else "they go only where remote deletion is allowed too"
-                )
-                held_back = (
-                    f"offsets {segment.base_offset} to {last_below} lie below our log start and nothing remote holds "
-                    f"them: {why}"
-                )
+                # Otherwise they are removed once nobody can undelete them any more.
+                if not settings.remote_deletion_allowed:
+                    held_back = (
+                        f"offsets {segment.base_offset} to {last_below} lie below our log start and nothing remote "
+                        "holds them: they go only where remote deletion is allowed too"
+                    )
             elif over_size:
                 held_back = f"offsets {segment.base_offset} to {end_offset} are past local retention but not yet remote"
             break

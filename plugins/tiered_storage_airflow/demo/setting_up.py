@@ -55,6 +55,8 @@ class DemoPlaces:
             "log.end.is.stable": True,
             # By size alone: what a broker wrote years ago would all be past any limit of time.
             "log.retention.ms": -1,
+            # What expires is deleted while somebody looks on.
+            "remote.log.deletion.grace.ms": 0,
             "state.directory": str(self.state),
             "read.service.rights.file": str(self.rights),
             "topics": switched_on | {topic: {"cleanup.policy": "compact"} for topic in compacted},

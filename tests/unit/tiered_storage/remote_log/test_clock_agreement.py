@@ -142,6 +142,6 @@ def test_a_partition_to_which_something_happened_later_than_now_is_left_and_othe
         assert "became COPY_SEGMENT_FINISHED at 2023-11-22T01:00:00+00:00" in left.message
         assert "clock shows 2023-11-15T01:00:00+00:00" in left.message
 
-        plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, remote_log.clock())
-        failures = remote_log.deletions.enforce_local_retention(plans).failures
+        trims, _ = remote_log.deletions.plan_local_retention(EVERYTHING, remote_log.clock())
+        failures = remote_log.deletions.enforce_local_retention(trims).failures
         assert [failure.partition for failure in failures] == ["orders-0"]
