@@ -164,7 +164,7 @@ def test_what_is_wrong_with_one_of_a_group_stops_none_of_the_others(
 
         assert list(done) == PARTITIONS[3:]
         assert sorted((each.partition, each.message.rpartition(" ")[2]) for each in left) == [
-            ("orders-0", "out"), ("orders-1", "away"), ("orders-2", "--give-up"),
+            ("orders-0", "lease"), ("orders-1", "away"), ("orders-2", "--give-up"),
         ]  # fmt: skip
         assert states(remote_log) == [FINISHED, FINISHED, FINISHED, DELETING]
         remote_log.leases.release(lease)
