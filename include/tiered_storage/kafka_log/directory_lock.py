@@ -95,6 +95,19 @@ def ensure_unlocked(directory: Path) -> None:
         raise _locked(directory, holder)
 
 
+def ensure_not_linked(directory: Path) -> None:
+    """Raise InvalidLogDirectoryError where a partition's `directory` is a symbolic link.
+
+    Kafka's lock on its files is then beside what the link points to, where a broker may be at work.
+    """
+    if directory.is_symlink():
+        target = directory.resolve()
+        raise InvalidLogDirectoryError(
+            f"{directory} is a symbolic link to {target}: its files are changed only under the lock of the log "
+            f"directory that they lie in. Name {target.parent} in log.dirs and remove the link, or move the files here"
+        )
+
+
 def _whole_file(kind: int) -> bytes:
     return _FLOCK.pack(kind, os.SEEK_SET, 0, 0, 0)
 

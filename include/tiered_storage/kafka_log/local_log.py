@@ -47,7 +47,7 @@ from tiered_storage.kafka_log.control_record import (
     EndTransactionMarker,
     encode_end_marker,
 )
-from tiered_storage.kafka_log.directory_lock import DirectoryLock
+from tiered_storage.kafka_log.directory_lock import DirectoryLock, ensure_not_linked
 from tiered_storage.kafka_log.kafka_uuid import decode_uuid
 from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, write_leader_epochs
 from tiered_storage.kafka_log.log_append import (
@@ -129,13 +129,14 @@ class LocalLog(StoredLog):
         A damaged batch that was on the disk by either of them is not cut off.
         Unless `lock` says that the caller holds that of the log directory, it is taken here until `close`.
 
-        Raises InvalidLogDirectoryError where `directory` holds no log, LogDirectoryLockedError where it is in use,
-        CorruptIndexError for a broken checkpoint, UnsupportedMagicError for batches of an older format that must be
-        read, CorruptRecordError for a closed segment that is broken where it must be read, and for a damaged batch that
-        was on the disk.
+        Raises InvalidLogDirectoryError where `directory` holds no log or is a symbolic link, LogDirectoryLockedError
+        where it is in use, CorruptIndexError for a broken checkpoint, UnsupportedMagicError for batches of an older
+        format that must be read, CorruptRecordError for a closed segment that is broken where it must be read, and for
+        a damaged batch that was on the disk.
         """
         if not directory.is_dir():
             raise InvalidLogDirectoryError(f"{directory} is no directory topic-partition with .log files in it")
+        ensure_not_linked(directory)
         with locked_for_writing(directory.parent, lock) as own:
             return cls(
                 directory,

@@ -20,6 +20,7 @@ from tiered_storage.errors import (
     TieredStorageError,
 )
 from tiered_storage.kafka_log.checksum import crc32c
+from tiered_storage.kafka_log.directory_lock import ensure_not_linked
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy_plan import Finding, finding_of
 from tiered_storage.remote_log.coverage import Coverage
@@ -132,7 +133,8 @@ def plan_local_retention(
     `held_back` says why a segment stays that is past its limit in bytes or below our log start. How old one is that is
     not remote is unknown. Where our log start moved later than `settled_before` (ms; None: ever) a person may still
     undelete what fell below it, and it counts as if it had not. Nothing goes where all that is remote of the partition
-    is to go. Raises LineageContradictedError.
+    is to go. Raises LineageContradictedError, and InvalidLogDirectoryError where the partition's folder is a symbolic
+    link.
     """
     partition = log.topic_id_partition
     state = metadata.partition_state(partition)
@@ -187,6 +189,8 @@ def plan_local_retention(
         going.append(segment)
         excess -= segment.size
         held_by.update({holder.segment_id.id: holder for holder in holders})
+    if going:
+        ensure_not_linked(log.directory)
     new_start = (going[-1].end_offset or 0) + 1 if going else log.log_start_offset
     return LocalRetentionPlan(partition, tuple(going), new_start, tuple(held_by.values()), held_back, lineage, now)
 

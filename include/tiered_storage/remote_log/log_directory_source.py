@@ -129,6 +129,9 @@ class LogDirectorySource:
         return TopicIdPartition(cluster_id, topic_id, found.partition, found.topic)
 
     def _look(self, directory: LogDirectory, found: PartitionDirectory, compacted: frozenset[str]) -> PartitionLog:
+        if found.path.is_symlink():
+            # A broker may be at work where the files are; that nobody holds the link's own directory proves nothing.
+            ensure_unlocked(found.path.resolve().parent)
         from tiered_storage.kafka_log.transaction_state import last_stable_offset
 
         sizes = segment_sizes(found.path)

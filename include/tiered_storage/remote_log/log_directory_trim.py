@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tiered_storage.disk_space import NO_ROOM
 from tiered_storage.errors import InvalidLogDirectoryError
-from tiered_storage.kafka_log.directory_lock import DirectoryLock
+from tiered_storage.kafka_log.directory_lock import DirectoryLock, ensure_not_linked
 from tiered_storage.kafka_log.log_segment import LogSegment, list_segments, producer_snapshot_path
 from tiered_storage.kafka_log.offset_checkpoint import (
     LOG_START_OFFSET_CHECKPOINT,
@@ -39,6 +39,7 @@ class LogDirectoryTrim:
         if not segments:
             return new_local_start
         directory = segments[0].log_path.parent
+        ensure_not_linked(directory)
         root = directory.parent
         with DirectoryLock.acquire(root):
             limit = new_local_start if still_due is None else still_due()

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tiered_storage.errors import DeletionRefusedError, LineageContradictedError, TieredStorageError
+from tiered_storage.errors import (
+    DeletionRefusedError,
+    InvalidLogDirectoryError,
+    LineageContradictedError,
+    TieredStorageError,
+)
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.clock_agreement import ClockAgreement
 from tiered_storage.remote_log.copy_plan import Finding
@@ -100,7 +105,7 @@ class RemoteLogDeletions:
                 plan = plan_local_retention(log, self.parts.segments, settings, now, room, settled_before)
                 plans.append(plan)
                 room = None if room is None else room - len(plan.segments)
-            except LineageContradictedError as error:
+            except (LineageContradictedError, InvalidLogDirectoryError) as error:
                 unreadable.append(Finding(name, str(error)))
         return plans, unreadable
 

@@ -118,8 +118,13 @@ class RemoteLogManager(RemoteLogParts):
 
         if self.store.identity.bound_store_uuid() is None:
             return []
-        found = forked_copies(plan.by_partition, self.segments, self.storage)
-        # A store out of reach is told of by whoever copies.
+        planned = plan.by_partition
+        found: dict[TopicIdPartition, ForkedLogError | RemoteStorageError] = {}
+        for some in (islice(planned, 1), islice(planned, 1, None)):
+            found |= forked_copies({each: planned[each] for each in some}, self.segments, self.storage)
+            # A store out of reach is told of by whoever copies; of thousands of partitions it is not waited for.
+            if any(isinstance(error, RemoteStorageError) for error in found.values()):
+                break
         return [finding_of(partition, error) for partition, error in found.items() if isinstance(error, ForkedLogError)]
 
     def _outdated(self, first_offsets: Mapping[TopicIdPartition, int]) -> list[Finding]:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from support.remote_logs import ORDERS_0, RemoteLogFiles, a_remote_log, local_log
+from support.command_line import run_on
+from support.remote_logs import ENABLED, ORDERS_0, RemoteLogFiles, a_copied_remote_log, a_remote_log, local_log
 from tiered_storage.errors import InvalidLogDirectoryError, LogDirectoryLockedError
 from tiered_storage.kafka_log.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.local_log import LocalLog
@@ -18,7 +19,7 @@ from tiered_storage.kafka_log.offset_checkpoint import (
 from tiered_storage.remote_log import log_directory_trim
 from tiered_storage.remote_log.log_directory_source import LogDirectorySource
 from tiered_storage.remote_log.log_directory_trim import LogDirectoryTrim
-from tiered_storage.remote_log.segment_source import LocalSegment, PartitionLog
+from tiered_storage.remote_log.segment_source import LocalSegment, PartitionLog, UnreadablePartition
 
 AS_A_BROKER = """
 import fcntl, sys
@@ -195,3 +196,72 @@ def test_a_crash_between_two_files_is_mended_by_the_next_run(
     assert files.local_starts() == [20, 30]
     assert not list(files.partition_directory().glob("0000000000000000000*"))
     assert not list(files.partition_directory().glob("00000000000000000010*"))
+
+
+# ------------------------------------------------------------------------------------------------------ symbolic links
+
+
+def linked(files: RemoteLogFiles) -> Path:
+    """Move the partition's folder into another log directory and leave a link; return that directory."""
+    other = files.root / "disk-2"
+    other.mkdir()
+    files.partition_directory().rename(other / "orders-0")
+    files.partition_directory().symlink_to(other / "orders-0")
+    return other
+
+
+def test_a_partition_that_lies_elsewhere_is_not_trimmed_through_a_link(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    other = linked(files)
+
+    with pytest.raises(InvalidLogDirectoryError, match=rf"orders-0 is a symbolic link to {other}/orders-0: .*log.dirs"):
+        LogDirectoryTrim().trim(ORDERS_0, seen(files)[:2], 20)
+
+    assert files.local_starts() == [0, 10, 20, 30]
+    assert log_starts(files) == {("orders", 0): 0}
+
+
+def test_retain_names_a_linked_partition_also_when_it_only_plans(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "local.retention.bytes": 0}})
+    linked(files)
+    for arguments in (["retain", "--dry-run"], ["retain"]):
+        ended = run_on(files, *arguments)
+
+        assert ended.exit_code == 1
+        assert "orders-0 is a symbolic link to" in " ".join((ended.out + ended.err).split())
+    assert files.local_starts() == [0, 10, 20, 30]
+
+
+def test_a_linked_partition_is_not_read_while_a_broker_has_the_directory_that_it_lies_in(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    other = linked(files)
+    source = LogDirectorySource((files.log_directory,))
+    with DirectoryLock.acquire(other):
+        [found] = source.partitions()
+        assert isinstance(found, UnreadablePartition)
+        assert f"{other} is in use" in found.reason
+    [log] = source.partitions()
+    assert isinstance(log, PartitionLog)
+
+
+def test_a_linked_partition_is_not_opened_for_writing(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    linked(files)
+
+    with pytest.raises(InvalidLogDirectoryError, match="is a symbolic link"):
+        files.append()
+    with pytest.raises(InvalidLogDirectoryError, match="is a symbolic link"):
+        LocalLog.open(files.partition_directory())
+
+
+def test_a_link_to_a_whole_log_directory_has_its_lock(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    link = tmp_path / "link"
+    link.symlink_to(files.log_directory)
+    [log] = LogDirectorySource((link,)).partitions()
+    assert isinstance(log, PartitionLog)
+
+    with DirectoryLock.acquire(files.log_directory), pytest.raises(LogDirectoryLockedError):
+        LogDirectoryTrim().trim(ORDERS_0, log.segments[:2], 20)
+    LogDirectoryTrim().trim(ORDERS_0, log.segments[:2], 20)
+    assert files.local_starts() == [20, 30]
