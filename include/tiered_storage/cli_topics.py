@@ -24,7 +24,7 @@ from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.segment_source import NamedPartition, UnreadablePartition
 from tiered_storage.remote_log.selection import Selection
-from tiered_storage.remote_log.topic_decision import decided_topic, withholds_rights
+from tiered_storage.remote_log.topic_decision import decided_topic, refuse_log, withholds_rights
 from tiered_storage.topic_settings import TopicSettings, effective, refuse_compacted
 
 
@@ -83,7 +83,8 @@ def list_topics(config: ConfigOption = None, as_json: JsonOption = False) -> Non
 
 @app.command()
 def enable(topic: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Copy the topic's closed segments from now on (remote.storage.enable). A compacted topic is refused.
+    """Copy the topic's closed segments from now on (remote.storage.enable). A compacted topic, and one that Kafka
+    itself tiers, are refused.
 
     An earlier word that what is remote goes with the next disable (remote.log.delete.on.disable) is taken back.
     """
@@ -330,10 +331,19 @@ def _refuse_to_enable(remote_log: RemoteLogManager, topic: TopicIdPartition) -> 
             "takes no more segments"
         )
     for one in remote_log.source.names() if remote_log.settings.log_dirs else ():
-        if isinstance(one, NamedPartition) and one.topic_id_partition.topic_id == topic.topic_id and one.is_compacted:
+        if not isinstance(one, NamedPartition) or one.topic_id_partition.topic_id != topic.topic_id:
+            continue
+        if one.is_compacted:
             raise UnsupportedTopicError(
                 f"topic {topic.topic}: the log cleaner has compacted {one.topic_id_partition}: it cannot be tiered"
             )
+        try:
+            log = remote_log.source.partition(one.topic_id_partition)
+        except (TieredStorageError, OSError):
+            # The next plan says what hinders it.
+            continue
+        if log is not None:
+            refuse_log(log)
 
 
 def _refuse_decisions(names: Iterable[str]) -> None:

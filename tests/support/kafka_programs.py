@@ -58,9 +58,13 @@ class KafkaPrograms:
 
         The compiler is one of the jars: the project's Java need not be a whole JDK. Raises as `tool` does.
         """
+        return self.with_classes(file, classes).tool(file.stem, *args)
+
+    def with_classes(self, file: Path, classes: Path) -> Self:
+        """Compile a Java file of ours into the directory `classes`; return the programs with what is there."""
         jars = ":".join(map(str, self.jars))
         self._run(_COMPILER, "-17", "-proc:none", "-cp", jars, "-d", classes, file)
-        return replace(self, jars=(*self.jars, classes)).tool(file.stem, *args)
+        return replace(self, jars=(*self.jars, classes))
 
     def dump_log_segments(self, files: Iterable[Path]) -> dict[Path, str]:
         """Let DumpLogSegments decode `files`, down to the records; return what it says of each.

@@ -64,6 +64,8 @@ class LogDirectoryWriter:
         """What the checkpoint said when a log was opened, and the log's end then."""
         self._passed_over: dict[str, dict[tuple[str, int], int]] = {}
         """What each checkpoint said of partitions that are here, but not open."""
+        self._only_local: set[tuple[str, int]] = set()
+        """Logs that no broker tiers: made here, or without a log start in the checkpoint, which a tiered one has."""
         self._lock = lock
         self._closed = False
         self._open_files = ExitStack()
@@ -119,6 +121,7 @@ class LogDirectoryWriter:
         if self._closed:
             name = partition_directory_name(topic, partition)
             raise InvalidLogDirectoryError(f"{self.root} is closed: open it again to create {name} in it")
+        self._only_local.add((topic, partition))
         return self._add(
             LocalLog.create(self.root, topic, partition, topic_id, config, clock=self._clock, lock=self._lock)
         )
@@ -141,7 +144,10 @@ class LogDirectoryWriter:
         """
         recovery_points = {partition: log.recovery_point for partition, log in self._logs.items()}
         high_watermarks = {partition: self._high_watermark(partition) for partition in self._logs}
-        starts = {partition: log.start_offset_to_keep for partition, log in self._logs.items()}
+        starts = {
+            partition: log.log_start_offset if partition in self._only_local else log.start_offset_to_keep
+            for partition, log in self._logs.items()
+        }
         for name, offsets in (
             (RECOVERY_POINT_CHECKPOINT, recovery_points),
             (HIGH_WATERMARK_CHECKPOINT, high_watermarks),
@@ -194,6 +200,8 @@ class LogDirectoryWriter:
         starts = self._read_checkpoint(LOG_START_OFFSET_CHECKPOINT, found)
         for partition in found.partitions:
             name = partition.topic, partition.partition
+            if found.log_start_offsets is not None and name not in starts:
+                self._only_local.add(name)
             log = LocalLog.open(
                 partition.path,
                 config,

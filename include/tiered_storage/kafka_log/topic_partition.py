@@ -18,6 +18,8 @@ from tiered_storage.errors import ConfigurationError
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+REMOTE_LOG_METADATA_TOPIC = "__remote_log_metadata"
+"""Where a broker with tiered storage of its own keeps its remote segments' metadata; no internal topic by Kafka."""
 MAX_TOPIC_LENGTH = 249
 MAX_PARTITION = (1 << 31) - 1
 

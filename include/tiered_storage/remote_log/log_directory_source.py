@@ -25,9 +25,10 @@ from tiered_storage.kafka_log.log_directory import (
     PartitionDirectory,
     read_log_directory,
     read_partition_directory,
+    tiering_trace,
 )
 from tiered_storage.kafka_log.log_segment import LogSegment, segment_sizes
-from tiered_storage.kafka_log.offset_checkpoint import read_offset_checkpoint
+from tiered_storage.kafka_log.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.segment_source import LocalSegment, NamedPartition, PartitionLog, UnreadablePartition
 
@@ -151,6 +152,7 @@ class LogDirectorySource:
             topic_id_is_derived=found.topic_id is None,
             is_compacted=found.topic in compacted,
             high_watermark=high_watermark,
+            tiered_by_kafka=_why_tiered_by_kafka(directory, found, files[0].base_offset),
         )
 
     def _high_watermark(self, directory: LogDirectory, found: PartitionDirectory, files: Sequence[LogSegment]) -> int:
@@ -174,6 +176,20 @@ def _local_segments(sizes: Sequence[tuple[LogSegment, int]]) -> tuple[LocalSegme
         LocalSegment(file.base_offset, end, size, file.log_path)
         for (file, size), end in zip(sizes, [*ends, None], strict=True)
     )
+
+
+def _why_tiered_by_kafka(directory: LogDirectory, found: PartitionDirectory, first: int) -> str | None:
+    """Return what shows that offsets below `first`, the local log's first one, lie in Kafka's own remote tier.
+
+    A broker keeps in its checkpoint where a log begins in both tiers: always of a topic that it tiers, and of any other
+    topic only an offset within the local log. Our own trimming moves it to the first segment that stays.
+    """
+    starts, checkpoint = directory.log_start_offsets, directory.root / LOG_START_OFFSET_CHECKPOINT
+    if starts is not None:
+        start = starts.get((found.topic, found.partition), first)
+        return f"{checkpoint} has offset {start} as its log start" if start < first else None
+    trace = tiering_trace(directory.root) if first > 0 else None
+    return None if trace is None else f"{trace} shows a broker that tiers by itself, and {checkpoint} is missing"
 
 
 def _several(places: Sequence[Path]) -> str:

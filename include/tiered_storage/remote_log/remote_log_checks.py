@@ -130,7 +130,7 @@ class RemoteLogChecks:
         try:
             return decide(log, self.parts.topics, self.parts.settings).copies
         except TieredStorageError:
-            return False
+            return log.tiered_by_kafka is not None
 
 
 def listing_storage(storage: RemoteStorageManager) -> ObjectRemoteStorageManager:

@@ -51,6 +51,8 @@ class PartitionLog:
     topic_id_is_derived: bool = False
     """Nobody knows the topic's real id: a topic that was deleted and created again looks like the same one."""
     high_watermark: int | None = None
+    tiered_by_kafka: str | None = None
+    """What shows that older records of it lie in Kafka's own remote tier; None where nothing does."""
 
     @property
     def readable_end(self) -> int:

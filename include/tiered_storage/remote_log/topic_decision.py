@@ -46,16 +46,30 @@ def decide(log: PartitionLog, topics: Topics, settings: Settings) -> TopicDecisi
 
 
 def _checked(decision: TopicDecision, log: PartitionLog) -> TopicDecision:
-    topic, partition = decision.topic, log.topic_id_partition
+    topic = decision.topic
     if not topic.remote_storage_enable:
         return decision
     refuse_compacted(topic.name, decision.settings)
+    refuse_log(log)
+    return decision
+
+
+def refuse_log(log: PartitionLog) -> None:
+    """Raise UnsupportedTopicError where the local log shows that its topic cannot be tiered."""
+    partition = log.topic_id_partition
     if log.is_compacted:
         raise UnsupportedTopicError(
-            f"topic {topic.name}: the broker's log cleaner has compacted {partition} (cleaner-offset-checkpoint): "
+            f"topic {partition.topic}: the broker's log cleaner has compacted {partition} (cleaner-offset-checkpoint): "
             "a compacted topic cannot be tiered; disable it with 'tiered-storage topics disable'"
         )
-    return decision
+    if log.tiered_by_kafka is not None:
+        raise UnsupportedTopicError(
+            f"topic {partition.topic}: Kafka itself tiers {partition}: its first local offset is "
+            f"{log.segments[0].base_offset}, and {log.tiered_by_kafka}. Remote Log cannot read Kafka's remote tier, so "
+            "readers would lose what lies there. Leave the topic to Kafka with 'tiered-storage topics disable', or "
+            "write its records into a topic that Kafka does not tier, and enable that one. If Kafka never tiered it, "
+            "the checkpoint is stale: start the broker there and stop it in order"
+        )
 
 
 class Decisions:

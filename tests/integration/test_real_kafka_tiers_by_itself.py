@@ -1,0 +1,87 @@
+"""A broker with tiered storage of its own (KIP-405): the topics that it tiers are refused, its other topics are not."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from support.command_line import run_on
+from support.kafka_programs import KafkaPrograms
+from support.real_kafka import RealKafka
+from support.remote_logs import ENABLED, RemoteLogFiles
+from support.varied_records import varied_records
+from tiered_storage.kafka_log.log_segment import list_segments
+
+WAIT_SECONDS = 60
+SMALL_SEGMENTS = {"internal.segment.bytes": "16384"}
+TIERED = {**SMALL_SEGMENTS, "remote.storage.enable": "true", "local.retention.bytes": "1"}
+
+
+@pytest.fixture(scope="module")
+def left(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The log directory that a broker left: `tiered` began in its own remote tier, `plain` it never tiered."""
+    root = tmp_path_factory.mktemp("tiering")
+    source = Path(__file__).parents[1] / "support" / "DirectoryRemoteStorage.java"
+    programs = kafka_programs.with_classes(source, root / "classes")
+    metadata = "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"
+    properties = {
+        "remote.log.storage.system.enable": "true",
+        "remote.log.storage.manager.class.name": "DirectoryRemoteStorage",
+        "remote.log.storage.manager.impl.prefix": "rsm.config.",
+        "rsm.config.dir": str(root / "remote"),
+        "remote.log.metadata.manager.class.name": metadata,
+        "remote.log.metadata.manager.impl.prefix": "rlmm.config.",
+        "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+        "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
+        "rlmm.config.remote.log.metadata.topic.num.partitions": "1",
+        "remote.log.manager.task.interval.ms": "500",
+        "log.initial.task.delay.ms": "500",
+    }
+    with RealKafka(programs, root / "broker", properties=properties) as kafka:
+        for topic, config in (("tiered", TIERED), ("plain", SMALL_SEGMENTS)):
+            kafka.client.create_topic(topic, 1, config)
+            kafka.client.produce(topic, varied_records(3_000, seed=1), batch_num_messages=50)
+        kafka.client.delete_records("plain", 0, 1_000)
+        _wait_until_local_segments_went(kafka.log_dir / "tiered-0")
+    return kafka.log_dir
+
+
+def _wait_until_local_segments_went(directory: Path) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while list_segments(directory)[0].base_offset == 0:
+        assert time.monotonic() < deadline, "the broker did not tier"
+        time.sleep(0.2)
+
+
+def test_the_topic_that_it_tiers_is_refused_and_the_other_is_copied(left: Path, tmp_path: Path) -> None:
+    first = list_segments(left / "tiered-0")[0].base_offset
+    files = RemoteLogFiles(
+        tmp_path, properties={"log.dirs": [str(left)], "topics": {"tiered": ENABLED, "plain": ENABLED}}
+    )
+
+    planned = run_on(files, "plan")
+    copied = run_on(files, "copy")
+
+    for ended in (planned, copied):
+        said = " ".join((ended.out + ended.err).split())
+        assert ended.exit_code == 1
+        assert f"Kafka itself tiers tiered-0: its first local offset is {first}" in said
+        assert "has offset 0 as its log start" in said
+        assert "tiers plain-0" not in said
+    stored = {path.parent.parent.name.rpartition("-")[0][:5] for path in files.objects(".log")}
+    assert stored == {"plain"}
+
+
+def test_without_its_checkpoint_nothing_is_taken_for_the_beginning(left: Path, tmp_path: Path) -> None:
+    (left / "log-start-offset-checkpoint").rename(tmp_path / "kept")
+    files = RemoteLogFiles(tmp_path, properties={"log.dirs": [str(left)], "topics": {"tiered": ENABLED}})
+    try:
+        planned = run_on(files, "plan")
+    finally:
+        (tmp_path / "kept").rename(left / "log-start-offset-checkpoint")
+
+    said = " ".join((planned.out + planned.err).split())
+    assert planned.exit_code == 1
+    assert "remote-log-index-cache shows a broker that tiers by itself" in said
