@@ -63,14 +63,16 @@ class OffsetSearch:
         if spec == OffsetSpec.EARLIEST:
             return FoundOffset(view.log_start_offset, leader_epoch=view.epoch_at(view.log_start_offset))
         if spec == OffsetSpec.LATEST:
-            return FoundOffset(end, leader_epoch=view.epoch_at(end))
+            return FoundOffset(end, leader_epoch=view.leader_epoch)
         if spec == OffsetSpec.EARLIEST_LOCAL:
             return FoundOffset(view.local_start, leader_epoch=view.epoch_at(view.local_start))
         if spec == OffsetSpec.LATEST_TIERED:
             last = view.coverage.end_offset
             return None if last is None else FoundOffset(last, leader_epoch=view.epoch_at(last))
         if spec == OffsetSpec.MAX_TIMESTAMP:
-            return await self._max_timestamp(view, end, deadline)
+            # As a broker: what is not committed yet, but later than all else, hides all else.
+            found = await self._max_timestamp(view, view.end_offset(Isolation.READ_UNCOMMITTED), deadline)
+            return None if found is None or found.offset >= end else found
         if spec < 0:
             raise ConfigurationError(f"{view.partition}: {spec} is no timestamp: give ms since 1970, 0 or more")
         return await self._by_timestamp(view, spec, end, deadline)

@@ -120,6 +120,11 @@ class PartitionView:
             )
         return found
 
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch of the last leader that is known; -1 where none is."""
+        return self.lineage[-1].epoch if self.lineage else LEADER_EPOCH_UNKNOWN
+
     def epoch_at(self, offset: int) -> int:
         """Return the epoch of the leader that wrote `offset`, or is to write it; -1 where nobody knows."""
         at = bisect_right(self.lineage, offset, key=lambda entry: entry.start_offset)

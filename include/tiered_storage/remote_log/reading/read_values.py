@@ -29,9 +29,9 @@ class OffsetSpec(IntEnum):
     EARLIEST = -2
     """The first offset that can be read, in either tier."""
     LATEST = -1
-    """The offset behind the last one that can be read at the isolation level."""
+    """The offset behind the last one that can be read at the isolation level; its epoch is that of the last leader."""
     MAX_TIMESTAMP = -3
-    """The first record that has the largest timestamp."""
+    """The first record that has the largest timestamp; none while that is not committed and readers see only those."""
     EARLIEST_LOCAL = -4
     """The first offset that is local; KIP-405's drafts call it next-local and number it -3."""
     LATEST_TIERED = -5

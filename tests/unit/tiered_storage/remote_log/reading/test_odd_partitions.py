@@ -175,8 +175,9 @@ def test_at_read_committed_nothing_is_given_whose_marker_a_replica_has_not(
             remote_log.segments.put_lineage(ORDERS_0, lineage, held_by(remote_log, "test"))
     lagging = (lambda log: log) if is_cut else (lambda log: replace(log, stable_offset=5, high_watermark=12))
     with a_reader(files, lagging) as (_, reader):
-        assert reader.offsets(ORDERS_0, OffsetSpec.LATEST) == FoundOffset(12, -1, 9 if is_cut or is_copied else 0)
-        assert reader.offsets(ORDERS_0, OffsetSpec.LATEST, Isolation.READ_COMMITTED) == FoundOffset(5, -1, 0)
+        leader = 9 if is_cut or is_copied else 0
+        assert reader.offsets(ORDERS_0, OffsetSpec.LATEST) == FoundOffset(12, -1, leader)
+        assert reader.offsets(ORDERS_0, OffsetSpec.LATEST, Isolation.READ_COMMITTED) == FoundOffset(5, -1, leader)
         assert list(reader.records(ORDERS_0, 0, isolation=Isolation.READ_COMMITTED)) == records(0, 5)
         for undecided in (5, 6, 12):
             assert list(reader.records(ORDERS_0, undecided, isolation=Isolation.READ_COMMITTED)) == []
