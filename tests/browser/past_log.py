@@ -78,7 +78,11 @@ def write_settings(path: Path, log_directory: Path, topics: Mapping[str, Mapping
     Administrators may read all of them.
     """
     rights = path.with_name("read_rights.yaml")
-    rights.write_text(yaml.safe_dump({"roles": {"ADMIN": {"read": ["*"]}}, "admins": ["admin"]}), encoding="utf-8")
+    everything = {"read": ["*"]}
+    rights.write_text(
+        yaml.safe_dump({"roles": {"ADMIN": everything}, "users": {"admin": everything}, "admins": ["admin"]}),
+        encoding="utf-8",
+    )
     settings = {
         "log.dirs": [str(log_directory)],
         "log.retention.ms": -1,

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-import yaml
 
 from browser.backfills import LAST_WINDOW
 from browser.past_log import PARTITIONS, closed_by
 from browser.stage import COPY, RUN_WITHIN, Committed, Stage
 from tiered_storage.kafka_log.log_segment import list_segments
 from tiered_storage_airflow.embedded.api_client import DagRun
-from tiered_storage_airflow.embedded.credentials import ADMIN
 from tiered_storage_airflow.embedded.waiting import wait_until
 
 DAMAGED = PARTITIONS[1]
@@ -119,13 +117,11 @@ def stopped_deletions(stage: Stage) -> Stopped:
 
 def restored_topic(stage: Stage) -> Path:
     """Bring a topic back into a log directory that is new; return the directory."""
-    dag_id, directory, rights = "restore_topic", stage.root / "restored-logs", stage.root / "rights.yaml"
-    rights.write_text(yaml.safe_dump({"users": {ADMIN: {"read": [RESTORED]}}}))
+    dag_id, directory = "restore_topic", stage.root / "restored-logs"
     stage.api.unpause(dag_id)
     button = stage.pages.fill_trigger_form(dag_id, {"topic": RESTORED}, ["dry_run"])
     stage.pages.picture("restore-form", height=1245)
-    named = {"restore.directory": str(directory), "read.service.rights.file": str(rights)}
-    with stage.changed_settings(named):
+    with stage.changed_settings({"restore.directory": str(directory)}):
         run = stage.run_by_form(dag_id, button, "bring_orders_back")
     stage.pages.open_log(dag_id, run.run_id, "restore", "restored ")
     stage.pages.picture("restored", height=640)

@@ -61,8 +61,10 @@ class DemoPlaces:
             "read.service.rights.file": str(self.rights),
             "topics": switched_on | {topic: {"cleanup.policy": "compact"} for topic in compacted},
         }
+        everything = {"read": ["*"]}
         self.rights.write_text(
-            yaml.safe_dump({"roles": {"ADMIN": {"read": ["*"]}}, "admins": ["admin"]}), encoding="utf-8"
+            yaml.safe_dump({"roles": {"ADMIN": everything}, "users": {"admin": everything}, "admins": ["admin"]}),
+            encoding="utf-8",
         )
         self.config.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
 

@@ -94,6 +94,8 @@ def _batch_of(failed: Sequence[Finding], files: JobFolder) -> list[dict[str, str
 class FetchSegmentOperator(RemoteLogOperator):
     """Fetch the batches that begin with the one holding `offset` from the remote tier into a local file.
 
+    No right of a user is asked for, and `path` may name any file of the worker: put no value of a form into a template.
+
     :param topic: the topic's name
     :param partition: the partition's number
     :param offset: the offset to begin with
