@@ -46,7 +46,7 @@ def a_site(root: Path) -> RemoteLogManager:
     path = root / "settings.yaml"
     path.write_text(yaml.safe_dump({"state.directory": str(root / "state"), "topics": {"benchmark": topic}}))
     settings = load_settings(path, environ={})
-    return RemoteLogManager.open(settings, wall_clock, store_options(settings, {}))
+    return RemoteLogManager.open(settings, wall_clock, store_options(settings, {}), create=True)
 
 
 def fill(remote_log: RemoteLogManager, store: Path, partitions: int, segments: int) -> None:

@@ -83,7 +83,7 @@ class Site:
     def open(self) -> RemoteLogManager:
         """Open the remote log; use it in a `with`."""
         settings = load_settings(self.config, environ={})
-        return RemoteLogManager.open(settings, wall_clock, store_options(settings))
+        return RemoteLogManager.open(settings, wall_clock, store_options(settings), create=True)
 
     def copy(self) -> tuple[dict[str, int], int]:
         """Copy all closed segments; return the offset behind the last copied one of each partition, and all bytes."""

@@ -99,7 +99,7 @@ class LargeSite:
     def open(self) -> RemoteLogManager:
         """Open the remote log; use it in a `with`."""
         settings = load_settings(self._config, environ={})
-        return RemoteLogManager.open(settings, wall_clock, store_options(settings, {}))
+        return RemoteLogManager.open(settings, wall_clock, store_options(settings, {}), create=True)
 
     def plan(self) -> float:
         """Plan once; return the seconds."""

@@ -61,7 +61,7 @@ BUCKET, KEY = "bench", "bench"
 def opened(config: Path) -> RemoteLogManager:
     """Open the remote log of a settings file; use it in a `with`."""
     settings = load_settings(config, environ={})
-    return RemoteLogManager.open(settings, wall_clock, store_options(settings))
+    return RemoteLogManager.open(settings, wall_clock, store_options(settings), create=True)
 
 
 async def catch_up(remote_log: RemoteLogManager) -> tuple[int, float]:

@@ -78,7 +78,7 @@ class SampleSite:
     def open(self) -> RemoteLogManager:
         """Open the remote log; use it in a `with`."""
         settings = load_settings(self._config, environ={})
-        return RemoteLogManager.open(settings, wall_clock, store_options(settings))
+        return RemoteLogManager.open(settings, wall_clock, store_options(settings), create=True)
 
     def begin_copy(self, remote_log: RemoteLogManager) -> CopyJob:
         """Begin to copy all that is due, as a copy run does, and lay the job out in the work area."""

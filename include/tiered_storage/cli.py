@@ -59,6 +59,9 @@ _SUMMARIES = {
         "restore": "Bring a topic, or part of it, back from the store: into a broker's log directory, or into a "
         "running cluster.",
     },
+    "cli_metadata": {
+        "metadata": "Back up the metadata, put a backup back, or let metadata take over.",
+    },
     "cli_dump": {
         "dump": "Show what is in logs, indexes, snapshots and checkpoints, and what is wrong with them; a broker may "
         "be at work.",

@@ -68,7 +68,7 @@ def plan(
 ) -> None:
     """Show which closed segments a copy would move, and what is left out and why. Changes nothing."""
     output = Output(as_json)
-    with opened(config, output) as remote_log:
+    with opened(config, output, create=True) as remote_log:
         selection = known_selection(remote_log, topics, partitions)
         due = remote_log.plan_copy(selection, max_segments=max_segments)
         _show_plan(due, not_enabled(remote_log, selection), output)
@@ -85,7 +85,7 @@ def copy(
 ) -> None:
     """Copy closed segments to the remote tier and commit their metadata, in this process."""
     output = Output(as_json)
-    with opened(config, output) as remote_log:
+    with opened(config, output, create=True) as remote_log:
         selection = known_selection(remote_log, topics, partitions)
         due = remote_log.plan_copy(selection, max_segments=max_segments)
         if dry_run:

@@ -78,6 +78,7 @@ def rebuild_metadata(
         typer.Option("--into", help="The new metadata file; else the one of rlmm.config.url.", show_default=False),
     ] = None,
     dry_run: DryRunOption = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before live metadata lose the store.")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -85,6 +86,11 @@ def rebuild_metadata(
     output = Output(as_json)
     settings = load_settings(config)
     path = remote_log_rebuild.new_metadata_path(settings, into)
+    if not (dry_run or yes):
+        live = remote_log_rebuild.live_metadata(settings, store_options(settings), wall_clock, into)
+        if live is not None:
+            question = f"{live} is sound and the store's own. Take the store away from it, for {path}?"
+            typer.confirm(question, abort=True, err=True)
     report = remote_log_rebuild.rebuild_metadata(settings, store_options(settings), wall_clock, into, dry_run=dry_run)
     counts = (report.marked, report.unfinished, len(report.unreadable))
     row = (report.partitions, report.segments, report.size, *counts)

@@ -37,12 +37,15 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what wo
 
 
 @contextmanager
-def opened(config: Path | None, output: Output) -> Iterator[RemoteLogManager]:
-    """Open the remote log that the settings describe; what they want to be noticed goes to standard error."""
+def opened(config: Path | None, output: Output, *, create: bool = False) -> Iterator[RemoteLogManager]:
+    """Open the remote log that the settings describe; what they want to be noticed goes to standard error.
+
+    `create` is for the commands that somebody begins with: they make metadata that are not there yet.
+    """
     settings = load_settings(config)
     for notice in settings.notices:
         output.say(f"note: {notice}")
-    with RemoteLogManager.open(settings, wall_clock, store_options(settings)) as remote_log:
+    with RemoteLogManager.open(settings, wall_clock, store_options(settings), create=create) as remote_log:
         yield remote_log
 
 

@@ -66,7 +66,7 @@ _COLUMNS = (
 def list_topics(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Show every topic of the log directories and of the remote log, and what holds for it."""
     output = Output(as_json)
-    with opened(config, output) as remote_log:
+    with opened(config, output, create=True) as remote_log:
         found = _found(remote_log)
         lives = found.lives(lambda _: True)
         rows = [_row(remote_log, life, found) for life in lives]
@@ -191,7 +191,7 @@ def _change(
 ) -> None:
     """Change every topic that `named` names, and show them all; one that is refused leaves the others changed."""
     output = Output(as_json)
-    with opened(config, output) as remote_log:
+    with opened(config, output, create=True) as remote_log:
         found = _found(remote_log)
         chosen = {name: list(lives) for name, lives in groupby(found.lives(_naming(named)), lambda one: one.topic)}
         if not chosen:

@@ -35,11 +35,12 @@
     ├── TargetClusterError             the cluster that a topic is restored into
     └── RemoteMetadataError            the metadata store
         ├── MetadataUnavailableError   locked or out of reach, for a while
+        ├── MetadataMissingError       no metadata store is there, or it is not the one that the object store belongs to
         ├── MetadataCorruptError       the metadata store itself is damaged or of a later version
         ├── InvalidTransitionError     a state change that the life cycle does not know
         ├── LeaseHeldError             another owner works on the partition
         ├── LeaseLostError             our lease was taken over: this attempt must stop
-        ├── OutdatedMetadataError      the store knows what the metadata do not: they are older than it
+        ├── OutdatedMetadataError      the metadata are not at the store's generation: a backup, or a copy
         └── StoreMismatchError         store and metadata do not carry one another's UUID
 
 `retriable` says whether the same call may succeed later with nothing changed by a person.
@@ -249,6 +250,10 @@ class MetadataUnavailableError(RemoteMetadataError):
     """The metadata store is locked or out of reach for a while."""
 
     retriable = True
+
+
+class MetadataMissingError(RemoteMetadataError):
+    """No metadata store is there, or an empty one beside an object store that belongs to another."""
 
 
 class MetadataCorruptError(RemoteMetadataError):

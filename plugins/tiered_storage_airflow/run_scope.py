@@ -33,7 +33,7 @@ def opened_remote_log(
 
     properties = _properties(settings, is_form=is_form)
     try:
-        with RemoteLogHook(remote_storage_conn_id, overrides=properties).get_conn() as remote_log:
+        with RemoteLogHook(remote_storage_conn_id, overrides=properties).get_conn(create=True) as remote_log:
             yield remote_log
     except TieredStorageError as error:
         if error.retriable:

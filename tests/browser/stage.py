@@ -114,7 +114,7 @@ class Stage:
     def remote(self) -> Remote:
         """Look at the metadata and into the store."""
         settings = load_settings(self.config)
-        with RemoteLogManager.open(settings, wall_clock, store_options(settings)) as remote_log:
+        with RemoteLogManager.open(settings, wall_clock, store_options(settings), create=True) as remote_log:
             segments = [
                 segment
                 for partition in remote_log.segments.list_partitions()

@@ -16,6 +16,7 @@ from tiered_storage.remote_log.metadata.safety import (
     Safety,
     Stop,
 )
+from tiered_storage.remote_log.metadata.sql_generation import Generation
 from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 
@@ -178,17 +179,30 @@ def test_a_text_without_end_is_cut(safety: Safety) -> None:
         assert (len(text), text[-1]) == (LONGEST_TEXT, "…")
 
 
-def test_the_number_of_the_last_decision_only_rises(
-    opener: MetadataStoreOpener, tmp_path: Path, clock: ManualClock
+def test_a_decision_that_changes_something_begins_a_generation_and_others_none(
+    opener: MetadataStoreOpener, tmp_path: Path
 ) -> None:
-    with opener(tmp_path, clock) as store:
-        assert store.safety.decision_number() == 0
-        store.safety.raise_decision_number(7)
-        store.safety.raise_decision_number(5)
-    with opener(tmp_path, clock) as store:
-        assert store.safety.decision_number() == 7
-        assert store.safety.untold_number() == 0
-        store.safety.raise_untold_number(9)
-        store.safety.raise_untold_number(8)
-        assert (store.safety.decision_number(), store.safety.untold_number()) == (7, 9)
-        assert store.leases.acquire(ORDERS_0, "run", 1000).fencing_number == 1
+    with opener(tmp_path, ManualClock()) as store:
+        first = store.generation.read()
+        assert (first.number, first.next_token) == (0, None)
+        store.safety.stop("why", "ada")
+        begun = store.generation.read().next_token
+        assert begun is not None
+        store.generation.confirm(Generation(1, "another"))
+        assert store.generation.read().number == 0
+        store.generation.confirm(Generation(1, begun))
+        assert store.generation.read() == Generation(1, begun)
+        store.safety.stop("again", "bob")
+        store.safety.put_verdict(AuditVerdict("c", "t", False, 1, 0))
+        assert store.generation.read() == Generation(1, begun)
+        store.safety.put_verdict(AuditVerdict("c", "t", False, 2, 3))
+        store.safety.put_verdict(AuditVerdict("c", "t", False, 3, 4))
+    with opener(tmp_path, ManualClock()) as store:
+        second = store.generation.read()
+        assert (second.number, second.token) == (1, begun)
+        store.safety.lift("ada")
+        store.generation.confirm(Generation(2, str(second.next_token)))
+        # The lift came after the second generation had begun, so that a third follows.
+        assert store.generation.read().next_token not in {None, second.next_token}
+        store.generation.claim(7)
+        assert (store.generation.read().number, store.generation.read().token) == (7, "")

@@ -67,7 +67,10 @@ def test_one_thing_after_the_other_goes_wrong(tmp_path: Path, server: S3Endpoint
 
     assert doctor(files, server) == (0, [])
     assert objects(tmp_path / "buckets") == set()
-    with unsynced(), RemoteLogManager.open(settings, wall_clock, store_options(settings, secrets)) as remote_log:
+    with (
+        unsynced(),
+        RemoteLogManager.open(settings, wall_clock, store_options(settings, secrets), create=True) as remote_log,
+    ):
         assert copy(remote_log).is_whole
     copied = objects(tmp_path / "buckets")
     assert doctor(files, server) == (0, [])
@@ -92,5 +95,5 @@ def test_one_thing_after_the_other_goes_wrong(tmp_path: Path, server: S3Endpoint
 
     assert doctor(files, server) == (0, [])
     assert objects(tmp_path / "buckets") == copied
-    with RemoteLogManager.open(settings, wall_clock, store_options(settings, secrets)) as remote_log:
+    with RemoteLogManager.open(settings, wall_clock, store_options(settings, secrets), create=True) as remote_log:
         assert_clean(remote_log)

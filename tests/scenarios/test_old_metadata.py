@@ -1,5 +1,5 @@
-"""Bad input: metadata restored from last week delete nothing, wherever in the store they are found to be old; and what
-was forbidden, stopped or set since stays so.
+"""Bad input: metadata restored from last week, and copies of the live ones, change nothing; and what was forbidden,
+stopped or set since stays so.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from support.remote_logs import (
     a_copied_remote_log,
     a_remote_log,
     assert_clean,
+    be_the_original,
     copy,
     unsynced,
 )
-from tiered_storage.remote_log import told_decisions
-from tiered_storage.remote_log.metadata.sql_safety import SqlSafety
+from tiered_storage.remote_log.metadata.sql_generation import SqlGeneration
 from tiered_storage.remote_log.model import PartitionState, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING
 
@@ -34,11 +34,6 @@ PARTITIONS = {("former", 0): 2, ("orders", 0): 3, ("orders", 1): 3}
 @pytest.fixture
 def site(tmp_path: Path) -> RemoteLogFiles:
     return a_copied_remote_log(tmp_path, PARTITIONS, topics=TOPICS)
-
-
-@pytest.fixture(autouse=True)
-def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(told_decisions, "PAUSE_SECONDS", 0)
 
 
 @contextmanager
@@ -60,6 +55,7 @@ def put_back(files: RemoteLogFiles, metadata: bytes) -> None:
     for path in database.parent.glob(f"{database.name}*"):
         path.unlink()
     database.write_bytes(metadata)
+    be_the_original(database)
 
 
 def copy_more(files: RemoteLogFiles, number: int = 1) -> None:
@@ -101,7 +97,7 @@ ONE_PARTITION = {
 
 
 @pytest.mark.parametrize("command", ONE_PARTITION)
-def test_one_partition_that_proves_the_metadata_old_stops_the_run(site: RemoteLogFiles, command: str) -> None:
+def test_metadata_from_before_a_copy_stop_every_run_that_deletes(site: RemoteLogFiles, command: str) -> None:
     with forgotten(site):
         copy_more(site)
     if command == "delete-topic":
@@ -109,11 +105,10 @@ def test_one_partition_that_proves_the_metadata_old_stops_the_run(site: RemoteLo
 
     told = refused(site, *ONE_PARTITION[command])
 
-    assert "orders-1" in told.err
     assert "rebuild-metadata" in told.err
 
 
-def test_what_is_marked_stays_where_another_partition_proves_the_metadata_old(site: RemoteLogFiles) -> None:
+def test_what_old_metadata_have_marked_stays(site: RemoteLogFiles) -> None:
     with site.open() as remote_log:
         plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, site.clock.now)
         remote_log.deletions.mark_expired(plans, "expire")
@@ -176,29 +171,20 @@ def test_old_metadata_are_told_no_decision_but_a_stop(site: RemoteLogFiles) -> N
     for command in ("enable", "pause", "allow-deletion"):
         refused(site, "topics", command, "orders")
     refused(site, "stop-deletions", "--lift")
-    stop(site)
+    told = refused(site, "stop-deletions", "--reason", "legal hold")
+    assert "deletions are stopped in these metadata" in told.err
     refused(site, "topics", "allow-deletion", "orders")
+    with site.open() as remote_log:
+        assert remote_log.safety.stopped() is not None
 
 
-def test_the_metadata_that_are_not_old_hear_of_a_stop_that_was_said_to_old_ones(site: RemoteLogFiles) -> None:
-    with forgotten(site):
-        stop(site)
-
-    refused(site, "expire")
-    stop(site)
-
-    assert "legal hold" in run_on(site, "expire").err
-    assert run_on(site, "stop-deletions", "--lift").exit_code == 0
-    assert run_on(site, "expire").exit_code == 0
-
-
-def test_who_was_killed_before_the_metadata_got_the_number_hinders_nobody(
+def test_a_process_killed_before_the_metadata_confirmed_hinders_nobody(
     site: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with site.open() as remote_log:
         remote_log.bind_store()
     with monkeypatch.context() as killed:
-        killed.setattr(SqlSafety, "raise_decision_number", died)
+        killed.setattr(SqlGeneration, "confirm", died)
         with pytest.raises(Killed):
             keep_for_ever(site)
     before = Kept.of(site)
@@ -229,7 +215,7 @@ def test_a_stop_holds_where_the_store_is_out_of_reach_and_the_store_hears_of_it_
     with forgotten(site):
         site.store.rename(site.root / "elsewhere")
         stop(site)
-        assert "the store could not be told" in caplog.text
+        assert "the store could not be reached" in caplog.text
         (site.root / "elsewhere").rename(site.store)
         assert run_on(site, *command).exit_code == (command[0] in DELETING)
 
@@ -242,7 +228,7 @@ def test_a_stop_that_the_store_was_not_told_of_and_its_end_are_told_by_who_delet
     with forgotten(site):
         site.store.rename(site.root / "elsewhere")
         stop(site)
-        assert "the store could not be told" in caplog.text
+        assert "the store could not be reached" in caplog.text
         (site.root / "elsewhere").rename(site.store)
         assert run_on(site, "expire").exit_code == 1
         assert run_on(site, "stop-deletions", "--lift").exit_code == 0
@@ -256,7 +242,7 @@ def test_a_dry_run_while_deletions_are_stopped_takes_no_store_and_tells_none(tmp
     files = a_remote_log(tmp_path, {("orders", 0): 3}, topics={"orders": DELETABLE})
     stop(files)
 
-    assert run_on(files, command, "--dry-run").exit_code == 0
+    assert "look first" not in run_on(files, command, "--dry-run").out
 
     assert not files.store.exists() or not [*files.store.iterdir()]
 
@@ -271,9 +257,8 @@ def test_a_word_the_store_was_not_told_of_is_not_overtaken_by_the_next_one(
         (site.root / "elsewhere").rename(site.store)
         word(site)
 
-    assert "decide that once more" not in refused(site, "expire").err
+    refused(site, "expire")
     run_on(site, "topics", "pause", "orders")
-    stop(site)
     refused(site, "stop-deletions", "--lift")
     before = Kept.of(site)
     assert run_on(site, "expire").exit_code == run_on(site, "retain").exit_code == 1
@@ -319,8 +304,7 @@ def test_nothing_is_copied_twice_by_old_metadata(site: RemoteLogFiles) -> None:
         copy_more(site)
 
     for command in ("plan", "copy"):
-        told = refused(site, command)
-        assert "orders-1" in told.err
+        refused(site, command)
 
 
 def test_no_offset_of_the_store_is_called_lost_by_old_metadata(site: RemoteLogFiles) -> None:
@@ -337,7 +321,7 @@ def test_no_offset_of_the_store_is_called_lost_by_old_metadata(site: RemoteLogFi
     assert "gap" not in audited.out
     repaired = run_on(site, "repair")
     assert "give up" not in repaired.out + repaired.err
-    assert "restore a newer backup" in repaired.out + repaired.err
+    assert "rebuild-metadata" in repaired.out + repaired.err
 
 
 @pytest.mark.parametrize("command", [("audit",), ("audit", "--deep"), ("repair",)])

@@ -28,6 +28,7 @@ from support.remote_logs import (
     copy,
     unsynced,
 )
+from tiered_storage.remote_log.storage.object_names import STORE_GENERATION
 
 DELETABLE = {**ENABLED, "retention.bytes": 1000, "local.retention.bytes": 0}
 TOPICS = {"orders": DELETABLE, "former": {**DELETABLE, "remote.storage.enable": False}}
@@ -64,7 +65,7 @@ def _fingerprint(directory: Path) -> dict[str, str]:
     return {
         str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(directory.rglob("*"))
-        if path.is_file() and path.name != ".lock"
+        if path.is_file() and path.name != ".lock" and path.parent.name != STORE_GENERATION
     }
 
 

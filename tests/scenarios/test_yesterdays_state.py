@@ -39,7 +39,6 @@ from tiered_storage.remote_log.remote_log_rebuild import rebuild_metadata
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.partition_document import PartitionDocument
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage.remote_log.storage.store_decisions import StoreDecision
 from tiered_storage.settings import load_settings
 
 ORDERS_0, ORDERS_1 = (partition_of("orders", number) for number in range(2))
@@ -284,9 +283,6 @@ def test_the_stores_documents_say_what_the_metadata_say(with_documents: Path) ->
 
 def test_a_stop_is_still_in_force_and_the_store_knows_of_it(with_documents: Path) -> None:
     with open_at(with_documents, LATER) as remote_log:
-        assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
-        decided = StoreDecision(remote_log.safety.decision_number(), "all deletions are stopped", YESTERDAY)
-        assert remote_log.storage.decisions.newest() == decided
         expiry = list(remote_log.work.read(f"{RUN}/expiry.jsonl", ExpiryPlan))
         for delete in (
             lambda: remote_log.deletions.mark_expired(expiry, "today"),
@@ -295,6 +291,9 @@ def test_a_stop_is_still_in_force_and_the_store_knows_of_it(with_documents: Path
             with pytest.raises(DeletionRefusedError, match="somebody looks into it"):
                 delete()
         assert len(marked(remote_log, ORDERS_0)) == len(marked(remote_log, REFUNDS_0)) == 1
+        remote_log.bind_store()
+        assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
+        assert remote_log.storage.generations.newest_number() == remote_log.store.generation.read().number == 1
 
 
 def test_yesterdays_metadata_are_found_to_be_older_than_what_was_decided_today(with_documents: Path) -> None:
@@ -306,7 +305,10 @@ def test_yesterdays_metadata_are_found_to_be_older_than_what_was_decided_today(w
         left.unlink()
     database_of(with_documents).write_bytes(backup)
 
-    with open_at(with_documents, LATER) as remote_log, pytest.raises(OutdatedMetadataError, match="decision 6"):
+    with (
+        open_at(with_documents, LATER) as remote_log,
+        pytest.raises(OutdatedMetadataError, match="older than the store"),
+    ):
         remote_log.safety.lift("today")
 
 
@@ -314,7 +316,6 @@ def test_the_store_alone_tells_what_was_marked_and_where_logs_begin(with_documen
     with open_at(with_documents) as remote_log:
         known = {each: finished(segments_of(remote_log, each)) for each in (ORDERS_0, PAYMENTS_0, REFUNDS_0)}
         starts = {each: remote_log.segments.log_start_offset(each) for each in known}
-        number = remote_log.safety.decision_number()
     database_of(with_documents).unlink()
     settings = load_settings(with_documents / "settings.yaml", environ={})
 
@@ -326,5 +327,5 @@ def test_the_store_alone_tells_what_was_marked_and_where_logs_begin(with_documen
             each: ranges(segments) for each, segments in known.items()
         }
         assert {each: remote_log.segments.log_start_offset(each) for each in known} == starts
-        assert remote_log.safety.decision_number() == number
+        remote_log.bind_store()
         assert offsets_read(remote_log, 0, REFUNDS_0) == list(range(35))

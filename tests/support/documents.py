@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -48,7 +49,8 @@ class Shell:
         self.ran.append(command)
         words = shlex.split(command)
         if words[0] == ".venv/bin/tiered-storage":
-            with mock.patch.dict(os.environ, TIERED_STORAGE_CONFIG=str(self.config)), unsynced():
+            here = mock.patch.dict(os.environ, TIERED_STORAGE_CONFIG=str(self.config))
+            with here, contextlib.chdir(self.folder), unsynced():
                 return run(*words[1:])
         if words[0] == ".venv/bin/python":
             command = shlex.join([sys.executable, *words[1:]])

@@ -9,9 +9,10 @@ import atexit
 import hashlib
 import os
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -35,6 +36,7 @@ from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_messages import CopyOutcome
 from tiered_storage.remote_log.copy_run import BegunCopy
 from tiered_storage.remote_log.metadata.sql_store import open_metadata_store
+from tiered_storage.remote_log.metadata.sqlite_database import file_identity
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.reading.blocking import BlockingLogReader
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
@@ -156,7 +158,7 @@ class RemoteLogFiles:
     def open(self) -> RemoteLogManager:
         """Open it; use it in a `with`."""
         settings = self.settings()
-        return stamped(RemoteLogManager.open(settings, self.clock, store_options(settings, {})))
+        return stamped(RemoteLogManager.open(settings, self.clock, store_options(settings, {}), create=True))
 
     def append(self, batches: int = 1, topic: str = "orders", number: int = 0, **options: Any) -> None:
         """Let a broker start, append so many batches, and stop cleanly."""
@@ -209,7 +211,14 @@ def a_copied_remote_log(
     copied = _copied(tuple(partitions.items()))
     shutil.copytree(copied / "logs", root / "logs")
     shutil.copytree(copied / "state", root / "state")
+    be_the_original(root / "state" / "remote_log_metadata.db")
     return RemoteLogFiles(root, properties=_properties(partitions, topics, properties))
+
+
+def be_the_original(database: Path) -> None:
+    """Let a copy of a metadata file be what the file that it was copied from was, so that it is not refused."""
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("UPDATE generation SET place = ?", (file_identity(database),))
 
 
 @cache

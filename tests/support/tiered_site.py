@@ -89,7 +89,7 @@ class TieredSite:
     def open_at(self, clock: Clock) -> RemoteLogManager:
         """Open it with a clock of one's own."""
         settings = load_settings(self.config, environ={})
-        return stamped(RemoteLogManager.open(settings, clock, store_options(settings)))
+        return stamped(RemoteLogManager.open(settings, clock, store_options(settings), create=True))
 
     def copy(self, topics: str = ".*") -> None:
         """Copy and commit what is due of `topics`, by the library alone."""

@@ -20,7 +20,7 @@ def backfill() -> None:
     _, config, owner, *window_ends = sys.argv
     settings = load_settings(Path(config), environ={})
     rows: list[dict[str, object]] = []
-    with RemoteLogManager.open(settings, wall_clock, store_options(settings, {})) as remote_log:
+    with RemoteLogManager.open(settings, wall_clock, store_options(settings, {}), create=True) as remote_log:
         for number, window_end in enumerate(map(int, window_ends)):
             begun = remote_log.begin_copy(remote_log.plan_copy(window_end=window_end), owner)
             job = remote_log.write_copy_job(f"runs/{owner}/{number}", begun)

@@ -42,7 +42,7 @@ def taken_up(number: int, root: Path) -> Path:
 def open_at(root: Path, now: int = YESTERDAY) -> RemoteLogManager:
     """Open the remote log at `root`; use it in a `with`."""
     settings = load_settings(root / "settings.yaml", environ={})
-    return stamped(RemoteLogManager.open(settings, ManualClock(now), store_options(settings, {})))
+    return stamped(RemoteLogManager.open(settings, ManualClock(now), store_options(settings, {}), create=True))
 
 
 def works_texts(root: Path) -> list[Path]:

@@ -13,6 +13,7 @@ from tiered_storage.doctor.check import Check, alone, note, ok, wrong
 from tiered_storage.doctor.object_stores import check_folder
 from tiered_storage.errors import RemoteObjectNotFoundError, TieredStorageError
 from tiered_storage.remote_log.coverage import finished
+from tiered_storage.remote_log.generation import why_outdated
 from tiered_storage.remote_log.metadata import Topic
 from tiered_storage.remote_log.metadata.safety import AuditVerdict, Safety
 from tiered_storage.remote_log.metadata.sql_migrations import later_version, schema_version
@@ -22,18 +23,12 @@ from tiered_storage.remote_log.metadata.sqlite_database import SqliteDatabase, o
 from tiered_storage.remote_log.storage.object_client import ObjectClient, ObjectStoreOptions
 from tiered_storage.remote_log.storage.object_names import segment_object_names
 from tiered_storage.remote_log.storage.opening import DEFAULT_REMOTE_STORAGE_MANAGER, open_object_client
-from tiered_storage.remote_log.storage.partition_document import PartitionDocuments
-from tiered_storage.remote_log.storage.store_decisions import StoreDecisions
+from tiered_storage.remote_log.storage.store_generation import StoreGenerations
 from tiered_storage.remote_log.storage.store_identity import ensure_store_identity, read_store_identity
-from tiered_storage.remote_log.store_states import outdated
-from tiered_storage.remote_log.told_decisions import outdated_decisions
 from tiered_storage.settings import Settings
 from tiered_storage.topic_settings import effective, refuse_compacted, seed
 
 MOST_FAILURES_NAMED = 5
-MOST_PARTITIONS_ASKED = 200
-"""Metadata from a backup are mostly older for many partitions; each costs a short listing. An audit asks for all."""
-
 MOST_PARTITIONS_PROBED = 20
 """A store that was emptied is noticed by any of them; each costs a request."""
 
@@ -69,8 +64,8 @@ def check_metadata(settings: Settings, clock: Clock, options: ObjectStoreOptions
             yield from alone("pair", lambda: _check_pair(settings, options, store))
             topics = tuple(store.topics.list())
             yield from alone("topics", lambda: _check_topics(settings, topics))
-            yield from alone("pair", lambda: _check_age(settings, options, store))
             yield from alone("leases", lambda: _check_leases(settings, store, clock()))
+            yield from alone("backup", lambda: _check_backup(store))
             yield from alone("deletions", lambda: _check_deletions(store.safety))
             yield from alone("audit", lambda: _check_verdicts(store))
 
@@ -108,20 +103,29 @@ def _check_pair(settings: Settings, options: ObjectStoreOptions, store: SqlMetad
         else:
             ensure_store_identity(client, store.identity.metadata_uuid, bound)
             yield ok("pair", f"{client.root}: store and metadata carry one another's UUID")
-            yield from _check_decisions(client, store)
+            yield from _check_generation(client, store)
             yield from _check_objects(client, store)
 
 
-def _check_age(settings: Settings, options: ObjectStoreOptions, store: SqlMetadataStore) -> Iterator[Check]:
-    """Yield the partitions of which the store knows a later lease than the metadata ever gave."""
-    if settings.remote_log_storage_manager_class_name != DEFAULT_REMOTE_STORAGE_MANAGER:
+def _check_backup(store: SqlMetadataStore) -> Iterator[Check]:
+    """Yield whether segments were copied since the last backup of the metadata."""
+    backed_up_at = store.generation.backed_up_at()
+    newest = max(
+        (
+            segment.event_timestamp
+            for partition in store.segments.list_partitions()
+            for segment in finished(store.segments.list_remote_log_segments(partition))
+        ),
+        default=0,
+    )
+    if newest <= (backed_up_at or 0):
         return
-    with closing(open_object_client(settings.rsm_config_url, options)) as client:
-        documents = PartitionDocuments(client)
-        for partition in islice(store.segments.list_partitions(), MOST_PARTITIONS_ASKED):
-            number, given = documents.newest_number(partition), store.leases.fencing_number(partition)
-            if number is not None and number > given:
-                yield wrong("pair", str(outdated(partition, number, given)))
+    last = "none was ever made" if backed_up_at is None else f"the last one is of {_time(backed_up_at)}"
+    yield note(
+        "backup",
+        f"segments were copied until {_time(newest)}, after the last backup of the metadata: {last}",
+        "tiered-storage metadata backup FILE makes one; what it lacks, rebuild-metadata takes from the store",
+    )
 
 
 def _check_objects(client: ObjectClient, store: SqlMetadataStore) -> Iterator[Check]:
@@ -137,10 +141,11 @@ def _check_objects(client: ObjectClient, store: SqlMetadataStore) -> Iterator[Ch
             yield wrong("pair", f"{partition}: the store has lost what was copied: {error}", advice)
 
 
-def _check_decisions(client: ObjectClient, store: SqlMetadataStore) -> Iterator[Check]:
-    known = store.safety.decision_number()
-    if (newest := StoreDecisions(client).newest_after(known)) is not None:
-        yield wrong("pair", str(outdated_decisions(newest, known)))
+def _check_generation(client: ObjectClient, store: SqlMetadataStore) -> Iterator[Check]:
+    generations = StoreGenerations(client)
+    stored = generations.newest()
+    if (why := why_outdated(store, generations, store.generation.read(), stored)) is not None:
+        yield wrong("pair", why)
 
 
 def _check_topics(settings: Settings, known: tuple[Topic, ...]) -> Iterator[Check]:

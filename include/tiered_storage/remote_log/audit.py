@@ -22,9 +22,7 @@ from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.storage.object_names import (
-    STORE_CLOCK,
-    STORE_DECISIONS,
-    STORE_IDENTITY,
+    RESERVED,
     ObjectKind,
     parse_partition_folder,
     partition_folder,
@@ -133,7 +131,7 @@ class _Audit:
     def look_at_foreign(self, listed: Iterable[ListedObject]) -> None:
         """Name objects that are in no partition's folder."""
         for found in listed:
-            if found.name == STORE_IDENTITY or found.name.startswith((f"{STORE_DECISIONS}/", f"{STORE_CLOCK}/")):
+            if found.name.partition("/")[0] in RESERVED:
                 continue
             self.tally.objects += 1
             if found.last_modified >= self.young_from:

@@ -5,7 +5,7 @@ Planning changes nothing: the plan IS the dry run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -148,12 +148,10 @@ def plan_copy(
     selection: CopySelection,
     why_no_name: Callable[[TopicIdPartition], str | None] = lambda _: None,
     replacing: frozenset[str] = frozenset(),
-    outdated: Callable[[Mapping[TopicIdPartition, int]], Collection[Finding]] = lambda _: (),
 ) -> CopyPlan:
     """Look at every partition of `source` and return what is due, as if the segments `replacing` were not there.
 
-    `why_no_name` says why the store can never hold a partition, None where it can. `outdated` tells of which partitions
-    the store knows more than the metadata do, from an offset on: nothing is due there. Raises whatever `source` and
+    `why_no_name` says why the store can never hold a partition, None where it can. Raises whatever `source` and
     `metadata` raise as a whole; what concerns one partition is in the plan.
     """
     if not settings.remote_log_storage_system_enable:
@@ -161,7 +159,7 @@ def plan_copy(
     refused: dict[str, Finding] = {}
     unreadable: list[Finding] = []
     notices = [Finding("", notice) for notice in source.notices]
-    looked: dict[TopicIdPartition, _Found] = {}
+    looked: list[_Found] = []
     states = metadata.partition_states()
     decisions = Decisions(topics, settings)
     for log in source.partitions():
@@ -192,10 +190,12 @@ def plan_copy(
             notices.append(Finding(str(log.topic_id_partition), why_deleted(state.delete_state)))
             continue
         try:
-            looked[log.topic_id_partition] = _look(log, state, source, metadata, selection.window_end, replacing)
+            looked.append(_look(log, state, source, metadata, selection.window_end, replacing))
         except LineageContradictedError as error:
             unreadable.append(Finding(str(log.topic_id_partition), str(error)))
-    segments, lineages = _taken(looked, outdated, unreadable, notices)
+    notices.extend(notice for found in looked for notice in found.notices)
+    segments = [due for found in looked for due in found.due]
+    lineages = [seen for found in looked for seen in found.lineages]
     chosen, left = _limit(segments, selection.max_segments)
     if left:
         notices.append(
@@ -211,21 +211,6 @@ def why_deleted(state: PartitionDeleteState) -> str:
     return f"its remote log is being deleted ({state.name}): nothing more of it is copied"
 
 
-def _taken(
-    looked: Mapping[TopicIdPartition, _Found],
-    outdated: Callable[[Mapping[TopicIdPartition, int]], Collection[Finding]],
-    unreadable: list[Finding],
-    notices: list[Finding],
-) -> tuple[list[PlannedSegment], list[SeenLineage]]:
-    """Return what is due, and the lineages, of all that was looked at but for what is `outdated`, and note the rest."""
-    asked = {partition: found.first_missing for partition, found in looked.items() if found.first_missing is not None}
-    told = {finding.partition: finding for finding in outdated(asked)} if asked else {}
-    unreadable.extend(told.values())
-    taken = [found for partition, found in looked.items() if str(partition) not in told]
-    notices.extend(notice for found in taken for notice in found.notices)
-    return [due for found in taken for due in found.due], [seen for found in taken for seen in found.lineages]
-
-
 @dataclass(frozen=True, slots=True)
 class _Found:
     """What is due of one partition, and what else its local log told."""
@@ -233,8 +218,6 @@ class _Found:
     due: list[PlannedSegment]
     lineages: list[SeenLineage]
     notices: list[Finding]
-    first_missing: int | None
-    """The first offset that the remote log lacks, as far as the metadata know; None where it lacks nothing."""
 
 
 def _look(
@@ -259,13 +242,11 @@ def _look(
         and coverage.lacks(segment.base_offset, end_offset, log_start)
     ]
     notices = []
-    missing = [segment.base_offset for segment in due]
     if coverage.end_offset is not None and coverage.end_offset + 1 < log.log_start_offset:
         gap = f"offsets {coverage.end_offset + 1} to {log.log_start_offset - 1} went locally and were never copied"
         notices.append(Finding(str(partition), gap))
-        missing.append(coverage.end_offset + 1)
     seen = [SeenLineage(partition, lineage)] if lineage != state.lineage else []
-    return _Found(due, seen, notices, min(missing, default=None))
+    return _Found(due, seen, notices)
 
 
 def _closed_by(log: PartitionLog, source: SegmentSource, window_end: int | None) -> Iterator[tuple[LocalSegment, int]]:

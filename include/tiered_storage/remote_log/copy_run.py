@@ -33,12 +33,9 @@ from tiered_storage.remote_log.store_states import (
     Refusal,
     Refusals,
     StoredState,
-    outdated_from,
     raise_first,
     write_partition_states,
 )
-
-MAX_OFFSET = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +69,10 @@ def begin_copy(
     """Take the leases, keep the lineages that the plan saw, and write COPY_SEGMENT_STARTED for all that is still due.
 
     What an earlier holder began and never finished is marked for deletion: its lease is gone, so it can never be
-    committed. A partition that somebody else holds, or took over meanwhile, is left to them, and one that changed
-    too much since it was planned to the next run. One of which the store knows more than the metadata, or cannot be
-    asked or told, fails alone, and so does a forked log (see forked_copies). Where every partition fails so, the
-    first such error is raised; and whatever the metadata store raises as a whole, with the leases given back.
+    committed. A partition that somebody else holds, or took over meanwhile, is left to them, and one that changed too
+    much since it was planned to the next run. One whose document the store does not take fails alone, and so does a
+    forked log (see forked_copies). Where every partition fails so, the first such error is raised; and whatever the
+    metadata store raises as a whole, with the leases given back.
     """
     planned: dict[TopicIdPartition, list[PlannedSegment]] = {each.topic_id_partition: [] for each in plan.lineages}
     seen: dict[TopicIdPartition, tuple[EpochEntry, ...]] = {}
@@ -83,17 +80,8 @@ def begin_copy(
         planned.setdefault(segment.topic_id_partition, []).append(segment)
         seen[segment.topic_id_partition] = segment.lineage
     seen |= {each.topic_id_partition: each.leader_epochs for each in plan.lineages}
-    first_offsets = {
-        partition: min((segment.base_offset for segment in segments), default=MAX_OFFSET)
-        for partition, segments in planned.items()
-    }
     errors: dict[TopicIdPartition, Refusal | ForkedLogError] = {}
-    errors |= outdated_from(storage, metadata, leases, first_offsets)
-    if len(errors) == len(planned):
-        raise_first(errors)
-    taken = leases.acquire_many(
-        [partition for partition in planned if partition not in errors], owner, lease_duration_ms
-    )
+    taken = leases.acquire_many(list(planned), owner, lease_duration_ms)
     begun: list[_BegunPartition] = []
     try:
         granted = {lease.topic_id_partition: planned[lease.topic_id_partition] for lease in taken.granted}
@@ -109,7 +97,7 @@ def begin_copy(
             )
         untold = _keep_in_store(begun, storage, leases, clock())
         errors |= {partition: error for partition, error in untold.items() if not isinstance(error, LeaseLostError)}
-        if len(errors) == len(planned):
+        if errors and len(errors) == len(planned):
             raise_first(errors)
         refused = {partition: str(error) for partition, error in untold.items() if partition not in errors}
         refused |= _write([each for each in begun if each.partition not in untold], metadata)

@@ -1,7 +1,7 @@
 """The one place that says whether anything may be deleted: whoever deletes asks here, before and between its steps.
 
-In this order: has a person stopped all deletions; do store and metadata belong together, and do the metadata know all
-that was decided (told_decisions.py); was the right given for the topic; what did the last audits find. An audit that
+In this order: has a person stopped all deletions; do store and metadata belong together, at one generation
+(generation.py); was the right given for the topic; what did the last audits find. An audit that
 found a topic wanting stops trimming it (audit_verdicts.py), for its local segments may be the last good copy. A store
 of which too large a share is referred to by nothing stops all that deletes in it: then the metadata are likely not its
 own, or older than it is. Where no audit ever ran, none has an objection.
@@ -42,21 +42,21 @@ class DeletionKind(StrEnum):
 class DeletionGate:
     """Asks `safety`, `bind_store` and what was decided for a partition's topic.
 
-    `bind_store` raises StoreMismatchError, and OutdatedMetadataError for metadata that lack a decision. `tell_store`
-    tells a store that is bound of what it could not be told of before, if that can be by now.
+    `bind_store` raises StoreMismatchError, and OutdatedMetadataError for metadata that are not the store's.
+    `publish_pending` publishes a decision that could not be published when it was made, if that is possible by now.
     """
 
     safety: Safety
     bind_store: Callable[[], None]
     decided_topic: Callable[[TopicIdPartition], Topic]
-    tell_store: Callable[[], None]
+    publish_pending: Callable[[], None]
 
     def ensure_running(self) -> None:
         """Raise DeletionRefusedError where a person stopped all deletions."""
         stopped = self.why_stopped()
         if stopped is not None:
-            # The store may not know of the stop yet, and whoever else would tell it goes no further than this.
-            self.tell_store()
+            # The stop itself may not be published yet, and every run that would publish it ends here.
+            self.publish_pending()
             raise DeletionRefusedError(stopped)
 
     def why_stopped(self) -> str | None:

@@ -27,8 +27,7 @@ from tiered_storage.remote_log.model import (
 from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.store_states import (
     StoredState,
-    outdated_leases,
-    outdated_partitions,
+    incomplete_partitions,
     write_partition_states,
 )
 
@@ -76,8 +75,6 @@ class ExpiryMarking:
 
     def _mark_group(self, group: Sequence[ExpiryPlan], marked: _Marked) -> None:
         plans = {plan.topic_id_partition: plan for plan in group}
-        for partition, error in outdated_leases(self.storage, self.leases, plans).items():
-            marked.leave([partition], error)
         # Not under the lease: of many segments it takes a while.
         going = {
             partition: (*plans[partition].segments, *plans[partition].superseded)
@@ -133,9 +130,8 @@ class ExpiryMarking:
         """Write all of it: the store first, then our log starts, then the marks."""
         partitions = [each.partition for each in due]
         whole = {each.partition for each in due if not (self.gives_up and each.plan.reason is Reason.RECORDS)}
-        refusals = outdated_partitions(self.storage, self.metadata, self.leases, partitions, whole)
-        for partition, error in refusals.items():
-            marked.leave([partition], error)
+        for partition, incomplete in incomplete_partitions(self.storage, self.metadata, partitions, whole).items():
+            marked.leave([partition], incomplete)
         now = self.clocks.clock()
         changes = [self._change(each, now) for each in due if marked.is_undecided(each.partition)]
         # A person may have changed their mind while the others of the group were looked at.

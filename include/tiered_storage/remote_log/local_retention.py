@@ -34,7 +34,7 @@ from tiered_storage.remote_log.segment_source import LocalSegment, LocalTrim, Pa
 from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
 from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage.remote_log.store_states import ensure_not_outdated
+from tiered_storage.remote_log.store_states import listed_partition
 from tiered_storage.remote_log.task_progress import Amount, OnMoved, untold
 from tiered_storage.remote_log.trim_steps import STEP_BYTES, trim_steps
 from tiered_storage.topic_settings import TopicSettings
@@ -268,7 +268,7 @@ class LocalRetentionEnforcement:
         return self.trim.trim(partition, plan.segments, plan.new_local_start, still_due)
 
     def _ensure_held(self, plan: LocalRetentionPlan) -> None:
-        listed = ensure_not_outdated(plan.topic_id_partition, self.storage, self.metadata, self.leases)
+        listed = listed_partition(plan.topic_id_partition, self.storage)
         sizes = {found.name: found.size for found in listed}
         for segment in plan.held_by:
             if isinstance(self.storage, ObjectRemoteStorageManager):

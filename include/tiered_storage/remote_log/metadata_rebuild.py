@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from tiered_storage.clock import Clock
 from tiered_storage.remote_log.copy_plan import Finding
+from tiered_storage.remote_log.generation import GenerationGuard
 from tiered_storage.remote_log.metadata import Topic
 from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore
 from tiered_storage.remote_log.model import (
@@ -106,8 +107,7 @@ class MetadataRebuild:
         Where it raises, nobody can say to which metadata the store belongs: this may be done again.
         """
         self._storage.bind_anew(store.identity.metadata_uuid, store.identity.bind_store)
-        # Whatever was decided until now gave or took rights that are all off in the new ones.
-        store.safety.raise_decision_number(self._storage.decisions.newest_number())
+        GenerationGuard(store, lambda: self._storage, self._clock).claim("the metadata were made again from the store")
         # Not before: while the old metadata may still be used, no lease that they never gave may show in the store.
         for document in self._documents:
             self._storage.partition_documents.write(document)

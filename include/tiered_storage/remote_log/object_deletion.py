@@ -37,10 +37,8 @@ from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 from tiered_storage.remote_log.store_states import (
-    ensure_may_be_leased,
-    ensure_not_outdated,
-    outdated_leases,
-    outdated_partitions,
+    incomplete_partitions,
+    listed_partition,
 )
 from tiered_storage.remote_log.task_progress import OnMoved, untold
 from tiered_storage.remote_log.topic_deletion import PartitionDeletion
@@ -150,15 +148,11 @@ class ObjectDeletion:
 
     def _delete_together(self, partitions: Sequence[TopicIdPartition], found: Found) -> None:
         """Delete what readers could see once of several partitions, all of it in one batch."""
-        refused = outdated_leases(self.storage, self.leases, partitions)
-        for partition, error in refused.items():
-            found.fail(partition, error)
-        wanted = [partition for partition in partitions if partition not in refused]
-        taken = self.leases.acquire_many(wanted, self.owner, self.lease_duration_ms)
+        taken = self.leases.acquire_many(partitions, self.owner, self.lease_duration_ms)
         found.left += [finding_of(each.topic_id_partition, each.reason) for each in taken.refused]
         try:
             held = {lease.topic_id_partition: lease for lease in taken.granted}
-            for partition, error in outdated_partitions(self.storage, self.metadata, self.leases, list(held)).items():
+            for partition, error in incomplete_partitions(self.storage, self.metadata, list(held)).items():
                 found.fail(partition, error)
                 del held[partition]
             self._delete_held(held, found)
@@ -204,7 +198,6 @@ class ObjectDeletion:
     def _delete_alone(self, waiting: _Waiting, found: Found) -> None:
         partition = waiting.partition
         try:
-            ensure_may_be_leased(partition, self.storage, self.leases)
             if waiting.goes:
                 ensure_known_partition(partition, self.metadata, self.storage)
             lease = self.leases.acquire(partition, self.owner, self.lease_duration_ms)
@@ -217,7 +210,7 @@ class ObjectDeletion:
                 found.left.append(finding_of(partition, error))
             return
         try:
-            listed = ensure_not_outdated(partition, self.storage, self.metadata, self.leases)
+            listed = listed_partition(partition, self.storage)
             abandon_unfinished(partition, self.metadata, lease, self.clocks.clock)
             if waiting.goes:
                 self.gate.ensure(partition, DeletionKind.REMOTE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tiered_storage.errors import ConfigurationError, OutdatedMetadataError, TieredStorageError
@@ -19,10 +18,8 @@ from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.segment_source import PartitionLog, UnreadablePartition, name_of
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.storage import RemoteStorageManager
-from tiered_storage.remote_log.storage.object_names import STORE_DECISIONS
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.task_progress import Amount, OnMoved, untold
-from tiered_storage.remote_log.told_decisions import outdated_decisions
 from tiered_storage.remote_log.topic_decision import decide, is_wanted
 
 
@@ -62,18 +59,14 @@ class RemoteLogChecks:
         return replace(report, anomalies=(*self._lacking(), *report.anomalies))
 
     def _lacking(self) -> Iterator[Anomaly]:
-        """Yield one where the store was told of decisions that the metadata do not know."""
-        self.parts.telling.tell_what_is_untold()
-        storage, safety = listing_storage(self.parts.storage), self.parts.safety
-        if storage.decisions.newest_after(safety.decision_number()) is None:
+        """Yield one if the metadata are not those of the store."""
+        if self.parts.store.identity.bound_store_uuid() is None:
             return
-        # What a process that was killed had told the store, and the metadata hold, they do not lack.
-        with suppress(OutdatedMetadataError):
-            self.parts.telling.ensure_not_outdated("")
-        known = safety.decision_number()
-        if (newest := storage.decisions.newest_after(known)) is not None:
-            message = str(outdated_decisions(newest, known))
-            yield Anomaly(AnomalyKind.OUTDATED_METADATA, storage.place_of(STORE_DECISIONS), message)
+        storage = listing_storage(self.parts.storage)
+        try:
+            self.parts.guard.ensure_current()
+        except OutdatedMetadataError as error:
+            yield Anomaly(AnomalyKind.OUTDATED_METADATA, storage.generations.place, str(error))
 
     def write_audit_job(self, folder: str, selection: Selection = EVERYTHING) -> AuditJob:
         """Lay the deep part of an audit out in the work area, for workers; a quick audit goes before it."""
@@ -103,7 +96,7 @@ class RemoteLogChecks:
     def _keep_verdicts(self, report: AuditReport, selection: Selection, *, deep: bool) -> None:
         most = self.parts.settings.remote_log_unreferenced_max_percent
         is_outdated = any(each.kind is AnomalyKind.OUTDATED_METADATA for each in report.anomalies)
-        # What old metadata find wanting the store is not told: newer ones, put back, would lack it and delete nothing.
+        # Outdated metadata keep what they find to themselves.
         safety = self.parts.store.safety if is_outdated else self.parts.safety
         keep_verdicts(report, safety, selection, most, deep=deep)
 

@@ -40,7 +40,7 @@ from tiered_storage.remote_log.record_deletion import plan_record_deletion
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.segment_source import UnreadablePartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
-from tiered_storage.remote_log.store_states import StoredState, ensure_none_outdated, write_partition_state
+from tiered_storage.remote_log.store_states import StoredState, write_partition_state
 from tiered_storage.remote_log.task_progress import Amount, OnMoved, untold
 from tiered_storage.remote_log.topic_decision import decide, is_wanted
 from tiered_storage.remote_log.topic_deletion import TopicDeletionPlan, mark_topic_deleted, plan_topic_deletion
@@ -59,7 +59,7 @@ class RemoteLogDeletions:
     def gate(self) -> DeletionGate:
         """What says whether anything may be deleted."""
         parts = self.parts
-        return DeletionGate(parts.safety, parts.bind_to_delete, parts.decided_topic, parts.telling.tell_what_is_untold)
+        return DeletionGate(parts.safety, parts.bind_store, parts.decided_topic, parts.guard.publish_pending)
 
     def plan_local_retention(
         self,
@@ -118,7 +118,7 @@ class RemoteLogDeletions:
         Raises DeletionRefusedError where a person stopped all deletions, and OutdatedMetadataError, before anything
         goes, where the metadata of any of the partitions are older than the store.
         """
-        self._ensure_may_delete(plan.topic_id_partition for plan in plans if plan.segments)
+        self._ensure_may_delete((plan.topic_id_partition for plan in plans if plan.segments), "local retention")
         enforcement = LocalRetentionEnforcement(
             self.parts.segments,
             self.parts.leases,
@@ -213,7 +213,7 @@ class RemoteLogDeletions:
         store lacks objects, unless a person `gives_up` what is lost, together with the records that they delete.
         """
         plans = list(plans)
-        self._ensure_may_delete(plan.topic_id_partition for plan in plans)
+        self._ensure_may_delete((plan.topic_id_partition for plan in plans), "an expiry")
         marking = ExpiryMarking(
             self.parts.segments,
             self.parts.leases,
@@ -228,17 +228,17 @@ class RemoteLogDeletions:
         )
         return marking.mark(plans)
 
-    def _ensure_may_delete(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """Raise what stands against any deletion: a stop, a store of others, metadata older than theirs, a wrong clock.
+    def _ensure_may_delete(self, partitions: Iterable[TopicIdPartition], run: str) -> None:
+        """Renew the generation for a `run` that deletes.
 
-        The store's clock is asked only where there is any of `partitions`.
+        Raises what stands against any deletion: a stop, another's store, metadata that are not the store's, a wrong
+        clock. The store's clock is asked only if there is any of `partitions`.
         """
         self.parts.store.spend_reserve()
         self.gate.ensure_running()
-        self.parts.bind_to_delete()
-        partitions = list(partitions)
-        ensure_none_outdated(partitions, self.parts.storage, self.parts.segments, self.parts.leases)
-        if partitions:
+        self.parts.bind_store()
+        self.parts.guard.renew(run)
+        if any(True for _ in partitions):
             self.clocks.ensure_store_agrees()
 
     @property
@@ -310,7 +310,7 @@ class RemoteLogDeletions:
             if selection.matches(each.topic, each.partition) and (only is None or each in only)
         ]
         concerned = [partition for partition in selected if deletion.has_work(partition)]
-        self._ensure_may_delete(concerned)
+        self._ensure_may_delete(concerned, "a deletion of what was marked")
         return deletion.delete_marked(concerned)
 
     def plan_topic_deletion(self, topic: str, topic_id: str | None = None) -> TopicDeletionPlan:
@@ -324,7 +324,7 @@ class RemoteLogDeletions:
 
         Raises OutdatedMetadataError, before anything is marked, where any of them is newer in the store.
         """
-        self._ensure_may_delete(planned.topic_id_partition for planned in plan.partitions)
+        self._ensure_may_delete((planned.topic_id_partition for planned in plan.partitions), "a deletion of a topic")
         return mark_topic_deleted(
             plan,
             self.parts.segments,

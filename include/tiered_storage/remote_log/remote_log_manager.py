@@ -7,19 +7,13 @@ when it is first called, since a command needs few of them and starts in the tim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from tiered_storage.errors import (
-    ConfigurationError,
-    ForkedLogError,
-    InvalidLogDirectoryError,
-    OutdatedMetadataError,
-    RemoteStorageError,
-)
+from tiered_storage.errors import ConfigurationError, ForkedLogError, InvalidLogDirectoryError, RemoteStorageError
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
@@ -41,7 +35,6 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.remote_log_repairs import RemoteLogRepairs
     from tiered_storage.remote_log.remote_log_restores import RemoteLogRestores
     from tiered_storage.remote_log.remote_log_tables import RemoteLogTables
-    from tiered_storage.remote_log.store_states import Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +100,9 @@ class RemoteLogManager(RemoteLogParts):
 
         limit = max_segments or self.settings.copy_max_segments_per_run
         chosen = CopySelection(selection, window_end, limit)
-        plan = plan_copy(
-            self.source, self.segments, self.topics, self.settings, chosen, self._why_no_name, outdated=self._outdated
-        )
+        # Raises OutdatedMetadataError; a store that is out of reach is a matter for whoever copies.
+        self.guard.ensure_may_decide()
+        plan = plan_copy(self.source, self.segments, self.topics, self.settings, chosen, self._why_no_name)
         return plan.without(self._forked(plan))
 
     def _forked(self, plan: CopyPlan) -> list[Finding]:
@@ -127,35 +120,16 @@ class RemoteLogManager(RemoteLogParts):
                 break
         return [finding_of(partition, error) for partition, error in found.items() if isinstance(error, ForkedLogError)]
 
-    def _outdated(self, first_offsets: Mapping[TopicIdPartition, int]) -> list[Finding]:
-        from tiered_storage.remote_log.copy_plan import Finding
-        from tiered_storage.remote_log.store_states import outdated_from
-
-        if self.store.identity.bound_store_uuid() is None:
-            return []
-        refusals: dict[TopicIdPartition, Refusal] = {}
-        for some in (islice(first_offsets, 1), islice(first_offsets, 1, None)):
-            asked = {partition: first_offsets[partition] for partition in some}
-            refusals |= outdated_from(self.storage, self.segments, self.leases, asked)
-            # A store out of reach is told of by whoever copies; of thousands of partitions it is not waited for.
-            if any(isinstance(error, RemoteStorageError) for error in refusals.values()):
-                break
-        return [
-            Finding(str(partition), str(error))
-            for partition, error in refusals.items()
-            if isinstance(error, OutdatedMetadataError)
-        ]
-
     def _why_no_name(self, partition: TopicIdPartition) -> str | None:
         storage = self.storage
         return storage.why_no_name(partition) if isinstance(storage, ObjectRemoteStorageManager) else None
 
     def begin_copy(self, plan: CopyPlan, owner: str, new_segment_id: Callable[[], str] = random_uuid) -> BegunCopy:
-        """Take leases and write COPY_SEGMENT_STARTED; see begin_copy."""
+        """Take leases, write COPY_SEGMENT_STARTED, and renew the generation; see begin_copy."""
         from tiered_storage.remote_log.copy_run import begin_copy
 
         self.bind_store()
-        return begin_copy(
+        begun = begin_copy(
             plan,
             self.segments,
             self.leases,
@@ -165,6 +139,14 @@ class RemoteLogManager(RemoteLogParts):
             clock=self.clock,
             new_segment_id=new_segment_id,
         )
+        try:
+            # Not before: a backup of the metadata that lacks these segments must be older than the store.
+            if begun.tasks:
+                self.guard.renew("a copy run")
+        except BaseException:
+            self.leases.release_many(begun.leases)
+            raise
+        return begun
 
     def write_copy_job(self, folder: str, begun: BegunCopy) -> CopyJob:
         """Lay a job for `begun` out in the work area."""
@@ -193,9 +175,10 @@ class RemoteLogManager(RemoteLogParts):
         return kept_alive(self.leases, held, self.settings.lease_duration_ms, is_wanted)
 
     def commit_copy(self, outcomes: Iterable[CopyOutcome]) -> CommitReport:
-        """Make finished copies visible; see commit_copy."""
+        """Make finished copies visible; see commit_copy. Raises OutdatedMetadataError."""
         from tiered_storage.remote_log.copy_commit import commit_copy
 
+        self.guard.ensure_may_decide()
         return commit_copy(outcomes, self.source, self.segments, self.leases, self.storage, self.clock)
 
     def find_partition(self, topic: str, partition: int) -> TopicIdPartition:

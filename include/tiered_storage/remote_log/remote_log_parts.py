@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
 from tiered_storage.clock import Clock
+from tiered_storage.errors import MetadataMissingError, RemoteStorageError
 from tiered_storage.private_files import narrow
+from tiered_storage.remote_log.generation import GenerationGuard, GuardedSafety, GuardedTopics
 from tiered_storage.remote_log.job_worker import options_of
 from tiered_storage.remote_log.log_directory_source import LogDirectorySource
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager, Topic, Topics
 from tiered_storage.remote_log.metadata.safety import Safety, Stop
-from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, open_metadata_store
+from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, is_there, open_metadata_store, sqlite_path
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.segment_source import PartitionLog, name_of
 from tiered_storage.remote_log.selection import Selection
@@ -23,7 +25,6 @@ from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 from tiered_storage.remote_log.storage.opening import load_remote_storage_manager, open_object_client
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage.remote_log.told_decisions import DecisionTelling, ToldSafety, ToldTopics, count_untold
 from tiered_storage.remote_log.topic_decision import decided_topic
 from tiered_storage.remote_log.work_area import WorkArea
 from tiered_storage.settings import WHERE_METADATA_ARE, Settings, load_settings
@@ -50,11 +51,10 @@ def open_work_area(settings: Settings, options: ObjectStoreOptions) -> WorkArea:
     return WorkArea(settings.work_url, open_object_client(settings.work_url, options))
 
 
-def open_metadata(settings: Settings, clock: Clock) -> SqlMetadataStore:
-    """Open the metadata store that the settings name; the caller closes it."""
-    return open_metadata_store(
-        settings.rlmm_config_url.get_secret_value(), clock, busy_timeout_ms=settings.metadata_busy_timeout_ms
-    )
+def open_metadata(settings: Settings, clock: Clock, *, create: bool = False) -> SqlMetadataStore:
+    """Open the metadata store that the settings name; the caller closes it. Raises MetadataMissingError."""
+    url = settings.rlmm_config_url.get_secret_value()
+    return open_metadata_store(url, clock, busy_timeout_ms=settings.metadata_busy_timeout_ms, create=create)
 
 
 def stop_by_metadata_alone(reason: str, said_by: str, clock: Clock, config: Path | None = None) -> Stop | None:
@@ -65,8 +65,23 @@ def stop_by_metadata_alone(reason: str, said_by: str, clock: Clock, config: Path
     """
     with open_metadata(load_settings(config, only=WHERE_METADATA_ARE), clock) as store:
         store.safety.stop(reason, said_by)
-        count_untold(store.safety)
         return store.safety.stopped()
+
+
+def _ensure_belongs_to_none(storage: RemoteStorageManager, settings: Settings, metadata_uuid: str = "") -> None:
+    """Raise MetadataMissingError if the object store belongs to other metadata than `metadata_uuid`."""
+    if not isinstance(storage, ObjectRemoteStorageManager):
+        return
+    identity = storage.read_identity()
+    if identity is None or identity.metadata_uuid == metadata_uuid:
+        return
+    path = sqlite_path(settings.rlmm_config_url.get_secret_value())
+    state = "hold nothing of it, and are" if metadata_uuid else "are missing:"
+    raise MetadataMissingError(
+        f"{path}: the metadata {state} not those of the store {settings.rsm_config_url}, which belongs to the metadata "
+        f"{identity.metadata_uuid}: set rlmm.config.url right, put their backup back by 'tiered-storage metadata "
+        "restore', or make them again by 'tiered-storage rebuild-metadata'"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +97,22 @@ class RemoteLogParts:
     source: LogDirectorySource
 
     @classmethod
-    def open(cls, settings: Settings, clock: Clock, options: ObjectStoreOptions) -> Self:
-        """Open all parts; what was opened is closed again where a later one fails."""
+    def open(cls, settings: Settings, clock: Clock, options: ObjectStoreOptions, *, create: bool = False) -> Self:
+        """Open all parts; what was opened is closed again if a later one fails.
+
+        With `create`, metadata that are not there are made, but only beside an object store that belongs to none yet.
+        Raises MetadataMissingError otherwise, and for empty metadata beside a store that belongs to others.
+        """
         narrow(settings.state_directory)
         with ExitStack() as opened:
-            store = opened.enter_context(open_metadata(settings, clock))
             storage = opened.enter_context(closing(open_storage(settings, options)))
+            if not is_there(settings.rlmm_config_url.get_secret_value()):
+                _ensure_belongs_to_none(storage, settings)
+            store = opened.enter_context(open_metadata(settings, clock, create=create))
+            if store.identity.bound_store_uuid() is None:
+                # A store out of reach is a matter for whoever needs it.
+                with suppress(RemoteStorageError):
+                    _ensure_belongs_to_none(storage, settings, store.identity.metadata_uuid)
             work = open_work_area(settings, options)
             opened.pop_all()
         source = LogDirectorySource(settings.log_dirs, settings.cluster_id, settings.log_end_is_stable)
@@ -105,23 +130,24 @@ class RemoteLogParts:
 
     @property
     def topics(self) -> Topics:
-        """What was decided for each topic; the store is told of it too."""
-        return ToldTopics(self.store.topics, self.telling)
+        """What was decided for each topic; deciding renews the generation."""
+        return GuardedTopics(self.store.topics, self.guard)
 
     @property
     def safety(self) -> Safety:
-        """What makes deleting safe; the store is told of it too."""
-        return ToldSafety(self.store.safety, self.telling)
+        """What makes deleting safe; deciding renews the generation."""
+        return GuardedSafety(self.store.safety, self.guard)
 
     @property
-    def telling(self) -> DecisionTelling:
-        """What tells the store of decisions."""
-        return DecisionTelling(self.store, lambda: self.storage, self.clock)
+    def guard(self) -> GenerationGuard:
+        """Compares and renews the generation that metadata and store share."""
+        return GenerationGuard(self.store, lambda: self.storage, self.clock)
 
     def bind_store(self) -> None:
-        """Make sure that store and metadata carry one another's UUID; a store of nobody's is marked as ours.
+        """Make sure that store and metadata carry one another's UUID and one generation; mark a new store as ours.
 
-        Raises StoreMismatchError. A user's own RemoteStorageManager answers for its store itself.
+        Raises StoreMismatchError and OutdatedMetadataError. A user's own RemoteStorageManager answers for its store
+        itself.
         """
         if not isinstance(self.storage, ObjectRemoteStorageManager):
             return
@@ -130,15 +156,7 @@ class RemoteLogParts:
         uuid = self.storage.ensure_identity(identity.metadata_uuid, known)
         if uuid != known:
             identity.bind_store(uuid)
-        self.telling.tell_what_is_untold()
-
-    def bind_to_delete(self) -> None:
-        """Make sure that the metadata are the store's, and know every decision that it was told of.
-
-        Raises StoreMismatchError and OutdatedMetadataError.
-        """
-        self.bind_store()
-        self.telling.ensure_known()
+        self.guard.ensure_current()
 
     def decided_topic(self, partition: TopicIdPartition) -> Topic:
         """Return what was decided for the partition's topic, or the seed that the settings file has for its name."""

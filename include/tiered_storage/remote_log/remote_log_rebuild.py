@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import ConfigurationError
+from tiered_storage.errors import ConfigurationError, RemoteMetadataError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.small_files import sync_directory
 from tiered_storage.private_files import make_private_folder
 from tiered_storage.remote_log.metadata import Topic
@@ -21,9 +21,9 @@ from tiered_storage.remote_log.metadata.sql_store import open_metadata_store, sq
 from tiered_storage.remote_log.metadata_rebuild import MetadataRebuild, RebuildReport
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.remote_log_checks import listing_storage
-from tiered_storage.remote_log.remote_log_parts import open_storage
+from tiered_storage.remote_log.remote_log_parts import open_metadata, open_storage
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
-from tiered_storage.remote_log.storage.object_names import parse_partition_folder
+from tiered_storage.remote_log.storage.object_names import STORE_IDENTITY, parse_partition_folder
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.topic_decision import withhold_seeded_rights
 from tiered_storage.settings import Settings
@@ -36,7 +36,7 @@ def rebuild_metadata(
     """Make the metadata anew from the store, into the file `into`, or else where the settings have them.
 
     Where it ends early there is no such file, and it may be done again. A dry run only reads the store. Raises
-    ConfigurationError where that file is there, also when all is read; where the store holds no partition; and for a
+    ConfigurationError where that file is there, also when all is read; where the store holds nothing of ours; and for a
     user's own RemoteStorageManager.
     """
     path = new_metadata_path(settings, into)
@@ -101,6 +101,28 @@ def _is_there(path: Path) -> ConfigurationError:
     )
 
 
+def live_metadata(settings: Settings, options: ObjectStoreOptions, clock: Clock, into: Path | None) -> Path | None:
+    """Return the metadata file of the settings if it is sound and the store's own, and `into` would take its place.
+
+    Raises what the store raises; metadata that are missing or damaged are no live ones.
+    """
+    path = sqlite_path(settings.rlmm_config_url.get_secret_value())
+    if into is None or not path.exists():
+        return None
+    with closing(open_storage(settings, options)) as opened:
+        try:
+            identity = listing_storage(opened).read_identity()
+            with open_metadata(settings, clock) as store:
+                store.check_integrity()
+                is_live = identity is not None and identity.metadata_uuid == store.identity.metadata_uuid
+        except (RemoteMetadataError, RemoteObjectCorruptError):
+            return None
+    return path if is_live else None
+
+
 def _ensure_something_is_there(storage: ObjectRemoteStorageManager, url: str) -> None:
-    if all(parse_partition_folder(found.name) is None for found in storage.list_objects()):
+    # A store.json alone, even a damaged one, is what a first copy left whose metadata are lost.
+    if all(
+        found.name != STORE_IDENTITY and parse_partition_folder(found.name) is None for found in storage.list_objects()
+    ):
         raise ConfigurationError(f"{url} holds no partition of a remote log: is the URL right, and the disk mounted?")

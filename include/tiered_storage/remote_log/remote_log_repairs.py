@@ -19,7 +19,6 @@ from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.repair import Repair
 from tiered_storage.remote_log.repair_plan import RemotePartition, RepairPlan, damaged_ids, plan_repair
 from tiered_storage.remote_log.selection import Selection
-from tiered_storage.remote_log.store_states import ensure_none_outdated
 from tiered_storage.remote_log.unfinished_copies import UnfinishedCopies
 
 
@@ -78,15 +77,8 @@ class RemoteLogRepairs:
         Raises StoreMismatchError and OutdatedMetadataError before anything is changed, and what store and metadata
         raise as a whole.
         """
-        self.parts.bind_to_delete()
-        changed = {
-            *plan.copies.partitions,
-            *(segment.topic_id_partition for segment in plan.replaced),
-            *(leftovers.topic_id_partition for leftovers in plan.leftovers),
-            *(unfinished.topic_id_partition for unfinished in plan.unfinished),
-        }
-        # What a killed writer left is mended here, also where nobody knows it.
-        ensure_none_outdated(changed, self.parts.storage, self.parts.segments, self.parts.leases, only_whole=True)
+        self.parts.bind_store()
+        self.parts.guard.renew("a repair")
         settings = self.parts.settings
         repair = Repair(
             self.parts.segments,

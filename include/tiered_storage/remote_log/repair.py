@@ -33,8 +33,7 @@ from tiered_storage.remote_log.storage.object_names import ObjectKind, partition
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 from tiered_storage.remote_log.store_states import (
     StoredState,
-    ensure_may_be_leased,
-    ensure_not_outdated,
+    listed_partition,
     write_partition_state,
 )
 
@@ -120,7 +119,7 @@ class Repair:
         self, damaged: Sequence[RemoteLogSegmentMetadata], all_damaged: frozenset[str], lease: Lease
     ) -> tuple[list[RemoteLogSegmentMetadata], list[Finding]]:
         partition = lease.topic_id_partition
-        ensure_not_outdated(partition, self.storage, self.metadata, self.leases)
+        listed_partition(partition, self.storage)
         ids = {segment.segment_id.id for segment in damaged}
         segments = list(self.metadata.list_remote_log_segments(partition))
         state = self.metadata.partition_state(partition)
@@ -194,7 +193,6 @@ class Repair:
 
     @contextmanager
     def _lease(self, partition: TopicIdPartition) -> Iterator[Lease]:
-        ensure_may_be_leased(partition, self.storage, self.leases)
         lease = self.leases.acquire(partition, self.owner, self.lease_duration_ms)
         try:
             yield lease

@@ -37,8 +37,7 @@ from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.store_states import (
     StoredState,
-    ensure_may_be_leased,
-    ensure_not_outdated,
+    listed_partition,
     write_partition_state,
 )
 
@@ -116,7 +115,6 @@ def mark_topic_deleted(
         partition = planned.topic_id_partition
         try:
             if metadata.partition_state(partition).delete_state is None:
-                ensure_may_be_leased(partition, storage, leases)
                 ensure_known_partition(partition, metadata, storage)
                 _mark(leases.acquire(partition, owner, lease_duration_ms), metadata, leases, storage, gate, clock)
             marked.append(partition)
@@ -144,7 +142,7 @@ class PartitionDeletion:
         """
         partition = lease.topic_id_partition
         now = self.clock()
-        ensure_not_outdated(partition, self.storage, self.metadata, self.leases)
+        listed_partition(partition, self.storage)
         _take_step(lease, PartitionDeleteState.STARTED, self.metadata, self.leases, self.storage, now)
         going = finished(self.metadata.list_remote_log_segments(partition))
         steps = [
@@ -163,7 +161,7 @@ class PartitionDeletion:
         partition = lease.topic_id_partition
         if any(True for _ in self.metadata.list_remote_log_segments(partition)):
             return None
-        listed = ensure_not_outdated(partition, self.storage, self.metadata, self.leases)
+        listed = listed_partition(partition, self.storage)
         old = [one for one in listed if one.segment is not None and one.last_modified + self.grace_ms <= self.clock()]
         if old and isinstance(self.storage, ObjectRemoteStorageManager):
             for error in self.storage.delete_objects([one.name for one in old]).values():
@@ -190,7 +188,7 @@ def _mark(
     partition = lease.topic_id_partition
     try:
         gate.ensure(partition, DeletionKind.REMOTE)
-        ensure_not_outdated(partition, storage, metadata, leases)
+        listed_partition(partition, storage)
         _take_step(lease, PartitionDeleteState.MARKED, metadata, leases, storage, clock())
     finally:
         leases.release(lease)

@@ -29,8 +29,7 @@ from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 from tiered_storage.remote_log.store_states import (
     StoredState,
-    ensure_may_be_leased,
-    ensure_not_outdated,
+    listed_partition,
     write_partition_state,
 )
 
@@ -74,6 +73,8 @@ def undelete(
     run only looks. Raises ConfigurationError where nothing of the topic is marked, and what `bind_store` raises.
     """
     parts.bind_store()
+    if not dry_run:
+        parts.guard.renew("an undelete")
     taken_back: list[Undeletion] = []
     left: list[Finding] = []
     for partition, state in sorted(parts.segments.partition_states().items()):
@@ -111,7 +112,6 @@ def _grace_began(parts: RemoteLogParts) -> int:
 
 def _undelete(partition: TopicIdPartition, parts: RemoteLogParts, owner: str) -> Undeletion:
     duration = parts.settings.lease_duration_ms
-    ensure_may_be_leased(partition, parts.storage, parts.leases)
     lease = parts.leases.acquire(partition, owner, duration)
     try:
         with kept_alive(parts.leases, [lease], duration):
@@ -140,7 +140,7 @@ def _plan(partition: TopicIdPartition, parts: RemoteLogParts) -> Undeletion:
 
     Raises OutdatedMetadataError, LineageContradictedError, and what the store raises.
     """
-    listed = ensure_not_outdated(partition, parts.storage, parts.segments, parts.leases)
+    listed = listed_partition(partition, parts.storage)
     state = parts.segments.partition_state(partition)
     segments = list(parts.segments.list_remote_log_segments(partition))
     local = parts.local_log(partition)

@@ -50,8 +50,7 @@ from tiered_storage.remote_log.storage.stored_copy import StoredCopy
 from tiered_storage.remote_log.store_states import (
     StoredState,
     documents_of,
-    ensure_may_be_leased,
-    ensure_not_outdated,
+    listed_partition,
     write_partition_state,
 )
 
@@ -154,10 +153,9 @@ class UnfinishedCopies:
     def _finish_in(
         self, partition: TopicIdPartition, wanted: set[RemoteLogSegmentId], failures: list[Finding]
     ) -> Iterator[RemoteLogSegmentMetadata]:
-        ensure_may_be_leased(partition, self.storage, self.leases)
         lease = self.leases.acquire(partition, self.owner, self.lease_duration_ms)
         try:
-            ensure_not_outdated(partition, self.storage, self.metadata, self.leases)
+            listed_partition(partition, self.storage)
             reached, failed = -1, None
             with kept_alive(self.leases, [lease], self.lease_duration_ms):
                 for copy in self._found_in(partition):

@@ -152,7 +152,7 @@ class Demo:
     def remote_log(self) -> RemoteLogManager:
         """Open the remote log that the demo works on."""
         settings = load_settings(self.places.config)
-        return RemoteLogManager.open(settings, wall_clock, store_options(settings))
+        return RemoteLogManager.open(settings, wall_clock, store_options(settings), create=True)
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:

@@ -62,18 +62,27 @@ class StopDeletionsOperator(RemoteLogOperator):
         return not lift
 
     def _stop(self, by: str, context: Context) -> None:
-        """Stop deletions, whatever is wrong with store and settings, as long as the metadata are in reach."""
+        """Stop deletions, whatever is wrong with store and settings, as long as the metadata are in reach.
+
+        Raises AirflowFailException, after the stop, if other metadata are the store's: theirs go on deleting.
+        """
         from tiered_storage.clock import wall_clock
-        from tiered_storage.errors import TieredStorageError
+        from tiered_storage.errors import OutdatedMetadataError, TieredStorageError
         from tiered_storage.remote_log.remote_log_parts import stop_by_metadata_alone
 
+        outdated = None
         try:
             with self.opened() as remote_log:
-                remote_log.safety.stop(self.reason, by)
+                try:
+                    remote_log.safety.stop(self.reason, by)
+                except OutdatedMetadataError as error:
+                    outdated = str(error)
                 self._summarize(remote_log, context, "stopped", by)
         except (TieredStorageError, AirflowException, OSError) as error:
             stop_by_metadata_alone(self.reason, by, wall_clock)
             self.log.warning("%s: that is to be mended; of the stop the metadata alone were told", error)
+        if outdated is not None:
+            raise AirflowFailException(outdated)
 
     def _summarize(self, remote_log: RemoteLogManager, context: Context, deletions: str, by: str) -> None:
         summarize(remote_log, context, self.log, deletions=deletions, by=by, reason=self.reason or "none given")

@@ -150,7 +150,9 @@ def with_transactions(root: Path) -> RemoteLogFiles:
         Append(0, (0,)), Append(1, (1,)), Append(2, (2, 3)),
         End(1, ControlRecordType.ABORT), End(2, ControlRecordType.COMMIT), Append(3, (6,)), Append(0, (7,)),
     ]  # fmt: skip
-    return write_modelled_log(root, steps)[0]
+    files = write_modelled_log(root, steps)[0]
+    files.open().close()
+    return files
 
 
 def test_read_committed_leaves_out_what_was_aborted_and_what_is_not_decided(tmp_path: Path) -> None:

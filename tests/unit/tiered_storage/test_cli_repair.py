@@ -84,7 +84,7 @@ def test_lost_metadata_are_made_anew(tmp_path: Path) -> None:
 def test_what_cannot_be_known_again_is_told_and_fails(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     flip_bit(files.objects(".indexes")[1], 100)
-    result = run_on(files, "rebuild-metadata", "--into", tmp_path / "new.db", "--json")
+    result = run_on(files, "rebuild-metadata", "--into", tmp_path / "new.db", "--yes", "--json")
 
     assert result.exit_code == 1
     assert (result.rows[0]["segments"], result.rows[0]["unreadable"]) == (2, 1)

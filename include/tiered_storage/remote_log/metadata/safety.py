@@ -71,22 +71,6 @@ class Safety(Protocol):
         """Return the topic's verdicts, at most one of each depth, the quick one first."""
         ...
 
-    def decision_number(self) -> int:
-        """Return the number of the last decision that the store was told of; 0 where there was none."""
-        ...
-
-    def raise_decision_number(self, number: int) -> None:
-        """Keep `number` as that of the last decision; one as high that is known stays."""
-        ...
-
-    def untold_number(self) -> int:
-        """Return the number for the last decision that the store could not be told of; 0 where there was none."""
-        ...
-
-    def raise_untold_number(self, number: int) -> None:
-        """Keep `number` for what the store could not be told of; one as high that is known stays."""
-        ...
-
     def note_failures(self, errors: Mapping[RemoteLogSegmentId, str], now: int) -> None:
         """Write down that the objects of these segments could not be deleted at `now` (ms), and why."""
         ...

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from sqlalchemy import Connection, Engine, Table, exc
@@ -47,6 +48,10 @@ class Database(ABC):
         """Raise MetadataUnavailableError where the database is no longer the one that was opened."""
 
     @abstractmethod
+    def place(self) -> str:
+        """Return what tells this database from a copy of it: it stays while the database is used, and copies differ."""
+
+    @abstractmethod
     def check_integrity(self) -> None:
         """Read the whole database; raise MetadataCorruptError where its structure is broken."""
 
@@ -55,6 +60,13 @@ class Database(ABC):
         """Keep a copy of what is committed, `suffix` behind its name, in place of an earlier one; return where it is.
 
         Durable when it returns. May be called within `writing`, of which it shows nothing.
+        """
+
+    @abstractmethod
+    def copy_to(self, target: Path) -> None:
+        """Write a copy of what is committed to the new file `target`, durably.
+
+        Raises ConfigurationError if there is such a file.
         """
 
     @abstractmethod

@@ -10,7 +10,7 @@ from sqlalchemy import BigInteger, Integer, Row, String, bindparam, delete, sele
 from tiered_storage.clock import Clock
 from tiered_storage.remote_log.metadata.safety import LONGEST_TEXT, AuditVerdict, DeletionFailure, Stop
 from tiered_storage.remote_log.metadata.sql_engine import Database, insert_missing, insert_or_replace
-from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
+from tiered_storage.remote_log.metadata.sql_generation import record_decision
 from tiered_storage.remote_log.metadata.sql_partition_key import (
     ROWS_A_STATEMENT,
     bound_key,
@@ -20,12 +20,8 @@ from tiered_storage.remote_log.metadata.sql_partition_key import (
     partition_of,
 )
 from tiered_storage.remote_log.metadata.sql_schema import audit_verdicts, deletion_failures, deletion_stop
-from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
+from tiered_storage.remote_log.model import RemoteLogSegmentId
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
-
-_OF_DECISIONS = TopicIdPartition("", "", 0, "")
-"""What stands in place of a partition: the number of the last decision only rises, as those of leases do."""
-_OF_UNTOLD_DECISIONS = TopicIdPartition("", "", 1, "")
 
 _HAS_ID = has_bound_key(deletion_failures) & (deletion_failures.c.segment_id == bindparam("key_segment_id"))
 _COUNT_FAILURE = (
@@ -62,7 +58,6 @@ class SqlSafety:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._numbers = SqlLeases(database, clock)
 
     def stop(self, reason: str, said_by: str) -> None:
         """As Safety.stop."""
@@ -70,6 +65,7 @@ class SqlSafety:
         self._database.spend_reserve()
         with self._database.writing() as connection:
             insert_or_replace(connection, deletion_stop, [row])
+            record_decision(connection, self._database.where)
 
     def lift(self, said_by: str) -> None:
         """As Safety.lift."""
@@ -77,6 +73,7 @@ class SqlSafety:
         self._database.spend_reserve()
         with self._database.writing() as connection:
             connection.execute(lifted.values(stopped=False, said_by=said_by, said_at=self._clock()))
+            record_decision(connection, self._database.where)
 
     def stopped(self) -> Stop | None:
         """As Safety.stopped."""
@@ -103,6 +100,7 @@ class SqlSafety:
             )
             if connection.execute(later).first() is None:
                 insert_or_replace(connection, audit_verdicts, [row])
+                record_decision(connection, self._database.where)
 
     def verdicts(self, cluster_id: str, topic_id: str) -> Sequence[AuditVerdict]:
         """As Safety.verdicts."""
@@ -116,22 +114,6 @@ class SqlSafety:
                 AuditVerdict(row.cluster_id, row.topic_id, row.deep, row.audited_at, row.anomalies, row.message)
                 for row in connection.execute(statement)
             ]
-
-    def decision_number(self) -> int:
-        """As Safety.decision_number."""
-        return self._numbers.fencing_number(_OF_DECISIONS)
-
-    def raise_decision_number(self, number: int) -> None:
-        """As Safety.raise_decision_number."""
-        self._numbers.begin_above({_OF_DECISIONS: number})
-
-    def untold_number(self) -> int:
-        """As Safety.untold_number."""
-        return self._numbers.fencing_number(_OF_UNTOLD_DECISIONS)
-
-    def raise_untold_number(self, number: int) -> None:
-        """As Safety.raise_untold_number."""
-        self._numbers.begin_above({_OF_UNTOLD_DECISIONS: number})
 
     def note_failures(self, errors: Mapping[RemoteLogSegmentId, str], now: int) -> None:
         """As Safety.note_failures. A transaction takes ROWS_A_STATEMENT of them."""

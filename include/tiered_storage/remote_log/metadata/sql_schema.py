@@ -5,15 +5,14 @@
     partitions        every partition that has, or had, a segment
     log_starts        our log start offset of a partition, and those before it
     lineages          the leader epochs of a partition that we keep, since brokers forget
-    leases            the newest lease of a partition; a row is never removed, so that its number only rises;
-                      cluster and topic id "" stand for the decisions of the whole store, numbered alike:
-                      partition 0 for those it was told of, 1 for those it could not be told of
+    leases            the newest lease of a partition; a row is never removed, so that its number only rises
     topics            what was decided for a topic
     store_identity    one row: our UUID, and that of the object store that we belong to
     partition_deletions  how far the deletion of a whole partition is
     deletion_failures    segments whose objects could not be deleted
     audit_verdicts       what the last audits of a topic found; topic id "" is the whole store
     deletion_stop        one row, once somebody used it: the switch that stops all deletions
+    generation           one row: the token that metadata and object store share (sql_generation.py)
 
 A deleted segment keeps its row: only so is a repeated deletion harmless, and a late attempt that still knows the id
 refused. It moves to a table of its own, so that history never weighs on a look-up.
@@ -188,4 +187,17 @@ store_identity = Table(
     Column("id", Integer, CheckConstraint("id = 1", name="only_one_identity"), primary_key=True, autoincrement=False),
     Column("metadata_uuid", String, nullable=False),
     Column("bound_store_uuid", String),
+)
+
+generation = Table(
+    "generation",
+    metadata,
+    Column("id", Integer, CheckConstraint("id = 1", name="only_one_generation"), primary_key=True, autoincrement=False),
+    Column("number", BigInteger, nullable=False),
+    Column("token", String, nullable=False),
+    Column("next_token", String),
+    Column("renewal_due", Boolean, nullable=False),
+    Column("decisions_digest", String),
+    Column("place", String),
+    Column("backed_up_at", BigInteger),
 )

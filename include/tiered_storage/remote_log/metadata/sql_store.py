@@ -9,9 +9,10 @@ from typing import Self
 from sqlalchemy import URL, exc, make_url
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import ConfigurationError
+from tiered_storage.errors import ConfigurationError, MetadataMissingError
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.metadata.sql_engine import Database
+from tiered_storage.remote_log.metadata.sql_generation import SqlGeneration
 from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
 from tiered_storage.remote_log.metadata.sql_migrations import bring_up_to_date, upgrade
 from tiered_storage.remote_log.metadata.sql_remote_log_metadata import SqlRemoteLogMetadataManager
@@ -31,6 +32,7 @@ class SqlMetadataStore:
         self.topics = SqlTopics(database)
         self.safety = SqlSafety(database, clock)
         self.identity = StoreIdentity(database)
+        self.generation = SqlGeneration(database)
 
     def check_integrity(self) -> None:
         """Read the whole store; raises MetadataCorruptError where the database's structure is broken."""
@@ -39,6 +41,10 @@ class SqlMetadataStore:
     def spend_reserve(self) -> None:
         """Let what is written from now on use the room that is kept for deletions and for stopping them."""
         self._database.spend_reserve()
+
+    def copy_to(self, target: Path) -> None:
+        """Write a copy of what is committed to the new file `target`; see Database.copy_to."""
+        self._database.copy_to(target)
 
     def close(self) -> None:
         """Close the connections to the database."""
@@ -56,16 +62,17 @@ def open_metadata_store(
     clock: Clock,
     *,
     busy_timeout_ms: int = 30_000,
+    create: bool = True,
     new_uuid: Callable[[], str] = random_uuid,
 ) -> SqlMetadataStore:
     """Open the metadata store at `url`, sqlite:///path/of/a/file, at this version's schema.
 
-    What does not exist is made: missing directories, the file, its tables. An older schema is migrated; two processes
-    may do either at once. A call that has to write waits `busy_timeout_ms` for other processes.
+    With `create`, what does not exist is made: missing directories, the file, its tables. An older schema is migrated;
+    two processes may do either at once. A call that has to write waits `busy_timeout_ms` for other processes.
 
-    Raises ConfigurationError for a URL that cannot be meant, MetadataUnavailableError (retriable) for a locked store,
-    and MetadataCorruptError for a damaged one, another program's database, or a store of a later version: what is there
-    is then left as it is.
+    Raises MetadataMissingError for a store that is not there, without `create`; ConfigurationError for a URL that
+    cannot be meant; MetadataUnavailableError (retriable) for a locked store; and MetadataCorruptError for a damaged
+    one, another program's database, or a store of a later version: what is there is then left as it is.
     """
     path = sqlite_path(url)
 
@@ -74,6 +81,12 @@ def open_metadata_store(
             upgrade(connection, str(path))
             give_identity(connection, new_uuid())
 
+    if not create and not is_there(url):
+        raise MetadataMissingError(
+            f"{path}: there are no metadata: set rlmm.config.url right, put their backup back by 'tiered-storage "
+            "metadata restore', or make them again by 'tiered-storage rebuild-metadata'. If nothing was ever copied, "
+            "'tiered-storage topics enable' makes them"
+        )
     database = open_sqlite(path, busy_timeout_ms, fill)
     try:
         bring_up_to_date(database)
@@ -84,6 +97,12 @@ def open_metadata_store(
         database.close()
         raise
     return SqlMetadataStore(database, clock)
+
+
+def is_there(url: str) -> bool:
+    """Whether the metadata store at `url`, or what SQLite leaves of one, exists. Raises as sqlite_path."""
+    path = sqlite_path(url)
+    return path.exists() or path.with_name(f"{path.name}-wal").exists()
 
 
 def sqlite_path(url: str) -> Path:

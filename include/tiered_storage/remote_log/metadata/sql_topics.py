@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row, select
 from tiered_storage.errors import MetadataCorruptError
 from tiered_storage.remote_log.metadata import Topic
 from tiered_storage.remote_log.metadata.sql_engine import Database, insert_or_replace
+from tiered_storage.remote_log.metadata.sql_generation import record_decision
 from tiered_storage.remote_log.metadata.sql_schema import topics
 
 
@@ -29,6 +30,7 @@ class SqlTopics:
         """As Topics.put."""
         with self._database.writing() as connection:
             _write(connection, topic)
+            record_decision(connection, self._database.where)
 
     def change(self, cluster_id: str, topic_id: str, change: Callable[[Topic | None], Topic]) -> Topic:
         """As Topics.change."""
@@ -36,6 +38,7 @@ class SqlTopics:
         with self._database.writing() as connection:
             wanted = change(self._read(connection, cluster_id, topic_id))
             _write(connection, wanted)
+            record_decision(connection, self._database.where)
         return wanted
 
     def named(self, name: str) -> Sequence[Topic]:

@@ -11,8 +11,10 @@ Connections must not cross a fork (SQLite's locks belong to the process): all th
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sqlite3
+import struct
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator
@@ -40,6 +42,9 @@ RESTORE = (
     "restore the file from its backup; where there is none, 'tiered-storage rebuild-metadata' makes it anew from the "
     "object store, so keep that as it is"
 )
+
+# statx(2): Python's os.stat does not tell when a file was born.
+_AT_FDCWD, _STATX_BTIME, _STATX_BYTES = -100, 0x800, 256
 
 SMALLEST_STORE = 4096
 """Bytes: even an empty store has more, in its many tables."""
@@ -125,6 +130,17 @@ class SqliteDatabase(Database):
     def keep_copy(self, suffix: str) -> str:
         """Write the file `{name}.{suffix}`, with the rights of the store's own; see Database.keep_copy."""
         target = self._path.with_name(f"{self._path.name}.{suffix}")
+        self._copy(target, lambda copied: copied.replace(target))
+        return str(target)
+
+    def copy_to(self, target: Path) -> None:
+        """Write the file `target`, with the rights of the store's own; see Database.copy_to."""
+        try:
+            self._copy(target, target.hardlink_to)
+        except FileExistsError:
+            raise ConfigurationError(f"{target}: is there already: name a new file for the backup") from None
+
+    def _copy(self, target: Path, give_name: Callable[[Path], object]) -> None:
         try:
             with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as directory:
                 copied = Path(directory, target.name)
@@ -132,14 +148,15 @@ class SqliteDatabase(Database):
                     connection.exec_driver_sql("VACUUM INTO ?", (str(copied),))
                 copied.chmod(self._path.stat().st_mode & 0o777)
                 _sync(copied)
-                copied.replace(target)
+                give_name(copied)
             _sync(target.parent)
+        except FileExistsError:
+            raise
         except OSError as error:
             raise RemoteMetadataError(
                 f"{target}: the copy of the metadata store cannot be made there ({error.strerror}): make room, or let "
                 "this user write the directory; nothing was changed"
             ) from error
-        return str(target)
 
     def check_place(self) -> None:
         """Raise MetadataUnavailableError where the path has lost the file that was opened.
@@ -151,6 +168,10 @@ class SqliteDatabase(Database):
                 f"{self.where}: was removed or replaced while this process had it open: start the process anew, and "
                 "another time end all processes before"
             )
+
+    def place(self) -> str:
+        """Return the file's identity; see file_identity."""
+        return file_identity(self._path)
 
     def explain(self, error: exc.DBAPIError) -> RemoteMetadataError:
         """Tell SQLite's result codes apart (sqlite.org/rescode.html)."""
@@ -272,6 +293,20 @@ def _begin(connection: Connection) -> None:
     begin = connection.get_execution_options().get("begin", "BEGIN")
     if begin is not None:
         connection.exec_driver_sql(begin)
+
+
+def file_identity(path: Path) -> str:
+    """Return the inode of `path` and when it was born, which no copy has in common with it.
+
+    The device is left out: its number may change when the machine starts again. A file system that keeps no time of
+    birth leaves the inode alone.
+    """
+    found = ctypes.create_string_buffer(_STATX_BYTES)
+    statx = getattr(ctypes.CDLL(None), "statx", None)
+    if statx is None or statx(_AT_FDCWD, os.fsencode(path), 0, _STATX_BTIME, found) != 0:
+        return f"inode {path.stat().st_ino}"
+    mask, inode, seconds, nanoseconds = struct.unpack_from("=I28xQ40xqI", found)
+    return f"inode {inode}" + (f" born {seconds}.{nanoseconds:09}" if mask & _STATX_BTIME else "")
 
 
 def _file_number(path: Path) -> tuple[int, int] | None:

@@ -5,8 +5,9 @@
                                                 {base offset, 20 digits}-{segment id}.commit    the mark of a whole copy
                                                 state/{fencing number, 20 digits}.json          what is kept of it
     store.json                                                                                  whose store this is
-    store.decisions/{number, 20 digits}.json                                                    the newest decision
+    store.generation/{number, 20 digits}.json                                                   its generation
     store.clock/{id}                                                                            asks for the time
+    store.decisions/{number, 20 digits}.json                                                    of earlier releases
 
 All names are below the store's root. The ids of topics and segments are Kafka Uuids: 22 characters of base64url. While
 a local directory writes an object, its name ends with `.{16 hex digits}.tmp`: a process that is killed leaves it.
@@ -22,9 +23,12 @@ from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
 
 STORE_IDENTITY = "store.json"
+STORE_GENERATION = "store.generation"
 STORE_DECISIONS = "store.decisions"
+"""Earlier releases numbered decisions there; the first generation takes their place."""
 STORE_CLOCK = "store.clock"
-_OF_THE_STORE = frozenset({STORE_IDENTITY, STORE_DECISIONS, STORE_CLOCK})
+RESERVED = frozenset({STORE_IDENTITY, STORE_GENERATION, STORE_DECISIONS, STORE_CLOCK})
+"""What the store keeps of its own beside the clusters' folders."""
 MAX_NAME_BYTES = 1024
 """The longest key that every object store takes, less what the root of ours adds."""
 
@@ -50,7 +54,7 @@ _PARTITION_DOCUMENT = re.compile(
 )
 
 
-_STORE_DECISION = re.compile(rf"{re.escape(STORE_DECISIONS)}/(?P<number>[0-9]{{20}})\.json")
+_NUMBERED = re.compile(r"(?P<folder>[^/]+)/(?P<number>[0-9]{20})\.json")
 
 
 class ObjectKind(StrEnum):
@@ -131,7 +135,7 @@ def partition_folder(partition: TopicIdPartition) -> str:
     Raises ConfigurationError where an id or the topic's name would make a name that leads elsewhere.
     """
     cluster_id = _plain("cluster id", partition.cluster_id)
-    if cluster_id in _OF_THE_STORE:
+    if cluster_id in RESERVED:
         raise ConfigurationError(f"a cluster cannot have the id {cluster_id!r}: the store keeps its own things there")
     topic = _plain("topic", partition.topic)
     topic_id = _uuid("topic id", partition.topic_id)
@@ -187,7 +191,7 @@ def parse_partition_folder(name: str) -> TopicIdPartition | None:
 
 
 def _partition_in(match: re.Match[str]) -> TopicIdPartition | None:
-    if match["cluster_id"] in {".", "..", *_OF_THE_STORE} or match["topic"] in {".", ".."}:
+    if match["cluster_id"] in {".", "..", *RESERVED} or match["topic"] in {".", ".."}:
         return None
     number = int(match["partition"])
     if number > _MAX_PARTITION:
@@ -195,16 +199,27 @@ def _partition_in(match: re.Match[str]) -> TopicIdPartition | None:
     return TopicIdPartition(match["cluster_id"], match["topic_id"], number, match["topic"])
 
 
-def store_decision_name(number: int) -> str:
-    """Return what the object of a decision is called."""
-    return f"{STORE_DECISIONS}/{number:020}.json"
+def store_generation_name(number: int) -> str:
+    """Return what the object of a generation is called."""
+    return f"{STORE_GENERATION}/{number:020}.json"
+
+
+def parse_store_generation_name(name: str) -> int | None:
+    """Return the number of the generation whose object is called `name`; None if it is no generation's."""
+    return _number_in(name, STORE_GENERATION)
 
 
 def parse_store_decision_name(name: str) -> int | None:
-    """Return the number of a decision whose object is called `name`; None where it is none."""
-    match = _STORE_DECISION.fullmatch(name)
-    number = None if match is None else int(match["number"])
-    return None if number is None or number > _MAX_OFFSET else number
+    """Return the number of the decision whose object is called `name`; None if it is no decision's."""
+    return _number_in(name, STORE_DECISIONS)
+
+
+def _number_in(name: str, folder: str) -> int | None:
+    match = _NUMBERED.fullmatch(name)
+    if match is None or match["folder"] != folder:
+        return None
+    number = int(match["number"])
+    return None if number > _MAX_OFFSET else number
 
 
 def temporary_name(name: str, random_hex: str) -> str:

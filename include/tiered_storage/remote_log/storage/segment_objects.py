@@ -47,8 +47,13 @@ from tiered_storage.remote_log.storage.object_names import (
 )
 from tiered_storage.remote_log.storage.opening import open_object_client
 from tiered_storage.remote_log.storage.partition_document import PartitionDocuments
-from tiered_storage.remote_log.storage.store_decisions import StoreDecisions
-from tiered_storage.remote_log.storage.store_identity import bind_store_anew, ensure_store_identity
+from tiered_storage.remote_log.storage.store_generation import StoreGenerations
+from tiered_storage.remote_log.storage.store_identity import (
+    StoreIdentity,
+    bind_store_anew,
+    ensure_store_identity,
+    read_store_identity,
+)
 from tiered_storage.remote_log.storage.stored_copy import StoredCopy, parse_copy
 
 FETCH_BYTES = 4 << 20
@@ -337,17 +342,23 @@ class ObjectRemoteStorageManager:
         return PartitionDocuments(self._client)
 
     @property
-    def decisions(self) -> StoreDecisions:
-        """What the store knows of decisions about deleting."""
-        return StoreDecisions(self._client)
+    def generations(self) -> StoreGenerations:
+        """The generations of the metadata that the store carries."""
+        return StoreGenerations(self._client)
 
     def ensure_identity(self, metadata_uuid: str, known_store_uuid: str | None) -> str:
         """Return the store's UUID, once it is sure that it belongs to those metadata; see ensure_store_identity."""
         return ensure_store_identity(self._client, metadata_uuid, known_store_uuid)
 
-    def bind_anew(self, metadata_uuid: str, remember: Callable[[str], None]) -> str:
+    def read_identity(self) -> StoreIdentity | None:
+        """Return whose store this is; see read_store_identity."""
+        return read_store_identity(self._client)
+
+    def bind_anew(
+        self, metadata_uuid: str, remember: Callable[[str], None], known_store_uuid: str | None = None
+    ) -> str:
         """Take the store away from the metadata that it belongs to, for those named; see bind_store_anew."""
-        return bind_store_anew(self._client, metadata_uuid, remember)
+        return bind_store_anew(self._client, metadata_uuid, remember, known_store_uuid)
 
     def close(self) -> None:
         """Close the client."""

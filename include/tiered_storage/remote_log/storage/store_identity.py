@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tiered_storage.errors import RemoteObjectNotFoundError, StoreMismatchError
+from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError, StoreMismatchError
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES, JsonDocument, encode_document
 from tiered_storage.remote_log.storage.object_client import ObjectClient
@@ -37,8 +37,14 @@ def read_store_identity(client: ObjectClient) -> StoreIdentity | None:
         raw = client.get_range(STORE_IDENTITY, 0, size)
     except RemoteObjectNotFoundError:
         return None
-    document = JsonDocument(raw, f"{client.root}/{STORE_IDENTITY}", FORMAT_VERSION)
-    return StoreIdentity(document.text("store_uuid"), document.text("metadata_uuid"))
+    try:
+        document = JsonDocument(raw, f"{client.root}/{STORE_IDENTITY}", FORMAT_VERSION)
+        return StoreIdentity(document.text("store_uuid"), document.text("metadata_uuid"))
+    except RemoteObjectCorruptError as error:
+        raise RemoteObjectCorruptError(
+            f"{error}: run 'tiered-storage metadata take-over' with the metadata of this store to write it again, or "
+            "'tiered-storage rebuild-metadata' if they are lost"
+        ) from error
 
 
 def ensure_store_identity(
@@ -81,17 +87,26 @@ def bind_store_anew(
     client: ObjectClient,
     metadata_uuid: str,
     remember: Callable[[str], None],
+    known_store_uuid: str | None = None,
     new_uuid: Callable[[], str] = random_uuid,
 ) -> str:
     """Let the store belong to the metadata `metadata_uuid`, to whomever it belonged before; return its own UUID.
 
-    `remember` writes that UUID into those metadata before the store is changed. A store without identity gets one.
-    Whoever still has the old metadata is refused from then on. Raises what the store raises.
+    `remember` writes that UUID into those metadata before the store is changed. A store without identity, or with a
+    damaged one, gets `known_store_uuid`, what the metadata know already, or a new one. Whoever still has the old
+    metadata is refused from then on. Raises what the store raises.
     """
-    identity = read_store_identity(client)
-    store_uuid = new_uuid() if identity is None else identity.store_uuid
+    store_uuid = _readable_uuid(client) or known_store_uuid or new_uuid()
     remember(store_uuid)
     fields = {"store_uuid": store_uuid, "metadata_uuid": metadata_uuid}
     content = encode_document(FORMAT_VERSION, fields)
     client.put(STORE_IDENTITY, len(content), iter((memoryview(content),)))
     return store_uuid
+
+
+def _readable_uuid(client: ObjectClient) -> str | None:
+    try:
+        identity = read_store_identity(client)
+    except RemoteObjectCorruptError:
+        return None
+    return None if identity is None else identity.store_uuid

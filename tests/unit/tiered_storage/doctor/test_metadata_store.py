@@ -3,7 +3,6 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,6 @@ from support.yesterdays_state import taken_up
 from tiered_storage.clock import wall_clock
 from tiered_storage.remote_log.metadata.safety import AuditVerdict
 from tiered_storage.remote_log.metadata.sql_schema import SCHEMA_VERSION, VERSION_TABLE
-from tiered_storage.remote_log.store_states import StoredState, write_partition_state
 
 
 def database_of(files: RemoteLogFiles) -> Path:
@@ -39,6 +37,7 @@ def test_sound_metadata_are_as_they_must_be(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
         remote_log.checks.audit()
+        remote_log.store.generation.record_backup(files.clock.now)
     (files.root / "state" / "work").mkdir()
     before = everything_in(files.root)
 
@@ -101,20 +100,17 @@ def test_metadata_that_are_older_than_the_store_are_wrong(tmp_path: Path) -> Non
     files = a_copied_remote_log(tmp_path)
     backup = database_of(files).read_bytes()
     with files.open() as remote_log:
-        write_partition_state(
-            remote_log.storage,
-            remote_log.leases,
-            held_by(remote_log, "later"),
-            StoredState(replace(remote_log.segments.partition_state(ORDERS_0), log_start_offset=10)),
-            NOW,
-        )
+        remote_log.guard.renew("a copy run")
     for left in database_of(files).parent.glob("*.db*"):
         left.unlink()
     database_of(files).write_bytes(backup)
+    before = everything_in(files.root)
 
     [told] = examined(files).wrong()
 
-    assert "has written to the store, and the metadata gave none after 1: they are older than the store" in told
+    assert "(a copy run), and the metadata" in told
+    assert "older than the store" in told
+    assert everything_in(files.root) == before
 
 
 def test_a_store_that_was_emptied_is_wrong(tmp_path: Path) -> None:
@@ -210,7 +206,8 @@ def test_settings_of_topics_that_contradict_each_other_are_wrong(tmp_path: Path)
         f"remote_deletion_allowed, properties) VALUES ('c', 't', 'orders', 1, 0, 0, '{properties}')",
     )
 
-    [told] = examined(files).wrong()
+    [told] = examined(files).wrong("topics")
+    assert "not those of generation" in examined(files).wrong("pair")[0]
 
     assert "local.retention.ms" in told
 
@@ -282,4 +279,4 @@ def test_metadata_that_lack_a_decision_are_wrong(tmp_path: Path) -> None:
 
     [told] = examined(files).wrong()
 
-    assert "what they lack is 'all deletions are stopped'" in told
+    assert "(all deletions are stopped), and the metadata" in told

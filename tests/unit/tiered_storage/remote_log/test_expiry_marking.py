@@ -128,7 +128,7 @@ def test_a_stop_after_a_group_was_planned_anew_marks_nothing_of_it(
     with files.open() as remote_log:
         plans = plans_of(remote_log)
         change = lambda: remote_log.safety.stop("enough", "ada")  # noqa: E731
-        after_first(expiry_marking, "outdated_partitions", change, monkeypatch)
+        after_first(expiry_marking, "incomplete_partitions", change, monkeypatch)
         done, left = remote_log.deletions.mark_expired(plans, "expire")
 
         assert (done, len(left)) == ((), 4)

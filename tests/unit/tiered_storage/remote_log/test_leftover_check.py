@@ -13,6 +13,7 @@ from support.remote_logs import (
     ORDERS_0,
     RemoteLogFiles,
     a_remote_log,
+    be_the_original,
     begin,
     carry_out,
     copy,
@@ -22,6 +23,7 @@ from support.remote_logs import (
 )
 from tiered_storage.errors import OutdatedMetadataError
 from tiered_storage.remote_log.marked_objects import DeletionReport
+from tiered_storage.remote_log.metadata_take_over import take_over
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.selection import EVERYTHING
 
@@ -72,6 +74,8 @@ def restored(tmp_path: Path) -> RemoteLogFiles:
     assert files.local_starts() == [30]
     remove_metadata(files)
     shutil.copy(backup, database(files))
+    with files.open() as remote_log:
+        assert take_over(remote_log).was_outdated
     files.clock.now += 10_000_000
     return files
 
@@ -118,6 +122,7 @@ def test_nothing_goes_of_a_partition_of_which_the_store_knows_later_segments(res
         assert copy(remote_log).is_whole
     remove_metadata(restored)
     shutil.copy(restored.root / "old.db", database(restored))
+    be_the_original(database(restored))
 
     with pytest.raises(OutdatedMetadataError, match="older than the store"):
         expire_twice(restored)

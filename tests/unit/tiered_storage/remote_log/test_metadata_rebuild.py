@@ -13,6 +13,7 @@ from support.remote_logs import (
     RemoteLogFiles,
     a_copied_remote_log,
     assert_clean,
+    be_the_original,
     begin,
     carry_out,
     copy,
@@ -34,6 +35,7 @@ from tiered_storage.errors import (
 )
 from tiered_storage.remote_log.copy_plan import CopyPlan, PlannedSegment
 from tiered_storage.remote_log.coverage import finished
+from tiered_storage.remote_log.metadata.sql_store import open_metadata_store
 from tiered_storage.remote_log.metadata_rebuild import FENCING_JUMP, MetadataRebuild, RebuildReport
 from tiered_storage.remote_log.model import (
     PartitionDeleteState,
@@ -241,6 +243,7 @@ def test_a_rebuild_that_fails_leaves_the_store_to_the_old_metadata(
     assert {path: path.read_bytes() for path in files.store.rglob("*") if path.is_file()} == before
     assert not list(files.root.glob("state/remote_log_metadata.db*"))
     files.properties["rlmm.config.url"] = f"sqlite:///{kept}"
+    be_the_original(kept)
     with files.open() as remote_log:
         remote_log.bind_store()
         assert_clean(remote_log)
@@ -281,7 +284,7 @@ def test_a_file_that_comes_while_the_store_is_read_is_not_replaced(
     do = MetadataRebuild.read
 
     def meanwhile(self: MetadataRebuild) -> RebuildReport:
-        files.open().close()
+        open_metadata_store(f"sqlite:///{files.root}/state/remote_log_metadata.db", files.clock).close()
         return do(self)
 
     monkeypatch.setattr(MetadataRebuild, "read", meanwhile)

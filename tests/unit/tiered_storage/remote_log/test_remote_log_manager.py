@@ -18,13 +18,20 @@ from support.remote_logs import (
     offsets_read,
     segments_of,
 )
-from tiered_storage.errors import ConfigurationError, RemoteStorageError, StoreMismatchError, TieredStorageError
+from tiered_storage.errors import (
+    ConfigurationError,
+    MetadataMissingError,
+    RemoteStorageError,
+    StoreMismatchError,
+    TieredStorageError,
+)
+from tiered_storage.remote_log.generation import GuardedTopics
 from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore
 from tiered_storage.remote_log.remote_log_parts import store_options
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage.remote_log.told_decisions import ToldTopics
+from tiered_storage.remote_log.storage.store_generation import StoreGenerations
 from tiered_storage.settings import load_settings
 
 
@@ -36,7 +43,7 @@ def test_all_parts_are_opened_and_closed_together(tmp_path: Path, monkeypatch: p
     with files.open() as remote_log:
         assert remote_log.segments is remote_log.store.segments
         assert remote_log.leases is remote_log.store.leases
-        assert isinstance(remote_log.topics, ToldTopics)
+        assert isinstance(remote_log.topics, GuardedTopics)
         assert remote_log.topics.topics is remote_log.store.topics
         assert remote_log.work.url == (tmp_path / "state" / "work").as_uri()
         assert closed == []
@@ -57,7 +64,7 @@ def test_what_was_opened_is_closed_again_where_a_later_part_fails(
     with pytest.raises(TieredStorageError):
         files.open()
 
-    assert closed == ["storage", "metadata"]
+    assert closed == ["metadata", "storage"]
 
 
 def test_the_way_to_the_store_is_that_of_the_settings_and_else_of_the_environment(tmp_path: Path) -> None:
@@ -99,12 +106,9 @@ def test_another_metadata_store_may_not_use_the_store(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     files.properties["rlmm.config.url"] = f"sqlite:///{tmp_path}/other.db"
 
-    with files.open() as remote_log:
-        plan = remote_log.plan_copy()
-        assert len(plan.segments) == 3
-        with pytest.raises(StoreMismatchError, match="the store belongs to the metadata"):
-            remote_log.begin_copy(plan, "copy")
-        assert segments_of(remote_log) == []
+    with pytest.raises(MetadataMissingError, match="belongs to the metadata"):
+        files.open()
+    assert not (tmp_path / "other.db").exists()
 
 
 def test_an_empty_store_in_the_place_of_ours_is_noticed(tmp_path: Path) -> None:
@@ -246,20 +250,14 @@ def _remake_topic(files: RemoteLogFiles, topic_id: str) -> None:
     (files.partition_directory() / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}\n")
 
 
-def test_a_plan_does_not_wait_for_a_store_out_of_reach_partition_by_partition(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = a_copied_remote_log(tmp_path, {("orders", number): 2 for number in range(5)})
-    for number in range(5):
-        files.append(2, number=number)
-    asked: list[str] = []
+def test_a_plan_needs_no_store_that_is_in_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = a_copied_remote_log(tmp_path)
+    files.append(2)
 
-    def away(_: ObjectRemoteStorageManager, folder: str = "", after: str = "") -> list[object]:
-        asked.append(folder + after)
+    def away(_: StoreGenerations) -> list[object]:
         raise RemoteStorageError("away")
 
     with files.open() as remote_log:
         remote_log.bind_store()
-        planned = len(remote_log.plan_copy().partitions)
-        monkeypatch.setattr(ObjectRemoteStorageManager, "list_objects", away)
-        assert (len(remote_log.plan_copy().partitions), planned, len(asked)) == (5, 5, 1)
+        monkeypatch.setattr(StoreGenerations, "newest", away)
+        assert len(remote_log.plan_copy().segments) == 1

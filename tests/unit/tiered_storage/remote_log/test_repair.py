@@ -39,6 +39,7 @@ from tiered_storage.remote_log.remote_log_repairs import RepairReport
 from tiered_storage.remote_log.repair_plan import RepairPlan
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
+from tiered_storage.remote_log.storage.store_generation import StoredGeneration
 from tiered_storage.remote_log.store_states import documents_of
 
 DAYS = 10**10
@@ -351,8 +352,10 @@ def test_metadata_that_are_older_than_the_store_end_nothing(files: RemoteLogFile
         _add_twin(remote_log, segments_of(remote_log)[1])
         files.objects(".log")[1].unlink()
         plan = planned(remote_log)
-        third = files.objects(".log")[-1]
-        third.with_name(f"{30:020}-{'A' * 22}.commit").write_bytes(third.read_bytes())
+        storage = remote_log.storage
+        assert isinstance(storage, ObjectRemoteStorageManager)
+        number = storage.generations.newest_number() + 1
+        storage.generations.publish(StoredGeneration(number, "another's token", "an expiry", 5))
         with pytest.raises(OutdatedMetadataError, match="older than the store"):
             repaired(remote_log, plan)
         assert SegmentState.DELETE_SEGMENT_STARTED not in {each.state for each in segments_of(remote_log)}

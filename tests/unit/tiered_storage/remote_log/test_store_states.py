@@ -1,8 +1,7 @@
-"""The store keeps what the metadata say of partitions; metadata that are older than it are noticed."""
+"""The store keeps what the metadata say of partitions."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from support.remote_logs import (
     states_of,
 )
 from tiered_storage.errors import LeaseLostError, OutdatedMetadataError, RemoteStorageError
-from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, read_leader_epochs, write_leader_epochs
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, write_leader_epochs
 from tiered_storage.remote_log.copy_plan import CopyPlan, CopySelection, plan_copy
 from tiered_storage.remote_log.metadata import GrantedLeases
 from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
@@ -37,8 +36,7 @@ from tiered_storage.remote_log.storage.partition_document import PartitionDocume
 from tiered_storage.remote_log.store_states import (
     StoredState,
     documents_of,
-    ensure_not_outdated,
-    outdated_leases,
+    listed_partition,
     write_partition_state,
     write_partition_states,
 )
@@ -55,7 +53,7 @@ def document(remote_log: RemoteLogManager) -> PartitionDocument | None:
 
 def check(remote_log: RemoteLogManager) -> int:
     """Return how many objects the partition has."""
-    return len(ensure_not_outdated(ORDERS_0, remote_log.storage, remote_log.segments, remote_log.leases))
+    return len(listed_partition(ORDERS_0, remote_log.storage))
 
 
 def test_the_first_commit_tells_the_store_and_a_later_one_only_what_is_new(tmp_path: Path) -> None:
@@ -138,50 +136,6 @@ def test_a_document_of_a_lease_that_was_never_given_is_not_written_over(tmp_path
             write_partition_state(remote_log.storage, remote_log.leases, lease, StoredState(PartitionState(20)), 9)
 
 
-def test_a_later_lease_that_wrote_is_no_sign_of_age_and_one_that_was_never_given_is(tmp_path: Path) -> None:
-    with a_copied_remote_log(tmp_path).open() as remote_log:
-        late = held_by(remote_log, "run")
-        write_partition_state(
-            remote_log.storage, remote_log.leases, late, StoredState(PartitionState(10, ONE_LEADER)), 7
-        )
-        assert outdated_leases(remote_log.storage, remote_log.leases, [ORDERS_0]) == {}
-        documents = documents_of(remote_log.storage)
-        assert documents is not None
-        documents.write(PartitionDocument(ORDERS_0, late.fencing_number + 1, PartitionState(10), 7))
-        [error] = outdated_leases(remote_log.storage, remote_log.leases, [ORDERS_0]).values()
-        assert isinstance(error, OutdatedMetadataError)
-
-
-def test_what_old_metadata_refuse_they_refuse_however_often_it_is_tried(tmp_path: Path) -> None:
-    files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "remote.storage.enable": False}})
-    shutil.copy(files.root / "state" / "remote_log_metadata.db", files.root / "last-week.db")
-    with files.open() as remote_log:
-        for before in (10, 15, 20):
-            plan = remote_log.deletions.plan_record_deletion(ORDERS_0, before)
-            assert plan is not None
-            assert remote_log.deletions.mark_expired([plan], "delete-records")[1] == ()
-    restored_from_last_week(files)
-    with files.open() as remote_log:
-        deletions = remote_log.deletions
-        deletion, plan = deletions.plan_topic_deletion("orders"), deletions.plan_record_deletion(ORDERS_0, 5)
-        assert plan is not None
-        given = remote_log.leases.fencing_number(ORDERS_0)
-        for _ in range(4):
-            with pytest.raises(OutdatedMetadataError, match="has written to the store"):
-                deletions.mark_expired([plan], "e")
-            with pytest.raises(OutdatedMetadataError, match="has written to the store"):
-                deletions.mark_topic_deleted(deletion, "d")
-        assert remote_log.leases.fencing_number(ORDERS_0) == given
-    files.properties["topics"] = {"orders": ENABLED}
-    files.append(2)
-    for _ in range(4):
-        with files.open() as remote_log:
-            [told] = remote_log.plan_copy().unreadable
-            assert "has written to the store" in told.message
-            with pytest.raises(OutdatedMetadataError, match="has written to the store"):
-                remote_log.begin_copy(plan_without_asking_the_store(remote_log), "copy")
-
-
 def meanwhile(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> None:
     """Let `work` be done by somebody else just before the next lease is given."""
     acquired = SqlLeases.acquire
@@ -217,70 +171,10 @@ def test_a_trim_leaves_what_others_told_the_store_before_its_lease(
         assert known.state == remote_log.segments.partition_state(ORDERS_0) == PartitionState(20, lineage)
 
 
-def restored_from_last_week(files: RemoteLogFiles) -> None:
-    """Put the metadata back to what they were before the last copy."""
-    state = files.root / "state"
-    for path in state.glob("remote_log_metadata.db*"):
-        path.unlink()
-    shutil.copy(files.root / "last-week.db", state / "remote_log_metadata.db")
-
-
-@pytest.fixture
-def outdated(tmp_path: Path) -> RemoteLogFiles:
-    """Two more copies were made, under two leases, since the backup that the metadata were restored from."""
-    files = a_copied_remote_log(tmp_path)
-    with files.open() as remote_log:
-        assert check(remote_log) == 10
-    shutil.copy(files.root / "state" / "remote_log_metadata.db", files.root / "last-week.db")
-    for epoch in (1, 2):
-        files.append(2)
-        checkpoint = files.partition_directory() / "leader-epoch-checkpoint"
-        write_leader_epochs(checkpoint, [*read_leader_epochs(checkpoint), EpochEntry(epoch, 35 + 10 * epoch)])
-        with files.open() as remote_log:
-            assert len(copy(remote_log).committed) == 1
-            assert check(remote_log) == 10 + 3 * epoch
-    restored_from_last_week(files)
-    return files
-
-
 def plan_without_asking_the_store(remote_log: RemoteLogManager) -> CopyPlan:
     return plan_copy(
         remote_log.source, remote_log.segments, remote_log.topics, remote_log.settings, CopySelection(EVERYTHING)
     )
-
-
-def test_nothing_is_planned_by_metadata_that_are_older_than_the_store(outdated: RemoteLogFiles) -> None:
-    with outdated.open() as remote_log:
-        plan = remote_log.plan_copy()
-        assert (plan.segments, plan.lineages, plan.notices) == ((), (), ())
-        [told] = plan.unreadable
-        assert told.partition == "orders-0"
-        assert "older than the store" in told.message
-
-
-def test_nothing_is_copied_by_metadata_that_are_older_than_the_store(outdated: RemoteLogFiles) -> None:
-    with outdated.open() as remote_log:
-        before = sorted(path.name for path in outdated.objects())
-        plan = plan_without_asking_the_store(remote_log)
-        assert len(plan.segments) == 2
-        with pytest.raises(OutdatedMetadataError, match="that the metadata never knew"):
-            remote_log.begin_copy(plan, "copy")
-        assert len(segments_of(remote_log)) == 3
-        assert sorted(path.name for path in outdated.objects()) == before
-        # It was given back, and the lease that was taken meanwhile is told from the one that wrote under its number.
-        held_by(remote_log, "somebody else")
-        with pytest.raises(OutdatedMetadataError, match="never knew"):
-            check(remote_log)
-
-
-def test_a_later_lease_alone_tells_old_metadata(outdated: RemoteLogFiles) -> None:
-    with outdated.open() as remote_log:
-        known = {segment.segment_id.id for segment in segments_of(remote_log)}
-        for path in outdated.objects():
-            if path.stem.partition("-")[2] not in known:
-                path.unlink()
-        with pytest.raises(OutdatedMetadataError, match=r"lease 3 has written to the store, .* gave none after 1"):
-            check(remote_log)
 
 
 def test_what_others_put_into_the_folder_and_deleted_segments_are_no_sign_of_age(tmp_path: Path) -> None:
@@ -310,7 +204,7 @@ def test_a_storage_manager_of_ones_own_has_nothing_to_hold_metadata_against(tmp_
         leases = remote_log.leases
         write_partition_state(own, leases, lease, StoredState(PartitionState(10)), 7)  # type: ignore[arg-type]
         assert write_partition_states(own, leases, [(lease, StoredState(PartitionState(10)))], 7) == {}  # type: ignore[arg-type]
-        assert ensure_not_outdated(ORDERS_0, own, remote_log.segments, remote_log.leases) == []  # type: ignore[arg-type]
+        assert listed_partition(ORDERS_0, own) == []  # type: ignore[arg-type]
         known = document(remote_log)
         assert known is not None
         assert known.state.log_start_offset == 0
@@ -348,7 +242,6 @@ def test_a_partition_of_which_the_store_knows_more_is_left_out_alone_and_named(t
         assert failed.partition == "orders-0"
         assert "OutdatedMetadataError: orders-0: lease 7 has written to the store" in failed.message
         assert [segment.state.name for segment in segments_of(remote_log)] == ["COPY_SEGMENT_FINISHED"]
-        assert remote_log.leases.fencing_number(ORDERS_0) == 1
         assert remote_log.commit_copy(carry_out(remote_log, begun)).is_whole
 
 
@@ -458,7 +351,7 @@ def test_the_command_line_copies_all_others_and_ends_with_1(two_due: RemoteLogFi
     done = run_on(two_due, "copy")
 
     assert done.exit_code == 1
-    assert "error: orders-0 lease 7 has written to the store" in done.err
+    assert "orders-0: lease 7 has written to the store" in done.err
     with two_due.open() as remote_log:
         assert states_of(remote_log, CLICKS_0) == [(0, "COPY_SEGMENT_FINISHED"), (10, "COPY_SEGMENT_FINISHED")]
         assert states_of(remote_log) == [(0, "COPY_SEGMENT_FINISHED")]

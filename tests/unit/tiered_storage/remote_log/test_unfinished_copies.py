@@ -19,6 +19,7 @@ from support.remote_logs import (
     RemoteLogFiles,
     a_copied_remote_log,
     a_remote_log,
+    be_the_original,
     begin,
     carry_out,
     flip_bit,
@@ -401,6 +402,7 @@ def test_a_repair_that_dies_anywhere_is_finished_by_the_next(tmp_path: Path) -> 
     for step in range(30):
         root = tmp_path / str(step)
         shutil.copytree(before.root, root)
+        be_the_original(root / "state" / "remote_log_metadata.db")
         files = replace(before, root=root, clock=ManualClock(2_000_000_000_000))
         with unsynced():
             with files.open() as remote_log, dies_at(step, after_it=step % 2 == 1):

@@ -27,7 +27,7 @@ from tiered_storage.errors import (
     RemoteMetadataError,
 )
 from tiered_storage.remote_log.metadata.sql_store import open_metadata_store
-from tiered_storage.remote_log.metadata.sqlite_database import SqliteDatabase
+from tiered_storage.remote_log.metadata.sqlite_database import SqliteDatabase, file_identity
 
 
 @pytest.fixture
@@ -334,3 +334,17 @@ def _execute(path: Path, statement: str) -> None:
     with database:
         database.execute(statement)
     database.close()
+
+
+def test_a_file_in_the_place_of_another_has_another_identity(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    seen = set()
+    for _ in range(20):
+        path.write_bytes(b"a")
+        first = file_identity(path)
+        path.write_bytes(b"bb")
+        assert file_identity(path) == first
+        assert first.startswith(f"inode {path.stat().st_ino}")
+        seen.add(first)
+        path.unlink()
+    assert len(seen) == 20

@@ -1,0 +1,128 @@
+"""Which generation of the metadata the store belongs to: a small object that each renewal replaces.
+
+    store.generation/{number, 20 digits}.json
+
+A JSON object: format_version (1), number, token (random), reason (in words) and renewed_at (ms). The one with the
+highest number holds. A renewal creates the object of the next number, which fails where somebody else did so first:
+that is the compare-and-swap, on every store that can create an object exclusively. Afterwards it removes the earlier
+ones, and looks whether its own is still the newest.
+
+Metadata keep number and token too (metadata/sql_generation.py). Where theirs are not the store's, they are a restored
+backup or a copy, and change nothing.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Self
+
+from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError, RemoteStorageError
+from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES, JsonDocument, encode_document
+from tiered_storage.remote_log.storage.object_client import ObjectClient
+from tiered_storage.remote_log.storage.object_names import (
+    STORE_DECISIONS,
+    STORE_GENERATION,
+    is_temporary_name,
+    parse_store_decision_name,
+    parse_store_generation_name,
+    store_generation_name,
+)
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGeneration:
+    """Generation `number` with its `token`; why it was begun, in words, and when (ms)."""
+
+    number: int
+    token: str
+    reason: str
+    renewed_at: int
+
+    @classmethod
+    def parse(cls, raw: bytes, source: str) -> Self:
+        """Read one. Raises RemoteObjectCorruptError if it is broken, and LaterVersionError."""
+        document = JsonDocument(raw, source, FORMAT_VERSION)
+        number, token = document.integer("number", minimum=1), document.text("token")
+        return cls(number, token, document.text("reason"), document.integer("renewed_at"))
+
+    def to_bytes(self) -> bytes:
+        """Return its JSON."""
+        fields = {"number": self.number, "token": self.token, "reason": self.reason, "renewed_at": self.renewed_at}
+        return encode_document(FORMAT_VERSION, fields)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreGenerations:
+    """The generations that one store carries. All methods raise what the store raises."""
+
+    client: ObjectClient
+
+    @property
+    def place(self) -> str:
+        """Where the generations are, for messages."""
+        return f"{self.client.root}/{STORE_GENERATION}"
+
+    def newest_number(self) -> int:
+        """Return the number of the newest generation; 0 if there is none. One short listing."""
+        return max((number for number, _ in self._listed()), default=0)
+
+    def newest(self) -> StoredGeneration | None:
+        """Return the newest generation; None if there is none.
+
+        Raises RemoteObjectCorruptError, naming the way out, and LaterVersionError.
+        """
+        number = self.newest_number()
+        while number:
+            name = store_generation_name(number)
+            try:
+                raw = self.client.get_range(name, 0, min(self.client.size(name), MAX_DOCUMENT_BYTES + 1))
+            except RemoteObjectNotFoundError:
+                # A renewal since the listing removed it.
+                earlier, number = number, self.newest_number()
+                if number <= earlier:
+                    raise
+                continue
+            return _parsed(raw, number, f"{self.client.root}/{name}")
+        return None
+
+    def publish(self, generation: StoredGeneration) -> None:
+        """Create `generation` durably, unless its number is taken, and then remove earlier ones.
+
+        The caller looks at `newest` to learn whether it won. What cannot be removed now, the next renewal removes.
+        """
+        if not self.client.create(store_generation_name(generation.number), generation.to_bytes()):
+            return
+        with suppress(RemoteStorageError):
+            for number, name in self._listed():
+                if number < generation.number:
+                    self.client.delete(name)
+            for found in self.client.list(STORE_DECISIONS):
+                self.client.delete(found.name)
+
+    def newest_decision(self) -> int:
+        """Return the number of the newest decision that an earlier release recorded; 0 if there is none."""
+        numbers = (parse_store_decision_name(found.name) for found in self.client.list(STORE_DECISIONS))
+        return max((number for number in numbers if number is not None), default=0)
+
+    def _listed(self) -> list[tuple[int, str]]:
+        """Return number and name of each; what killed writers left has number 0."""
+        listed = []
+        for found in self.client.list(STORE_GENERATION):
+            number = parse_store_generation_name(found.name)
+            if number is not None or is_temporary_name(found.name):
+                listed.append((number or 0, found.name))
+        return listed
+
+
+def _parsed(raw: bytes, number: int, source: str) -> StoredGeneration:
+    why = f"{source}: is the object of another generation"
+    try:
+        found = StoredGeneration.parse(raw, source)
+        if found.number == number:
+            return found
+    except RemoteObjectCorruptError as error:
+        why = str(error)
+    raise RemoteObjectCorruptError(f"{why}; run 'tiered-storage metadata take-over' with the metadata of this store")

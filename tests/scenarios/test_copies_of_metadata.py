@@ -1,0 +1,317 @@
+"""Recovery and bad input: copies, mixtures and losses of the metadata, and the ways out that a person has."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sqlite3
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from support.command_line import CommandResult, run_on
+from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, assert_clean
+from tiered_storage.remote_log.metadata.sql_store import open_metadata_store
+from tiered_storage.remote_log.storage.object_names import STORE_GENERATION, STORE_IDENTITY
+
+DELETABLE = {**ENABLED, "retention.bytes": 1000, "local.retention.bytes": 0}
+READING = [
+    ("read", "orders", 0, "--offset", 0),
+    ("offsets", "orders", 0),
+    ("segments", "--topics", "orders"),
+    ("plan",),
+    ("audit",),
+    ("expire", "--dry-run"),
+    ("retain", "--dry-run"),
+    ("topics", "list"),
+    ("failed-deletions",),
+]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> RemoteLogFiles:
+    files = a_copied_remote_log(tmp_path / "live", {("orders", 0): 3}, topics={"orders": DELETABLE})
+    with files.open() as remote_log:
+        remote_log.bind_store()
+    return files
+
+
+def database_of(files: RemoteLogFiles) -> Path:
+    return files.root / "state" / "remote_log_metadata.db"
+
+
+def remove_metadata(files: RemoteLogFiles) -> None:
+    for path in database_of(files).parent.glob("remote_log_metadata.db*"):
+        path.unlink()
+
+
+def copied_to(files: RemoteLogFiles, root: Path) -> RemoteLogFiles:
+    """Return a test system on copies of the local logs and of the metadata, with the live system's store."""
+    shutil.copytree(files.log_directory, root / "logs")
+    (root / "state").mkdir()
+    shutil.copy(database_of(files), root / "state")
+    url = str(files.properties.get("rsm.config.url", files.store))
+    return replace(files, root=root, properties={**files.properties, "rsm.config.url": url})
+
+
+def everything(files: RemoteLogFiles) -> set[str]:
+    return {str(path) for path in (*files.log_directory.rglob("*.log"), *files.objects())}
+
+
+def refused(files: RemoteLogFiles, *command: object) -> CommandResult:
+    before = everything(files)
+    done = run_on(files, *command)
+    assert everything(files) == before
+    assert done.exit_code == 1, done
+    return done
+
+
+@pytest.mark.parametrize(
+    "command", [("expire",), ("retain",), ("copy",), ("delete-records", "orders", 0, "--before", 20)]
+)
+def test_a_copy_of_the_metadata_changes_nothing_though_it_comes_first(
+    site: RemoteLogFiles, tmp_path: Path, command: tuple[object, ...]
+) -> None:
+    test_system = copied_to(site, tmp_path / "test")
+    objects = set(site.objects())
+
+    told = refused(test_system, *command)
+
+    assert "is a copy of the metadata" in told.err
+    assert "rsm.config.url" in told.err
+    assert set(site.objects()) == objects
+    assert run_on(site, "expire").exit_code == 0
+
+
+def test_a_copy_that_takes_over_fences_the_original_off(site: RemoteLogFiles, tmp_path: Path) -> None:
+    moved = copied_to(site, tmp_path / "moved")
+
+    assert run_on(moved, "metadata", "take-over", "--yes").exit_code == 0
+
+    assert "older than the store" in refused(site, "expire").err
+    assert run_on(moved, "expire").exit_code == 0
+
+
+def test_an_old_database_beside_a_newer_write_ahead_log_is_noticed(site: RemoteLogFiles) -> None:
+    database = database_of(site)
+    assert run_on(site, "topics", "pause", "orders").exit_code == 0
+    yesterday = database.read_bytes()
+    assert run_on(site, "topics", "forbid-deletion", "orders").exit_code == 0
+    # The log of a process that was killed: a run renewed the generation, and no checkpoint followed.
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with site.open() as remote_log:
+            remote_log.guard.renew("a copy run")
+        log = database.with_name(f"{database.name}-wal").read_bytes()
+    with database.open("r+b") as file:
+        file.write(yesterday)
+        file.truncate(len(yesterday))
+    database.with_name(f"{database.name}-wal").write_bytes(log)
+
+    told = refused(site, "expire")
+
+    assert "'-wal'" in told.err or "older than the store" in told.err or "damaged" in told.err, told.err
+    assert run_on(site, "topics", "list").exit_code in {0, 1}
+
+
+def test_metadata_that_a_person_lets_take_over_lose_every_right(site: RemoteLogFiles) -> None:
+    backup = site.root / "yesterday.db"
+    assert run_on(site, "metadata", "backup", backup).exit_code == 0
+    assert run_on(site, "topics", "pause", "orders").exit_code == 0
+    remove_metadata(site)
+    assert run_on(site, "metadata", "restore", backup).exit_code == 0
+    refused(site, "expire")
+    refused(site, "copy")
+
+    told = run_on(site, "metadata", "take-over", "--yes")
+
+    assert told.exit_code == 0
+    assert "deletion is forbidden for every topic" in told.err
+    before = everything(site)
+    assert run_on(site, "expire").exit_code == run_on(site, "retain").exit_code == 0
+    assert everything(site) == before
+    assert run_on(site, "topics", "allow-deletion", "orders").exit_code == 0
+    site.append(4)
+    assert run_on(site, "copy").exit_code == 0
+    assert run_on(site, "expire").exit_code == 0
+    with site.open() as remote_log:
+        assert_clean(remote_log)
+
+
+def test_a_backup_without_any_run_since_takes_over_with_its_rights(site: RemoteLogFiles) -> None:
+    backup = site.root / "now.db"
+    assert run_on(site, "metadata", "backup", backup).exit_code == 0
+    remove_metadata(site)
+    assert run_on(site, "metadata", "restore", backup).exit_code == 0
+    assert "is a copy" in refused(site, "expire").err
+
+    told = run_on(site, "metadata", "take-over", "--yes")
+
+    assert "forbidden" not in told.err
+    assert run_on(site, "expire").exit_code == 0
+
+
+@pytest.mark.parametrize("left", ["", "-wal", "-shm", "-journal"])
+def test_a_backup_is_not_restored_over_or_beside_what_is_left(site: RemoteLogFiles, left: str) -> None:
+    backup = site.root / "backup.db"
+    assert run_on(site, "metadata", "backup", backup).exit_code == 0
+    remove_metadata(site)
+    found = database_of(site).with_name(f"remote_log_metadata.db{left}")
+    found.write_bytes(b"left")
+
+    told = run_on(site, "metadata", "restore", backup)
+
+    assert told.exit_code == 1
+    assert str(found) in told.err
+    assert found.read_bytes() == b"left"
+
+
+def test_what_is_no_backup_is_not_restored(site: RemoteLogFiles) -> None:
+    remove_metadata(site)
+    for content in (b"", b"x" * 8192):
+        wrong = site.root / "wrong.db"
+        wrong.write_bytes(content)
+        assert run_on(site, "metadata", "restore", wrong).exit_code == 1
+        assert not database_of(site).exists()
+    assert run_on(site, "metadata", "restore", site.root / "nowhere.db").exit_code == 1
+
+
+def test_a_backup_never_overwrites_a_file(site: RemoteLogFiles) -> None:
+    taken = site.root / "taken.db"
+    taken.write_bytes(b"mine")
+
+    told = run_on(site, "metadata", "backup", taken)
+
+    assert told.exit_code == 1
+    assert str(taken) in told.err
+    assert taken.read_bytes() == b"mine"
+
+
+def test_the_doctor_names_a_backup_that_lacks_copies(site: RemoteLogFiles) -> None:
+    assert "none was ever made" in run_on(site, "doctor").out
+    assert run_on(site, "metadata", "backup", site.root / "backup.db").exit_code == 0
+    assert "last backup" not in run_on(site, "doctor").out
+
+
+@pytest.mark.parametrize("command", [*READING, ("copy",), ("expire",), ("retain",), ("stop-deletions",)])
+def test_missing_metadata_of_a_bound_store_are_an_error_and_are_not_made(
+    site: RemoteLogFiles, command: tuple[object, ...]
+) -> None:
+    remove_metadata(site)
+
+    told = refused(site, *command)
+
+    assert "rebuild-metadata" in told.err
+    assert not database_of(site).exists()
+
+
+@pytest.mark.parametrize("command", READING)
+def test_empty_metadata_of_a_bound_store_are_an_error(site: RemoteLogFiles, command: tuple[object, ...]) -> None:
+    remove_metadata(site)
+    with open_metadata_store(f"sqlite:///{database_of(site)}", site.clock):
+        pass
+
+    assert "rebuild-metadata" in refused(site, *command).err
+
+
+@pytest.mark.parametrize(
+    "command", [("read", "orders", 0, "--offset", 0), ("audit",), ("expire",), ("segments", "--topics", "orders")]
+)
+def test_only_the_commands_that_somebody_begins_with_make_metadata(tmp_path: Path, command: tuple[object, ...]) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 3}, topics={"orders": DELETABLE})
+    database_of(files).unlink()
+
+    told = run_on(files, *command)
+
+    assert told.exit_code == 1
+    assert "there are no metadata" in told.err
+    assert not database_of(files).exists()
+    assert run_on(files, "topics", "enable", "orders").exit_code == 0
+    assert database_of(files).exists()
+
+
+def test_rebuilt_metadata_take_the_place_of_missing_ones(site: RemoteLogFiles) -> None:
+    remove_metadata(site)
+
+    assert run_on(site, "rebuild-metadata").exit_code == 0
+
+    assert run_on(site, "audit").exit_code == 0
+    assert run_on(site, "plan").exit_code == 0
+
+
+def test_a_rebuild_beside_live_metadata_asks_first(site: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = site.root / "other.db"
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+
+    told = run_on(site, "rebuild-metadata", "--into", other)
+
+    assert told.exit_code == 1
+    assert "is sound and the store's own" in told.err
+    assert not other.exists()
+    assert run_on(site, "copy").exit_code == 0
+    assert run_on(site, "rebuild-metadata", "--into", other, "--yes").exit_code == 0
+    assert "belongs to" in refused(site, "copy").err
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\x00" * 64])
+def test_a_damaged_store_identity_has_a_way_out(site: RemoteLogFiles, content: bytes) -> None:
+    (site.store / STORE_IDENTITY).write_bytes(content)
+    told = refused(site, "copy")
+    assert "metadata take-over" in told.err
+
+    assert run_on(site, "metadata", "take-over", "--yes").exit_code == 0
+
+    assert run_on(site, "copy").exit_code == 0
+    assert run_on(site, "audit").exit_code == 0
+
+
+def test_a_damaged_store_identity_without_metadata_has_a_way_out(site: RemoteLogFiles) -> None:
+    (site.store / STORE_IDENTITY).write_bytes(b"{")
+    remove_metadata(site)
+    assert "rebuild-metadata" in refused(site, "copy").err
+
+    assert run_on(site, "rebuild-metadata").exit_code == 0
+
+    assert run_on(site, "audit").exit_code == 0
+
+
+def test_a_damaged_generation_has_a_way_out(site: RemoteLogFiles) -> None:
+    [only] = (site.store / STORE_GENERATION).iterdir()
+    only.write_bytes(b"{")
+    assert "metadata take-over" in refused(site, "expire").err
+
+    assert run_on(site, "metadata", "take-over", "--yes").exit_code == 0
+
+    assert run_on(site, "copy").exit_code == 0
+
+
+def test_a_first_copy_killed_after_it_marked_the_store_goes_on_and_has_a_way_out_without_metadata(
+    tmp_path: Path,
+) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 3}, topics={"orders": DELETABLE})
+    with files.open() as remote_log:
+        remote_log.bind_store()
+    assert run_on(files, "plan").exit_code == 0
+    remove_metadata(files)
+    assert "rebuild-metadata" in refused(files, "copy").err
+
+    assert run_on(files, "rebuild-metadata").exit_code == 0
+
+    assert run_on(files, "copy").exit_code == 0
+    assert run_on(files, "audit").exit_code == 0
+
+
+def test_metadata_of_another_store_do_not_take_over(site: RemoteLogFiles, tmp_path: Path) -> None:
+    other = a_remote_log(tmp_path / "other", {("orders", 0): 3})
+    remove_metadata(other)
+    with other.open() as remote_log:
+        remote_log.bind_store()
+    site.properties["rsm.config.url"] = str(other.store)
+
+    told = run_on(site, "metadata", "take-over", "--yes")
+
+    assert told.exit_code == 1
+    assert "belongs to the metadata" in told.err
