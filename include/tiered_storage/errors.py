@@ -129,6 +129,56 @@ class RecordsDeletedError(OffsetOutOfRangeError):
         )
 
 
+class LeaderEpochError(TieredStorageError):
+    """A leader epoch that a read names is not the partition's: `known` is the epoch of the last leader known here."""
+
+    def __init__(self, partition: str, epoch: int, known: int) -> None:
+        super().__init__(partition, epoch, known)
+        self.partition = partition
+        self.epoch = epoch
+        self.known = known
+
+
+class FencedLeaderEpochError(LeaderEpochError):
+    """A later leader than the one that a read names leads by now."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.partition}: leader epoch {self.epoch} is over, {self.known} leads: read with that epoch, and "
+            "name that of the last record you have: so you learn whether it was cut off"
+        )
+
+
+class UnknownLeaderEpochError(LeaderEpochError):
+    """A read names a later leader than any that is known here yet."""
+
+    retriable = True
+
+    def __str__(self) -> str:
+        return (
+            f"{self.partition}: leader epoch {self.epoch} is not known here yet, only {self.known}: try again when "
+            "more was copied, or read without an epoch"
+        )
+
+
+class DivergingEpochError(LeaderEpochError):
+    """What a reader fetched last was cut off: leader epoch `epoch`, of which it was, ended at `end_offset` (exclusive).
+
+    Where that epoch left nothing, `epoch` is the one before it that did.
+    """
+
+    def __init__(self, partition: str, offset: int, epoch: int, end_offset: int, known: int) -> None:
+        super().__init__(partition, epoch, known)
+        self.offset = offset
+        self.end_offset = end_offset
+
+    def __str__(self) -> str:
+        return (
+            f"{self.partition}: offset {self.offset} is of another log than what was fetched before it: leader epoch "
+            f"{self.epoch} ended at offset {self.end_offset}: drop what you have from there on, and go on from there"
+        )
+
+
 class ReadRefusedError(TieredStorageError):
     """A read was not served in its time; the same one may be a moment later."""
 

@@ -20,6 +20,19 @@ _EPOCH = attrgetter("epoch")
 _START = attrgetter("start_offset")
 
 
+def end_offset_for(entries: Sequence[EpochEntry], epoch: int, log_end_offset: int) -> tuple[int, int] | None:
+    """Return the latest epoch up to `epoch`, and the offset (exclusive) where it ends; None where that is unknown.
+
+    The latest of `entries` ends with the log. An epoch before all of them ends where the first one begins.
+    """
+    if entries and epoch == entries[-1].epoch:
+        return epoch, log_end_offset
+    above = bisect_right(entries, epoch, key=_EPOCH)
+    if epoch < 0 or above == len(entries):
+        return None
+    return (entries[above - 1].epoch if above else epoch), entries[above].start_offset
+
+
 class LeaderEpochCache:
     """The epochs in the checkpoint `path`, by rising epoch and start offset."""
 
@@ -72,16 +85,8 @@ class LeaderEpochCache:
         return self._entries[i].epoch if i >= 0 else None
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int] | None:
-        """Return the latest epoch up to `epoch`, and the offset (exclusive) where it ends; None where that is unknown.
-
-        The latest epoch ends with the log. An epoch before all known ones ends where the first known one begins.
-        """
-        if epoch == self.latest:
-            return epoch, log_end_offset
-        above = bisect_right(self._entries, epoch, key=_EPOCH)
-        if epoch < 0 or above == len(self._entries):
-            return None
-        return (self._entries[above - 1].epoch if above else epoch), self._entries[above].start_offset
+        """As the function `end_offset_for`, of this log's epochs."""
+        return end_offset_for(self._entries, epoch, log_end_offset)
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Forget the epochs that begin at `end_offset` or behind it."""

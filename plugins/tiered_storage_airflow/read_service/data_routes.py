@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
+from tiered_storage.remote_log.reading.read_values import FetchEpochs
 from tiered_storage_airflow.read_service.access import access_of
 from tiered_storage_airflow.read_service.byte_range import RangeNotSatisfiableError, parse_range
 from tiered_storage_airflow.read_service.isolation import IsolationName, IsolationQuery
@@ -18,6 +19,7 @@ from tiered_storage_airflow.read_service.segments import SegmentPath, readable_s
 from tiered_storage_airflow.read_service.streaming import PiecesResponse
 
 LARGEST = 2**63 - 1
+LAST_EPOCH = 2**31 - 1
 MOST_RECORDS = 10_000_000
 MOST_BYTES = 1 << 30
 
@@ -88,6 +90,16 @@ async def records(
     timestamp: Annotated[
         int | None, Query(description="Begin with the first record of this time (ms) or later.", ge=0, le=LARGEST)
     ] = None,
+    current_leader_epoch: Annotated[
+        int | None,
+        Query(description="The leader epoch that the reader knows as the present one.", ge=0, le=LAST_EPOCH),
+    ] = None,
+    last_fetched_epoch: Annotated[
+        int | None,
+        Query(
+            description="The leader epoch of the last record that the reader has before `offset`.", ge=0, le=LAST_EPOCH
+        ),
+    ] = None,
     max_records: Annotated[int, Query(description="Stop after so many.", ge=1, le=MOST_RECORDS)] = 1000,
     max_bytes: Annotated[
         int,
@@ -104,7 +116,15 @@ async def records(
     service = asked.service
     if offset is not None and timestamp is not None:
         raise plain(422, "query offset: give it or a timestamp, and not both")
-    readable = await service.tiers.readable_range(asked.partition, isolation.level, offset=offset, timestamp=timestamp)
+    if last_fetched_epoch is not None and offset is None:
+        raise plain(422, "query last_fetched_epoch: it belongs to an offset: give that too")
+    readable = await service.tiers.readable_range(
+        asked.partition,
+        isolation.level,
+        offset=offset,
+        timestamp=timestamp,
+        epochs=FetchEpochs(current_leader_epoch, last_fetched_epoch),
+    )
     view = readable.view
     access = access_of(request)
     access.first_offset = readable.start

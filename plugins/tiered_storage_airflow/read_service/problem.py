@@ -25,6 +25,8 @@ _STATUS: tuple[tuple[type[errors.TieredStorageError], int], ...] = (
     (errors.ReadTimedOutError, 504),
     (errors.ReadRefusedError, 429),
     (errors.UnsupportedTopicError, 409),
+    (errors.FencedLeaderEpochError, 409),
+    (errors.DivergingEpochError, 409),
     (errors.DeletionRefusedError, 403),
 )
 """By class; all others are 503 where they are retriable, and else 502."""
@@ -63,6 +65,10 @@ def problem_of(error: errors.TieredStorageError) -> ProblemError:
     more: dict[str, object] = {}
     if isinstance(error, errors.OffsetOutOfRangeError):
         more = {"log_start_offset": error.start, "log_end_offset": error.end}
+    if isinstance(error, errors.LeaderEpochError):
+        more = {"leader_epoch": error.known}
+    if isinstance(error, errors.DivergingEpochError):
+        more |= {"diverging_epoch": error.epoch, "end_offset": error.end_offset}
     headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if error.retriable else {}
     return ProblemError(status, title, str(error), error.retriable, headers, more)
 

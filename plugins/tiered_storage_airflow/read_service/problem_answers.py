@@ -28,6 +28,9 @@ _SCHEMA = {
         "retriable": {"type": "boolean"},
         "log_start_offset": {"type": "integer"},
         "log_end_offset": {"type": "integer"},
+        "leader_epoch": {"type": "integer"},
+        "diverging_epoch": {"type": "integer"},
+        "end_offset": {"type": "integer"},
     },
 }
 PROBLEM = {MEDIA_TYPE: {"schema": _SCHEMA}}
@@ -35,7 +38,7 @@ _MEANINGS = {
     401: "Nobody is logged in, or the token is expired or none of Airflow's.",
     403: "The topic may be seen, and its records not be read.",
     404: "There is no such thing, or not for who asks.",
-    409: "Several lives of the topic have the name, or the segment's copy has not ended.",
+    409: "Several lives of the topic have the name, the segment's copy has not ended, or the leader epoch is over.",
     410: "It was deleted.",
     422: "A parameter cannot be meant.",
     429: "No room now: come again.",

@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.reading.log_reader import RemoteLogReader
 from tiered_storage.remote_log.reading.partition_view import PartitionView
-from tiered_storage.remote_log.reading.read_values import FetchedBatches, FoundOffset, Isolation, OffsetSpec
+from tiered_storage.remote_log.reading.read_values import (
+    NO_EPOCHS,
+    FetchedBatches,
+    FetchEpochs,
+    FoundOffset,
+    Isolation,
+    OffsetSpec,
+)
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.segment_source import SegmentSource
 from tiered_storage.remote_log.storage import IndexKind
@@ -52,19 +59,21 @@ class Tiers:
         *,
         offset: int | None = None,
         timestamp: int | None = None,
+        epochs: FetchEpochs = NO_EPOCHS,
     ) -> ReadableRange:
         """Return what there is to read from an offset, a time (ms) or, without either, the log start.
 
-        Raises OffsetOutOfRangeError where the offset lies outside, and what hides the local tier where only that might
-        have the first record.
+        Raises OffsetOutOfRangeError where the offset lies outside, LeaderEpochError for `epochs` of other logs, and
+        what hides the local tier where only that might have the first record.
         """
-        view = await self.look(partition, offset)
+        view = await self.reader.view(partition, offset, epochs)
         start = view.log_start_offset if offset is None else offset
         if timestamp is not None:
             start = await self.first_at(view, timestamp, isolation)
             # That was found by another look, which may have been a later one.
             view = await self.look(partition, start)
         view.check_range(start)
+        view.check_epochs(start, epochs)
         if start >= view.remote_end:
             view.ensure_not_hidden(start)
         return ReadableRange(view, start, await self.end(view, isolation))

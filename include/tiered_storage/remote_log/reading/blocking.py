@@ -17,7 +17,14 @@ from tiered_storage.kafka_log.record import Record
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.reading.log_reader import READ_UNCOMMITTED, RemoteLogReader
 from tiered_storage.remote_log.reading.partition_view import PartitionView
-from tiered_storage.remote_log.reading.read_values import FetchedBatches, FoundOffset, Isolation, OffsetSpec
+from tiered_storage.remote_log.reading.read_values import (
+    NO_EPOCHS,
+    FetchedBatches,
+    FetchEpochs,
+    FoundOffset,
+    Isolation,
+    OffsetSpec,
+)
 from tiered_storage.remote_log.storage import IndexKind
 
 Result = TypeVar("Result")
@@ -56,11 +63,17 @@ class BlockingLogReader:
         end_offset: int | None = None,
         isolation: Isolation = READ_UNCOMMITTED,
         deadline_ms: int | None = None,
+        epochs: FetchEpochs = NO_EPOCHS,
     ) -> Generator[FetchedBatches, None, None]:
         """As RemoteLogReader.batches."""
         return self._iterate(
             self._reader.batches(
-                partition, start_offset, end_offset=end_offset, isolation=isolation, deadline_ms=deadline_ms
+                partition,
+                start_offset,
+                end_offset=end_offset,
+                isolation=isolation,
+                deadline_ms=deadline_ms,
+                epochs=epochs,
             )
         )
 
@@ -72,10 +85,11 @@ class BlockingLogReader:
         end_offset: int | None = None,
         isolation: Isolation = READ_UNCOMMITTED,
         deadline_ms: int | None = None,
+        epochs: FetchEpochs = NO_EPOCHS,
     ) -> Generator[Record, None, None]:
         """Yield records one by one: without markers, and at READ_COMMITTED without those of aborted transactions."""
         for fetched in self.batches(
-            partition, start_offset, end_offset=end_offset, isolation=isolation, deadline_ms=deadline_ms
+            partition, start_offset, end_offset=end_offset, isolation=isolation, deadline_ms=deadline_ms, epochs=epochs
         ):
             yield from fetched.records()
 
@@ -89,12 +103,13 @@ class BlockingLogReader:
         columns: Sequence[str] | None = None,
         within: RecordRange | None = None,
         deadline_ms: int | None = None,
+        epochs: FetchEpochs = NO_EPOCHS,
     ) -> Generator[pa.RecordBatch, None, None]:
         """As RemoteLogReader.tables."""
         return self._iterate(
             self._reader.tables(
                 partition, start_offset, end_offset=end_offset, isolation=isolation, columns=columns, within=within,
-                deadline_ms=deadline_ms,
+                deadline_ms=deadline_ms, epochs=epochs,
             )
         )  # fmt: skip
 

@@ -13,7 +13,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from tiered_storage.errors import RecordsDeletedError, RemoteObjectNotFoundError
+from tiered_storage.errors import LeaderEpochError, RecordsDeletedError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.columnar import RecordRange
 from tiered_storage.kafka_log.record_columns import select_columns
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
@@ -27,7 +27,14 @@ from tiered_storage.remote_log.reading.log_stream import LogStream
 from tiered_storage.remote_log.reading.offset_search import OffsetSearch, is_certain
 from tiered_storage.remote_log.reading.partition_view import PartitionView, look_at
 from tiered_storage.remote_log.reading.partition_views import PartitionViews
-from tiered_storage.remote_log.reading.read_values import FetchedBatches, FoundOffset, Isolation, OffsetSpec
+from tiered_storage.remote_log.reading.read_values import (
+    NO_EPOCHS,
+    FetchedBatches,
+    FetchEpochs,
+    FoundOffset,
+    Isolation,
+    OffsetSpec,
+)
 from tiered_storage.remote_log.reading.reader_pools import ByteQuota, ReaderPool
 from tiered_storage.remote_log.reading.record_tables import decoded
 from tiered_storage.remote_log.reading.remote_chunks import RemoteChunks
@@ -106,16 +113,23 @@ class RemoteLogReader:
         """How much of the remote tier is kept in memory."""
         return self._cache.held_bytes
 
-    async def view(self, partition: TopicIdPartition, offset: int | None = None) -> PartitionView:
+    async def view(
+        self, partition: TopicIdPartition, offset: int | None = None, epochs: FetchEpochs = NO_EPOCHS
+    ) -> PartitionView:
         """Return what there is of a partition, or was when it was looked at last.
 
         That is at most remote.log.reader.metadata.max.age.ms ago, or twenty times as long as looking took, if that is
-        more. Where `offset` lies outside of what was seen before, it looks anew. Raises ReadTimedOutError.
+        more. Where `offset` lies outside of what was seen before, or `epochs` do not fit it, it looks anew. Raises
+        ReadTimedOutError.
         """
         deadline = self._deadline(None)
         seen = await self._views.get(partition, deadline)
-        if offset is None or seen.log_start_offset <= offset <= seen.end_offset(READ_UNCOMMITTED):
-            return seen
+        try:
+            if offset is None or seen.log_start_offset <= offset <= seen.end_offset(READ_UNCOMMITTED):
+                seen.check_epochs(offset or 0, epochs)
+                return seen
+        except LeaderEpochError:
+            pass  # of a later leader than what was seen, or really not ours: another look tells
         return await self._views.anew(partition, deadline)
 
     async def offsets(
@@ -158,15 +172,16 @@ class RemoteLogReader:
         end_offset: int | None = None,
         isolation: Isolation = READ_UNCOMMITTED,
         deadline_ms: int | None = None,
+        epochs: FetchEpochs = NO_EPOCHS,
     ) -> AsyncGenerator[FetchedBatches, None]:
         """Yield whole batches from the one with `start_offset` up to `end_offset` (exclusive), or to the end as it is
         when this begins; each offset once.
 
         `deadline_ms` is how long each step may wait for the remote tier, else remote.fetch.max.wait.ms. What is on its
         way is bounded by remote.log.reader.read.ahead.bytes; it ends with the iterator, so close that (aclosing) if you
-        leave early. Raises OffsetOutOfRangeError (with the range there is), RecordsDeletedError where the log start
-        moved past what is being read, RemoteObjectNotFoundError and RemoteObjectCorruptError for what is lost,
-        RemoteStorageError, ReadRefusedError.
+        leave early. `epochs` are compared before the first batch. Raises OffsetOutOfRangeError (with the range there
+        is), LeaderEpochError, RecordsDeletedError where the log start moved past what is being read,
+        RemoteObjectNotFoundError and RemoteObjectCorruptError for what is lost, RemoteStorageError, ReadRefusedError.
         """
         stream = LogStream(
             partition,
@@ -178,6 +193,7 @@ class RemoteLogReader:
             aborted=self._aborted,
             new_deadline=lambda: self._deadline(deadline_ms),
             read_ahead_bytes=self._settings.remote_log_reader_read_ahead_bytes,
+            epochs=epochs,
         )
         return stream.fetch(end_offset)
 
@@ -191,6 +207,7 @@ class RemoteLogReader:
         columns: Sequence[str] | None = None,
         within: RecordRange | None = None,
         deadline_ms: int | None = None,
+        epochs: FetchEpochs = NO_EPOCHS,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """Yield the same records as Arrow record batches, with `columns` (record_columns.py; None: all).
 
@@ -200,7 +217,7 @@ class RemoteLogReader:
         """
         select_columns(columns)
         batches = self.batches(
-            partition, start_offset, end_offset=end_offset, isolation=isolation, deadline_ms=deadline_ms
+            partition, start_offset, end_offset=end_offset, isolation=isolation, deadline_ms=deadline_ms, epochs=epochs
         )
         return decoded(batches, columns, within or RecordRange(with_control=False), self._decode_pool)
 

@@ -11,6 +11,7 @@ import numpy as np
 from tiered_storage.errors import (
     CorruptRecordError,
     InvalidLogDirectoryError,
+    LeaderEpochError,
     OffsetOutOfRangeError,
     RecordsDeletedError,
     RemoteObjectNotFoundError,
@@ -25,7 +26,7 @@ from tiered_storage.remote_log.reading.aborted_transactions import AbortedTransa
 from tiered_storage.remote_log.reading.fetch_deadline import FetchDeadline
 from tiered_storage.remote_log.reading.partition_view import PartitionView
 from tiered_storage.remote_log.reading.partition_views import PartitionViews
-from tiered_storage.remote_log.reading.read_values import FetchedBatches, Tier
+from tiered_storage.remote_log.reading.read_values import NO_EPOCHS, FetchedBatches, FetchEpochs, Tier
 from tiered_storage.remote_log.reading.reader_pools import ReaderPool, outcome_of
 from tiered_storage.remote_log.reading.remote_chunks import AheadFetch, RemoteChunks
 from tiered_storage.remote_log.remote_log_index import RemoteLogIndexEntry
@@ -60,10 +61,12 @@ class LogStream:
         aborted: AbortedTransactionSearch,
         new_deadline: Callable[[], FetchDeadline],
         read_ahead_bytes: int,
+        epochs: FetchEpochs = NO_EPOCHS,
     ) -> None:
         self._partition = partition
         self._offset = start_offset
         self._isolation = isolation
+        self._epochs = epochs
         self._views = views
         self._chunks = chunks
         self._local_pool = local_pool
@@ -79,8 +82,9 @@ class LogStream:
     async def fetch(self, end_offset: int | None) -> AsyncGenerator[FetchedBatches, None]:
         """Yield the range's batches, up to `end_offset` or to what is readable when this begins.
 
-        Raises OffsetOutOfRangeError, RecordsDeletedError, RemoteStorageError, ReadRefusedError, CorruptLogError; and
-        where the local tier is hidden and might have what was asked for, once all the rest was given, what hides it.
+        Raises OffsetOutOfRangeError, LeaderEpochError, RecordsDeletedError, RemoteStorageError, ReadRefusedError,
+        CorruptLogError; and where the local tier is hidden and might have what was asked for, once all the rest was
+        given, what hides it.
         """
         view = await self._first_view(self._new_deadline())
         readable = view.end_offset(self._isolation)
@@ -103,12 +107,13 @@ class LogStream:
         seen = await self._views.get(self._partition, deadline)
         try:
             return await self._checked(seen, deadline)
-        except (OffsetOutOfRangeError, RemoteObjectNotFoundError, InvalidLogDirectoryError):
+        except (OffsetOutOfRangeError, LeaderEpochError, RemoteObjectNotFoundError, InvalidLogDirectoryError):
             return await self._checked(await self._views.anew(self._partition, deadline), deadline)
 
     async def _checked(self, seen: PartitionView, deadline: FetchDeadline) -> PartitionView:
         view = await self._aborted.decided(seen, self._isolation, deadline)
         view.check_range(self._offset)
+        view.check_epochs(self._offset, self._epochs)
         return view
 
     async def _next(self, deadline: FetchDeadline) -> FetchedBatches:

@@ -6,13 +6,22 @@ from array import array
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field, replace
 
-from tiered_storage.errors import InvalidLogDirectoryError, OffsetOutOfRangeError, RemoteObjectNotFoundError
+from tiered_storage.errors import (
+    DivergingEpochError,
+    FencedLeaderEpochError,
+    InvalidLogDirectoryError,
+    OffsetOutOfRangeError,
+    RemoteObjectNotFoundError,
+    UnknownLeaderEpochError,
+)
+from tiered_storage.kafka_log.leader_epoch_cache import end_offset_for
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.log_read import Isolation
 from tiered_storage.remote_log.coverage import Coverage, CoveredRange
 from tiered_storage.remote_log.lineage import agreed_end, merged, whole_lineage
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import LEADER_EPOCH_UNKNOWN, TopicIdPartition
+from tiered_storage.remote_log.reading.read_values import FetchEpochs
 from tiered_storage.remote_log.segment_source import LocalSegment, PartitionLog, SegmentSource
 
 NO_REMOTE = Coverage(())
@@ -83,6 +92,24 @@ class PartitionView:
         if not start <= offset <= end:
             self.ensure_not_hidden(offset)
             raise OffsetOutOfRangeError(str(self.partition), offset, start, end)
+
+    def check_epochs(self, offset: int, epochs: FetchEpochs) -> None:
+        """Raise where a broker would refuse to serve `offset`, which is in range, to a reader that names `epochs`.
+
+        FencedLeaderEpochError, UnknownLeaderEpochError, and DivergingEpochError where the reader fetched what a later
+        leader cut off. Source: KIP-320; released Kafka (Partition.readRecords).
+        """
+        known = self.leader_epoch
+        for epoch in (epochs.current_leader, epochs.last_fetched):
+            if epoch is not None and epoch > known:
+                raise UnknownLeaderEpochError(str(self.partition), epoch, known)
+        if epochs.current_leader is not None and epochs.current_leader < known:
+            raise FencedLeaderEpochError(str(self.partition), epochs.current_leader, known)
+        if epochs.last_fetched is None:
+            return
+        found = end_offset_for(self.lineage, epochs.last_fetched, self.end_offset(Isolation.READ_UNCOMMITTED))
+        if found is not None and (found[0] < epochs.last_fetched or found[1] < offset):
+            raise DivergingEpochError(str(self.partition), offset, *found, known)
 
     def ensure_not_hidden(self, offset: int) -> None:
         """Raise what hides the local tier, where that might have `offset`: whether it does, nobody knows then."""

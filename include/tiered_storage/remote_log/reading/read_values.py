@@ -18,7 +18,7 @@ from tiered_storage.kafka_log.transaction_index import AbortedTransaction
 from tiered_storage.remote_log.model import LEADER_EPOCH_UNKNOWN
 from tiered_storage.remote_log.reader import Tier
 
-__all__ = ["FetchedBatches", "FoundOffset", "Isolation", "OffsetSpec", "Tier"]
+__all__ = ["NO_EPOCHS", "FetchEpochs", "FetchedBatches", "FoundOffset", "Isolation", "OffsetSpec", "Tier"]
 
 NO_TIMESTAMP = -1
 
@@ -36,6 +36,21 @@ class OffsetSpec(IntEnum):
     """The first offset that is local; KIP-405's drafts call it next-local and number it -3."""
     LATEST_TIERED = -5
     """The last offset that the remote tier has (inclusive)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchEpochs:
+    """The leader epochs that a Fetch names with its offset (KIP-320), None: none.
+
+    `current_leader` is that of the leader whom the reader takes for the present one, `last_fetched` that of the last
+    record before the offset.
+    """
+
+    current_leader: int | None = None
+    last_fetched: int | None = None
+
+
+NO_EPOCHS = FetchEpochs()
 
 
 @dataclass(frozen=True, slots=True)

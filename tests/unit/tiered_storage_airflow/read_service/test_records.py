@@ -12,12 +12,14 @@ import pytest
 from httpx import Response
 
 from support.read_service_site import ReadServiceSite
-from support.remote_logs import BATCH_BYTES, NOW, flip_bit, record, unsynced
+from support.remote_logs import BATCH_BYTES, NOW, ORDERS_0, flip_bit, held_by, record, unsynced
 from support.transactions import ABORT, data, marker
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.record_batch import read_records
 from tiered_storage.remote_log.reading.read_values import Isolation
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 
 RECORDS = "/topics/orders/partitions/0/records"
 
@@ -38,6 +40,41 @@ def test_records_are_given_as_json_lines_from_both_tiers(site: ReadServiceSite) 
     assert base64.b64decode(seventh["key"]) == b"key"
     assert seventh["headers"] == [["trace", base64.b64encode(b"1").decode()]]
     assert (answer.headers["log-start-offset"], answer.headers["log-end-offset"]) == ("0", "35")
+
+
+def test_leader_epochs_are_compared_as_a_broker_does(own_site: ReadServiceSite) -> None:
+    def led_again(log: RemoteLogManager) -> None:
+        log.segments.put_lineage(ORDERS_0, (EpochEntry(0, 0), EpochEntry(3, 35)), held_by(log, "test"))
+
+    def ask(**asked: int) -> tuple[int, dict[str, Any]]:
+        answer = own_site.get(RECORDS, params={"offset": 35, **asked})
+        return answer.status_code, {} if answer.status_code == 200 else answer.json()
+
+    own_site.changed(led_again)
+    assert ask(current_leader_epoch=3, last_fetched_epoch=0) == (200, {})
+    status, told = ask(current_leader_epoch=0)
+    assert (status, told["title"], told["leader_epoch"], told["retriable"]) == (409, "FencedLeaderEpoch", 3, False)
+    status, told = ask(current_leader_epoch=4)
+    assert (status, told["title"], told["leader_epoch"], told["retriable"]) == (503, "UnknownLeaderEpoch", 3, True)
+    status, told = ask(last_fetched_epoch=2)
+    assert (status, told["title"]) == (409, "DivergingEpoch")
+    assert (told["diverging_epoch"], told["end_offset"], told["leader_epoch"]) == (0, 35, 3)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "last_fetched_epoch=0",
+        "timestamp=1&last_fetched_epoch=0",
+        "current_leader_epoch=-1",
+        "current_leader_epoch=2147483648",
+        "offset=1&last_fetched_epoch=x",
+    ],
+)
+def test_epochs_that_cannot_be_meant_are_refused(site: ReadServiceSite, asked: str) -> None:
+    answer = site.get(f"{RECORDS}?{asked}")
+    assert answer.status_code == 422
+    assert "_epoch" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(("offset", "count"), [(0, 3), (7, 5), (28, 4), (33, 2), (34, 1)])
