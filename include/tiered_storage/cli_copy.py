@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiered_storage.cli_output import Output
+from tiered_storage.cli_output import Output, show_size
 from tiered_storage.cli_plans import PlanOption, SavePlanOption, check_plan_options, made_or_read
 from tiered_storage.cli_progress import PROGRESS_SHOWN_SECONDS, leave_at_once, said, watched
 from tiered_storage.cli_session import (
@@ -99,8 +99,10 @@ def copy(
         for segment in report.committed
     ]
     troubles = (*refused, *due.refused, *due.unreadable, *begun.left, *report.failures, *report.damages)
+    moved = sum(segment.size for segment in report.committed)
+    title = f"Copied: {len(rows):,} segments, {show_size(moved)}"
     output.rows(
-        "Copied", ("partition", "start offset", "end offset", "bytes"), rows,
+        title, ("partition", "start offset", "end offset", "bytes"), rows,
         troubles=[asdict(trouble) for trouble in troubles],
     )  # fmt: skip
     output.findings("note", (*due.notices, *report.notices))
@@ -301,7 +303,7 @@ def _show_plan(due: CopyPlan, left_out: Sequence[str], output: Output) -> None:
         for segment in due.segments
     ]
     output.rows(
-        f"Due: {len(rows)} segments, {due.size:,} bytes",
+        f"Due: {len(rows):,} segments, {show_size(due.size)}",
         ("partition", "start offset", "end offset", "bytes", "file"),
         rows,
         refused=[asdict(finding) for finding in due.refused],

@@ -23,7 +23,12 @@ def doctor(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     output = Output(as_json)
     checks = list(examine(config, wall_clock, os.environ))
     rows = [(check.verdict.value, check.name, check.message, check.advice or None) for check in checks]
-    output.rows("Doctor", _COLUMNS, rows)
+    if as_json:
+        output.rows("Doctor", _COLUMNS, rows)
+    else:
+        told = [f"{check.message}; {check.advice}" if check.advice else check.message for check in checks]
+        shown = [(check.verdict.value, check.name, each) for check, each in zip(checks, told, strict=True)]
+        output.rows("Doctor", _COLUMNS[:-1], shown)
     count = Counter(check.verdict for check in checks)
     output.say(f"{count[Verdict.WRONG]} wrong, {count[Verdict.NOTE]} to note, {count[Verdict.OK]} as it must be")
     if count[Verdict.WRONG]:

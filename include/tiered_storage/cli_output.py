@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
-
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.copy_plan import Finding
 
-_UNFOLDED = 100_000
 _ROWS_AT_ONCE = 1000
+_WIDTH = 80
+_FOLDED = 30
+"""A last column of text is folded to so many letters at least, rather than put under its row."""
+_NAMED = 20
+"""The width of a first column where not all fits: a longer name has a line of its own."""
+_BETWEEN = "   "
+_INDENT = "     "
+
+_DURATIONS = ((86_400_000, "days"), (3_600_000, "hours"), (60_000, "minutes"), (1000, "seconds"), (1, "ms"))
+_SIZES = ((10**15, "PB"), (10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,23 +34,20 @@ class Output:
     as_json: bool
 
     def rows(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], **extra: object) -> None:
-        """Show `rows`. As JSON: {"rows": [one object a row], and what `extra` names}."""
+        """Show `rows`. As JSON: {"rows": [one object a row], and what `extra` names}, with numbers as they are.
+
+        For people a column of bytes or of a timestamp (ms) is shown as such. What does not fit a line, of 80 letters or
+        as many as the terminal has, stands under its row, whole; columns in which nothing stands are left out.
+        """
         if self.as_json:
             keys = [column.replace(" ", "_") for column in columns]
             self.document({"rows": [dict(zip(keys, row, strict=True)) for row in rows], **extra})
             return
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for column in columns:
-            is_number = bool(rows) and all(isinstance(row[columns.index(column)], int) for row in rows)
-            table.add_column(
-                column, justify="right" if is_number else "left", overflow="fold", no_wrap=not sys.stdout.isatty()
-            )
-        for row in rows:
-            table.add_row(*(Text(_shown(value)) for value in row))
-        # Into a file or a pipe a row is one line, however long. A table's own title would be as narrow as the table.
-        console = Console(width=None if sys.stdout.isatty() else _UNFOLDED)
-        console.print(Text(title), soft_wrap=True)
-        console.print(table, crop=False)
+        width = max(_WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else _WIDTH
+        sys.stdout.write(f"{title}\n\n")
+        for line in _table(columns, rows, width) if rows else (" none",):
+            sys.stdout.write(f"{line}\n")
+        sys.stdout.write("\n")
 
     def document(self, value: Any) -> None:
         """Write one JSON document."""
@@ -52,13 +56,77 @@ class Output:
 
     def say(self, text: str) -> None:
         """Tell a person something beside the result."""
-        Console(stderr=True, soft_wrap=True, highlight=False).print(text, markup=False)
+        sys.stderr.write(f"{text}\n")
 
     def findings(self, heading: str, findings: Sequence[Finding]) -> None:
         """Tell a person about partitions that need looking at."""
         for finding in findings:
             where = f"{finding.partition}: " if finding.partition else ""
             self.say(f"{heading}: {where}{finding.reason.removeprefix(where)}")
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], width: int) -> Iterator[str]:
+    """Yield the lines of a table no wider than `width`; only a word that is wider stands out."""
+    used = [at for at in range(len(columns)) if any(row[at] is not None for row in rows)] or [0]
+    cells = [{at: _shown_as(columns[at], row[at]) for at in used} for row in rows]
+    widths = {at: max(map(len, [columns[at], *(row[at] for row in cells)])) for at in used}
+    is_number = {at: all(isinstance(row[at], int) for row in rows) for at in used}
+    under = _fit(widths, width - 1, any(" " in row[used[-1]] for row in cells))
+
+    def lines(shown: Mapping[int, str]) -> Iterator[str]:
+        """Yield a row; the last column goes on in the lines after it."""
+        *before, last = widths
+        if before and len(shown[before[0]]) > widths[before[0]]:
+            yield f" {shown[before[0]]}"
+            shown = {**shown, before[0]: ""}
+        padded = [shown[at].rjust(widths[at]) if is_number[at] else shown[at].ljust(widths[at]) for at in before]
+        folded = _folded(shown[last], widths[last]) or [""]
+        if is_number[last]:
+            folded = [folded[0].rjust(widths[last])]
+        yield " " + _BETWEEN.join([*padded, folded[0]]).rstrip()
+        margin = " " * (1 + sum(widths[at] + len(_BETWEEN) for at in before))
+        yield from (f"{margin}{more}" for more in folded[1:])
+
+    yield from lines(dict(enumerate(columns)))
+    yield " " + "─" * (sum(widths.values()) + len(_BETWEEN) * (len(widths) - 1))
+    for row in cells:
+        yield from lines(row)
+        for at in sorted(under):
+            if row[at]:
+                first, *others = _folded(f"{columns[at]}: {row[at]}", width - len(_INDENT) - 2)
+                yield f"{_INDENT}{first}"
+                yield from (f"{_INDENT}  {more}" for more in others)
+
+
+def _fit(widths: dict[int, int], width: int, folds: bool) -> list[int]:
+    """Take columns out of `widths` until the others fit `width`, and return those.
+
+    The first column stays, and the last one, if it `folds`, is made narrower before it is taken out.
+    """
+    first, *_, last = widths
+    under: list[int] = []
+
+    def excess(of_last: int) -> int:
+        others = [size for at, size in widths.items() if at != last or not folds]
+        return sum(others) + len(_BETWEEN) * (len(widths) - 1) + (of_last if folds else 0) - width
+
+    if excess(widths[last]) <= 0:
+        return under
+    widths[first] = min(widths[first], _NAMED)
+    while len(widths) > 1 and excess(min(widths[last], _FOLDED) if folds else 0) > 0:
+        others = [at for at in widths if at != first and not (folds and at == last)]
+        folds = folds and bool(others)
+        widest = max(others or [last], key=lambda at: widths[at])
+        del widths[widest]
+        under.append(widest)
+    if folds:
+        widths[last] -= max(0, excess(widths[last]))
+    return under
+
+
+def _folded(text: str, width: int) -> list[str]:
+    """Return `text` in lines, broken at spaces only: a path or an id is to be pasted."""
+    return wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 class StreamedTable:
@@ -109,6 +177,41 @@ class StreamedTable:
             for cell, width, is_number in zip(row, self._widths or [], numbers, strict=True)
         ]
         sys.stdout.write((" " + "   ".join(cells)).rstrip() + "\n")
+
+
+def show_time(moment: int) -> str:
+    """Return a timestamp (ms) as a person reads it, in UTC, with milliseconds if it has any; none for -1."""
+    if moment == -1:
+        return "none"
+    try:
+        time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=moment)
+    except OverflowError:
+        return f"{moment} ms"
+    return f"{time:%Y-%m-%d %H:%M:%S}{f'.{moment % 1000:03}' if moment % 1000 else ''} UTC"
+
+
+def show_size(size: int) -> str:
+    """Return a number of bytes as a person reads it, such as 1.2 GB (10**9 bytes)."""
+    for unit, name in _SIZES:
+        if size >= unit:
+            return f"{size / unit:.1f} {name}"
+    return f"{size} bytes"
+
+
+def show_duration(ms: int) -> str:
+    """Return milliseconds in the largest unit that they are a whole number of, such as 7 days."""
+    unit, name = next((unit, name) for unit, name in _DURATIONS if ms % unit == 0)
+    return f"{ms // unit:,} {name}"
+
+
+def _shown_as(column: str, value: object) -> str:
+    """Return `value` as a person reads it in a column of that name."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if column.endswith("bytes"):
+            return show_size(value)
+        if column.endswith(("timestamp", " at")):
+            return show_time(value)
+    return _shown(value)
 
 
 def _plain(value: object) -> str:

@@ -9,10 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-from tiered_storage.cli_output import Output
+from tiered_storage.cli_output import Output, show_size
 from tiered_storage.remote_log.job_groups import JobFolder
 from tiered_storage.remote_log.job_progress import SAY_SECONDS, JobSize, JobWatch
 from tiered_storage.remote_log.job_progress import Progress as JobProgress
@@ -27,15 +24,14 @@ def watched(
     job: JobFolder, size: JobSize, stuck_after_ms: int, on_stuck: Callable[[], None], output: Output
 ) -> Iterator[JobWatch]:
     """Watch a job of this process for a `with`, and show how far it is on standard error."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    if not sys.stderr.isatty():
         with JobWatch(
             job, size, stuck_after_ms=stuck_after_ms, on_stuck=on_stuck, say_seconds=SAY_SECONDS,
             say=lambda progress: output.say(f"copied so far: {progress}"),
         ) as watch:  # fmt: skip
             yield watch
         return
-    with _bar(console, size) as show, JobWatch(
+    with _bar(size) as show, JobWatch(
         job, size, stuck_after_ms=stuck_after_ms, on_stuck=on_stuck, say_seconds=0, say=show,
         look_seconds=PROGRESS_SHOWN_SECONDS,
     ) as watch:  # fmt: skip
@@ -43,7 +39,10 @@ def watched(
 
 
 @contextmanager
-def _bar(console: Console, size: JobSize) -> Iterator[Callable[[JobProgress], None]]:
+def _bar(size: JobSize) -> Iterator[Callable[[JobProgress], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
     columns = (
         TextColumn("{task.fields[pieces]:,} of {task.fields[of_pieces]:,} segments"),
         BarColumn(),
@@ -51,7 +50,7 @@ def _bar(console: Console, size: JobSize) -> Iterator[Callable[[JobProgress], No
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=size.bytes, pieces=0, of_pieces=size.pieces)
 
         def show(progress: JobProgress) -> None:
@@ -85,7 +84,7 @@ class OffsetProgress:
         rate = self._size / (now - self._begun) / 1e6
         self._output.say(
             f"{self._what} so far: {done:,} of {all_of_it:,} offsets ({100 * done // all_of_it} %), "
-            f"{self._size:,} bytes, {rate:,.1f} MB/s"
+            f"{show_size(self._size)}, {rate:,.1f} MB/s"
         )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiered_storage.cli_output import Output, StreamedTable, show_bytes
+from tiered_storage.cli_output import Output, StreamedTable, show_bytes, show_size, show_time
 from tiered_storage.cli_progress import OffsetProgress, said
 from tiered_storage.cli_session import (
     ConfigOption,
@@ -123,7 +123,7 @@ def read(
         sys.stdout.write(f"{topic}-{partition}\n\n")
         for record in records:
             key, value = show_bytes(record.key), show_bytes(record.value)
-            table.add((record.offset, record.timestamp, key, value, len(record.headers)))
+            table.add((record.offset, show_time(record.timestamp), key, value, len(record.headers)))
         table.finish()
 
 
@@ -164,7 +164,7 @@ def audit(
         told = said("read", remote_log.checks.to_read(selection), output) if deep else untold
         report = remote_log.checks.audit(selection, deep=deep, on_moved=told)
     title = (
-        f"{report.segments:,} segments, {report.objects:,} objects, {report.size:,} bytes: "
+        f"{report.segments:,} segments, {report.objects:,} objects, {show_size(report.size)}: "
         f"{report.anomaly_count} anomalies{f', {report.unread} segments or documents unread' if report.unread else ''}"
     )
     rows = [(anomaly.kind.value, anomaly.what, anomaly.message) for anomaly in report.anomalies]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiered_storage.cli_output import Output
+from tiered_storage.cli_output import Output, show_size
 from tiered_storage.cli_session import ConfigOption, DryRunOption, JsonOption, PartitionsOption, opened
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
@@ -185,7 +185,7 @@ def _show_plan(plan: RestorePlan, output: Output, *, allow_gaps: bool) -> None:
         for each in plan.partitions
     ]
     output.rows(
-        f"To restore: {sum(row[3] for row in rows)} segments, {plan.size:,} bytes", _PLAN_COLUMNS, rows,
+        f"To restore: {sum(row[3] for row in rows):,} segments, {show_size(plan.size)}", _PLAN_COLUMNS, rows,
         topic_id=plan.topic_id,
         gaps=[asdict(gap) for gap in plan.gaps],
         refused=[asdict(finding) for finding in plan.refused],

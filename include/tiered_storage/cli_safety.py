@@ -11,7 +11,7 @@ import typer
 
 from tiered_storage.cli_output import Output
 from tiered_storage.cli_session import ConfigOption, JsonOption, PartitionsOption, TopicsOption, known_selection, opened
-from tiered_storage.clock import as_date, wall_clock
+from tiered_storage.clock import wall_clock
 from tiered_storage.errors import ConfigurationError, OutdatedMetadataError, TieredStorageError
 from tiered_storage.remote_log.metadata.safety import Stop
 from tiered_storage.remote_log.remote_log_parts import stop_by_metadata_alone
@@ -62,7 +62,7 @@ def failed_deletions(
     rows = [
         (
             str(one.segment_id.topic_id_partition), one.segment_id.id, one.attempts,
-            as_date(one.first_failed_at), as_date(one.last_failed_at), one.error,
+            one.first_failed_at, one.last_failed_at, one.error,
         )
         for one in failures
     ]  # fmt: skip

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from tiered_storage.cli_output import Output
+from tiered_storage.cli_output import Output, show_duration, show_size
 from tiered_storage.cli_session import ConfigOption, JsonOption, opened
 from tiered_storage.configuration.topic_properties import DECISIONS
 from tiered_storage.errors import ConfigurationError, TieredStorageError, UnsupportedTopicError
@@ -62,6 +62,11 @@ _COLUMNS = (
 )  # fmt: skip
 
 
+_SHORT_COLUMNS = (
+    "topic", "partitions", "copied", "deleted from", "kept locally", "kept in all", "topic id", "problem",
+)  # fmt: skip
+
+
 @app.command("list")
 def list_topics(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Show every topic of the log directories and of the remote log, and what holds for it."""
@@ -71,7 +76,7 @@ def list_topics(config: ConfigOption = None, as_json: JsonOption = False) -> Non
         lives = found.lives(lambda _: True)
         rows = [_row(remote_log, life, found) for life in lives]
         withheld = [life for life in lives if _is_withheld(remote_log, life)]
-    output.rows("Topics", _COLUMNS, rows)
+    _show("Topics", rows, output)
     output.findings("note", [Finding(one.partition, f"left out: {one.reason}") for one in found.damaged])
     for one in withheld:
         output.say(
@@ -182,6 +187,33 @@ def _with_right(topic: Topic, only: Tier | None, allowed: bool) -> Topic:
     )
 
 
+def _show(title: str, rows: Sequence[tuple[object, ...]], output: Output, **extra: object) -> None:
+    """Show rows of _COLUMNS: to people in fewer words."""
+    if output.as_json:
+        output.rows(title, _COLUMNS, rows, **extra)
+        return
+    output.rows(title, _SHORT_COLUMNS, [_in_short(dict(zip(_COLUMNS, row, strict=True))) for row in rows])
+
+
+def _in_short(row: Mapping[str, Any]) -> tuple[object, ...]:
+    tiers = [tier.value for tier in Tier if row[f"{tier.value} deletion allowed"]]
+    copied = ("paused" if row["paused"] else "yes") if row["remote.storage.enable"] else "no"
+    kept = (
+        _limit(row["local.retention.ms"], row["local.retention.bytes"]),
+        _limit(row["retention.ms"], row["retention.bytes"]),
+    )
+    deleted = "both tiers" if len(tiers) == len(Tier) else "".join(tiers) or "no"
+    return row["topic"], row["partitions"], copied, deleted, *kept, row["topic id"], row["problem"]
+
+
+def _limit(ms: int | None, size: int | None) -> str | None:
+    """Return the limits of a retention as a person reads them; None where they are unknown."""
+    if ms is None or size is None:
+        return None
+    limits = [show_duration(ms)] if ms >= 0 else []
+    return " or ".join([*limits, *([show_size(size)] if size >= 0 else [])]) or "no limit"
+
+
 def _change(
     named: str,
     change: Callable[[RemoteLogManager, Topic], Topic],
@@ -206,7 +238,7 @@ def _change(
                 refused.append(str(error))
         shown = [life for of_name in chosen.values() for life in of_name]
         rows = [_row(remote_log, life, found) for life in shown]
-    output.rows("Now", _COLUMNS, rows, troubles=[{"message": each} for each in refused])
+    _show("Now", rows, output, troubles=[{"message": each} for each in refused])
     for each in refused:
         output.say(f"error: {each}")
     if refused:

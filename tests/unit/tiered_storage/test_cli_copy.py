@@ -48,8 +48,8 @@ def test_a_plan_shows_what_is_due_and_changes_nothing(tmp_path: Path) -> None:
     shown, told = run_on(files, "plan"), run_on(files, "plan", "--json")
 
     assert (shown.exit_code, shown.err) == (0, "")
-    assert f"Due: 3 segments, {3 * SEGMENT_BYTES:,} bytes" in shown.out
-    assert [line.split()[0] for line in shown.out.splitlines() if "orders" in line] == ["orders-0"] * 3
+    assert "Due: 3 segments, 2.8 kB" in shown.out
+    assert [line.split()[0] for line in shown.out.splitlines() if line.startswith(" orders")] == ["orders-0"] * 3
     assert told.rows[1] == {
         "partition": "orders-0",
         "start_offset": 10,

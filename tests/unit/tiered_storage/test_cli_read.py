@@ -56,7 +56,7 @@ def test_segments_are_shown_in_every_state(tmp_path: Path) -> None:
     first = told.rows[0]
     assert (first["partition"], first["bytes"], first["max_timestamp"]) == ("orders-0", SEGMENT_BYTES, NOW + 9000)
     assert len(first["segment_id"]) == 22
-    assert f"{NOW + 9000:,}" in shown.out
+    assert "2023-11-14 22:13:29 UTC" in shown.out
 
 
 def test_only_the_segments_of_the_topics_that_were_asked_for(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_records_are_read_from_the_log_start_on(tmp_path: Path) -> None:
     assert result.exit_code == 0
     lines = [line.split() for line in result.out.splitlines() if "value" in line and "key" in line]
     assert [line[0] for line in lines[1:]] == [str(offset) for offset in range(10)]
-    assert str(NOW + 3000) in result.out
+    assert "2023-11-14 22:13:23 UTC" in result.out
 
 
 def test_records_are_shown_while_others_are_still_to_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +192,7 @@ def test_offsets_are_shown_by_their_names_and_by_time(tmp_path: Path) -> None:
         (str(NOW + 16_001), 17, NOW + 17_000, 0),
         (str(NOW + 35_000), None, None, None),
     ]
-    assert f"{NOW + 34_000:,}" in run_on(files, "offsets", "orders", 0).out
+    assert "2023-11-14 22:13:54 UTC" in run_on(files, "offsets", "orders", 0).out
 
 
 def test_offsets_at_both_isolation_levels(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_any_bytes_can_be_shown_on_one_line_and_without_effect(tmp_path: Path, i
         assert [one["key"] for one in found[1:]] == [None] * 4
         return
     assert "\x1b" not in result.out
-    assert len([line for line in result.out.splitlines() if str(NOW) in line]) == 5
+    assert len([line for line in result.out.splitlines() if "2023-11-14 22:13:20 UTC" in line]) == 5
     for shown in (
         "[bold]brackets[/] [/nothing]",
         r"two\nlines\tand a \x1b[31m",
@@ -286,7 +286,7 @@ def test_an_audit_of_a_whole_remote_log_succeeds(tmp_path: Path) -> None:
     shown, told = run_on(files, "audit", "--deep"), run_on(files, "audit", "--json")
 
     assert shown.exit_code == told.exit_code == 0
-    assert f"3 segments, 9 objects, {3 * SEGMENT_BYTES:,} bytes: 0 anomalies" in shown.out
+    assert "3 segments, 9 objects, 2.8 kB: 0 anomalies" in shown.out
     assert told.document == {"rows": [], "segments": 3, "objects": 9, "bytes": 3 * SEGMENT_BYTES, "notices": []}
 
 
@@ -299,7 +299,7 @@ def test_an_audit_names_what_is_wrong_and_fails(tmp_path: Path) -> None:
     shown, told = run_on(files, "audit"), run_on(files, "audit", "--json")
 
     assert shown.exit_code == told.exit_code == 1
-    assert f"3 segments, 9 objects, {3 * SEGMENT_BYTES:,} bytes: 1 anomalies" in shown.out
+    assert "3 segments, 9 objects, 2.8 kB: 1 anomalies" in shown.out
     assert lost.name in shown.out
     [row] = told.rows
     assert row["kind"] == "missing object"
