@@ -26,7 +26,7 @@ from tiered_storage.cli_session import (
     say_grace,
     say_stop,
 )
-from tiered_storage.clock import as_date, wall_clock
+from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_plan import CopyPlan, Finding
@@ -251,7 +251,7 @@ def _expiry_rows(plans: Iterable[ExpiryPlan]) -> list[tuple[object, ...]]:
 
 
 def _waiting_row(due: DueDeletion) -> tuple[object, ...]:
-    return str(due.topic_id_partition), due.waiting, due.waiting_size, as_date(due.all_due_at or 0)
+    return str(due.topic_id_partition), due.waiting, due.waiting_size, due.all_due_at
 
 
 def _due_row(due: DueDeletion) -> tuple[object, ...]:

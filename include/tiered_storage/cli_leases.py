@@ -88,4 +88,4 @@ def _named(lease: Lease, partition: TopicIdPartition | None) -> Lease:
 
 def _row(lease: Lease) -> tuple[object, ...]:
     partition = lease.topic_id_partition
-    return str(partition), partition.topic_id, lease.owner, lease.fencing_number, as_date(lease.expires_at)
+    return str(partition), partition.topic_id, lease.owner, lease.fencing_number, lease.expires_at

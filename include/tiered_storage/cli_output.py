@@ -7,9 +7,10 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
+
+from tiered_storage.clock import as_date
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.copy_plan import Finding
@@ -23,6 +24,7 @@ _NAMED = 20
 _BETWEEN = "   "
 _INDENT = "     "
 
+_TIMES = ("timestamp", " at", " after", "until")
 _DURATIONS = ((86_400_000, "days"), (3_600_000, "hours"), (60_000, "minutes"), (1000, "seconds"), (1, "ms"))
 _SIZES = ((10**15, "PB"), (10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
@@ -179,17 +181,6 @@ class StreamedTable:
         sys.stdout.write((" " + "   ".join(cells)).rstrip() + "\n")
 
 
-def show_time(moment: int) -> str:
-    """Return a timestamp (ms) as a person reads it, in UTC, with milliseconds if it has any; none for -1."""
-    if moment == -1:
-        return "none"
-    try:
-        time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=moment)
-    except OverflowError:
-        return f"{moment} ms"
-    return f"{time:%Y-%m-%d %H:%M:%S}{f'.{moment % 1000:03}' if moment % 1000 else ''} UTC"
-
-
 def show_size(size: int) -> str:
     """Return a number of bytes as a person reads it, such as 1.2 GB (10**9 bytes)."""
     for unit, name in _SIZES:
@@ -209,8 +200,8 @@ def _shown_as(column: str, value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         if column.endswith("bytes"):
             return show_size(value)
-        if column.endswith(("timestamp", " at")):
-            return show_time(value)
+        if column.endswith(_TIMES):
+            return "none" if value == -1 else as_date(value)
     return _shown(value)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiered_storage.cli_output import Output, StreamedTable, show_bytes, show_size, show_time
+from tiered_storage.cli_output import Output, StreamedTable, show_bytes, show_size
 from tiered_storage.cli_progress import OffsetProgress, said
 from tiered_storage.cli_session import (
     ConfigOption,
@@ -23,6 +23,7 @@ from tiered_storage.cli_session import (
     opened,
     selected,
 )
+from tiered_storage.clock import as_date
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.restore.request import parse_time
 from tiered_storage.remote_log.task_progress import untold
@@ -123,7 +124,7 @@ def read(
         sys.stdout.write(f"{topic}-{partition}\n\n")
         for record in records:
             key, value = show_bytes(record.key), show_bytes(record.value)
-            table.add((record.offset, show_time(record.timestamp), key, value, len(record.headers)))
+            table.add((record.offset, as_date(record.timestamp), key, value, len(record.headers)))
         table.finish()
 
 

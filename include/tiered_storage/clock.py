@@ -16,9 +16,10 @@ def wall_clock() -> int:
 
 
 def as_date(moment: int) -> str:
-    """Return `moment` (ms) as a person reads it."""
+    """Return `moment` (ms) as a person reads it, such as 2026-11-23 10:00:00 UTC; with milliseconds if it has any."""
     # Not fromtimestamp: what somebody wrote into the database must not end in an error of another kind.
     try:
-        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=moment)).isoformat(timespec="seconds")
+        time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=moment)
     except OverflowError:
         return f"{moment} ms"
+    return f"{time:%Y-%m-%d %H:%M:%S}{f'.{moment % 1000:03}' if moment % 1000 else ''} UTC"

@@ -177,9 +177,9 @@ def test_a_copy_reaches_its_work_area_by_the_settings_alone(tmp_path: Path, monk
     files.properties |= {"rsm.config.endpoint": "https://store.example", "rsm.config.region": "eu-central-1"}
     used: list[ObjectStoreOptions] = []
 
-    def open_client(url: str, options: ObjectStoreOptions) -> object:
+    def open_client(url: str, options: ObjectStoreOptions, **others: Any) -> object:
         used.append(options)
-        return open_object_client(url, options)
+        return open_object_client(url, options, **others)
 
     for module in ("remote_log_parts", "storage.segment_objects", "job_worker"):
         monkeypatch.setattr(f"tiered_storage.remote_log.{module}.open_object_client", open_client)
@@ -280,9 +280,9 @@ def test_expiry_shows_what_ended(tmp_path: Path) -> None:
 
     row = {"partition": "orders-0", "new_log_start": 20, "segments": 2, "bytes": 2 * SEGMENT_BYTES}
     row |= {"never_copied_segments": 0, "never_copied_bytes": 0}
-    assert dry.document == {"rows": [row], "deleted": 0, "due": [], "troubles": []}
-    assert done.document == {"rows": [row], "deleted": 2, "due": [], "troubles": []}
-    assert again.document == {"rows": [], "deleted": 0, "due": [], "troubles": []}
+    assert dry.document == {"rows": [row], "deleted": 0, "due": [], "waiting": [], "troubles": []}
+    assert done.document == {"rows": [row], "deleted": 2, "due": [], "waiting": [], "troubles": []}
+    assert again.document == {"rows": [], "deleted": 0, "due": [], "waiting": [], "troubles": []}
     assert (dry.exit_code, done.exit_code, again.exit_code) == (0, 0, 0)
     assert len(files.objects()) == 3
     assert "Expired" in run_on(files, "expire").out
@@ -337,7 +337,7 @@ def test_expiry_beside_a_copy_under_way_is_no_trouble(tmp_path: Path) -> None:
     result = run_on(files, "expire", "--json")
 
     assert result.exit_code == 0
-    assert result.document == {"rows": [], "deleted": 0, "due": [], "troubles": []}
+    assert result.document == {"rows": [], "deleted": 0, "due": [], "waiting": [], "troubles": []}
 
 
 @pytest.mark.parametrize("command", ["plan", "copy", "retain", "expire", "segments", "audit"])

@@ -11,7 +11,7 @@ from support.command_line import run_on
 from support.remote_logs import ENABLED, SEGMENT_BYTES, RemoteLogFiles, a_copied_remote_log
 
 GRACE = 3_600_000
-DATE = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00"
+DATE = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{3})? UTC"
 
 
 @pytest.fixture
@@ -25,11 +25,11 @@ def test_expire_tells_what_waits_and_until_when(files: RemoteLogFiles) -> None:
     assert re.search(rf"first run of expire after {DATE} deletes the objects", shown.err)
     done = run_on(files, "expire")
     assert done.exit_code == 0
-    assert re.search(rf"orders-0 +2 +[\d,]+ +{DATE}", done.out)
+    assert re.search(rf"orders-0 +2 +1\.8 kB +{DATE}", done.out)
     document = run_on(files, "expire", "--json").document
     [waiting] = document["waiting"]
     assert (waiting["partition"], waiting["segments"], document["due"]) == ("orders-0", 2, [])
-    assert re.fullmatch(DATE, waiting["deleted_after"])
+    assert waiting["deleted_after"] > GRACE
 
 
 def test_without_a_grace_time_nothing_of_it_is_said(files: RemoteLogFiles) -> None:

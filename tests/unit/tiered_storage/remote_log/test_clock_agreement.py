@@ -87,9 +87,7 @@ def test_both_times_are_named(files: RemoteLogFiles) -> None:
     for remote_log in jumped(files, WEEK):
         with pytest.raises(DeletionRefusedError) as refused:
             expire(remote_log)
-        assert "showed 2023-11-15T01:00:00+00:00 when this machine's showed 2023-11-22T01:00:00+00:00" in str(
-            refused.value
-        )
+        assert "showed 2023-11-15 01:00:00 UTC when this machine's showed 2023-11-22 01:00:00 UTC" in str(refused.value)
 
 
 @pytest.mark.parametrize("by", [SKEW, -SKEW, 0])
@@ -139,8 +137,8 @@ def test_a_partition_to_which_something_happened_later_than_now_is_left_and_othe
         done, [left] = remote_log.deletions.mark_expired(plans, "expire")
         assert [str(partition) for partition in done] == ["clicks-0"]
         assert "orders-0: segment" in left.message
-        assert "became COPY_SEGMENT_FINISHED at 2023-11-22T01:00:00+00:00" in left.message
-        assert "clock shows 2023-11-15T01:00:00+00:00" in left.message
+        assert "became COPY_SEGMENT_FINISHED at 2023-11-22 01:00:00 UTC" in left.message
+        assert "clock shows 2023-11-15 01:00:00 UTC" in left.message
 
         trims, _ = remote_log.deletions.plan_local_retention(EVERYTHING, remote_log.clock())
         failures = remote_log.deletions.enforce_local_retention(trims).failures
