@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import XComArg
 
 from support.airflow_home import AirflowHome
 from support.tiered_site import CLUSTER_ID, FIRST_TIMESTAMP, HOUR_MS, RECORDS, TIERED, TieredSite, topic_id
@@ -254,7 +256,9 @@ def test_a_dag_files_author_may_name_places_but_let_no_form_do_so(name: str) -> 
     assert name not in RestoreOperator.template_fields
     with pytest.raises(ValueError, match=f"{name} takes no template"):
         RestoreOperator(task_id="restore", topic="orders", **{name: "{{ params.place }}"})  # type: ignore[arg-type]
-    assert getattr(RestoreOperator(task_id="restore", topic="orders", **{name: "a/place"}), name) == "a/place"  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=f"{name} takes no template"):
+        RestoreOperator(task_id="restore", topic="orders", **{name: XComArg(EmptyOperator(task_id="names"))})  # type: ignore[arg-type]
+    assert getattr(RestoreOperator(task_id="restore", topic="orders", **{name: Path("a/place")}), name) == "a/place"  # type: ignore[arg-type]
 
 
 READS = {"users": {"alice": {"read": ["orders"]}}}

@@ -316,11 +316,12 @@ class RestoreOperator(_RestoringOperator):
         return TaskProgress("restored", plan.amount, self.log.info)
 
 
-def _plain(value: str, name: str) -> str:
-    """Return what a DAG file says. Raises ValueError for a template, which a form could fill in."""
-    if "{{" in value or "{%" in value:
+def _plain(value: object, name: str) -> str:
+    """Return what a DAG file says, as text. Raises ValueError for a template or an XCom, which a form could fill in."""
+    text = str(value)
+    if "{{" in text or "{%" in text:
         raise ValueError(f"{name} takes no template: a form could name any place by it; use target and connection")
-    return value
+    return text
 
 
 def _cluster_of(connection_id: str) -> _Cluster:
