@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -38,7 +39,17 @@ def check_plan_options(plan: Path | None, save: Path | None, *, dry_run: bool, c
 
 
 def save_plan(path: Path, plans: Sequence[Plan], kind: type[Plan]) -> None:
-    """Write `plans` as JSON lines. Raises ConfigurationError where the file cannot be written."""
+    """Write `plans` as JSON lines: into a new file, or in the place of an earlier plan of that kind.
+
+    Raises ConfigurationError where the file cannot be written, or holds anything else.
+    """
+    if os.path.lexists(path):
+        try:
+            read_plan(path, kind)
+        except ConfigurationError:
+            raise ConfigurationError(
+                f"{path}: this file exists and is no earlier plan of the same command; it was not changed: name another"
+            ) from None
     try:
         replace_file(path, to_lines(plans, kind))
     except OSError as error:

@@ -70,6 +70,23 @@ def test_options_that_contradict_each_other_do_nothing(
     assert files.local_starts() == [0, 10, 20, 30]
 
 
+@pytest.mark.parametrize("content", [b"a key without a newline", b'{"nothing": 1}\n', b"\xff\x00" * 1000])
+@pytest.mark.parametrize("command", ["retain", "expire"])
+def test_a_plan_is_never_saved_over_a_file_of_something_else(
+    files: RemoteLogFiles, tmp_path: Path, command: str, content: bytes
+) -> None:
+    key = tmp_path / "key"
+    key.write_bytes(content)
+
+    result = run_on(files, command, "--dry-run", "--save-plan", key, "--json")
+
+    assert (result.exit_code, result.document["error"]) == (1, "ConfigurationError")
+    assert "this file exists and is no earlier plan of the same command" in result.document["message"]
+    assert key.read_bytes() == content
+    for _ in range(2):
+        assert run_on(files, command, "--dry-run", "--save-plan", tmp_path / "plan.jsonl").exit_code == 0
+
+
 def test_a_file_that_is_no_plan_is_named_with_its_line(files: RemoteLogFiles, tmp_path: Path) -> None:
     plan = tmp_path / "plan.jsonl"
     plan.write_text('{"nothing": 1}\n')
