@@ -248,6 +248,21 @@ def test_a_directory_of_partitions_without_meta_properties_is_one_of_kafkas(file
     assert restore(files, files.log_directory, "--as-topic", "again", "--as-topic-id", random_uuid()).exit_code == 0
 
 
+@pytest.mark.parametrize(
+    "name", ["orders-0/photo.jpg", "orders-0/00000000000000000000.log.swap", "orders-0/kept/00000000000000000000.log"]
+)
+def test_a_partitions_folder_with_anything_else_in_it_is_not_taken_over(
+    files: RemoteLogFiles, target: Path, name: str
+) -> None:
+    with LogDirectoryWriter.create(target, CLUSTER_ID):
+        pass
+    (target / name).parent.mkdir(parents=True)
+    (target / name).write_text("mine")
+    result = restore(files, target)
+    assert "orders-0 already, with records or other files" in result.document["message"]
+    assert (target / name).read_text() == "mine"
+
+
 @pytest.mark.parametrize("name", ["../orders", "..", "a/b"])
 def test_a_name_that_is_no_topics_leads_out_of_no_directory(files: RemoteLogFiles, target: Path, name: str) -> None:
     before = sorted(files.root.rglob("*"))

@@ -247,8 +247,8 @@ def _check_free(directory: TargetDirectory, logs: Iterable[RestoredLog]) -> None
     taken = [log.directory for log in logs if not directory.is_free(log.directory)]
     if taken:
         raise InvalidLogDirectoryError(
-            f"{directory.root} has {', '.join(taken)} already, with records: restore into another directory, or take "
-            "them away first; nothing was changed"
+            f"{directory.root} has {', '.join(taken)} already, with records or other files: restore into another "
+            "directory, or take them away first; nothing was changed"
         )
 
 

@@ -23,6 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tiered_storage.errors import ConfigurationError, InvalidLogDirectoryError
 from tiered_storage.kafka_log.directory_lock import LOCK_FILE
+from tiered_storage.kafka_log.file_kind import FileKind, recognize
 from tiered_storage.kafka_log.log_segment import LogSegment, list_segments
 from tiered_storage.kafka_log.meta_properties import META_PROPERTIES
 from tiered_storage.kafka_log.offset_checkpoint import (
@@ -62,6 +63,14 @@ class UnfinishedRestore:
     topic: str
     topic_id: str
     logs: tuple[RestoredLog, ...]
+
+
+def _is_without_records(path: Path) -> bool:
+    """Whether `path` is a file that a broker has in an empty partition, by its name, and no log with a byte in it."""
+    kafkas = recognize(path)
+    if kafkas is None or path.is_symlink() or not path.is_file():
+        return False
+    return kafkas.kind is not FileKind.LOG or path.stat().st_size == 0
 
 
 _ADAPTER: TypeAdapter[Any] = TypeAdapter(UnfinishedRestore)
@@ -127,14 +136,14 @@ class TargetDirectory:
         return segments[0].base_offset == log.first_offset and LogSegment(log.end_offset, directory) in segments
 
     def is_free(self, name: str) -> bool:
-        """Whether a partition of that `name` can be put in place: there is none, or one that holds not a byte.
+        """Whether a partition of that `name` can be put in place: there is none, or one of Kafka's without a record.
 
-        A broker makes such an empty one when the topic is created.
+        A broker makes such an empty one when the topic is created. A folder with any other file in it is not free.
         """
         directory = self.root / name
         if not directory.exists():
-            return True
-        return directory.is_dir() and all(segment.size() == 0 for segment in list_segments(directory))
+            return not directory.is_symlink()
+        return not directory.is_symlink() and directory.is_dir() and all(map(_is_without_records, directory.iterdir()))
 
     def topic_ids(self, topic: str) -> frozenset[str]:
         """Return the ids that the partitions of `topic` have here: one, unless something is wrong."""
@@ -172,7 +181,7 @@ class TargetDirectory:
         directory = self.root / name
         if directory.is_dir():
             if not self.is_free(name):
-                raise InvalidLogDirectoryError(f"{directory} was empty, and holds records now: nothing is put there")
+                raise InvalidLogDirectoryError(f"{directory} was empty, and is not any more: nothing is put there")
             # Its id goes last: by that a second run knows which topic this is.
             for path in sorted(directory.iterdir(), key=lambda path: path.name == PARTITION_METADATA):
                 path.unlink()
