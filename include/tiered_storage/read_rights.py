@@ -66,12 +66,16 @@ class ReadRights:
 
     def allows(self, user: str, roles: Collection[str], right: Right, topic: str) -> bool:
         """Whether `user`, who has `roles`, may do that with `topic`; with what is no name nobody may anything."""
-        if not _TOPIC.fullmatch(topic):
-            return False
-        grants = [self.roles[role] for role in roles if role in self.roles]
+        return bool(_TOPIC.fullmatch(topic)) and any(each.allows(right, topic) for each in self._grants(user, roles))
+
+    def has_any(self, user: str, roles: Collection[str]) -> bool:
+        """Whether `user`, who has `roles`, has a right on any topic there could be."""
+        return any(each.describe or each.read for each in self._grants(user, roles))
+
+    def _grants(self, user: str, roles: Collection[str]) -> Iterator[Grant]:
+        yield from (self.roles[role] for role in roles if role in self.roles)
         if user in self.users:
-            grants.append(self.users[user])
-        return any(grant.allows(right, topic) for grant in grants)
+            yield self.users[user]
 
 
 NO_RIGHTS = ReadRights()

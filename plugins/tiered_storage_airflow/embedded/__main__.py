@@ -12,7 +12,7 @@ import typer
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.settings import load_settings
 from tiered_storage_airflow.embedded import services
-from tiered_storage_airflow.embedded.credentials import ADMIN
+from tiered_storage_airflow.embedded.credentials import ADMIN, rights_path
 from tiered_storage_airflow.embedded.environment import CONFIG_VARIABLE, DEFAULT_PORT, EmbeddedAirflow
 from tiered_storage_airflow.embedded.record import RunningAirflow
 
@@ -29,7 +29,7 @@ app = typer.Typer(help="The embedded Airflow.", add_completion=False, no_args_is
 def up(config: Config = None, port: Port = DEFAULT_PORT) -> None:
     """Start Airflow on this machine, for this machine only; what has a schedule starts paused."""
     settings = load_settings(config)
-    airflow = EmbeddedAirflow(settings.state_directory, settings.config_path, port)
+    airflow = EmbeddedAirflow.of(settings, port)
     running = services.up(airflow, say=typer.echo)
     _describe(running)
     if (running.config, running.url) != (airflow.config, airflow.url):
@@ -64,6 +64,8 @@ def _state(config: Path | None) -> Path:
 def _describe(running: RunningAirflow) -> None:
     typer.echo(f"address:  {running.url}")
     typer.echo(f"user:     {ADMIN}, its password is in {_from_here(running.password_file)}")
+    if running.has_own_rights:
+        typer.echo(f"rights:   {_from_here(rights_path(running.home))} says who may see and read topics")
     typer.echo(f"logs:     {_from_here(running.service_logs)}")
 
 

@@ -37,7 +37,8 @@ def airflow_command(
     running = running_airflow(state)
     if running is None:
         raise EmbeddedAirflowError(f"no Airflow of {state} is up: start it with make up")
-    airflow = EmbeddedAirflow(state, running.config, urlsplit(running.url).port or DEFAULT_PORT)
+    port = urlsplit(running.url).port or DEFAULT_PORT
+    airflow = EmbeddedAirflow(state, running.config, port, has_own_rights=running.has_own_rights)
     environment = airflow_environment(airflow, read(running.home), java_home(state, environ), environ)
     return [str(virtual_environment_bin() / "airflow"), *arguments], environment
 

@@ -9,9 +9,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tiered_storage.private_files import open_private
 from tiered_storage_airflow.embedded.errors import EmbeddedAirflowError
 
 ADMIN = "admin"
+_RIGHTS = f"""\
+# Who may see which topics in this Airflow, and who may lift a stop of all deletions; docs/read-service.md has more.
+# It was written by the first start and is yours to change: changes count at once.
+roles:
+  ADMIN:
+    describe: ["*"]
+admins: [{ADMIN}]
+# To show records, and to restore and export them by a DAG:
+# users:
+#   {ADMIN}:
+#     read: ["*"]
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +76,19 @@ def read(airflow_home: Path) -> Credentials:
         fernet_key=_value(shared, "fernet_key"),
         admin_password=_value(login, ADMIN),
     )
+
+
+def rights_path(airflow_home: Path) -> Path:
+    """Where the file of rights lies that counts where the settings name none."""
+    return airflow_home / "read_rights.yaml"
+
+
+def begin_rights(airflow_home: Path) -> None:
+    """Write the file of rights that lets the user `admin` see all topics, unless there is one: it is its owner's."""
+    path = rights_path(airflow_home)
+    if not path.exists():
+        with open_private(path) as file:
+            file.write(_RIGHTS.encode())
 
 
 def _token(random: bytes) -> str:

@@ -6,6 +6,7 @@ Everything lies below one state directory, so that the project's root stays clea
         airflow.db                  Airflow's own SQLite database
         secrets.json                what the services share, mode 0600
         passwords.json              the login, mode 0600
+        read_rights.yaml            who may see which topics, where the settings name no such file
         services.json, services.lock
         logs/                       of tasks and of DAG files
         logs/services/*.log         of the services themselves
@@ -18,8 +19,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from tiered_storage_airflow.embedded.credentials import Credentials, passwords_path
+from tiered_storage.configuration.sources import environment_variable
+from tiered_storage.settings import Settings
+from tiered_storage_airflow.embedded.credentials import Credentials, passwords_path, rights_path
 
 PROJECT_ROOT = Path(__file__).resolve().parents[3]
 LOOPBACK = "127.0.0.1"
@@ -46,6 +50,14 @@ class EmbeddedAirflow:
     dags_folder: Path = PROJECT_ROOT / "dags"
     plugins_folder: Path = PROJECT_ROOT / "plugins"
     airflow_settings: Path = PROJECT_ROOT / "airflow_settings.yaml"
+    has_own_rights: bool = False
+    """Whether its own file of rights counts, for lack of one that the settings name."""
+
+    @classmethod
+    def of(cls, settings: Settings, port: int = DEFAULT_PORT) -> Self:
+        """Return the one that runs with `settings`."""
+        own_rights = settings.read_service_rights_file is None
+        return cls(settings.state_directory, settings.config_path, port, has_own_rights=own_rights)
 
     @property
     def home(self) -> Path:
@@ -80,6 +92,8 @@ def airflow_environment(
         **dict.fromkeys(("NO_PROXY", "no_proxy"), _no_proxy(environ)),
     }
     named = {CONFIG_VARIABLE: str(airflow.config.resolve())} if airflow.config else {}
+    if airflow.has_own_rights:
+        named[environment_variable("read.service.rights.file")] = str(rights_path(airflow.home))
     return inherited | _airflow_settings(airflow, credentials) | ours | named
 
 

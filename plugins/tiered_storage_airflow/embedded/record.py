@@ -37,12 +37,14 @@ class RunningAirflow:
     config: Path | None
     mark: str
     services: tuple[ServiceProcess, ...] = ()
+    has_own_rights: bool = False
 
     @classmethod
     def of(cls, airflow: EmbeddedAirflow) -> Self:
         """Begin the record of a start, no service running yet."""
         config = airflow.config.resolve() if airflow.config else None
-        return cls(airflow.home, airflow.url, config, mark=uuid.uuid4().hex)
+        mark = uuid.uuid4().hex
+        return cls(airflow.home, airflow.url, config, mark, has_own_rights=airflow.has_own_rights)
 
     @property
     def service_logs(self) -> Path:
@@ -90,6 +92,7 @@ def read_record(home: Path) -> RunningAirflow | None:
             config=Path(document["config"]) if document["config"] else None,
             mark=document["mark"],
             services=tuple(ServiceProcess(**service) for service in document["services"]),
+            has_own_rights=bool(document.get("has_own_rights", False)),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise EmbeddedAirflowError(

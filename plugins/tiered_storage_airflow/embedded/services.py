@@ -17,7 +17,7 @@ import httpx
 
 from tiered_storage.private_files import make_private_folder, open_private
 from tiered_storage_airflow.embedded.api_client import AirflowApi
-from tiered_storage_airflow.embedded.credentials import ADMIN, load_or_generate, read
+from tiered_storage_airflow.embedded.credentials import ADMIN, begin_rights, load_or_generate, read
 from tiered_storage_airflow.embedded.environment import (
     LOOPBACK,
     EmbeddedAirflow,
@@ -95,6 +95,8 @@ def _start_all(airflow: EmbeddedAirflow, say: Say, environ: Mapping[str, str]) -
     _require_free_port(airflow.port)
     running = RunningAirflow.of(airflow)
     credentials = load_or_generate(airflow.home)
+    if airflow.has_own_rights:
+        begin_rights(airflow.home)
     environment = airflow_environment(airflow, credentials, java_home(airflow.state, environ), environ)
     environment[MARK_VARIABLE] = running.mark
     say("preparing Airflow's database")

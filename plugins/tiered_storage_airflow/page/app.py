@@ -19,7 +19,7 @@ from tiered_storage_airflow.page.partition_content import look_up
 from tiered_storage_airflow.page.partition_page import partition_page
 from tiered_storage_airflow.page.records_page import MOST_BYTES, RECORDS, ShownRecord, records_page, shown_records
 from tiered_storage_airflow.page.segment_page import segment_page
-from tiered_storage_airflow.page.topic_pages import topic_page, topics_page
+from tiered_storage_airflow.page.topic_pages import Rights, topic_page, topics_page
 from tiered_storage_airflow.read_service.access import AccessLog, access_of
 from tiered_storage_airflow.read_service.login import Visitor, VisitorDep, visitor_of
 from tiered_storage_airflow.read_service.metadata_routes import describe
@@ -60,7 +60,11 @@ def page_app(service: ReadService) -> FastAPI:
 
 
 async def _topics(request: Request, service: OpenServiceDep, visitor: VisitorDep) -> Response:
-    return _page(topics_page(_root(request), (await visible_topics(service, visitor)).topics))
+    topics = (await visible_topics(service, visitor)).topics
+    has_any = (await service.rights_now()).has_any(visitor.name, visitor.roles)
+    file = service.rights
+    rights = Rights(file.path, file.problem is not None, visitor.name, visitor.roles, has_any)
+    return _page(topics_page(_root(request), topics, rights))
 
 
 async def _topic(

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+import yaml
+
+from tiered_storage.read_rights import Right
 from tiered_storage.remote_log.reading.partition_view import PartitionView
 from tiered_storage_airflow.page import html
 from tiered_storage_airflow.page.addresses import of_partition, of_topic
@@ -13,8 +18,22 @@ from tiered_storage_airflow.read_service.answers import PartitionAnswer, TopicAn
 _NUMBERS = frozenset({1, 2, 3, 4, 5, 6})
 
 
-def topics_page(root: str, topics: Sequence[TopicAnswer]) -> str:
-    """Return the page of all topics."""
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """Where rights come from, and whether `user`, who has `roles`, has any: what to tell who sees no topic.
+
+    `file` is None where the settings name none; it `is_broken` where nobody has a right because it cannot be read.
+    """
+
+    file: Path | None
+    is_broken: bool
+    user: str
+    roles: frozenset[str]
+    has_any: bool
+
+
+def topics_page(root: str, topics: Sequence[TopicAnswer], rights: Rights) -> str:
+    """Return the page of all topics that somebody may see; where there is none, of why, and of what to do."""
     rows = [
         (
             html.link(of_topic(root, each.topic), each.topic),
@@ -25,10 +44,44 @@ def topics_page(root: str, topics: Sequence[TopicAnswer]) -> str:
         for each in topics
     ]
     if not rows:
-        told = "<p>There is no topic that you may see. Rights are given in a file: docs/read-service.md tells how.</p>"
-        return html.page(root, "Remote Log", [], told)
+        return html.page(root, "Remote Log", [], _why_none(rights))
     shown = html.table("Topics", ("topic", "partitions", "you may", "topic id"), rows, frozenset({1}))
     return html.page(root, "Remote Log", [], shown)
+
+
+def _why_none(rights: Rights) -> str:
+    told = "<p>There is no topic that you may see.</p>"
+    if rights.has_any:
+        why = "Your rights fit no topic that is there: tiered-storage topics list shows all, on the command line."
+        return f"{told}<p>{html.escape(why)}</p>"
+    if rights.file is None:
+        why = (
+            "No file gives rights: set read.service.rights.file to a file with these lines, and restart the API server."
+        )
+    elif rights.is_broken:
+        why = (
+            f"Nobody has any right, as {rights.file} (read.service.rights.file) is missing or broken: the API server's "
+            "log and tiered-storage doctor say why. It could hold these lines."
+        )
+    else:
+        why = f"{rights.file} (read.service.rights.file) gives you no right: add these lines, which count at once."
+    named = f"You are logged in as {rights.user}, with {_listed('role', sorted(rights.roles))}. "
+    lines = {"users": {rights.user: {Right.DESCRIBE.value: ["*"]}}}
+    if rights.roles:
+        lines["roles"] = {role: {Right.DESCRIBE.value: ["*"]} for role in sorted(rights.roles)}
+    shown = "".join(
+        f"<pre>{html.escape(yaml.safe_dump({kind: grants}, default_flow_style=None))}</pre>"
+        for kind, grants in lines.items()
+    )
+    either = "<p>The first are for you alone, the others for all who have the role. " if rights.roles else "<p>"
+    more = "With read in place of describe they show records too. docs/read-service.md has more.</p>"
+    return f"{told}<p>{html.escape(named + why)}</p>{shown}{either}{more}"
+
+
+def _listed(what: str, names: Sequence[str]) -> str:
+    if not names:
+        return f"no {what}"
+    return f"the {what} {names[0]}" if len(names) == 1 else f"the {what}s {', '.join(names)}"
 
 
 def topic_page(

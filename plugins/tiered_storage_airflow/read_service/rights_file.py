@@ -16,7 +16,8 @@ class RightsFile:
     """One file of rights; of a broken one, or of none, nobody has any."""
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path
+        self.path = path
+        """The file; None: the settings name none."""
         self._stamp: _Stamp | None = None
         self._rights = NO_RIGHTS
         self.problem: str | None = None
@@ -26,17 +27,17 @@ class RightsFile:
 
     def current(self) -> ReadRights:
         """Return what is allowed now."""
-        if self._path is None:
+        if self.path is None:
             return NO_RIGHTS
         try:
-            found = self._path.stat()
+            found = self.path.stat()
         except OSError as error:
             self._stamp = None
-            self._deny(f"{self._path}: the rights cannot be read: {error.strerror}")
+            self._deny(f"{self.path}: the rights cannot be read: {error.strerror}")
             return NO_RIGHTS
         stamp = (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
         if stamp != self._stamp:
-            self._stamp = stamp if self._read(self._path) else None
+            self._stamp = stamp if self._read(self.path) else None
         return self._rights
 
     def _read(self, path: Path) -> bool:

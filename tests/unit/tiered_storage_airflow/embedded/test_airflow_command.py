@@ -16,7 +16,7 @@ from tiered_storage_airflow.embedded.record import RunningAirflow, write_record
 
 def test_the_command_runs_on_the_database_and_settings_of_the_airflow_that_is_up(tmp_path: Path) -> None:
     config = tmp_path / "settings.yaml"
-    airflow = EmbeddedAirflow(tmp_path, config, port=8181)
+    airflow = EmbeddedAirflow(tmp_path, config, port=8181, has_own_rights=True)
     credentials = load_or_generate_in(airflow)
     write_record(RunningAirflow.of(airflow))
 
@@ -28,6 +28,7 @@ def test_the_command_runs_on_the_database_and_settings_of_the_airflow_that_is_up
     assert environment["AIRFLOW__API__BASE_URL"] == "http://127.0.0.1:8181"
     assert environment["AIRFLOW__API_AUTH__JWT_SECRET"] == credentials
     assert environment["TIERED_STORAGE_CONFIG"] == str(config)
+    assert environment["TIERED_STORAGE_READ_SERVICE_RIGHTS_FILE"] == str(airflow.home / "read_rights.yaml")
     assert "PYTHONPATH" not in environment
 
 

@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 from cryptography.fernet import Fernet
 
-from tiered_storage_airflow.embedded.credentials import load_or_generate, passwords_path, read, secrets_path
+from tiered_storage.read_rights import Right, load_read_rights
+from tiered_storage_airflow.embedded.credentials import (
+    begin_rights,
+    load_or_generate,
+    passwords_path,
+    read,
+    rights_path,
+    secrets_path,
+)
 from tiered_storage_airflow.embedded.errors import EmbeddedAirflowError
 
 
@@ -65,3 +73,29 @@ def test_a_damaged_file_is_named_and_nothing_of_it_is_shown(tmp_path: Path, cont
     with pytest.raises(EmbeddedAirflowError, match=r"secrets\.json: no jwt_secret can be read") as error:
         load_or_generate(tmp_path)
     assert "s3cr3t" not in "".join(traceback.format_exception(error.value))
+
+
+def test_the_admin_begins_with_the_right_to_see_all_topics_and_to_lift_a_stop(tmp_path: Path) -> None:
+    begin_rights(tmp_path)
+
+    rights = load_read_rights(rights_path(tmp_path))
+    assert rights.allows("admin", ["ADMIN"], Right.DESCRIBE, "orders")
+    assert not rights.allows("admin", ["ADMIN"], Right.READ, "orders")
+    assert not rights.allows("somebody", ["USER"], Right.DESCRIBE, "orders")
+    assert rights.admins == {"admin"}
+    assert stat.S_IMODE(rights_path(tmp_path).stat().st_mode) == 0o600
+
+
+def test_the_lines_that_it_proposes_give_what_they_say(tmp_path: Path) -> None:
+    begin_rights(tmp_path)
+    path = rights_path(tmp_path)
+    written = path.read_text()
+    begin, proposed = written.split("by a DAG:\n")
+    path.write_text(begin + "\n" + proposed.replace("# ", ""))
+    assert load_read_rights(path).allows("admin", [], Right.READ, "orders")
+
+
+def test_a_file_of_rights_that_is_there_stays_as_its_owner_left_it(tmp_path: Path) -> None:
+    rights_path(tmp_path).write_text("admins: [ada]\n")
+    begin_rights(tmp_path)
+    assert rights_path(tmp_path).read_text() == "admins: [ada]\n"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tiered_storage.settings import load_settings
 from tiered_storage_airflow.embedded.credentials import Credentials
 from tiered_storage_airflow.embedded.environment import EmbeddedAirflow, airflow_environment
 
@@ -56,6 +57,21 @@ def test_relative_paths_become_absolute(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 def test_without_a_settings_file_the_users_own_variable_stays(tmp_path: Path) -> None:
     assert "TIERED_STORAGE_CONFIG" not in environment_of(EmbeddedAirflow(tmp_path))
+
+
+@pytest.mark.parametrize("named", [None, "rights.yaml"])
+def test_its_own_file_of_rights_counts_only_where_the_settings_name_none(tmp_path: Path, named: str | None) -> None:
+    config = tmp_path / "settings.yaml"
+    config.write_text(f"state.directory: {tmp_path / 'state'}\n")
+    if named:
+        config.write_text(f"{config.read_text()}read.service.rights.file: {tmp_path / named}\n")
+    airflow = EmbeddedAirflow.of(load_settings(config, environ={}), 8181)
+
+    environment = environment_of(airflow)
+
+    assert (airflow.state, airflow.config, airflow.port) == (tmp_path / "state", config, 8181)
+    found = load_settings(config, environ=environment).read_service_rights_file
+    assert found == (tmp_path / named if named else tmp_path / "state" / "airflow" / "read_rights.yaml")
 
 
 def test_the_pinned_programs_come_first_and_foreign_ones_do_not_get_in(airflow: EmbeddedAirflow) -> None:

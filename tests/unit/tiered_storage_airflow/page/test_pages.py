@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import html
 import re
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
+import yaml
 from httpx import Response
 
 from support.read_service_site import ReadServiceSite
@@ -246,3 +249,47 @@ def test_figures_tell_pages_from_routes(own_site: ReadServiceSite, look: Look) -
     told = own_site.get("/figures").text
     assert 'remote_log_requests_total{route="/page/topics/{topic}",status="200"} 1.0' in told
     assert 'remote_log_requests_total{route="/topics/{topic}"' not in told
+
+
+STRANGER_LINES = "<pre>users:\n  stranger:\n    describe: [&#x27;*&#x27;]\n</pre>"
+
+
+def test_who_sees_no_topic_is_told_which_line_to_add(look: Look, own_site: ReadServiceSite) -> None:
+    page = look("/", "stranger").text
+    assert "There is no topic that you may see." in page
+    assert f"{own_site.rights} (read.service.rights.file) gives you no right: add these lines" in page
+    assert "You are logged in as stranger, with the role VIEWER." in page
+    assert STRANGER_LINES in page
+    assert "<pre>roles:\n  VIEWER:\n    describe: [&#x27;*&#x27;]\n</pre>" in page
+    assert "orders" not in page
+    own_site.rights.write_text("users: {stranger: {describe: ['*']}}")
+    assert "orders" in look("/", "stranger").text
+
+
+def test_where_the_file_of_rights_is_broken_its_content_is_nobodys_business(
+    look: Look, own_site: ReadServiceSite
+) -> None:
+    own_site.rights.write_text("users: {reader: {read: payments}}")
+    page = look("/").text
+    assert f"{own_site.rights} (read.service.rights.file) is missing or broken" in page
+    assert "payments" not in page
+    own_site.rights.unlink()
+    assert "is missing or broken" in look("/").text
+
+
+def test_whose_rights_fit_no_topic_is_shown_no_lines(look: Look, own_site: ReadServiceSite) -> None:
+    own_site.rights.write_text("users: {reader: {read: [nothing]}}")
+    page = look("/").text
+    assert "Your rights fit no topic that is there" in page
+    assert "<pre>" not in page
+
+
+def test_without_a_file_the_setting_is_named(logins: None, tmp_path: Path) -> None:
+    from tiered_storage_airflow.page.topic_pages import Rights, topics_page
+
+    page = topics_page("/page", [], Rights(None, True, "<b>&: x", frozenset(), False))
+    assert "set read.service.rights.file to a file with these lines" in page
+    assert "&lt;b&gt;&amp;: x" in page
+    assert "<b>" not in page
+    [shown] = re.findall("<pre>(.*?)</pre>", page, re.DOTALL)
+    assert yaml.safe_load(html.unescape(shown)) == {"users": {"<b>&: x": {"describe": ["*"]}}}
