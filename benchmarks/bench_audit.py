@@ -120,7 +120,7 @@ def deep(directory: Path, rounds: int) -> Sequence[float]:
             if not isinstance(storage, ObjectRemoteStorageManager):
                 raise SystemExit("nothing was measured: the sample's store is another one")
             for group in range(job.groups):
-                run_copy_group(remote_log.work.url, job.files.folder, group)
+                run_copy_group(remote_log.access(job.files), group)
             segments = [
                 outcome.task.metadata.updated(outcome.finished) for outcome in job.outcomes() if outcome.finished
             ]

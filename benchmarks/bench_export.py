@@ -140,9 +140,9 @@ class OurWays:
         request = ExportRequest(TableQuery(TOPIC), EVER, self._site.exports.as_uri(), self._codec)
         with self._site.open() as remote_log, remote_log.tables.export(request, "benchmark") as begun:
             job = begun.write_job(folder)
-            work = remote_log.work.url
+            access = remote_log.access(job.files)
             groups = self._spark.sparkContext.parallelize(range(job.groups), job.groups)
-            groups.map(lambda number: run_export_group(work, folder, number)).sum()
+            groups.map(lambda number: run_export_group(access, number)).sum()
             begun.commit(list(job.outcomes()))
 
     def scan(self) -> None:

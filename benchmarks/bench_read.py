@@ -105,7 +105,7 @@ def copy_all(site: SampleSite) -> None:
         begun = remote_log.begin_copy(remote_log.plan_copy(), "bench")
         job = remote_log.write_copy_job("runs/bench", begun)
         for group in range(job.groups):
-            run_copy_group(job.files.work.url, job.files.folder, group)
+            run_copy_group(remote_log.access(job.files), group)
         if not remote_log.commit_copy(job.outcomes()).is_whole:
             raise SystemExit("nothing was measured: the copy failed")
 

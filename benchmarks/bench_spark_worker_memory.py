@@ -21,6 +21,7 @@ from sample_site import SampleLog, SampleSite
 
 from tiered_storage.library_archive import build_library_archive
 from tiered_storage.remote_log.copy_job import CopyJob
+from tiered_storage.remote_log.job_worker import JOB_SECRET
 from tiered_storage_airflow.embedded.environment import FOREIGN_VARIABLES, LOOPBACK, PROJECT_ROOT
 from tiered_storage_airflow.embedded.java import java_home
 
@@ -53,15 +54,17 @@ def submit(site: SampleSite, directory: Path) -> dict[str, int]:
     archive = build_library_archive(directory)
     with site.open() as remote_log:
         job = site.begin_copy(remote_log)
+        access = remote_log.access(job.files)
+        environment = _environment(directory) | {JOB_SECRET: access.secret}
         command = [
             "spark-submit", "--master", "local[1]", "--conf", "spark.task.maxFailures=1", "--py-files",
             f"{archive},{PROJECT_ROOT / 'spark_jobs' / 'job_stub.py'}",
             str(PROJECT_ROOT / "spark_jobs" / "copy_segments.py"),
-            "--work-url", job.files.work.url, "--job", job.files.folder,
+            "--work-url", access.work_url, "--job", access.folder, "--store", access.store.to_text(),
         ]  # fmt: skip
         with (
             (directory / "spark-submit.log").open("w") as log,
-            subprocess.Popen(command, env=_environment(directory), stdout=log, stderr=subprocess.STDOUT) as program,
+            subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT) as program,
         ):
             memory = PeakMemory(psutil.Process(program.pid))
             while program.poll() is None:

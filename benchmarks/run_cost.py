@@ -45,7 +45,7 @@ def _own_cost(site: SampleSite) -> float:
         job = remote_log.write_copy_job(f"runs/{random_uuid()}", started)
         own = time.perf_counter() - begun
         for group in range(job.groups):
-            run_copy_group(job.files.work.url, job.files.folder, group)
+            run_copy_group(remote_log.access(job.files), group)
         outcomes = list(job.outcomes())
     begun = time.perf_counter()
     with site.open() as remote_log:

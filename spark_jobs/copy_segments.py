@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from job_stub import run_groups
 
+if TYPE_CHECKING:
+    from tiered_storage.remote_log.job_worker import JobAccess
 
-def copy(work_url: str, job: str, group: int) -> int:
+
+def copy(access: JobAccess, group: int) -> int:
     from tiered_storage.remote_log.copy_worker import run_copy_group
 
-    return run_copy_group(work_url, job, group)
+    return run_copy_group(access, group)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from job_stub import run_groups
 
+if TYPE_CHECKING:
+    from tiered_storage.remote_log.job_worker import JobAccess
 
-def export(work_url: str, job: str, group: int) -> int:
+
+def export(access: JobAccess, group: int) -> int:
     from tiered_storage.remote_log.tables.export_worker import run_export_group
 
-    return run_export_group(work_url, job, group)
+    return run_export_group(access, group)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """What every job of groups does in Spark: its driver hands the groups out, its workers take the library from a zip.
 
-    spark-submit --py-files tiered_storage-{hash}.zip,job_stub.py JOB.py --work-url URL --job PATH
+    spark-submit --py-files tiered_storage-{hash}.zip,job_stub.py JOB.py --work-url URL --job PATH --store JSON
 
 Workers take the library from the zip that came with the job, whatever else may be installed where they run. They read
-their tasks from the work area, write results there, and never touch the metadata store. How the store is reached they
-learn from STORE_VARIABLES, which the driver has in its environment and hands on as theirs.
+their tasks from the work area, write results there, and never touch the metadata store. Which store it is they learn
+from the argument, how they log in there from STORE_VARIABLES, which the driver has in its environment and hands on as
+theirs. The job's secret, which signs tasks and results, comes to the driver in its environment, and to workers with
+each group.
 """
 
 from __future__ import annotations
@@ -16,8 +18,12 @@ import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
+
+if TYPE_CHECKING:
+    from tiered_storage.remote_log.job_worker import JobAccess
 
 STORE_VARIABLES = (
     "AWS_ACCESS_KEY_ID",
@@ -71,25 +77,33 @@ def session() -> SparkSession:
     return builder.getOrCreate()
 
 
-def run_groups(about: str, run_group: Callable[[str, str, int], int]) -> tuple[int, int]:
+def run_groups(about: str, run_group: Callable[[JobAccess, int], int]) -> tuple[int, int]:
     """Run every group of the job that this process's arguments name; return the number of pieces done and of groups.
 
-    `about` is the text of --help. `run_group` takes the work area's URL, the job's folder and a group's number; it
-    imports the library when it is called, and returns how many pieces it did.
+    `about` is the text of --help. `run_group` takes the way to the job and a group's number; it imports the library
+    when it is called, and returns how many pieces it did.
     """
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--work-url", required=True)
     parser.add_argument("--job", required=True)
+    parser.add_argument("--store", required=True)
     arguments = parser.parse_args()
-    work_url, job = arguments.work_url, arguments.job
+    work_url, job, store = arguments.work_url, arguments.job, arguments.store
+    use_library(sys.path)
+    from tiered_storage.remote_log.job_worker import JOB_SECRET, group_count
+
+    secret = os.environ.get(JOB_SECRET, "")
 
     def run(group: int) -> int:
         use_library(sys.path)
-        return run_group(work_url, job, group)
-
-    use_library(sys.path)
-    from tiered_storage.remote_log.job_worker import group_count
+        return run_group(_access(work_url, job, store, secret), group)
 
     with session() as spark:
-        groups = group_count(work_url, job)
+        groups = group_count(_access(work_url, job, store, secret))
         return spark.sparkContext.parallelize(range(groups), groups).map(run).sum(), groups
+
+
+def _access(work_url: str, job: str, store: str, secret: str) -> JobAccess:
+    from tiered_storage.remote_log.job_worker import JobAccess, StoreAccess
+
+    return JobAccess(work_url, job, StoreAccess.parse(store), secret)

@@ -278,7 +278,7 @@ def copy_here(
     with remote_log.held(begun, lambda: not given_up.is_set()):
         # The same road as a run from Airflow, with threads of this process in Spark's place.
         job = remote_log.write_copy_job(f"runs/command-line/{random_uuid()}", begun)
-        _, description = CopyJob.read(job.files.work, job.files.folder)
+        _, description = CopyJob.read(remote_log.work, job.files.folder)
 
         def run_group(number: int) -> None:
             sizes = description.sizes

@@ -2,7 +2,8 @@
 
     TieredStorageError
     ├── ConfigurationError             a setting, an argument or a plan that cannot be meant
-    │   └── UnsupportedTopicError      a topic that must not be tiered (compacted)
+    │   ├── UnsupportedTopicError      a topic that must not be tiered (compacted)
+    │   └── UntrustedMessageError      a file of the work area without this remote log's signature
     ├── InvalidLogDirectoryError       a directory that is not Kafka's, or not whole
     │   ├── LogDirectoryLockedError    a broker, or another of our runs, holds `.lock`
     │   └── ForkedLogError             a local log and the remote one have other batches at the same offsets
@@ -64,6 +65,10 @@ class ConfigurationError(TieredStorageError):
 
 class UnsupportedTopicError(ConfigurationError):
     """A topic that must not be tiered, as a compacted one."""
+
+
+class UntrustedMessageError(ConfigurationError):
+    """A plan, task or result in the work area is not signed, or was altered, moved or taken from another run."""
 
 
 class InvalidLogDirectoryError(TieredStorageError):

@@ -120,7 +120,7 @@ class Settings(PropertyModel):
         allowed="a folder, or a URL such as file:///folder or s3://bucket/prefix",
         default_text="{state.directory}/work",
     )
-    """Where plans and results of copy runs pass between Airflow and Spark; both must reach it."""
+    """Where plans and results pass between Airflow and Spark: both must reach it, nobody else should write there."""
 
     export_url: StorageUrl = setting(
         "export.url",

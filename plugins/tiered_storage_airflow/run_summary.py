@@ -45,7 +45,7 @@ def summarize(remote_log: RemoteLogManager, context: Context, log: Any, **figure
     """Keep the task's figures, which its XCom `summary` has the path of; what it told in an earlier try goes."""
     dag_run, task = context["dag_run"], context.get("ti")
     summary = RunSummary(dag_run.dag_id, dag_run.run_id, task_name(context), remote_log.clock(), figures)
-    remote_log.work.write(summary_path(context), [summary], RunSummary)
+    remote_log.work.write_report(summary_path(context), [summary], RunSummary)
     told = (f"{name.replace('_', ' ')}: {_shown(value)}" for name, value in figures.items())
     log.info("summary: %s", ", ".join(told))
     if task is not None:
@@ -58,7 +58,7 @@ def keep_done(
     """Keep what the task did in this try, one by one, as `name`; an earlier try's stays beside it."""
     task = context.get("ti")
     number = 1 if task is None else task.try_number
-    remote_log.work.write(f"runs/{task_folder(context)}/{number}/{name}.jsonl", done, kind)
+    remote_log.work.write_report(f"runs/{task_folder(context)}/{number}/{name}.jsonl", done, kind)
 
 
 def _shown(value: Figure) -> str:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-    from tiered_storage.remote_log.tables.store_access import StoreAccess
+    from tiered_storage.remote_log.job_worker import StoreAccess
 
 NAME = "remote_log"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -165,9 +165,9 @@ class TableReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Plan: one task for each split."""
         from tiered_storage.clock import wall_clock  # noqa: PLC0415 - heavy
+        from tiered_storage.remote_log.job_worker import StoreAccess  # noqa: PLC0415 - as above
         from tiered_storage.remote_log.remote_log_manager import RemoteLogManager  # noqa: PLC0415 - as above
         from tiered_storage.remote_log.remote_log_parts import store_options  # noqa: PLC0415 - as above
-        from tiered_storage.remote_log.tables.store_access import StoreAccess  # noqa: PLC0415 - as above
         from tiered_storage.settings import load_settings  # noqa: PLC0415 - as above
 
         if not self._query.topic:

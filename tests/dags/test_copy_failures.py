@@ -42,11 +42,12 @@ number = len(list(calls.iterdir()))
 if number < int(os.environ.get("TEST_SPARK_SUBMIT_FAILURES", "0")):
     sys.exit(3)
 from tiered_storage.remote_log.copy_worker import run_copy_group
-from tiered_storage.remote_log.job_worker import group_count
+from tiered_storage.remote_log.job_worker import JOB_SECRET, JobAccess, StoreAccess, group_count
 
-job = sys.argv[-3], sys.argv[-1]
-for group in range(group_count(*job)):
-    run_copy_group(*job, group)
+work_url, _, folder, _, store = sys.argv[-5:]
+access = JobAccess(work_url, folder, StoreAccess.parse(store), os.environ[JOB_SECRET])
+for group in range(group_count(access)):
+    run_copy_group(access, group)
 """
 
 
@@ -84,7 +85,7 @@ def test_a_failed_spark_submit_is_tried_again_under_new_ids_and_a_higher_fencing
     assert run.state == "success"
     [error] = run.errors["copy"]
     assert "Error code is: 3" in str(error)
-    jobs = [arguments[-1] for arguments, _ in spark_submit.calls()]
+    jobs = [arguments[-3] for arguments, _ in spark_submit.calls()]
     assert [job.rpartition("/")[2] for job in jobs] == ["1", "2"]
     dead = site.segments("orders-0", SegmentState.DELETE_SEGMENT_STARTED)
     alive = site.segments("orders-0", SegmentState.COPY_SEGMENT_FINISHED)
@@ -199,7 +200,9 @@ def test_the_stores_secret_reaches_spark_by_environment_and_shows_nowhere(
     run = airflow.run("copy_segments")
     assert run.state == "success"
     [(arguments, environment)] = spark_submit.calls()
-    assert SECRET not in " ".join(arguments)
+    secrets = [SECRET, environment["REMOTE_LOG_JOB_SECRET"]]
+    assert len(set(secrets)) == 2
+    assert [secret for secret in secrets if secret in " ".join(arguments)] == []
     given = {
         "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7",
         "AWS_SECRET_ACCESS_KEY": SECRET,
@@ -208,10 +211,10 @@ def test_the_stores_secret_reaches_spark_by_environment_and_shows_nowhere(
     }
     assert given.items() <= environment.items()
     assert "AWS_SECRET_ACCESS_KEY" not in os.environ
-    assert SECRET not in run.log + run.messages + airflow.rendered(run)
+    assert [secret for secret in secrets if secret in run.log + run.messages + airflow.rendered(run)] == []
     written = [path for path in site.root.rglob("*") if path.is_file() and "calls" not in path.parts]
     assert len(written) > 10
-    assert [path for path in written if SECRET.encode() in path.read_bytes()] == []
+    assert [path for path in written if any(secret.encode() in path.read_bytes() for secret in secrets)] == []
 
 
 def test_what_is_finished_when_the_time_is_up_is_committed_and_the_next_run_goes_on(

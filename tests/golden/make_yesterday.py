@@ -90,7 +90,7 @@ def _copy_and_commit_all_but_one(remote_log: RemoteLogManager) -> None:
     job = remote_log.write_copy_job(FOLDER, remote_log.begin_copy(plan, "yesterday"))
     for number in range(job.groups):
         job.run_group(number, remote_log.storage, SIZES, remote_log.clock)
-    for batch in job.write_batches(1):
+    for batch in job.write_batches(remote_log.work, 1):
         if batch["name"] != "orders-1":
             remote_log.commit_copy(remote_log.work.read(batch["path"], CopyOutcome))
 

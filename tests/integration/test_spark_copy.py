@@ -19,6 +19,7 @@ from support.tiered_site import TIERED, TieredSite
 from tiered_storage.library_archive import build_library_archive
 from tiered_storage.remote_log.copy_job import CopyJob
 from tiered_storage.remote_log.copy_messages import CopyOutcome
+from tiered_storage.remote_log.job_worker import JOB_SECRET
 from tiered_storage_airflow.embedded.java import java_home
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -49,10 +50,11 @@ class SparkSubmit:
                 "--py-files",
                 f"{archive},{PROJECT / 'spark_jobs' / 'job_stub.py'}",
             ]
-            command += [str(PROJECT / "spark_jobs" / "copy_segments.py"), "--work-url", remote_log.work.url]
+            access = remote_log.access(job.files)
+            command += [str(PROJECT / "spark_jobs" / "copy_segments.py"), "--work-url", access.work_url]
             with subprocess.Popen(
-                [*command, "--job", folder],
-                env=self.environment,
+                [*command, "--job", folder, "--store", access.store.to_text()],
+                env={**self.environment, JOB_SECRET: access.secret},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,

@@ -22,11 +22,11 @@ from support.remote_logs import (
     states_of,
     topic_id,
 )
-from support.yesterdays_state import FOLDER, RUN, YESTERDAY, generation, open_at, taken_up
-from tiered_storage.errors import DeletionRefusedError, LeaseHeldError, OutdatedMetadataError
+from support.yesterdays_state import FOLDER, RUN, YESTERDAY, generation, messages, open_at, taken_up
+from tiered_storage.errors import DeletionRefusedError, LeaseHeldError, OutdatedMetadataError, UntrustedMessageError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy_commit import CommitReport
-from tiered_storage.remote_log.copy_job import CopyJob
+from tiered_storage.remote_log.copy_job import CopyJob, CopyJobDescription
 from tiered_storage.remote_log.copy_messages import CopyOutcome
 from tiered_storage.remote_log.copy_plan import CopyPlan
 from tiered_storage.remote_log.coverage import finished
@@ -185,13 +185,26 @@ def test_what_later_versions_keep_of_a_partition_is_not_made_up(number: int, tmp
         assert remote_log.segments.known_segment_ids(PAYMENTS_0, [gone, "nobody's"]) == {gone}
 
 
+def test_a_run_that_began_before_messages_were_signed_has_to_be_started_again(root: Path) -> None:
+    with open_at(root, LATER) as remote_log:
+        for path, kind in (("plan", CopyPlan), ("expiry", ExpiryPlan), ("1/commit-00002", CopyOutcome)):
+            with pytest.raises(UntrustedMessageError, match=rf"{RUN}/{path}\.jsonl: .*a run from before an upgrade"):
+                remote_log.work.read(f"{RUN}/{path}.jsonl", kind)
+        with pytest.raises(UntrustedMessageError, match=r"1/job\.json"):
+            CopyJob.read(remote_log.work, FOLDER)
+    with open_at(root, YESTERDAY + 600_001) as remote_log:
+        # Its copies were never committed, so the next run takes them up.
+        due = {segment.topic_id_partition for segment in remote_log.plan_copy().segments}
+        assert due == {ORDERS_1}
+
+
 def test_the_copy_that_was_under_way_is_committed_and_read(root: Path) -> None:
     with open_at(root, LATER) as remote_log:
-        job, description = CopyJob.read(remote_log.work, FOLDER)
-        outcomes = Counter(outcome.task.metadata.topic_id_partition for outcome in job.outcomes())
-        assert (job.groups, {outcomes[each] for each in (ORDERS_0, ORDERS_1, PAYMENTS_0)}) == (1, {3})
-        assert description.storage_url == remote_log.settings.rsm_config_url
-        report = remote_log.commit_copy(remote_log.work.read(f"{FOLDER}/commit-00002.jsonl", CopyOutcome))
+        [description] = messages(remote_log, f"{FOLDER}/job.json", CopyJobDescription)
+        results = messages(remote_log, f"{FOLDER}/result-00000.jsonl", CopyOutcome)
+        outcomes = Counter(outcome.task.metadata.topic_id_partition for outcome in results)
+        assert (description.groups, {outcomes[each] for each in (ORDERS_0, ORDERS_1, PAYMENTS_0)}) == (1, {3})
+        report = remote_log.commit_copy(messages(remote_log, f"{FOLDER}/commit-00002.jsonl", CopyOutcome))
         assert report.is_whole
         assert ranges(report.committed) == [(0, 9), (10, 19), (20, 29)]
         assert offsets_read(remote_log, 0, ORDERS_1) == list(range(35))
@@ -203,13 +216,13 @@ def test_the_copy_that_was_under_way_is_committed_and_read(root: Path) -> None:
 
 def test_plans_that_were_written_down_are_carried_out(root: Path) -> None:
     with open_at(root, LATER) as remote_log:
-        [plan] = remote_log.work.read(f"{RUN}/plan.jsonl", CopyPlan)
+        [plan] = messages(remote_log, f"{RUN}/plan.jsonl", CopyPlan)
         assert {*plan.partitions} - {REFUNDS_0} == {ORDERS_0, ORDERS_1, PAYMENTS_0}
         assert len(plan.segments) == 3 * len(plan.partitions)
         # The same owner tries again: what was begun and never committed is copied anew.
         begun = remote_log.begin_copy(plan, "yesterday")
         assert {task.metadata.topic_id_partition for task in begun.tasks} == {ORDERS_1}
-        expiry = remote_log.work.read(f"{RUN}/expiry.jsonl", ExpiryPlan)
+        expiry = messages(remote_log, f"{RUN}/expiry.jsonl", ExpiryPlan)
         starts = {each.topic_id_partition: each.new_log_start for each in expiry}
         assert starts == {PAYMENTS_0: 10, ORDERS_0: 10}
         let_deletions_go_on(remote_log)
@@ -221,7 +234,7 @@ def test_plans_that_were_written_down_are_carried_out(root: Path) -> None:
 def test_the_deletion_that_was_under_way_is_done_and_the_audit_is_clean(root: Path) -> None:
     with open_at(root, AFTER_THE_GRACE) as remote_log:
         let_deletions_go_on(remote_log)
-        remote_log.commit_copy(remote_log.work.read(f"{FOLDER}/commit-00002.jsonl", CopyOutcome))
+        remote_log.commit_copy(messages(remote_log, f"{FOLDER}/commit-00002.jsonl", CopyOutcome))
         going = [*marked(remote_log, ORDERS_0), *marked(remote_log, REFUNDS_0)]
         assert [segment.start_offset for segment in going] in ([0], [0, 10])
         assert set(remote_log.deletions.delete_marked("today").deleted) == {
@@ -283,7 +296,7 @@ def test_the_stores_documents_say_what_the_metadata_say(with_documents: Path) ->
 
 def test_a_stop_is_still_in_force_and_the_store_knows_of_it(with_documents: Path) -> None:
     with open_at(with_documents, LATER) as remote_log:
-        expiry = list(remote_log.work.read(f"{RUN}/expiry.jsonl", ExpiryPlan))
+        expiry = messages(remote_log, f"{RUN}/expiry.jsonl", ExpiryPlan)
         for delete in (
             lambda: remote_log.deletions.mark_expired(expiry, "today"),
             lambda: remote_log.deletions.delete_marked("today"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from unittest.mock import patch
@@ -18,7 +18,7 @@ from tiered_storage.remote_log.audit_worker import run_audit_group
 from tiered_storage.remote_log.copier import copy_segment
 from tiered_storage.remote_log.copy_messages import CopyOutcome
 from tiered_storage.remote_log.copy_worker import run_copy_group
-from tiered_storage.remote_log.job_worker import group_count
+from tiered_storage.remote_log.job_worker import JOB_SECRET, JobAccess, StoreAccess, group_count
 from tiered_storage.remote_log.tables.export_worker import run_export_group
 
 
@@ -69,8 +69,6 @@ class SparkInProcess:
             raise AirflowException("Cannot execute: spark-submit. Error code is: 1.") from error
 
     def _run(self, job: Submitted, left: int | None) -> None:
-        _, work_url, _, folder = job.arguments
-
         def copy(*of_segment: object) -> CopyOutcome:
             nonlocal left
             if left == 0:
@@ -82,11 +80,18 @@ class SparkInProcess:
 
         run_group = _WORKERS[Path(job.application).stem]
         with patch.object(copy_job, "copy_segment", copy):
-            for group in range(group_count(work_url, folder)):
-                run_group(work_url, folder, group)
+            access = access_of(job.arguments, job.environment)
+            for group in range(group_count(access)):
+                run_group(access, group)
 
 
-_WORKERS: dict[str, Callable[[str, str, int], int]] = {
+def access_of(arguments: Sequence[str], environ: Mapping[str, str]) -> JobAccess:
+    """Return what a job's arguments and the environment of spark-submit tell its workers."""
+    _, work_url, _, folder, _, store = arguments
+    return JobAccess(work_url, folder, StoreAccess.parse(store), environ.get(JOB_SECRET, ""))
+
+
+_WORKERS: dict[str, Callable[[JobAccess, int], int]] = {
     "audit_segments": run_audit_group,
     "copy_segments": run_copy_group,
     "export_parquet": run_export_group,

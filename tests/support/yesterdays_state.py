@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import TypeVar
 
 from support.metadata_stores import ManualClock
 from support.remote_logs import CLUSTER_ID, NOW
@@ -12,7 +13,12 @@ from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.remote_log_parts import store_options
 from tiered_storage.settings import load_settings
 
-__all__ = ["CLUSTER_ID", "FOLDER", "PLACE", "RUN", "YESTERDAY", "generation", "open_at", "taken_up", "works_texts"]
+__all__ = [
+    "CLUSTER_ID", "FOLDER", "PLACE", "RUN", "YESTERDAY",
+    "generation", "messages", "open_at", "taken_up", "works_texts",
+]  # fmt: skip
+
+Message = TypeVar("Message")
 
 YESTERDAY = NOW + 10_000_000
 """The time (ms) at which it was left."""
@@ -43,6 +49,11 @@ def open_at(root: Path, now: int = YESTERDAY) -> RemoteLogManager:
     """Open the remote log at `root`; use it in a `with`."""
     settings = load_settings(root / "settings.yaml", environ={})
     return stamped(RemoteLogManager.open(settings, ManualClock(now), store_options(settings, {}), create=True))
+
+
+def messages(remote_log: RemoteLogManager, path: str, kind: type[Message]) -> list[Message]:
+    """Return the messages at `path`, which nobody signed yet: how they are written has not changed."""
+    return remote_log.work.read_report(path, kind)
 
 
 def works_texts(root: Path) -> list[Path]:

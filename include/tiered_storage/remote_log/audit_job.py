@@ -25,7 +25,6 @@ from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.rate_limit import RateLimit, ToldLimit
 from tiered_storage.remote_log.storage import RemoteStorageManager
-from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.task_progress import OnMoved, untold
 from tiered_storage.remote_log.work_area import WorkArea
@@ -64,15 +63,13 @@ class AuditJob:
         folder: str,
         segments: Iterable[RemoteLogSegmentMetadata],
         settings: Settings,
-        options: ObjectStoreOptions,
     ) -> AuditJob:
         """Lay the job out, holding only a group in memory; `segments` come with each partition's behind one another."""
-        files, count = JobFolder(work, folder), 0
+        files, count = JobFolder.of(work, folder), 0
         for group in grouped(segments, lambda each: each.segment_id, lambda each: each.size):
             files.write_tasks(count, group, RemoteLogSegmentMetadata)
             count += 1
-        rate = settings.audit_worker_bytes_per_second
-        files.describe(AuditJobDescription.of(count, settings, options, bytes_per_second=rate))
+        files.describe(AuditJobDescription(count, settings.audit_worker_bytes_per_second))
         return cls(files, count)
 
     def run_group(

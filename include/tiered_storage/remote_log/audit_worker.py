@@ -6,12 +6,12 @@ import os
 from collections.abc import Mapping
 
 from tiered_storage.remote_log.audit_job import AuditJob, AuditJobDescription
-from tiered_storage.remote_log.job_worker import opened_job
+from tiered_storage.remote_log.job_worker import JobAccess, opened_job
 from tiered_storage.remote_log.rate_limit import RateLimit
 
 
-def run_audit_group(work_url: str, folder: str, number: int, environ: Mapping[str, str] = os.environ) -> int:
-    """Audit the segments of group `number` of the job in `folder` below `work_url`; return how many were read."""
-    with opened_job(work_url, folder, AuditJobDescription, environ) as opened:
+def run_audit_group(access: JobAccess, number: int, environ: Mapping[str, str] = os.environ) -> int:
+    """Audit the segments of group `number` of a job; return how many were read."""
+    with opened_job(access, AuditJobDescription, environ) as opened:
         job = AuditJob(opened.folder, opened.description.groups)
         return job.run_group(number, opened.storage, RateLimit(opened.description.bytes_per_second))

@@ -26,7 +26,6 @@ from tiered_storage.remote_log.job_groups import GroupResults, JobDescription, J
 from tiered_storage.remote_log.job_progress import PROGRESS_SECONDS, JobSize, ProgressLog
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.storage import RemoteStorageManager
-from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 from tiered_storage.remote_log.work_area import WorkArea
 from tiered_storage.settings import Settings
 
@@ -36,7 +35,7 @@ COPIES_AT_ONCE = 2
 
 @dataclass(frozen=True, slots=True)
 class CopyJobDescription(JobDescription):
-    """What a worker needs beside its tasks: which store, and how to cut."""
+    """What a worker needs beside its tasks: how to cut."""
 
     sizes: CopySizes
 
@@ -55,23 +54,22 @@ class CopyJob:
         folder: str,
         tasks: Sequence[CopyTask],
         settings: Settings,
-        options: ObjectStoreOptions,
     ) -> Self:
         """Lay the job out in the work area."""
-        files = JobFolder(work, folder)
+        files = JobFolder.of(work, folder)
         groups = list(copy_groups(tasks))
         for number, group in enumerate(groups):
             files.write_tasks(number, group, CopyTask)
         sizes = CopySizes(
             settings.copy_window_bytes, settings.index_interval_bytes, settings.remote_log_index_chunk_bytes
         )
-        files.describe(CopyJobDescription.of(len(groups), settings, options, sizes=sizes))
+        files.describe(CopyJobDescription(len(groups), sizes))
         return cls(files, len(groups))
 
     @classmethod
     def read(cls, work: WorkArea, folder: str) -> tuple[Self, CopyJobDescription]:
         """Find a job that was laid out, and what its workers need."""
-        files = JobFolder(work, folder)
+        files = JobFolder.of(work, folder)
         description = files.description(CopyJobDescription)
         return cls(files, description.groups), description
 
@@ -107,19 +105,26 @@ class CopyJob:
         return JobSize(self.groups, len(tasks), sum(task.metadata.size for task in tasks))
 
     def outcomes(self, ended: CopyFailure | None = None) -> Iterator[CopyOutcome]:
-        """Yield how every task ended; one without a result ended with its worker, or as `ended` says."""
-        for number in range(self.groups):
-            results = self.files.results(number, CopyOutcome)
-            known = {outcome.task.metadata.segment_id for outcome in results}
-            yield from results
-            for task in self.files.tasks(number, CopyTask):
-                if task.metadata.segment_id not in known:
-                    yield CopyOutcome(task, None, ended)
+        """Yield how every task ended; one without a result ended with its worker, or as `ended` says.
 
-    def write_batches(self, partitions_a_batch: int, ended: CopyFailure | None = None) -> list[dict[str, str]]:
+        A result of anything but the job's own tasks is left out: an earlier attempt in the same folder wrote it.
+        """
+        for number in range(self.groups):
+            tasks = {task.metadata.segment_id: task for task in self.files.tasks(number, CopyTask)}
+            for outcome in self.files.results(number, CopyOutcome):
+                if tasks.get(outcome.task.metadata.segment_id) == outcome.task:
+                    del tasks[outcome.task.metadata.segment_id]
+                    yield outcome
+            for task in tasks.values():
+                yield CopyOutcome(task, None, ended)
+
+    def write_batches(
+        self, work: WorkArea, partitions_a_batch: int, ended: CopyFailure | None = None
+    ) -> list[dict[str, str]]:
         """Sort all outcomes into batches of whole partitions; return the name and path of each.
 
-        `ended` is what to say of tasks without a result, where it is known.
+        They are written to `work`, the work area of all runs: no worker can sign what is committed. `ended` is what to
+        say of tasks without a result, where it is known.
         """
         by_partition = sorted(self.outcomes(ended), key=_partition_of_outcome)
         partitions = [list(group) for _, group in groupby(by_partition, _partition_of_outcome)]
@@ -127,7 +132,7 @@ class CopyJob:
         for first in range(0, len(partitions), partitions_a_batch):
             chosen = partitions[first : first + partitions_a_batch]
             path = self.files.path("commit", len(batches))
-            self.files.work.write(path, [outcome for partition in chosen for outcome in partition], CopyOutcome)
+            work.write(path, [outcome for partition in chosen for outcome in partition], CopyOutcome)
             batches.append({"name": _batch_name(chosen), "path": path})
         return batches
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 
 from tiered_storage.clock import Clock, wall_clock
 from tiered_storage.remote_log.copy_job import CopyJob, CopyJobDescription
-from tiered_storage.remote_log.job_worker import opened_job
+from tiered_storage.remote_log.job_worker import JobAccess, opened_job
 
 
 def run_copy_group(
-    work_url: str, folder: str, number: int, clock: Clock = wall_clock, environ: Mapping[str, str] = os.environ
+    access: JobAccess, number: int, clock: Clock = wall_clock, environ: Mapping[str, str] = os.environ
 ) -> int:
-    """Copy the segments of group `number` of the job in `folder` below `work_url`; return how many succeeded."""
-    with opened_job(work_url, folder, CopyJobDescription, environ) as opened:
+    """Copy the segments of group `number` of a job; return how many succeeded."""
+    with opened_job(access, CopyJobDescription, environ) as opened:
         job = CopyJob(opened.folder, opened.description.groups)
         return job.run_group(number, opened.storage, opened.description.sizes, clock)

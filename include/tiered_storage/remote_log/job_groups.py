@@ -2,7 +2,7 @@
 
 In the work area, under a folder of its own for every try of a run:
 
-    job.json              JobDescription, or one with more in it: which store, how many groups; no secrets
+    job.json              JobDescription, or one with more in it: how many groups; neither the store nor secrets
     tasks-{group}.jsonl   a line for each piece of work; all of a partition is in one group, in order
     result-{group}.jsonl  a line for each piece that ended, written anew now and then while the group is worked on
 
@@ -16,13 +16,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
-from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 from tiered_storage.remote_log.work_area import WorkArea
-from tiered_storage.settings import Settings
 
 DESCRIPTION = "job.json"
 GROUP_BYTES = 64 << 20
@@ -32,34 +30,9 @@ RESULT_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class JobDescription:
-    """What a worker needs beside its tasks: how many groups there are, and how to reach the store; no secrets."""
+    """What a worker needs beside its tasks: how many groups there are. A kind of job adds fields of its own."""
 
     groups: int
-    storage_class: str
-    storage_url: str
-    endpoint: str | None
-    region: str | None
-    allow_http: bool
-
-    @classmethod
-    def of(cls, groups: int, settings: Settings, options: ObjectStoreOptions, **more: Any) -> Self:
-        """Describe a job of `groups` groups on the store of `settings`, reached as `options` say.
-
-        `more` are the fields that a kind of job adds.
-        """
-        return cls(
-            groups,
-            settings.remote_log_storage_manager_class_name,
-            settings.rsm_config_url,
-            options.endpoint,
-            options.region,
-            options.allow_http,
-            **more,
-        )
-
-    def reached_with(self, secrets: ObjectStoreOptions) -> ObjectStoreOptions:
-        """Return how a worker reaches the store: as described, with the secrets of its own environment."""
-        return replace(secrets, endpoint=self.endpoint, region=self.region, allow_http=self.allow_http)
 
 
 Message = TypeVar("Message")
@@ -68,10 +41,15 @@ Description = TypeVar("Description", bound=JobDescription)
 
 @dataclass(frozen=True, slots=True)
 class JobFolder:
-    """One try of a job, in `folder` of `work`: its messages by kind and by the group's number."""
+    """One try of a job, in `folder` of `work`, which has the job's own key: its messages by kind and group number."""
 
     work: WorkArea
     folder: str
+
+    @classmethod
+    def of(cls, work: WorkArea, folder: str) -> Self:
+        """Return the job in `folder` of the work area of all runs."""
+        return cls(work.of_job(folder), folder)
 
     def describe(self, description: JobDescription) -> None:
         """Write job.json, last of all: a job that can be read is whole."""

@@ -71,7 +71,7 @@ class RemoteLogChecks:
     def write_audit_job(self, folder: str, selection: Selection = EVERYTHING) -> AuditJob:
         """Lay the deep part of an audit out in the work area, for workers; a quick audit goes before it."""
         listing_storage(self.parts.storage)
-        return AuditJob.write(self.parts.work, folder, self._copied(selection), self.parts.settings, self.parts.options)
+        return AuditJob.write(self.parts.work, folder, self._copied(selection), self.parts.settings)
 
     def to_read(self, selection: Selection = EVERYTHING) -> Amount:
         """Return how much a deep audit of `selection` reads."""

@@ -152,7 +152,7 @@ class RemoteLogManager(RemoteLogParts):
         """Lay a job for `begun` out in the work area."""
         from tiered_storage.remote_log.copy_job import CopyJob
 
-        return CopyJob.write(self.work, folder, begun.tasks, self.settings, self.options)
+        return CopyJob.write(self.work, folder, begun.tasks, self.settings)
 
     @contextmanager
     def held(self, begun: BegunCopy, is_wanted: Callable[[], bool] = lambda: True) -> Iterator[None]:

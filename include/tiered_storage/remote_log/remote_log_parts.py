@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Self
 
@@ -13,7 +14,8 @@ from tiered_storage.clock import Clock
 from tiered_storage.errors import MetadataMissingError, RemoteStorageError
 from tiered_storage.private_files import narrow
 from tiered_storage.remote_log.generation import GenerationGuard, GuardedSafety, GuardedTopics
-from tiered_storage.remote_log.job_worker import options_of
+from tiered_storage.remote_log.job_groups import JobFolder
+from tiered_storage.remote_log.job_worker import JobAccess, StoreAccess, options_of
 from tiered_storage.remote_log.log_directory_source import LogDirectorySource
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager, Topic, Topics
 from tiered_storage.remote_log.metadata.safety import Safety, Stop
@@ -46,9 +48,9 @@ def open_storage(settings: Settings, options: ObjectStoreOptions) -> RemoteStora
     return load_remote_storage_manager(settings.remote_log_storage_manager_class_name, settings.rsm_config_url, options)
 
 
-def open_work_area(settings: Settings, options: ObjectStoreOptions) -> WorkArea:
-    """Open the work area; the caller closes it."""
-    return WorkArea(settings.work_url, open_object_client(settings.work_url, options))
+def open_work_area(settings: Settings, options: ObjectStoreOptions, key: Callable[[], bytes] | None = None) -> WorkArea:
+    """Open the work area, without a `key` for reports only; the caller closes it."""
+    return WorkArea(settings.work_url, open_object_client(settings.work_url, options), key)
 
 
 def open_metadata(settings: Settings, clock: Clock, *, create: bool = False) -> SqlMetadataStore:
@@ -113,7 +115,7 @@ class RemoteLogParts:
                 # A store out of reach is a matter for whoever needs it.
                 with suppress(RemoteStorageError):
                     _ensure_belongs_to_none(storage, settings, store.identity.metadata_uuid)
-            work = open_work_area(settings, options)
+            work = open_work_area(settings, options, cache(store.work_area_key))
             opened.pop_all()
         source = LogDirectorySource(settings.log_dirs, settings.cluster_id, settings.log_end_is_stable)
         return cls(settings, clock, options, store, storage, work, source)
@@ -161,6 +163,10 @@ class RemoteLogParts:
     def decided_topic(self, partition: TopicIdPartition) -> Topic:
         """Return what was decided for the partition's topic, or the seed that the settings file has for its name."""
         return decided_topic(partition.cluster_id, partition.topic_id, partition.topic, self.topics, self.settings)
+
+    def access(self, job: JobFolder) -> JobAccess:
+        """Return what a worker needs to do a group of `job`; it holds the job's secret."""
+        return JobAccess(job.work.url, job.folder, StoreAccess.of(self.settings, self.options), job.work.key.hex())
 
     def local_log(self, partition: TopicIdPartition) -> PartitionLog | None:
         """Return the partition's local log; None where it is not in sight. Raises what the source raises."""

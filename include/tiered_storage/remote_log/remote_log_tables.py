@@ -120,8 +120,6 @@ class BegunExport:
             self.parts.work,
             folder,
             self.tasks,
-            self.parts.settings,
-            self.parts.options,
             export_url=self.request.url,
             export_folder=self.commitment.attempt_folder,
             rows=self.request.table_query.rows,

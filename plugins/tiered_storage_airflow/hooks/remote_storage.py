@@ -72,17 +72,22 @@ class RemoteStorageHook(BaseHook):
 
 
 @contextmanager
-def store_environment(options: ObjectStoreOptions) -> Iterator[None]:
+def store_environment(options: ObjectStoreOptions, job_secret: str | None = None) -> Iterator[None]:
     """Have `options` in this process's environment, as AWS_* variables, for the programs that are started meanwhile.
+
+    With them a job's secret, as JOB_SECRET.
 
     Nothing else carries secrets: not a program's arguments, which all users of a machine can read, nor a file.
     """
+    from tiered_storage.remote_log.job_worker import JOB_SECRET
+
     named = {
         "AWS_ACCESS_KEY_ID": options.access_key_id,
         "AWS_SECRET_ACCESS_KEY": options.secret_access_key,
         "AWS_SESSION_TOKEN": options.session_token,
         "AWS_ENDPOINT_URL": options.endpoint,
         "AWS_REGION": options.region,
+        JOB_SECRET: job_secret,
     }
     before = {name: os.environ.get(name) for name in named}
     _set_environment(named)

@@ -71,7 +71,7 @@ class VerifySegmentsOperator(SparkGroupsOperator):
                 job = self._read_all(context, remote_log, selection, report)
                 report = remote_log.checks.conclude_deep_audit(report, job, selection)
             path = audit_path(context)
-            remote_log.work.write(path, [report], AuditReport)
+            remote_log.work.write_report(path, [report], AuditReport)
             _summarize(remote_log, context, self.log, report)
         _show(report, self.log)
         fail_for(report, path)

@@ -236,7 +236,7 @@ class ListSegmentsOperator(RemoteLogOperator):
                 for segment in remote_log.segments.list_remote_log_segments(partition)
             ]
             path = f"runs/{run_folder(context)}/segments.jsonl"
-            remote_log.work.write(path, segments, RemoteLogSegmentMetadata)
+            remote_log.work.write_report(path, segments, RemoteLogSegmentMetadata)
         return path
 
 

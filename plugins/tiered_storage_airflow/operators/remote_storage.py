@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from tiered_storage.remote_log.copy_plan import Finding
-    from tiered_storage.remote_log.job_groups import JobFolder
+    from tiered_storage.remote_log.work_area import WorkArea
 
 COPY_JOB = SPARK_JOBS / "copy_segments.py"
 
@@ -73,20 +73,20 @@ class CopySegmentsOperator(SparkGroupsOperator):
             ):
                 ended = self.submit(context, remote_log, job.files, COPY_JOB, watch, has_results)
             self.log.info("in the end: %s", watch.progress)
-            batches = job.write_batches(remote_log.settings.commit_batch_partitions, ended)
-            return [*batches, *_batch_of(begun.failed, job.files)]
+            batches = job.write_batches(remote_log.work, remote_log.settings.commit_batch_partitions, ended)
+            return [*batches, *_batch_of(begun.failed, remote_log.work, folder)]
 
 
-def _batch_of(failed: Sequence[Finding], files: JobFolder) -> list[dict[str, str]]:
+def _batch_of(failed: Sequence[Finding], work: WorkArea, folder: str) -> list[dict[str, str]]:
     """Return the batch whose commit fails for the partitions that were not begun, where there are any."""
     from tiered_storage.remote_log.copy_messages import CopyOutcome
     from tiered_storage.remote_log.copy_plan import Finding
 
     if not failed:
         return []
-    path, told = (f"{files.folder}/{name}.jsonl" for name in ("commit-not-begun", "not-begun"))
-    files.work.write(path, [], CopyOutcome)
-    files.work.write(told, failed, Finding)
+    path, told = (f"{folder}/{name}.jsonl" for name in ("commit-not-begun", "not-begun"))
+    work.write(path, [], CopyOutcome)
+    work.write(told, failed, Finding)
     others = f" and {len(failed) - 1} others" if len(failed) > 1 else ""
     return [{"name": f"not begun: {failed[0].partition}{others}", "path": path, "not_begun": told}]
 

@@ -107,11 +107,17 @@ class SparkGroupsOperator(SparkSubmitOperator):
         from tiered_storage.errors import CopyStuckError
         from tiered_storage.library_archive import build_library_archive
 
-        with TemporaryDirectory(prefix="remote-log-submit-") as submitted, store_environment(remote_log.options):
+        access = remote_log.access(job)
+        with (
+            TemporaryDirectory(prefix="remote-log-submit-") as submitted,
+            store_environment(remote_log.options, access.secret),
+        ):
             self.application = str(application)
             self.name = f"{application.stem} {job.folder}"
             self.py_files = f"{build_library_archive(Path(submitted))},{JOB_STUB}"
-            self.application_args = ["--work-url", remote_log.work.url, "--job", job.folder]
+            self.application_args = [
+                "--work-url", access.work_url, "--job", access.folder, "--store", access.store.to_text(),
+            ]  # fmt: skip
             # A lost worker's segments are planned anew, under new ids: two attempts must never write the same object.
             self.conf = {**(self.conf or {}), "spark.task.maxFailures": "1", "spark.speculation": "false"}
             # A hook keeps the arguments of the job that it was made for, and a task may submit several.

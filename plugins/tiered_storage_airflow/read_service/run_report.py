@@ -27,7 +27,7 @@ td, th {{ text-align: left; padding: .25rem 1.5rem .25rem 0; vertical-align: top
 def report_page(dag_id: str, run_id: str, work: WorkArea, folder: str, names: Sequence[str]) -> str:
     """Return the page as HTML; `names` are those of the files in `folder`."""
     paths = [f"{folder}/{name}" for name in names if name.rpartition("/")[2] == SUMMARY]
-    told = (summary for path in paths for summary in work.read_if_there(path, RunSummary))
+    told = (summary for path in paths for summary in work.read_report(path, RunSummary))
     summaries = sorted(told, key=lambda summary: (summary.written_at, summary.task_id))
     return _PAGE.format(
         title=escape(f"{dag_id}: {run_id}"),

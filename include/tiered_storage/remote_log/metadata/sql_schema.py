@@ -13,6 +13,7 @@
     audit_verdicts       what the last audits of a topic found; topic id "" is the whole store
     deletion_stop        one row, once somebody used it: the switch that stops all deletions
     generation           one row: the token that metadata and object store share (sql_generation.py)
+    work_area_key        one row: the key that signs the messages in the work area
 
 A deleted segment keeps its row: only so is a repeated deletion harmless, and a late attempt that still knows the id
 refused. It moves to a table of its own, so that history never weighs on a look-up.
@@ -43,7 +44,7 @@ from sqlalchemy import (
     false,
 )
 
-SCHEMA_VERSION = "0005"
+SCHEMA_VERSION = "0006"
 """The newest revision in migrations/versions."""
 
 VERSION_TABLE = "remote_log_schema_version"
@@ -200,4 +201,13 @@ generation = Table(
     Column("decisions_digest", String),
     Column("place", String),
     Column("backed_up_at", BigInteger),
+)
+
+work_area_key = Table(
+    "work_area_key",
+    metadata,
+    Column(
+        "id", Integer, CheckConstraint("id = 1", name="only_one_work_area_key"), primary_key=True, autoincrement=False
+    ),
+    Column("key", LargeBinary, nullable=False),
 )

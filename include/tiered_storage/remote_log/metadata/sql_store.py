@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from sqlalchemy import URL, exc, make_url
+from sqlalchemy import URL, exc, make_url, select
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import ConfigurationError, MetadataMissingError
+from tiered_storage.errors import ConfigurationError, MetadataCorruptError, MetadataMissingError
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.metadata.sql_engine import Database
 from tiered_storage.remote_log.metadata.sql_generation import SqlGeneration
@@ -17,6 +17,7 @@ from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
 from tiered_storage.remote_log.metadata.sql_migrations import bring_up_to_date, upgrade
 from tiered_storage.remote_log.metadata.sql_remote_log_metadata import SqlRemoteLogMetadataManager
 from tiered_storage.remote_log.metadata.sql_safety import SqlSafety
+from tiered_storage.remote_log.metadata.sql_schema import work_area_key
 from tiered_storage.remote_log.metadata.sql_topics import SqlTopics
 from tiered_storage.remote_log.metadata.sqlite_database import open_sqlite
 from tiered_storage.remote_log.metadata.store_identity import StoreIdentity, give_identity
@@ -33,6 +34,17 @@ class SqlMetadataStore:
         self.safety = SqlSafety(database, clock)
         self.identity = StoreIdentity(database)
         self.generation = SqlGeneration(database)
+
+    def work_area_key(self) -> bytes:
+        """Return the key that signs the messages in the work area; it never leaves this process."""
+        with self._database.reading() as connection:
+            key: bytes | None = connection.scalars(select(work_area_key.c.key)).one_or_none()
+        if key is None:
+            raise MetadataCorruptError(
+                f"{self._database.where}: the key that signs the work area's messages is gone: restore the metadata "
+                "from their backup"
+            )
+        return key
 
     def check_integrity(self) -> None:
         """Read the whole store; raises MetadataCorruptError where the database's structure is broken."""

@@ -7,7 +7,6 @@
     columns.py         the columns, and how decoded ones become them
     chunks.py          the chunks of a range, fetched from the store one ahead of the other
     reading.py         a split to record batches, chunk after chunk; by workers, which reach the store alone
-    store_access.py    how they reach it
 
 and the export of a table to Parquet files:
 

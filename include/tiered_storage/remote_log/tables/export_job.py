@@ -25,7 +25,7 @@ from tiered_storage.remote_log.copy_messages import CopyFailure
 from tiered_storage.remote_log.job_groups import GroupResults, JobDescription, JobFolder, grouped
 from tiered_storage.remote_log.job_progress import JobSize, ProgressLog
 from tiered_storage.remote_log.storage import RemoteStorageManager
-from tiered_storage.remote_log.storage.object_client import PIECE_BYTES, ObjectClient, ObjectStoreOptions
+from tiered_storage.remote_log.storage.object_client import PIECE_BYTES, ObjectClient
 from tiered_storage.remote_log.tables.columns import TableColumns
 from tiered_storage.remote_log.tables.layout import PART_SUFFIX, ExportedFile, file_name
 from tiered_storage.remote_log.tables.parquet import LocalFile, write_files
@@ -34,7 +34,6 @@ from tiered_storage.remote_log.tables.reading import BrokenBytes, read_range
 from tiered_storage.remote_log.tables.splits import TableRange
 from tiered_storage.remote_log.task_progress import OnMoved, untold
 from tiered_storage.remote_log.work_area import WorkArea
-from tiered_storage.settings import Settings
 
 BLOCK_OFFSETS = 1_000_000
 """How many offsets of a partition one task reads; another number makes other files."""
@@ -106,8 +105,6 @@ class ExportJob:
         work: WorkArea,
         folder: str,
         tasks: Iterable[ExportTask],
-        settings: Settings,
-        options: ObjectStoreOptions,
         *,
         export_url: str,
         export_folder: str,
@@ -115,9 +112,8 @@ class ExportJob:
         codec: str,
     ) -> ExportJob:
         """Lay the job out in the work area, holding only a group in memory."""
-        more = {"export_url": export_url, "export_folder": export_folder, "rows": rows, "codec": codec}
-        description = ExportJobDescription.of(0, settings, options, **more)
-        files, count = JobFolder(work, folder), 0
+        description = ExportJobDescription(0, export_url, export_folder, rows, codec)
+        files, count = JobFolder.of(work, folder), 0
         for group in grouped(tasks, lambda each: (each.partition, each.block), lambda each: each.size):
             files.write_tasks(count, (replace(each, attempt=description.attempt) for each in group), ExportTask)
             count += 1

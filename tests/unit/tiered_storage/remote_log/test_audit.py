@@ -526,8 +526,8 @@ def test_a_report_survives_being_written_down(files: RemoteLogFiles) -> None:
     files.objects(".log")[0].unlink()
     with files.open() as remote_log:
         report = remote_log.checks.audit()
-        remote_log.work.write("audit.jsonl", [report], AuditReport)
-        [again] = remote_log.work.read("audit.jsonl", AuditReport)
+        remote_log.work.write_report("audit.jsonl", [report], AuditReport)
+        [again] = remote_log.work.read_report("audit.jsonl", AuditReport)
 
     assert again == report
     assert again.topics == report.topics

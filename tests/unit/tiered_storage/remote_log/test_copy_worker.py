@@ -7,24 +7,28 @@ import pytest
 from support.remote_logs import a_remote_log, begin, offsets_read
 from tiered_storage.errors import RemoteObjectNotFoundError
 from tiered_storage.remote_log.copy_worker import run_copy_group
+from tiered_storage.remote_log.job_groups import JobFolder
 from tiered_storage.remote_log.job_worker import group_count, options_of
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 
 
-def test_a_worker_needs_no_more_than_the_work_areas_url_and_the_jobs_folder(tmp_path: Path) -> None:
+def test_a_worker_needs_no_more_than_what_its_submitter_hands_it(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
 
     with files.open() as remote_log:
         job = remote_log.write_copy_job("runs/test/1", begin(remote_log))
-        assert group_count(remote_log.work.url, "runs/test/1", {}) == 1
-        assert run_copy_group(remote_log.work.url, "runs/test/1", 0, files.clock, {}) == 3
+        access = remote_log.access(job.files)
+        assert group_count(access, {}) == 1
+        assert run_copy_group(access, 0, files.clock, {}) == 3
         assert remote_log.commit_copy(job.outcomes()).is_whole
         assert offsets_read(remote_log, 0) == list(range(35))
 
 
 def test_a_job_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with a_remote_log(tmp_path).open() as remote_log:
+        access = remote_log.access(JobFolder.of(remote_log.work, "runs/test/1"))
     with pytest.raises(RemoteObjectNotFoundError, match=r"runs/test/1/job\.json"):
-        run_copy_group(tmp_path.as_uri(), "runs/test/1", 0, environ={})
+        run_copy_group(access, 0, environ={})
 
 
 def test_secrets_and_the_way_to_the_store_come_from_the_environment() -> None:

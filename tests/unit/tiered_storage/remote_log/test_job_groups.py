@@ -24,12 +24,13 @@ class Rated(JobDescription):
 
 def test_a_kind_of_job_adds_to_the_description_and_any_worker_counts_its_groups(tmp_path: Path) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
-        job = JobFolder(remote_log.work, "runs/test/1")
+        job = JobFolder.of(remote_log.work, "runs/test/1")
         job.write_tasks(0, [Piece(0, 10), Piece(0, 20)], Piece)
-        job.describe(Rated.of(1, remote_log.settings, remote_log.options, bytes_per_second=7))
+        job.describe(Rated(1, bytes_per_second=7))
 
-        assert group_count(remote_log.work.url, "runs/test/1", {}) == 1
-        with opened_job(remote_log.work.url, "runs/test/1", Rated, {}) as opened:
+        access = remote_log.access(job)
+        assert group_count(access, {}) == 1
+        with opened_job(access, Rated, {}) as opened:
             assert opened.description.bytes_per_second == 7
             assert opened.folder.tasks(0, Piece) == [Piece(0, 10), Piece(0, 20)]
             assert opened.folder.results(0, Piece) == []
@@ -39,18 +40,18 @@ def test_a_kind_of_job_adds_to_the_description_and_any_worker_counts_its_groups(
 
 def test_a_job_of_another_kind_and_one_that_was_never_described_are_refused(tmp_path: Path) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
-        job = JobFolder(remote_log.work, "runs/test/1")
+        job = JobFolder.of(remote_log.work, "runs/test/1")
         job.write_tasks(0, [Piece(0, 10)], Piece)
         with pytest.raises(RemoteObjectNotFoundError):
-            group_count(remote_log.work.url, "runs/test/1", {})
-        job.describe(JobDescription.of(1, remote_log.settings, remote_log.options))
+            group_count(remote_log.access(job), {})
+        job.describe(JobDescription(1))
         with pytest.raises(ConfigurationError, match=r"job\.json: line 1 is not a Rated"):
             job.description(Rated)
 
 
 def test_what_comes_of_a_group_is_there_before_its_end(tmp_path: Path) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
-        job = JobFolder(remote_log.work, "runs/test/1")
+        job = JobFolder.of(remote_log.work, "runs/test/1")
         results = GroupResults(job, 3, Piece)
         results.add(Piece(0, 1))
         assert job.results(3, Piece) == [Piece(0, 1)]

@@ -112,7 +112,7 @@ def test_a_copy_tells_every_byte_and_every_segment(remote_log: RemoteLogManager)
 
     size = copy.size_of(begun.tasks)
     assert size == JobSize(1, 3, sum(task.metadata.size for task in begun.tasks))
-    told = remote_log.work.read(copy.files.path("progress", 0), GroupProgress)
+    told = copy.files.work.read(copy.files.path("progress", 0), GroupProgress)
     assert told == [GroupProgress(size.pieces, size.bytes, is_over=True)]
 
 

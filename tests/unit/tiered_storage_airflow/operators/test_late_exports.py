@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from support.exported import digests
 from support.metadata_stores import a_step
+from support.spark_in_process import access_of
 from support.tiered_site import FIRST_TIMESTAMP, HOUR_MS, RECORDS, TieredSite
 from tiered_storage.errors import (
     ConfigurationError,
@@ -64,7 +66,7 @@ def export(of_run: Context, **fields: Any) -> Path:
 
 def figures(site: TieredSite, of_run: Context) -> dict[str, Any]:
     with site.open() as remote_log:
-        [summary] = remote_log.work.read(summary_path(dict(of_run)), RunSummary)
+        [summary] = remote_log.work.read_report(summary_path(dict(of_run)), RunSummary)
     return dict(summary.figures)
 
 
@@ -316,9 +318,9 @@ def test_each_interval_is_a_job_of_its_own_for_spark(site: TieredSite, monkeypat
 
     def submit(hook: SparkSubmitHook, application: str = "", **_: object) -> None:
         assert Path(application).name == "export_parquet.py"
-        _, work_url, _, folder = hook._application_args or []
-        jobs.append(folder)
-        run_export_group(work_url, folder, 0, {})
+        access = access_of(hook._application_args or [], os.environ)
+        jobs.append(access.folder)
+        run_export_group(access, 0, {})
 
     monkeypatch.setattr(SparkSubmitHook, "submit", submit)
     monkeypatch.setattr(SparkSubmitHook, "_resolve_connection", lambda _: {"master": "local", "spark_binary": "x"})

@@ -59,7 +59,7 @@ def test_a_fetch_that_fails_leaves_no_file_under_the_name(site: TieredSite, tmp_
 def test_the_segments_of_a_topic_are_listed_in_the_work_area(site: TieredSite) -> None:
     path = ListSegmentsOperator(task_id="list", topic="orders").execute(context())
     with site.open() as remote_log:
-        listed = remote_log.work.read(path, RemoteLogSegmentMetadata)
+        listed = remote_log.work.read_report(path, RemoteLogSegmentMetadata)
     assert listed == site.segments("orders-0")
     assert len(listed) == 2
 

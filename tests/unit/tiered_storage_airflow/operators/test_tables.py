@@ -59,7 +59,7 @@ def offsets(place: str) -> dict[str, list[int]]:
 
 def figures(site: TieredSite, of_run: Context) -> dict[str, Any]:
     with site.open() as remote_log:
-        [summary] = remote_log.work.read(summary_path(dict(of_run)), RunSummary)
+        [summary] = remote_log.work.read_report(summary_path(dict(of_run)), RunSummary)
     return dict(summary.figures)
 
 

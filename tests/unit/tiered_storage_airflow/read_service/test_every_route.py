@@ -75,7 +75,7 @@ def files(logins: None, tmp_path: Path) -> RemoteLogFiles:
     with files.open() as remote_log:
         summary = RunSummary("copy_segments", "a-run", "plan", 1, {})
         path = f"runs/{folder_name('copy_segments', 'a-run')}/plan/summary.json"
-        remote_log.work.write(path, [summary], RunSummary)
+        remote_log.work.write_report(path, [summary], RunSummary)
     return files
 
 

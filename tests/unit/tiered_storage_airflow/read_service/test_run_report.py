@@ -13,7 +13,7 @@ def test_whatever_ids_names_and_figures_say_is_shown_as_text(tmp_path: Path) -> 
     evil = "<script>alert('1')</script>"
     with a_remote_log(tmp_path).open() as remote_log:
         summary = RunSummary(evil, evil, evil, 1_700_000_000_000, {evil: evil, "failed": [evil], "bytes": 1_234_567})
-        remote_log.work.write(f"{FOLDER}/plan/summary.json", [summary], RunSummary)
+        remote_log.work.write_report(f"{FOLDER}/plan/summary.json", [summary], RunSummary)
         page = report_page(evil, evil, remote_log.work, FOLDER, ["plan/summary.json", f"{evil}.jsonl"])
     assert "<script" not in page
     assert "1,234,567" in page
@@ -26,7 +26,7 @@ def test_the_figures_of_every_task_are_shown(tmp_path: Path) -> None:
         for number, task in enumerate(("plan", "finish", "export[0]", "export[1]")):
             summary = RunSummary("a_dag", "a run", task, 1_700_000_000_000 + number, {task: 7})
             path = f"{FOLDER}/{task.replace('[', '/map-').removesuffix(']')}/summary.json"
-            remote_log.work.write(path, [summary], RunSummary)
+            remote_log.work.write_report(path, [summary], RunSummary)
         page = report_page("a_dag", "a run", remote_log.work, FOLDER, remote_log.work.names(FOLDER))
     found = [page.index(f"<th>{task}</th><td>7</td>") for task in ("plan", "finish", "export[0]", "export[1]")]
     assert found == sorted(found)  # as they were told
@@ -35,7 +35,7 @@ def test_the_figures_of_every_task_are_shown(tmp_path: Path) -> None:
 
 def test_a_run_that_has_told_nothing_yet_has_a_page_too(tmp_path: Path) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
-        remote_log.work.write(f"{FOLDER}/1/job.json", [], RunSummary)
+        remote_log.work.write_report(f"{FOLDER}/1/job.json", [], RunSummary)
         assert remote_log.work.names(FOLDER) == ["1/job.json"]
         page = report_page("a_dag", "a run", remote_log.work, FOLDER, remote_log.work.names(FOLDER))
         assert remote_log.work.names("runs/another") == []

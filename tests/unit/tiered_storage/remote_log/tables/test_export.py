@@ -76,7 +76,7 @@ def work(export: BegunExport, folder: str = "runs/export/1") -> ExportReport:
     """Do all of a begun export in this thread."""
     job = export.write_job(folder)
     for number in range(job.groups):
-        run_export_group(export.parts.work.url, folder, number, {})
+        run_export_group(export.parts.access(job.files), number, {})
     return export.commit(list(job.outcomes()))
 
 
@@ -374,10 +374,10 @@ def test_of_two_attempts_at_once_the_later_one_commits(files: RemoteLogFiles) ->
     with unsynced(), files.open() as zombie, files.open() as successor:
         with zombie.tables.export(request(files), "run") as first:
             job = first.write_job("runs/export/1")
-            run_export_group(zombie.work.url, "runs/export/1", 0, {})
+            run_export_group(zombie.access(job.files), 0, {})
             with successor.tables.export(request(files), "run") as second:
                 for number in range(job.groups):
-                    run_export_group(zombie.work.url, "runs/export/1", number, {})
+                    run_export_group(zombie.access(job.files), number, {})
                 with pytest.raises(LeaseLostError):
                     first.commit(list(job.outcomes()))
                 assert not list(interval_folder(files).glob("*.parquet"))
@@ -522,11 +522,10 @@ def test_what_another_export_laid_out_in_a_jobs_folder_is_refused(files: RemoteL
 def test_a_worker_refuses_tasks_that_are_not_of_its_job(files: RemoteLogFiles) -> None:
     with unsynced(), files.open() as remote_log:
         job, _ = two_jobs_in_one_folder(files, remote_log, "runs/export/1")
-        two_jobs_in_one_folder(files, remote_log, "runs/export/2")
-        tasks = remote_log.work.read("runs/export/1/tasks-00000.jsonl", ExportTask)
-        remote_log.work.write("runs/export/2/tasks-00000.jsonl", tasks, ExportTask)
+        other, _ = two_jobs_in_one_folder(files, remote_log, "runs/export/2")
+        other.files.write_tasks(0, job.files.tasks(0, ExportTask), ExportTask)
         with pytest.raises(ConfigurationError, match="runs/export/2 has the export to"):
-            run_export_group(remote_log.work.url, "runs/export/2", 0, {})
+            run_export_group(remote_log.access(other.files), 0, {})
         assert not job.files.results(0, ExportOutcome)
     assert not list(target(files).rglob("*.part"))
 
@@ -534,8 +533,8 @@ def test_a_worker_refuses_tasks_that_are_not_of_its_job(files: RemoteLogFiles) -
 def test_results_of_an_earlier_attempt_are_none(files: RemoteLogFiles) -> None:
     with unsynced(), files.open() as remote_log:
         with remote_log.tables.export(request(files), "run") as first:
-            first.write_job("runs/export/1")
-            run_export_group(remote_log.work.url, "runs/export/1", 0, {})
+            job = first.write_job("runs/export/1")
+            run_export_group(remote_log.access(job.files), 0, {})
         with remote_log.tables.export(request(files), "run") as second:
             outcomes = list(second.write_job("runs/export/1").outcomes())
             assert second.commit(outcomes).failures
