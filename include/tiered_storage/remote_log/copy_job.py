@@ -4,6 +4,7 @@ Its folder holds:
 
     job.json                CopyJobDescription
     tasks-{group}.jsonl     CopyTask lines
+    begun-{group}.jsonl     empty: a worker has begun the group
     result-{group}.jsonl    CopyOutcome lines
     progress-{group}.jsonl  how far the group is (job_progress.py)
     commit-{batch}.jsonl    the outcomes of a batch of partitions, for one commit
@@ -11,6 +12,7 @@ Its folder holds:
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -28,6 +30,8 @@ from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.work_area import WorkArea
 from tiered_storage.settings import Settings
+
+_log = logging.getLogger(__name__)
 
 COPIES_AT_ONCE = 2
 """Copies that a worker makes at once: while one waits for the disk or the store, the other is read and checked."""
@@ -84,8 +88,17 @@ class CopyJob:
         """Copy the segments of one group, in order; return how many succeeded.
 
         After a failure the rest of that partition is left out: readers must never find a gap. Every
-        `progress_seconds` it tells how far it is.
+        `progress_seconds` it tells how far it is. Nothing is copied of a group that another worker began: that one may
+        be lost to Spark and still write objects, and no two attempts write the same.
         """
+        if not self.files.claim(number):
+            _log.warning(
+                "%s: group %d was begun by another worker, which may still be at work: what it leaves, the next run "
+                "copies under new ids",
+                self.files.folder,
+                number,
+            )
+            return 0
         results = GroupResults(self.files, number, CopyOutcome)
         tasks = self.files.tasks(number, CopyTask)
         history = ProducerHistory()

@@ -4,6 +4,7 @@ In the work area, under a folder of its own for every try of a run:
 
     job.json              JobDescription, or one with more in it: how many groups; neither the store nor secrets
     tasks-{group}.jsonl   a line for each piece of work; all of a partition is in one group, in order
+    begun-{group}.jsonl   empty: a worker has begun the group, where no second one may
     result-{group}.jsonl  a line for each piece that ended, written anew now and then while the group is worked on
 
 and how far each group is (job_progress.py).
@@ -67,6 +68,10 @@ class JobFolder:
     def tasks(self, number: int, kind: type[Message]) -> list[Message]:
         """Read what group `number` has to do. Raises RemoteObjectNotFoundError."""
         return self.work.read(self.path("tasks", number), kind)
+
+    def claim(self, number: int) -> bool:
+        """Return whether nobody began group `number` before."""
+        return self.work.claim(self.path("begun", number))
 
     def write_results(self, number: int, results: Iterable[Message], kind: type[Message]) -> None:
         """Write what came of group `number` so far, over what was written of it before."""

@@ -78,6 +78,10 @@ class WorkArea:
         except RemoteObjectNotFoundError:
             return []
 
+    def claim(self, path: str) -> bool:
+        """Return whether nobody called this with `path` before; an empty file there says so from now on."""
+        return self._client.create(path, b"")
+
     def of_job(self, folder: str) -> Self:
         """Return the same work area with the key of the job in `folder` alone."""
         return type(self)(self.url, self._client, lambda: _authentication(self.key, b"job", folder))

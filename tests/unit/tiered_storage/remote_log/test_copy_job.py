@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from threading import Event
+from unittest import mock
 
 import pytest
 
@@ -19,6 +21,7 @@ from support.remote_logs import (
 )
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
 from tiered_storage.remote_log import copy_job, job_groups
+from tiered_storage.remote_log.copier import copy_segment
 from tiered_storage.remote_log.copy_job import CopyJob, copy_groups
 from tiered_storage.remote_log.copy_messages import CopyFailure, CopyOutcome, CopyTask
 from tiered_storage.remote_log.copy_plan import Finding
@@ -226,6 +229,30 @@ def test_a_group_whose_worker_never_began_has_no_results(tmp_path: Path) -> None
         job = remote_log.write_copy_job("runs/test/1", begun)
 
         assert list(job.outcomes()) == [CopyOutcome(one, None) for one in begun.tasks]
+
+
+def test_a_group_that_a_lost_worker_began_is_copied_by_no_second_one(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+
+    with files.open() as remote_log:
+        job = remote_log.write_copy_job("runs/test/1", begin(remote_log))
+        halted, go_on = Event(), Event()
+
+        def halt(*of_segment: object) -> CopyOutcome:
+            halted.set()
+            assert go_on.wait(60)
+            return copy_segment(*of_segment)  # type: ignore[arg-type]  # as it was called
+
+        with mock.patch.object(copy_job, "copy_segment", halt), ThreadPoolExecutor(1) as lost:
+            copying = lost.submit(job.run_group, 0, remote_log.storage, SIZES, files.clock)
+            assert halted.wait(60)
+            # Spark has lost the first worker, and gives the group to another one.
+            assert job.run_group(0, remote_log.storage, SIZES, files.clock) == 0
+            assert files.objects() == []
+            assert {outcome.finished for outcome in job.outcomes()} == {None}
+            go_on.set()
+            assert copying.result() == 3
+        assert [outcome.record_count for outcome in job.outcomes()] == [10, 10, 10]
 
 
 def test_a_job_of_no_tasks_has_no_groups_and_no_outcomes(tmp_path: Path) -> None:
