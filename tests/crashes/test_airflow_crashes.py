@@ -360,9 +360,11 @@ def test_a_killed_driver_is_followed_by_another_try_and_its_worker_is_a_zombie(
     assert airflow.tries(run) == 2
 
 
-def test_a_killed_task_is_tried_again_and_its_spark_job_is_a_zombie(airflow: CrashingAirflow) -> None:
+def test_a_killed_task_is_tried_again_and_its_spark_job_ends_with_it(airflow: CrashingAirflow) -> None:
     run, worker = airflow.halted_worker(CrashPoint.AFTER_DATA)
+    driver = driver_of(worker)
     task_of(worker).kill()
+    assert wait_until(lambda: not is_running(driver), 30)
     airflow.let_go_on(worker)
     assert airflow.finish(run).state == "success"
     assert airflow.tries(run) == 2

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -17,6 +19,7 @@ from tiered_storage_airflow.links import ReportLink
 from tiered_storage_airflow.run_scope import Overrides, opened_remote_log
 
 if TYPE_CHECKING:
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Context
 
     from tiered_storage.remote_log.copy_messages import CopyFailure
@@ -33,13 +36,20 @@ def _spark_jobs() -> Path:
 
 SPARK_JOBS = _spark_jobs()
 JOB_STUB = SPARK_JOBS / "job_stub.py"
+END_WITH_TASK = SPARK_JOBS / "end_with_task.py"
+
+QUIET = {"spark.log.level": "WARN", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+"""What Spark does not do for a job, unless `conf` says so: tell each of its steps, and serve pages about it."""
+
+END_SECONDS = 10.0
+"""So long Spark may take to end its workers and remove its temporary files before it is killed."""
 
 
 class SparkGroupsOperator(SparkSubmitOperator):
     """Base of operators that let Spark run a job in groups, wherever the Spark connection points.
 
     Workers never touch the metadata store. The task's log tells every half minute how far the job is. One that moves
-    no byte for copy.stuck.after.ms is ended.
+    no byte for copy.stuck.after.ms is ended. Spark ends with the task, however that ends.
 
     :param conn_id: the Spark connection
     :param settings: properties by name that go over the file and the environment: a mapping; or text, its JSON, which
@@ -78,13 +88,24 @@ class SparkGroupsOperator(SparkSubmitOperator):
         stuck_after_ms = remote_log.settings.copy_stuck_after_ms
         return JobWatch(job, size, stuck_after_ms=stuck_after_ms, say=say, on_stuck=self.on_kill)
 
+    def _get_hook(self) -> SparkSubmitHook:
+        hook = super()._get_hook()
+        binary = hook._get_spark_binary_path()
+        command = [sys.executable, "-I", "-S", str(END_WITH_TASK), str(os.getpid()), *binary]
+        # The hook has no other place for what goes before spark-submit.
+        hook._get_spark_binary_path = lambda: command  # type: ignore[method-assign]
+        return hook
+
     def on_kill(self) -> None:
         """End Spark and what spark-submit started: where that hangs, it holds the output open, and with it the task."""
         submitted = getattr(self._hook, "_submit_sp", None)
         started: list[psutil.Process] = []
         if submitted is not None:
             with suppress(psutil.NoSuchProcess):
-                started = psutil.Process(submitted.pid).children(recursive=True)
+                spark = psutil.Process(submitted.pid)
+                started = spark.children(recursive=True)
+                spark.terminate()
+                _await_end(spark)
         super().on_kill()
         for process in started:
             with suppress(psutil.NoSuchProcess):
@@ -105,21 +126,21 @@ class SparkGroupsOperator(SparkSubmitOperator):
         Raises what Spark's operator raises, and CopyStuckError, where there is none.
         """
         from tiered_storage.errors import CopyStuckError
-        from tiered_storage.library_archive import build_library_archive
+        from tiered_storage.library_archive import build_library_archive, submit_folder
 
         access = remote_log.access(job)
         with (
-            TemporaryDirectory(prefix="remote-log-submit-") as submitted,
+            submit_folder() as submitted,
             store_environment(remote_log.options, access.secret),
         ):
             self.application = str(application)
             self.name = f"{application.stem} {job.folder}"
-            self.py_files = f"{build_library_archive(Path(submitted))},{JOB_STUB}"
+            self.py_files = f"{build_library_archive(submitted)},{JOB_STUB}"
             self.application_args = [
                 "--work-url", access.work_url, "--job", access.folder, "--store", access.store.to_text(),
             ]  # fmt: skip
             # A lost worker's segments are planned anew, under new ids: two attempts must never write the same object.
-            self.conf = {**(self.conf or {}), "spark.task.maxFailures": "1", "spark.speculation": "false"}
+            self.conf = {**QUIET, **(self.conf or {}), "spark.task.maxFailures": "1", "spark.speculation": "false"}
             # A hook keeps the arguments of the job that it was made for, and a task may submit several.
             self._hook = None
             try:
@@ -141,3 +162,10 @@ class SparkGroupsOperator(SparkSubmitOperator):
                     raise
                 self.log.warning("Spark failed; what it left results of is committed all the same: %s", error)
         return watch.stuck
+
+
+def _await_end(process: psutil.Process) -> None:
+    """Wait until a child has ended, or for END_SECONDS; who started it learns how it ended."""
+    end = time.monotonic() + END_SECONDS
+    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < end:
+        time.sleep(0.05)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 import tiered_storage
 from tiered_storage import library_archive
-from tiered_storage.library_archive import build_library_archive
+from tiered_storage.library_archive import build_library_archive, submit_folder
 
 PACKAGE = Path(tiered_storage.__file__).parent
 
@@ -69,3 +70,35 @@ def test_a_worker_imports_the_library_from_where_it_was_unpacked(archive: Path, 
 
     assert Path(found) == tmp_path / "tiered_storage" / "errors.py"
     assert (tmp_path / "tiered_storage" / "errors.py").read_bytes() == (PACKAGE / "errors.py").read_bytes()
+
+
+KILLED = """
+import os, signal
+from tiered_storage.library_archive import submit_folder
+with submit_folder() as folder:
+    (folder / "archive.zip").write_bytes(b"content")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_submit_folder_goes_at_the_end_and_those_of_killed_tasks_with_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "remote-log-submit-file").touch()
+    environment = {"TMPDIR": str(tmp_path), "PATH": ""}
+    assert subprocess.run([sys.executable, "-c", KILLED], env=environment, check=False).returncode < 0
+    [left] = [path for path in tmp_path.iterdir() if path.is_dir()]
+
+    with submit_folder() as first:
+        assert not left.exists()
+        assert first.stat().st_mode & 0o777 == 0o700
+        (first / "archive.zip").touch()
+        with submit_folder() as second:
+            assert first != second
+            assert (first / "archive.zip").exists()
+        assert not second.exists()
+    with pytest.raises(FileNotFoundError), submit_folder():
+        (tmp_path / "of the block").unlink()
+
+    assert [path.name for path in tmp_path.iterdir()] == ["remote-log-submit-file"]

@@ -320,11 +320,13 @@ def test_each_interval_is_a_job_of_its_own_for_spark(site: TieredSite, monkeypat
         assert Path(application).name == "export_parquet.py"
         access = access_of(hook._application_args or [], os.environ)
         jobs.append(access.folder)
+        # Quiet, with no pages of its own, as far as the operator's own conf does not say otherwise.
+        assert (hook._conf["spark.log.level"], hook._conf["spark.ui.enabled"]) == ("WARN", "true")
         run_export_group(access, 0, {})
 
     monkeypatch.setattr(SparkSubmitHook, "submit", submit)
     monkeypatch.setattr(SparkSubmitHook, "_resolve_connection", lambda _: {"master": "local", "spark_binary": "x"})
     monkeypatch.setattr(tables, "EXPORT_HERE_BYTES", 0)
-    export(context(3, 4))
+    export(context(3, 4), conf={"spark.ui.enabled": "true"})
     assert len(set(jobs)) == 3
     assert figures(site, context(3, 4))["late_intervals"] == [hours(2, 3).folder, hours(1, 2).folder]

@@ -1,0 +1,32 @@
+"""Become spark-submit, and end with the task that started it: end_with_task.py PARENT_ID spark-submit ARGUMENTS...
+
+Nothing tells a program that its parent was killed (SIGKILL): Spark would go on, and write objects that nobody commits.
+Linux sends a signal to a program that asked for it. What asks for it stays so when it becomes another program. SIGTERM
+lets Spark end its workers and remove its temporary files.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Ask for the signal, and become the program."""
+    parent, program, *arguments = sys.argv[1:]
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != int(parent):
+        sys.exit("the task was killed before Spark began")
+    try:
+        os.execvp(program, [program, *arguments])  # noqa: S606 - what Airflow's hook was asked to start
+    except OSError as error:
+        sys.exit(f"{program}: {error.strerror}: is it on the PATH?")
+
+
+if __name__ == "__main__":
+    main()
