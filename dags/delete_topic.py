@@ -1,7 +1,8 @@
 """Delete everything remote of one life of a topic. Only by hand, and only shown unless asked for more.
 
-The topic has to be disabled, and its remote deletion allowed. What is local stays. Once it is marked there is no way
-back: readers see no more of it, and the next runs of expire_remote_segments delete its objects.
+The topic has to be disabled, and its remote deletion allowed. What is local stays. Readers see no more of it at once;
+the first run of expire_remote_segments after remote.log.deletion.grace.ms deletes its objects. Until then the DAG
+undelete brings it back.
 """
 
 from __future__ import annotations

@@ -264,6 +264,10 @@ class Settings(PropertyModel):
     """How long the objects of a segment stay after it was marked for deletion: by expiry, delete-records, delete-topic
     or topics disable --delete-remote. Until then `tiered-storage undelete` brings it back. 0: nothing waits."""
 
+    scheduled_deletion_enable: bool = setting("scheduled.deletion.enable", False, RETENTION, Source.OURS)
+    """Whether runs that a schedule or an asset event started delete anything, in either tier. Without it such runs of
+    enforce_local_retention and expire_remote_segments only plan; runs that a person triggers, and backfills, delete."""
+
     clock_max_skew_ms: Whole = setting("clock.max.skew.ms", 300_000, RETENTION, Source.OURS, unit="ms", at_least=1_000)
     """How far this machine's clock may be from the store's, and behind the times in the metadata. Where it is further,
     nothing is deleted, in either tier."""

@@ -12,14 +12,19 @@ from collections.abc import Mapping
 from typing import Any
 
 _BACKFILL = "backfill"  # DagRunType.BACKFILL_JOB, which the task SDK does not export
+_MANUAL = "manual"
 _FOLDER_NAME_LENGTH = 180
 _PLAIN_NAME = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{_FOLDER_NAME_LENGTH - 1}}}")
 
 
 def is_backfill(context: Mapping[str, Any]) -> bool:
     """Whether the run belongs to a backfill."""
-    run_type = context["dag_run"].run_type
-    return str(getattr(run_type, "value", run_type)) == _BACKFILL
+    return _run_type(context) == _BACKFILL
+
+
+def is_asked_for(context: Mapping[str, Any]) -> bool:
+    """Whether a person asked for the run: by hand, or by a backfill; not a schedule or an asset event."""
+    return _run_type(context) in {_MANUAL, _BACKFILL}
 
 
 def window_end(context: Mapping[str, Any]) -> int | None:
@@ -94,6 +99,11 @@ def folder_name(dag_id: str, run_id: str) -> str:
 def _stored_name(text: str) -> str:
     readable = re.sub(r"[^A-Za-z0-9._-]+", "_", text)[:_FOLDER_NAME_LENGTH]
     return f"{readable}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _run_type(context: Mapping[str, Any]) -> str:
+    run_type = context["dag_run"].run_type
+    return str(getattr(run_type, "value", run_type))
 
 
 def _map_index(task: Any) -> int | None:

@@ -26,7 +26,15 @@ OVER_PARTITIONS = (
     "expire_remote_segments",
     "repair_remote_log",
 )
-ONLY_BY_HAND = ("delete_records", "delete_topic", "repair_remote_log", "restore_topic", "stop_deletions")
+ONLY_BY_HAND = (
+    "delete_records",
+    "delete_topic",
+    "plan_deletions",
+    "repair_remote_log",
+    "restore_topic",
+    "stop_deletions",
+    "undelete",
+)
 READING_MUCH = (
     ("audit_remote_log", "audit"),
     ("export_topic", "export"),
@@ -43,7 +51,7 @@ DELETING = (
     ("repair_remote_log", "finish"),
 )
 SWITCH = ("stop_deletions", "switch")
-ONLY_SHOWN_UNLESS_ASKED = ("delete_records", "delete_topic", "repair_remote_log")
+ONLY_SHOWN_UNLESS_ASKED = ("delete_records", "delete_topic", "repair_remote_log", "undelete")
 SCREEN = 60
 HEAVY = ("numba", "numpy", "pandas", "pyarrow", "obstore", "pyspark", "tiered_storage")
 PARSE = """

@@ -115,6 +115,37 @@ class AirflowHome:
         )
         return self.finish(dag_id, made, folder)
 
+    def run_by_schedule(self, dag_id: str) -> FinishedRun:
+        """Run the DAG as the scheduler does once its last interval has passed."""
+        from airflow.utils.types import DagRunTriggeredByType, DagRunType
+
+        now = datetime.now(UTC)
+        begin = now - timedelta(hours=1)
+        made = _make_run(
+            dag_id,
+            run_id=f"scheduled__{now.isoformat()}_{uuid4().hex[:8]}",
+            logical_date=now,
+            data_interval=(begin, now),
+            run_after=now,
+            conf={},
+            run_type=DagRunType.SCHEDULED,
+            triggered_by=DagRunTriggeredByType.TIMETABLE,
+        )
+        return self.finish(dag_id, made)
+
+    @contextmanager
+    def paused(self, dag_id: str) -> Iterator[None]:
+        """Pause the DAG at the beginning of a `with` block and again at its end, as it is when it is new."""
+        _set_paused(dag_id, is_paused=True)
+        try:
+            yield
+        finally:
+            _set_paused(dag_id, is_paused=True)
+
+    def unpause(self, dag_id: str) -> None:
+        """Switch the DAG on, as the form does before it triggers a run."""
+        _set_paused(dag_id, is_paused=False)
+
     def run_again(self, dag_id: str, run: FinishedRun) -> FinishedRun:
         """Clear a run and all its tasks, as the UI and the REST API do, and run it again."""
         from airflow.models.dagrun import DagRun
@@ -225,6 +256,14 @@ class AirflowHome:
         with _handed_over(made), _collected(errors), _logged(lines):
             dag.test()
         return _finished(made, errors, "\n".join(lines))
+
+
+def _set_paused(dag_id: str, *, is_paused: bool) -> None:
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        session.get_one(DagModel, dag_id).is_paused = is_paused
 
 
 def _write_dags() -> None:

@@ -77,6 +77,7 @@ class TieredSite:
             "log.dirs": [str(self.logs)],
             "state.directory": str(self.state),
             "remote.log.deletion.grace.ms": 0,
+            "scheduled.deletion.enable": True,
             **{name.replace("_", "."): value for name, value in settings.items()},
             "topics": {name: dict(properties) for name, properties in topics.items()},
         }

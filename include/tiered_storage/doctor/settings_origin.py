@@ -24,6 +24,14 @@ def check_settings(settings: Settings) -> Iterator[Check]:
     for path, where in settings.origins.items():
         if len(path) == 1:
             yield ok("settings", f"{path[0]} is {_shown(settings, path[0])} ({where})")
+    if settings.scheduled_deletion_enable:
+        yield ok("settings", "scheduled deletion is on: runs that a schedule or an asset event starts delete")
+    else:
+        yield ok(
+            "settings",
+            "scheduled deletion is off: runs that a schedule or an asset event starts only plan, until "
+            "scheduled.deletion.enable is true",
+        )
     if settings.topics:
         yield ok("settings", f"topics start with properties of their own: {', '.join(sorted(settings.topics))}")
 

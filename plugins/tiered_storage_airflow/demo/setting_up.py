@@ -57,6 +57,8 @@ class DemoPlaces:
             "log.retention.ms": -1,
             # What expires is deleted while somebody looks on.
             "remote.log.deletion.grace.ms": 0,
+            # The event of the copy trims, with nobody at a form.
+            "scheduled.deletion.enable": True,
             "state.directory": str(self.state),
             "read.service.rights.file": str(self.rights),
             "topics": switched_on | {topic: {"cleanup.policy": "compact"} for topic in compacted},

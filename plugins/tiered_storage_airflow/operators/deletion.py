@@ -68,7 +68,7 @@ class PlanTopicDeletionOperator(RemoteLogOperator, SkipMixin):
 class MarkTopicDeletedOperator(RemoteLogOperator):
     """Mark a topic's life for deletion: readers see no more of it, and the next runs of expiry delete it.
 
-    There is no way back.
+    Until its objects are deleted an UndeleteOperator is the way back.
 
     :param plan: what PlanTopicDeletionOperator returned
     :param topic: the topic's exact name
@@ -100,6 +100,67 @@ class MarkTopicDeletedOperator(RemoteLogOperator):
             summarize(remote_log, context, self.log, marked_partitions=len(marked), not_marked=len(left))
         self.log.info("marked %d partitions; the next runs of expire_remote_segments delete them", len(marked))
         fail_for_left(left, "not marked")
+
+
+class UndeleteOperator(RemoteLogOperator):
+    """Bring back what was marked for deletion of a topic, as long as its objects are there. Fails for what is gone.
+
+    :param topic: the topic's exact name
+    :param partitions: numbers of partitions, such as 0,2-4; empty: all
+    :param topic_id: which life of the topic; empty: all
+    :param dry_run: only show what would come back
+    """
+
+    template_fields: Sequence[str] = (
+        *RemoteLogOperator.template_fields, "topic", "partitions", "topic_id", "is_dry_run",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        partitions: str | None = None,
+        topic_id: str | None = None,
+        dry_run: bool | str = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.topic = topic
+        self.partitions = partitions
+        self.topic_id = topic_id
+        self.is_dry_run = dry_run
+
+    def execute(self, context: Context) -> None:
+        """Bring back partition by partition; one that cannot be holds up no other."""
+        from tiered_storage.remote_log.selection import parse_partitions
+
+        only_show = is_switched_on(self.is_dry_run, "dry_run")
+        with self.opened() as remote_log:
+            done, left = remote_log.deletions.undelete(
+                self.topic,
+                lease_owner(context),
+                parse_partitions(self.partitions or None),
+                topic_id=self.topic_id or None,
+                dry_run=only_show,
+            )
+            for each in done:
+                self.log.info(
+                    "%s: %s: %d segments, %d bytes, readable from offset %d on",
+                    "would come back" if only_show else "brought back",
+                    each.topic_id_partition, len(each.segments), each.size, each.log_start_offset,
+                )  # fmt: skip
+            summarize(
+                remote_log,
+                context,
+                self.log,
+                topic=self.topic,
+                partitions=len(done),
+                segments=sum(len(each.segments) for each in done),
+                bytes=sum(each.size for each in done),
+                second_copies=sum(each.second_copies for each in done),
+                left=len(left),
+            )
+        fail_for_left(left, "not brought back")
 
 
 class PlanRecordDeletionOperator(RemoteLogOperator, SkipMixin):

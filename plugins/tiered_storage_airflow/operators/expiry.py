@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import SkipMixin, XComArg
+from airflow.sdk import XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from tiered_storage_airflow.operators.findings import fail_for, fail_for_left, tell_stop, told
-from tiered_storage_airflow.operators.local_retention import left_alone_path
+from tiered_storage_airflow.operators.findings import (
+    fail_for,
+    fail_for_left,
+    skip_unless_asked_for_or_armed,
+    tell_stop,
+    told,
+    why_only_planned,
+)
+from tiered_storage_airflow.operators.local_retention import RetentionPlanOperator, left_alone_path
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, SelectingOperator
 from tiered_storage_airflow.run_scope import is_switched_on, whole_number
 from tiered_storage_airflow.run_summary import keep_done, summarize
@@ -20,25 +27,17 @@ if TYPE_CHECKING:
 
     from tiered_storage.remote_log.copy_plan import Finding
     from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+    from tiered_storage.remote_log.selection import Selection
 
 
-class PlanExpiryOperator(SelectingOperator, SkipMixin):
+class PlanExpiryOperator(RetentionPlanOperator):
     """Plan which remote segments are past total retention, in topics where deletion is allowed.
 
-    Returns the plan's path; a dry run skips everything behind it. An empty plan does not: deletions that failed
-    earlier are tried again. Partitions that cannot be looked at make a dry run fail, and are kept beside the plan for
-    the task that ends the run.
-
-    :param max_segments: at most so many in this run; None: all that are due
-    :param dry_run: only show the plan
+    Returns the plan's path; a dry run skips everything after it, and so does a run that nobody asked for while
+    scheduled.deletion.enable is off. An empty plan does not: deletions that failed earlier are tried again. Partitions
+    that cannot be looked at make a dry run fail, and are kept beside the plan for the task that ends the run. Its
+    parameters are those of RetentionPlanOperator.
     """
-
-    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "max_segments", "is_dry_run")
-
-    def __init__(self, *, max_segments: int | str | None = None, dry_run: bool | str = False, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.max_segments = max_segments
-        self.is_dry_run = dry_run
 
     def execute(self, context: Context) -> str:
         """Look at every partition that has remote segments."""
@@ -46,6 +45,7 @@ class PlanExpiryOperator(SelectingOperator, SkipMixin):
         from tiered_storage.remote_log.copy_plan import Finding
         from tiered_storage.remote_log.expiry import ExpiryPlan
 
+        self.skip_unless_wanted()
         only_show = is_switched_on(self.is_dry_run, "dry_run")
         most = whole_number(self.max_segments, "max_segments")
         with self.opened() as remote_log:
@@ -66,6 +66,7 @@ class PlanExpiryOperator(SelectingOperator, SkipMixin):
                     due.topic_id_partition, due.segments, due.leftovers, due.size,
                     "; the partition goes as a whole" if due.as_a_whole else "",
                 )  # fmt: skip
+            waiting = tell_waiting(remote_log, selection, self.log)
             for finding in unreadable:
                 self.log.warning("nothing of %s expires for now: %s", finding.partition, finding.message)
             summarize(
@@ -76,11 +77,16 @@ class PlanExpiryOperator(SelectingOperator, SkipMixin):
                 segments=sum(len(plan.segments) for plan in plans),
                 bytes=sum(plan.size for plan in plans),
                 never_copied_segments=sum(plan.never_copied_segments for plan in plans),
+                waiting_segments=waiting,
                 left_alone=len(unreadable),
             )
             tell_stop(remote_log, self.log)
+            only_planned = why_only_planned(remote_log, context)
         if only_show:
             fail_for(unreadable, "cannot expire")
+        if only_planned:
+            self.log.warning("%s", only_planned)
+        if only_show or only_planned:
             self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
         return path
 
@@ -107,6 +113,7 @@ class MarkDeletedOperator(RemoteLogOperator):
         from tiered_storage.remote_log.model import TopicIdPartition
 
         with self.opened() as remote_log:
+            skip_unless_asked_for_or_armed(remote_log, context)
             plans = remote_log.work.read(self.plan, ExpiryPlan)
             left_alone = remote_log.work.read_if_there(left_alone_path(self.plan), Finding)
             done, left = remote_log.deletions.mark_expired(plans, lease_owner(context))
@@ -144,6 +151,7 @@ class DeleteSegmentsOperator(SelectingOperator):
         from tiered_storage.remote_log.task_progress import TaskProgress
 
         with self.opened() as remote_log:
+            skip_unless_asked_for_or_armed(remote_log, context)
             selection = self.selection(remote_log)
             progress = TaskProgress("deleted", remote_log.deletions.marked(selection), self.log.info)
             report = remote_log.deletions.delete_marked(lease_owner(context), selection, on_moved=progress)
@@ -160,6 +168,7 @@ class DeleteSegmentsOperator(SelectingOperator):
                 self.log,
                 deleted_segments=len(report.deleted),
                 deleted_bytes=sum(each.size for each in report.deleted),
+                waiting_segments=tell_waiting(remote_log, selection, self.log),
                 failed=len(report.failures),
                 left=len(report.left) + len(not_expired),
             )
@@ -178,6 +187,20 @@ class DeleteSegmentsOperator(SelectingOperator):
             return []
         paths = (left_alone_path(self.plan), _not_marked_path(self.plan))
         return [finding for path in paths for finding in remote_log.work.read_if_there(path, Finding)]
+
+
+def tell_waiting(remote_log: RemoteLogManager, selection: Selection, log: Any) -> int:
+    """Tell which marked segments wait for the end of their grace time, and until when; return how many."""
+    from tiered_storage.clock import as_date
+
+    waiting = [due for due in remote_log.deletions.due_deletions(selection) if due.waiting]
+    for due in waiting:
+        log.info(
+            "marked, and deleted by the first run after %s: %s: %d segments, %d bytes; until then the DAG undelete "
+            "brings them back",
+            as_date(due.all_due_at or 0), due.topic_id_partition, due.waiting, due.waiting_size,
+        )  # fmt: skip
+    return sum(due.waiting for due in waiting)
 
 
 def _not_marked_path(plan_path: str) -> str:

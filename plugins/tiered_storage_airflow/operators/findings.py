@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+
+from tiered_storage_airflow.run_time import is_asked_for
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.copy_plan import Finding
@@ -22,6 +24,24 @@ def tell_stop(remote_log: RemoteLogManager, log: Any) -> None:
     stopped = remote_log.deletions.gate.why_stopped()
     if stopped is not None:
         log.warning("nothing of this plan goes for now: %s", stopped)
+
+
+def why_only_planned(remote_log: RemoteLogManager, context: Mapping[str, Any]) -> str | None:
+    """Return why the run deletes nothing: nobody asked for it, and scheduled deletion is off; None where it does."""
+    if is_asked_for(context) or remote_log.settings.scheduled_deletion_enable:
+        return None
+    return (
+        "nothing is deleted: runs that a schedule or an asset event starts delete only where scheduled.deletion.enable "
+        "is true. Set it in the settings file (TIERED_STORAGE_CONFIG) or as TIERED_STORAGE_SCHEDULED_DELETION_ENABLE "
+        "in Airflow's environment, once the DAG plan_deletions shows what you expect"
+    )
+
+
+def skip_unless_asked_for_or_armed(remote_log: RemoteLogManager, context: Mapping[str, Any]) -> None:
+    """Raise AirflowSkipException where the run may delete nothing: also for a task that somebody cleared alone."""
+    why = why_only_planned(remote_log, context)
+    if why is not None:
+        raise AirflowSkipException(why)
 
 
 def fail_for(findings: Sequence[Finding], introduction: str) -> None:

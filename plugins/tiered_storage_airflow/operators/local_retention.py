@@ -6,9 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import SkipMixin, XComArg
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from tiered_storage_airflow.operators.findings import fail_for, tell_stop
+from tiered_storage_airflow.operators.findings import (
+    fail_for,
+    skip_unless_asked_for_or_armed,
+    tell_stop,
+    why_only_planned,
+)
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, SelectingOperator
 from tiered_storage_airflow.run_scope import is_switched_on, whole_number
 from tiered_storage_airflow.run_summary import keep_done, summarize
@@ -20,23 +25,43 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.copy_plan import Finding
 
 
-class PlanLocalRetentionOperator(SelectingOperator, SkipMixin):
+class RetentionPlanOperator(SelectingOperator, SkipMixin):
+    """Base of operators that plan what is past a limit.
+
+    :param max_segments: at most so many in this run; None: all that are due
+    :param dry_run: only show the plan
+    :param wanted: whether there is anything to plan; else the task skips itself
+    """
+
+    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "max_segments", "is_dry_run", "wanted")
+
+    def __init__(
+        self,
+        *,
+        max_segments: int | str | None = None,
+        dry_run: bool | str = False,
+        wanted: bool | str = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.max_segments = max_segments
+        self.is_dry_run = dry_run
+        self.wanted = wanted
+
+    def skip_unless_wanted(self) -> None:
+        """Raise AirflowSkipException where nothing is to be planned."""
+        if not is_switched_on(self.wanted, "wanted"):
+            raise AirflowSkipException("this tier was not asked for")
+
+
+class PlanLocalRetentionOperator(RetentionPlanOperator):
     """Plan which local segments are past local retention and safe in the remote tier, where deletion is allowed.
 
     A run that asset events started looks at the partitions that each event names, with that event's now; any other
     run, and an event that a person created, looks at all, with the wall clock. Returns the plan's path; a dry run skips
-    everything behind it.
-
-    :param max_segments: at most so many in this run; None: all that are due
-    :param dry_run: only show the plan
+    everything after it, and so does a run that nobody asked for while scheduled.deletion.enable is off. Its parameters
+    are those of RetentionPlanOperator.
     """
-
-    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "max_segments", "is_dry_run")
-
-    def __init__(self, *, max_segments: int | str | None = None, dry_run: bool | str = False, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.max_segments = max_segments
-        self.is_dry_run = dry_run
 
     def execute(self, context: Context) -> str:
         """Plan, event by event; of a partition that two events name, the one that takes more."""
@@ -44,6 +69,7 @@ class PlanLocalRetentionOperator(SelectingOperator, SkipMixin):
         from tiered_storage.remote_log.local_retention import LocalRetentionPlan
         from tiered_storage.remote_log.model import TopicIdPartition
 
+        self.skip_unless_wanted()
         only_show = is_switched_on(self.is_dry_run, "dry_run")
         most = whole_number(self.max_segments, "max_segments")
         furthest: dict[TopicIdPartition, LocalRetentionPlan] = {}
@@ -71,9 +97,13 @@ class PlanLocalRetentionOperator(SelectingOperator, SkipMixin):
                 left_alone=len(unreadable),
             )
             tell_stop(remote_log, self.log)
+            only_planned = why_only_planned(remote_log, context)
         self._show(furthest.values(), unreadable.values())
         if only_show:
             fail_for(list(unreadable.values()), "cannot be trimmed")
+        if only_planned:
+            self.log.warning("%s", only_planned)
+        if only_show or only_planned:
             self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
         return path
 
@@ -108,6 +138,7 @@ class TrimLocalLogsOperator(RemoteLogOperator):
         from tiered_storage.remote_log.task_progress import TaskProgress
 
         with self.opened() as remote_log:
+            skip_unless_asked_for_or_armed(remote_log, context)
             plans = remote_log.work.read(self.plan, LocalRetentionPlan)
             left_alone = remote_log.work.read_if_there(left_alone_path(self.plan), Finding)
             progress = TaskProgress("looked at, in both tiers,", amount_to_look_at(plans), self.log.info)

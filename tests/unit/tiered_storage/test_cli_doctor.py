@@ -74,3 +74,12 @@ def test_without_a_settings_file_a_note_says_so(tmp_path: Path, monkeypatch: pyt
 
     assert "no settings file was read" in next(row["message"] for row in rows if row["verdict"] == "note")
     assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("enabled", "said"), [(False, "scheduled deletion is off"), (True, "scheduled deletion is on")]
+)
+def test_it_says_whether_scheduled_runs_delete(tmp_path: Path, enabled: bool, said: str) -> None:
+    files = a_remote_log(tmp_path, scheduled_deletion_enable=enabled)
+
+    assert any(said in message for message in examined(files, {"PATH": ""}).ok("settings"))

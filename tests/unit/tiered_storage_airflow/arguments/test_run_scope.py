@@ -70,7 +70,10 @@ HELD = {
     },
     "how safe that is": {
         "lease.duration.ms",
+        "clock.max.skew.ms",
+        "remote.log.deletion.grace.ms",
         "remote.log.orphan.grace.ms",
+        "scheduled.deletion.enable",
         "remote.log.unreferenced.max.percent",
         "remote.log.verify.before.trim",
         "deletion.batch.segments",

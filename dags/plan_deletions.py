@@ -1,0 +1,38 @@
+"""Show what the DAGs that delete would take now, in the local logs and in the remote tier. Never deletes anything.
+
+This DAG is always on and has no schedule. To trigger a paused DAG switches it on, and its scheduled run may come before
+the one that was asked for: so look here before you switch enforce_local_retention or expire_remote_segments on.
+"""
+
+from __future__ import annotations
+
+from airflow.sdk import Param, dag
+
+from tiered_storage_airflow.forms import COMMON, MAX_SEGMENTS, common_params, max_segments_param
+from tiered_storage_airflow.operators.expiry import PlanExpiryOperator
+from tiered_storage_airflow.operators.local_retention import PlanLocalRetentionOperator
+from tiered_storage_airflow.task_defaults import BY_HAND, METADATA, RETRIED
+
+WANTED = "{{ params.what in ('both', '%s') }}"
+
+
+@dag(
+    schedule=None,
+    **BY_HAND,
+    max_active_runs=1,
+    tags=["tiered-storage", "retention"],
+    # No field of the form is the template of dry_run: it cannot be switched off here.
+    default_args={**RETRIED, **COMMON, "pool": METADATA, "max_segments": MAX_SEGMENTS, "dry_run": True},
+    params={
+        "what": Param("both", type="string", enum=["both", "local", "remote"], title="Which tier"),
+        **common_params(),
+        "max_segments": max_segments_param(),
+    },
+    doc_md=__doc__,
+)
+def plan_deletions() -> None:
+    PlanLocalRetentionOperator(task_id="local_retention", wanted=WANTED % "local")
+    PlanExpiryOperator(task_id="expiry", wanted=WANTED % "remote")
+
+
+plan_deletions()

@@ -1,0 +1,49 @@
+"""Bring back what was deleted of a topic while its objects are there. By hand; it just shows unless asked for more.
+
+Whatever deleted it: expire_remote_segments, delete_records, delete_topic or a disabled topic. The objects stay for
+remote.log.deletion.grace.ms. What is still past retention expires again with the next run: change its limits first.
+"""
+
+from __future__ import annotations
+
+from airflow.sdk import Param, dag
+
+from tiered_storage_airflow.forms import (
+    DRY_RUN,
+    PARTITIONS,
+    SETTINGS,
+    dry_run_param,
+    partitions_param,
+    settings_param,
+    topic_param,
+)
+from tiered_storage_airflow.operators.deletion import UndeleteOperator
+from tiered_storage_airflow.task_defaults import BY_HAND, METADATA, RETRIED
+
+
+@dag(
+    schedule=None,
+    **BY_HAND,
+    max_active_runs=1,
+    tags=["tiered-storage", "deletion"],
+    default_args={**RETRIED, "pool": METADATA, "settings": SETTINGS},
+    params={
+        "topic": topic_param(),
+        "partitions": partitions_param(),
+        "topic_id": Param(None, type=["null", "string"], title="Topic id", description="One life of it; empty: all."),
+        "dry_run": dry_run_param("Only show what would come back", default=True),
+        "settings": settings_param(),
+    },
+    doc_md=__doc__,
+)
+def undelete() -> None:
+    UndeleteOperator(
+        task_id="undelete",
+        topic="{{ params.topic }}",
+        partitions=PARTITIONS,
+        topic_id="{{ params.topic_id or '' }}",
+        dry_run=DRY_RUN,
+    )
+
+
+undelete()
