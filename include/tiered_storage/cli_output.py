@@ -105,7 +105,7 @@ def _fit(widths: dict[int, int], width: int, folds: bool) -> list[int]:
 
     The first column stays, and the last one, if it `folds`, is made narrower before it is taken out.
     """
-    first, *_, last = widths
+    first, last = min(widths), max(widths)
     under: list[int] = []
 
     def excess(of_last: int) -> int:

@@ -137,6 +137,9 @@ def _planned(plan: RepairPlan) -> Iterator[tuple[str, str, str]]:
     for segment in plan.unfinished:
         what = f"offsets {segment.start_offset} to {segment.end_offset} of {segment.segment_id.id}"
         yield "finish", str(segment.topic_id_partition), what
+    for segment in plan.without_indexes:
+        what = f"offsets {segment.start_offset} to {segment.end_offset} of {segment.segment_id.id} from its .log"
+        yield "rebuild indexes", str(segment.topic_id_partition), what
     for segment in plan.replaced:
         yield "end", str(segment.topic_id_partition), segment.segment_id.id
     for leftovers in plan.leftovers:
@@ -153,6 +156,9 @@ def _done(done: RepairReport) -> Iterator[tuple[str, str, str]]:
     for segment in done.finished:
         what = f"offsets {segment.start_offset} to {segment.end_offset} as {segment.segment_id.id}"
         yield "finished", str(segment.topic_id_partition), what
+    for segment in done.rebuilt:
+        what = f"offsets {segment.start_offset} to {segment.end_offset} of {segment.segment_id.id} from its .log"
+        yield "rebuilt indexes", str(segment.topic_id_partition), what
     for segment in done.retired:
         yield "ended", str(segment.topic_id_partition), segment.segment_id.id
     for name in done.removed:

@@ -53,6 +53,26 @@ def test_what_is_missing_is_copied_anew_and_what_is_local_nowhere_is_left_to_a_p
     assert site.finished("orders-0") == [0, 10, 20]
 
 
+def test_lost_indexes_of_what_is_nowhere_else_come_again_from_the_log_without_spark(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
+) -> None:
+    site.write_logs({"orders-0": 2})
+    site.configure({"orders": DELETABLE})
+    site.copy()
+    shutil.rmtree(site.logs / "orders-0")
+    min(site.state.rglob("orders-*/0/*.indexes")).unlink()
+    assert airflow.run("audit_remote_log").state == "failed"
+
+    run = airflow.run("repair_remote_log", {"dry_run": False})
+
+    assert run.state == "success", run.messages
+    assert spark.submitted == []
+    assert "rebuild indexes: orders-0:" in run.log
+    assert site.finished("orders-0") == [0, 10]
+    clean = airflow.run("audit_remote_log", {"deep": True})
+    assert clean.state == "success", clean.messages
+
+
 def test_a_whole_copy_that_nobody_finished_is_finished_without_spark(
     airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
 ) -> None:

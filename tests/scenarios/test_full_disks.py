@@ -13,7 +13,15 @@ from pathlib import Path
 import pytest
 
 from support.command_line import CommandResult, run
-from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, assert_clean, offsets_read, ranges
+from support.remote_logs import (
+    ENABLED,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    assert_clean,
+    be_the_original,
+    offsets_read,
+    ranges,
+)
 from support.remote_logs import segments_of as segments_in
 from support.small_disks import fill, free, make_room, small_disk
 from tiered_storage import disk_space
@@ -38,6 +46,7 @@ class Site:
         shutil.move(source.store, source.root / "store")
         for name in ("state", "store"):
             shutil.copytree(source.root / name, root / name, dirs_exist_ok=True)
+        be_the_original(root / "state" / "remote_log_metadata.db")
         properties = {**source.properties, "rsm.config.url": str(root / "store")}
         self.files = RemoteLogFiles(root, source.clock, properties)
         self.config = self.files.config

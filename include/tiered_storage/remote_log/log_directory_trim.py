@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tiered_storage.disk_space import NO_ROOM
+from tiered_storage.disk_space import NO_ROOM, disk_of
 from tiered_storage.errors import InvalidLogDirectoryError
 from tiered_storage.kafka_log.directory_lock import DirectoryLock, ensure_not_linked
 from tiered_storage.kafka_log.log_segment import LogSegment, list_segments, producer_snapshot_path
@@ -24,8 +24,7 @@ class LogDirectoryTrim:
 
     The log start goes into log-start-offset-checkpoint first: a broker that starts here after a crash between two
     files finds the log beginning where it should, and removes the rest itself. Where the disk has no room for that,
-    the oldest segment goes first: a log that begins further up than the checkpoint says is sound to a broker, which
-    takes the higher of both.
+    index files of what is removed anyway go first, for a broker builds them anew; and then the oldest segments.
     """
 
     def trim(
@@ -50,10 +49,17 @@ class LogDirectoryTrim:
                 return new_local_start
             going = _still_there(directory, segments, new_local_start)
             has_moved = _advance_log_start(root, partition, new_local_start)
-            for segment in going:
-                _remove(segment)
-                has_moved = has_moved or _advance_log_start(root, partition, new_local_start)
+            for remove in (_remove_indexes, _remove) if not has_moved else (_remove,):
+                for segment in going:
+                    remove(segment)
+                    has_moved = has_moved or _advance_log_start(root, partition, new_local_start)
             sync_directory(directory)
+            if not has_moved:
+                raise InvalidLogDirectoryError(
+                    f"{root / LOG_START_OFFSET_CHECKPOINT}: no room to write there that {partition} begins at offset "
+                    f"{new_local_start} by now, though its older segments are removed: {disk_of(root)}; make room, "
+                    "then write it there"
+                )
         return new_local_start
 
 
@@ -90,7 +96,11 @@ def _advance_log_start(root: Path, partition: TopicIdPartition, new_local_start:
 
 def _remove(segment: LogSegment) -> None:
     """Unlink the log last: while it is there, the segment is whole or will be found and removed again."""
+    _remove_indexes(segment)
+    segment.log_path.unlink(missing_ok=True)
+
+
+def _remove_indexes(segment: LogSegment) -> None:
     snapshot = producer_snapshot_path(segment.directory, segment.base_offset)
     for path in (segment.offset_index_path, segment.time_index_path, segment.transaction_index_path, snapshot):
         path.unlink(missing_ok=True)
-    segment.log_path.unlink(missing_ok=True)

@@ -234,7 +234,7 @@ class RemoteLogDeletions:
         Raises what stands against any deletion: a stop, another's store, metadata that are not the store's, a wrong
         clock. The store's clock is asked only if there is any of `partitions`.
         """
-        self.parts.store.spend_reserve()
+        self.parts.spend_reserves()
         self.gate.ensure_running()
         self.parts.bind_store()
         self.parts.guard.renew(run)

@@ -185,6 +185,12 @@ class RemoteLogParts:
             "'tiered-storage topics list' shows what there is"
         )
 
+    def spend_reserves(self) -> None:
+        """Let this process write into the room that is kept on full disks for what frees room."""
+        self.store.spend_reserve()
+        if isinstance(self.storage, ObjectRemoteStorageManager):
+            self.storage.spend_reserve()
+
     def close(self) -> None:
         """Close all parts."""
         self.work.close()

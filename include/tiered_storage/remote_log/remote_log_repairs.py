@@ -12,6 +12,7 @@ from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_plan import CopyPlan, CopySelection, Finding, plan_copy
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.leftover_check import LeftoverCheck
+from tiered_storage.remote_log.lost_indexes import LostIndexes, has_lost_indexes
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.rate_limit import RateLimit
 from tiered_storage.remote_log.remote_log_checks import listing_storage
@@ -19,7 +20,7 @@ from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.repair import Repair
 from tiered_storage.remote_log.repair_plan import RemotePartition, RepairPlan, damaged_ids, plan_repair
 from tiered_storage.remote_log.selection import Selection
-from tiered_storage.remote_log.unfinished_copies import UnfinishedCopies
+from tiered_storage.remote_log.unfinished_copies import CopiesAnew, UnfinishedCopies
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,9 @@ class RepairReport:
     """What was copied anew, which damaged segments ended, which objects went, and what could not be done.
 
     `finished` are copies that nobody had finished, under the ids by which readers see them now. `documents` are the
-    partitions of which the store knows anew what the metadata know beside the segments. `notices` tell what waits for a
-    right: what was ended keeps its objects without it.
+    partitions of which the store knows anew what the metadata know beside the segments. `rebuilt` had lost their
+    indexes: new segments have their offsets, with all that the `.log` gave. `notices` tell what it could not give, and
+    what waits for a right: what was ended keeps its objects without it.
     """
 
     copied: tuple[RemoteLogSegmentMetadata, ...]
@@ -38,6 +40,7 @@ class RepairReport:
     finished: tuple[RemoteLogSegmentMetadata, ...] = ()
     documents: tuple[TopicIdPartition, ...] = ()
     notices: tuple[Finding, ...] = ()
+    rebuilt: tuple[RemoteLogSegmentMetadata, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +71,18 @@ class RemoteLogRepairs:
                 replacing=damaged_ids(report),
             )
         selected = [each for each in segments.list_partitions() if selection.matches(each.topic, each.partition)]
-        return plan_repair(report, partitions, copyable, self._unfinished("plan").find(selected))
+        storage = listing_storage(self.parts.storage)
+        return plan_repair(
+            report,
+            partitions,
+            copyable,
+            self._unfinished("plan").find(selected),
+            has_lost_indexes=lambda segment: has_lost_indexes(segment, storage),
+        )
 
     def carry_out(self, plan: RepairPlan, owner: str, copy: Callable[[CopyPlan], CommitReport]) -> RepairReport:
-        """Write documents anew; let `copy` begin, make and commit the copies; then finish what nobody finished, end
-        what copies replace, and remove leftovers.
+        """Write documents anew; let `copy` begin, make and commit the copies; then finish what nobody finished, rebuild
+        lost indexes, end what copies replace, and remove leftovers.
 
         Raises StoreMismatchError and OutdatedMetadataError before anything is changed, and what store and metadata
         raise as a whole.
@@ -80,6 +90,7 @@ class RemoteLogRepairs:
         self.parts.bind_store()
         self.parts.guard.renew("a repair")
         settings = self.parts.settings
+        limit = RateLimit(settings.audit_worker_bytes_per_second)
         repair = Repair(
             self.parts.segments,
             self.parts.leases,
@@ -90,22 +101,25 @@ class RemoteLogRepairs:
             self.parts.clock() - settings.remote_log_orphan_grace_ms,
             lambda partition: self.gate.ensure(partition, DeletionKind.LEFTOVER),
             self.gate.why_stopped,
-            RateLimit(settings.audit_worker_bytes_per_second),
+            limit,
         )
         written, not_written = repair.write_documents(plan.documents)
         copied = copy(plan.copies) if plan.copies.segments else None
         finished, not_finished = self._unfinished(owner).finish(plan.unfinished)
-        retired, held_back = repair.retire(plan.replaced, plan.damaged)
+        lost = LostIndexes(self._copies(owner), settings.index_interval_bytes, limit)
+        rebuilt, not_rebuilt, without = lost.rebuild(plan.without_indexes)
+        retired, held_back = repair.retire((*plan.replaced, *rebuilt), plan.damaged)
         removed, refused = repair.remove(plan.leftovers)
         failures = (*copied.failures, *copied.damages) if copied else ()
         return RepairReport(
             copied.committed if copied else (),
             tuple(retired),
             tuple(removed),
-            (*not_written, *failures, *not_finished, *held_back, *refused),
+            (*not_written, *failures, *not_finished, *not_rebuilt, *held_back, *refused),
             tuple(finished),
             tuple(written),
-            tuple(self._waiting(retired)),
+            (*without, *self._waiting(retired)),
+            tuple(rebuilt),
         )
 
     def _waiting(self, retired: Iterable[RemoteLogSegmentMetadata]) -> Iterator[Finding]:
@@ -120,17 +134,19 @@ class RemoteLogRepairs:
             yield Finding(str(partition), message)
 
     def _unfinished(self, owner: str) -> UnfinishedCopies:
+        copies = self._copies(owner)
+        check = LeftoverCheck(self.parts.segments, copies.storage, self.parts.local_log)
+        return UnfinishedCopies(copies, check, self.parts.settings.remote_log_orphan_grace_ms)
+
+    def _copies(self, owner: str) -> CopiesAnew:
         parts, settings = self.parts, self.parts.settings
-        storage = listing_storage(parts.storage)
-        return UnfinishedCopies(
+        return CopiesAnew(
             parts.segments,
             parts.leases,
-            storage,
-            LeftoverCheck(parts.segments, storage, parts.local_log),
+            listing_storage(parts.storage),
             parts.clock,
             owner,
             settings.lease_duration_ms,
-            settings.remote_log_orphan_grace_ms,
             settings.remote_log_index_chunk_bytes,
             random_uuid,
         )

@@ -8,7 +8,7 @@ nothing: the plan IS the dry run.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tiered_storage.remote_log.audit_report import DAMAGES, Anomaly, AnomalyKind, AuditReport
@@ -38,6 +38,7 @@ class RepairPlan:
     """What to copy anew, which damaged segments that replaces, which leftovers go, and what a person has to decide.
 
     `unfinished` are copies that the store has whole and nothing else holds, each as it is once a repair finished it.
+    `without_indexes` are damaged segments whose bytes are there and whose indexes are not: those are made from them.
     `replaced` also has damaged segments of which other sound ones hold all: they only have to go. `damaged` are the ids
     of all that the audit named, also of those that stay: none of them can stand in for another. `documents` are the
     partitions of which the store is to know anew what the metadata know beside the segments.
@@ -50,11 +51,12 @@ class RepairPlan:
     damaged: frozenset[str] = frozenset()
     unfinished: tuple[RemoteLogSegmentMetadata, ...] = ()
     documents: tuple[TopicIdPartition, ...] = ()
+    without_indexes: tuple[RemoteLogSegmentMetadata, ...] = ()
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing that can be done."""
-        copies = self.copies.segments or self.unfinished
+        copies = self.copies.segments or self.unfinished or self.without_indexes
         return not copies and not self.replaced and not self.leftovers and not self.documents
 
 
@@ -68,18 +70,21 @@ def plan_repair(
     partitions: Mapping[TopicIdPartition, RemotePartition],
     copyable: CopyPlan,
     unfinished: Sequence[RemoteLogSegmentMetadata] = (),
+    *,
+    has_lost_indexes: Callable[[RemoteLogSegmentMetadata], bool] = lambda _: False,
 ) -> RepairPlan:
     """Return what to do about `report`.
 
     `partitions` are those that its anomalies name. `copyable` is what a copy could do if the damaged segments did not
     count (see plan_copy, replacing); of it only what mends something is taken. `unfinished` can be finished (see
-    UnfinishedCopies).
+    UnfinishedCopies). `has_lost_indexes` says whether a damaged segment may have nothing lost but its indexes.
     """
     by_partition: dict[TopicIdPartition, list[PlannedSegment]] = defaultdict(list)
     for planned in copyable.segments:
         by_partition[planned.topic_id_partition].append(planned)
     copies: list[PlannedSegment] = []
     replaced: list[RemoteLogSegmentMetadata] = []
+    without_indexes: list[RemoteLogSegmentMetadata] = []
     advice: list[Finding] = []
     outdated = {each.partition: each for each in report.anomalies if each.kind is AnomalyKind.OUTDATED_METADATA}
     advice.extend(Finding(each.what, f"{each.kind.value}: {each.message}") for each in outdated.values())
@@ -91,6 +96,8 @@ def plan_repair(
         for segment in mending.damaged:
             if mending.can_replace(segment):
                 replaced.append(segment)
+            elif has_lost_indexes(segment):
+                without_indexes.append(segment)
             else:
                 advice.append(mending.why_not(segment))
         gaps = [each for each in report.anomalies if each.kind is AnomalyKind.GAP and each.partition == partition]
@@ -105,7 +112,16 @@ def plan_repair(
     finishing = tuple(each for each in unfinished if each.topic_id_partition not in outdated)
     broken = {each.partition for each in report.anomalies if each.partition and each.is_of_a_document}
     documents = tuple(sorted(broken - set(outdated)))
-    return RepairPlan(plan, tuple(replaced), leftovers, tuple(advice), damaged_ids(report), finishing, documents)
+    return RepairPlan(
+        plan,
+        tuple(replaced),
+        leftovers,
+        tuple(advice),
+        damaged_ids(report),
+        finishing,
+        documents,
+        tuple(without_indexes),
+    )
 
 
 class _Mending:

@@ -58,22 +58,75 @@ _UNFINISHED = {SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_ST
 
 
 @dataclass(frozen=True, slots=True)
-class UnfinishedCopies:
-    """Finds and finishes them as `owner`; what began, or was marked, within `grace_ms` may be under way still.
+class CopiesAnew:
+    """Copies segments within the store as `owner`, each under a new segment id, and finishes them.
 
-    `check` says whether anything else holds their offsets; `index_chunk_bytes` is remote.log.index.chunk.bytes.
+    `index_chunk_bytes` is remote.log.index.chunk.bytes.
     """
 
     metadata: RemoteLogMetadataManager
     leases: Leases
     storage: ObjectRemoteStorageManager
-    check: LeftoverCheck
     clock: Clock
     owner: str
     lease_duration_ms: int
-    grace_ms: int
     index_chunk_bytes: int
     new_segment_id: Callable[[], str]
+
+    def copy_anew(
+        self,
+        copy: RemoteLogSegmentMetadata,
+        data: Callable[[RemoteIndexBuilder], LogSegmentData],
+        state: PartitionState,
+        lineage: tuple[EpochEntry, ...],
+        lease: Lease,
+    ) -> RemoteLogSegmentMetadata:
+        """Copy what `data` gives as the offsets of `copy`, and let readers see it; `state` is that of the partition.
+
+        `data` is given what collects the remote indexes of the new object. Raises what it raises, and what store and
+        metadata raise: then nothing of the new copy is visible.
+        """
+        partition = lease.topic_id_partition
+        anew = replace(
+            copy,
+            segment_id=RemoteLogSegmentId(partition, self.new_segment_id()),
+            state=SegmentState.COPY_SEGMENT_STARTED,
+            event_timestamp=self.clock(),
+            custom_metadata=None,
+            fencing_number=lease.fencing_number,
+        )
+        self.metadata.add_remote_log_segment_metadata(replace(anew, max_timestamp=-1), lease)
+        sent = data(RemoteIndexBuilder(anew, self.index_chunk_bytes))
+        custom_metadata = self.storage.copy_log_segment_data(anew, sent)
+        # In the order of every commit: the store leads, and our log start comes before what readers see.
+        stored_state = StoredState.of(
+            replace(state, lineage=lineage), self.metadata.list_remote_log_segments(partition)
+        )
+        write_partition_state(self.storage, self.leases, lease, stored_state, self.clock())
+        self.metadata.put_lineage(partition, lineage, lease)
+        if self.metadata.log_start_offset(partition) is None and state.log_start_offset is not None:
+            # Not above one that is known, though the store may be ahead: what ends there ends by an expiry alone.
+            self.metadata.advance_log_start_offset(partition, state.log_start_offset, lease)
+        update = RemoteLogSegmentMetadataUpdate(
+            anew.segment_id,
+            SegmentState.COPY_SEGMENT_FINISHED,
+            self.clock(),
+            custom_metadata,
+            copy.max_timestamp,
+        )
+        return self.metadata.update_remote_log_segment_metadata(update, lease)
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedCopies:
+    """Finds and finishes them; what began, or was marked, within `grace_ms` may be under way still.
+
+    `check` says whether anything else holds their offsets.
+    """
+
+    copies: CopiesAnew
+    check: LeftoverCheck
+    grace_ms: int
 
     def find(self, partitions: Iterable[TopicIdPartition]) -> list[RemoteLogSegmentMetadata]:
         """Return what can be finished in `partitions`, each as its manifest tells it, as a finished copy.
@@ -100,10 +153,10 @@ class UnfinishedCopies:
         return finished, failures
 
     def _found_in(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
-        due = self.clock() - self.grace_ms
+        due = self.copies.clock() - self.grace_ms
         old = [
             segment
-            for segment in self.metadata.list_remote_log_segments(partition)
+            for segment in self.copies.metadata.list_remote_log_segments(partition)
             if segment.state in _UNFINISHED and segment.custom_metadata is None and segment.event_timestamp <= due
         ]
         if not old:
@@ -111,9 +164,9 @@ class UnfinishedCopies:
         state = self._state(partition)
         if state.delete_state is not None:
             return []
-        listed = list(self.storage.list_objects(partition_folder(partition)))
+        listed = list(self.copies.storage.list_objects(partition_folder(partition)))
         kept = self.check.why_kept(partition, old, listed)
-        copies = (self.storage.find_copy(segment) for segment in old if segment.segment_id.id in kept)
+        copies = (self.copies.storage.find_copy(segment) for segment in old if segment.segment_id.id in kept)
         # Not their indexes: those of a thousand copies are too much to hold.
         whole = (one.finished for one in copies if one is not None)
         return sorted((one for one in whole if one.end_offset >= (state.log_start_offset or 0)), key=_place)
@@ -123,8 +176,8 @@ class UnfinishedCopies:
 
         A broken document leads nowhere; a repair has written it anew before anything is finished.
         """
-        known = self.metadata.partition_state(partition)
-        documents = documents_of(self.storage)
+        known = self.copies.metadata.partition_state(partition)
+        documents = documents_of(self.copies.storage)
         try:
             document = None if documents is None else documents.read(partition)
         except RemoteObjectCorruptError:
@@ -153,11 +206,11 @@ class UnfinishedCopies:
     def _finish_in(
         self, partition: TopicIdPartition, wanted: set[RemoteLogSegmentId], failures: list[Finding]
     ) -> Iterator[RemoteLogSegmentMetadata]:
-        lease = self.leases.acquire(partition, self.owner, self.lease_duration_ms)
+        lease = self.copies.leases.acquire(partition, self.copies.owner, self.copies.lease_duration_ms)
         try:
-            listed_partition(partition, self.storage)
+            listed_partition(partition, self.copies.storage)
             reached, failed = -1, None
-            with kept_alive(self.leases, [lease], self.lease_duration_ms):
+            with kept_alive(self.copies.leases, [lease], self.copies.lease_duration_ms):
                 for copy in self._found_in(partition):
                     if copy.segment_id not in wanted or copy.end_offset <= reached:
                         continue
@@ -173,15 +226,15 @@ class UnfinishedCopies:
                     reached = copy.end_offset
                     failed = None if failed is not None and reached >= failed.end_offset else failed
         finally:
-            self.leases.release(lease)
+            self.copies.leases.release(lease)
 
     def _finish(self, copy: RemoteLogSegmentMetadata, lease: Lease) -> RemoteLogSegmentMetadata:
         partition = lease.topic_id_partition
-        stored = self.storage.find_copy(copy)
+        stored = self.copies.storage.find_copy(copy)
         if stored is None:
             raise RemoteObjectCorruptError(f"offsets {copy.start_offset} to {copy.end_offset} are whole no longer")
         known = self._state(partition)
-        visible = [copy, *readable(self.metadata.list_remote_log_segments(partition))]
+        visible = [copy, *readable(self.copies.metadata.list_remote_log_segments(partition))]
         lineage = whole_lineage(visible, self._leaders(partition, known.lineage))
         if not on_lineage(copy, lineage):
             raise RemoteObjectCorruptError(
@@ -191,34 +244,17 @@ class UnfinishedCopies:
         log_start = known.log_start_offset
         if log_start is None:
             log_start = min(each.start_offset for each in visible)
-        anew = replace(
-            copy,
-            segment_id=RemoteLogSegmentId(partition, self.new_segment_id()),
-            state=SegmentState.COPY_SEGMENT_STARTED,
-            event_timestamp=self.clock(),
-            custom_metadata=None,
-            fencing_number=lease.fencing_number,
+        state = replace(known, log_start_offset=log_start)
+
+        return self.copies.copy_anew(
+            copy, lambda remote: proven(stored, self.copies.storage, remote), state, lineage, lease
         )
-        self.metadata.add_remote_log_segment_metadata(replace(anew, max_timestamp=-1), lease)
-        proven = _Proven(stored, self.storage, RemoteIndexBuilder(anew, self.index_chunk_bytes))
-        data = LogSegmentData(copy.size, proven.chunks(), proven.indexes)
-        custom_metadata = self.storage.copy_log_segment_data(anew, data)
-        # In the order of every commit: the store leads, and our log start comes before what readers see.
-        state = replace(known, log_start_offset=log_start, lineage=lineage)
-        stored_state = StoredState.of(state, self.metadata.list_remote_log_segments(partition))
-        write_partition_state(self.storage, self.leases, lease, stored_state, self.clock())
-        self.metadata.put_lineage(partition, lineage, lease)
-        if self.metadata.log_start_offset(partition) is None:
-            # Not above one that is known, though the store may be ahead: what ends there ends by an expiry alone.
-            self.metadata.advance_log_start_offset(partition, log_start, lease)
-        update = RemoteLogSegmentMetadataUpdate(
-            anew.segment_id,
-            SegmentState.COPY_SEGMENT_FINISHED,
-            self.clock(),
-            custom_metadata,
-            copy.max_timestamp,
-        )
-        return self.metadata.update_remote_log_segment_metadata(update, lease)
+
+
+def proven(stored: StoredCopy, storage: ObjectRemoteStorageManager, remote: RemoteIndexBuilder) -> LogSegmentData:
+    """Return the bytes of a stored copy, each proven as it passes, and its indexes, with the chunks in `remote`."""
+    of_copy = _Proven(stored, storage, remote)
+    return LogSegmentData(stored.finished.size, of_copy.chunks(), of_copy.indexes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ class PlanRepairOperator(SelectingOperator, SkipMixin):
                 documents=len(plan.documents),
                 copies=len(plan.copies.segments),
                 copies_to_finish=len(plan.unfinished),
+                indexes_to_rebuild=len(plan.without_indexes),
                 segments_to_end=len(plan.replaced),
                 leftovers=sum(len(leftovers.names) for leftovers in plan.leftovers),
                 left_to_a_person=len(plan.advice),
@@ -87,6 +88,8 @@ class PlanRepairOperator(SelectingOperator, SkipMixin):
                 "finish: %s offsets %d to %d",
                 unfinished.segment_id, unfinished.start_offset, unfinished.end_offset,
             )  # fmt: skip
+        for lost in plan.without_indexes:
+            self.log.info("rebuild indexes: %s offsets %d to %d", lost.segment_id, lost.start_offset, lost.end_offset)
         for damaged in plan.replaced:
             self.log.info("end: %s", damaged.segment_id)
         for leftovers in plan.leftovers:
@@ -133,6 +136,7 @@ class FinishRepairOperator(RemoteLogOperator):
                 self.log,
                 written_documents=len(report.documents),
                 finished_copies=len(report.finished),
+                rebuilt_indexes=len(report.rebuilt),
                 ended_segments=len(report.retired),
                 removed_objects=len(report.removed),
                 failed=len(report.failures),

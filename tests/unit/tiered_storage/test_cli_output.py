@@ -35,6 +35,10 @@ def test_rows_are_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None
     ]
 
 
+def test_a_table_may_have_a_single_column(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown_table(capsys, ("stopped", "said by"), (False, None)) == [" stopped", " ───────", " no"]
+
+
 def test_times_and_sizes_are_shown_as_people_read_them(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [(1_700_000_000_000, 1_234_567_890, 5), (1_700_000_000_042, 999, 6), (10**18, 1500, 7)]
 

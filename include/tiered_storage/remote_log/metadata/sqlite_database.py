@@ -65,7 +65,7 @@ _ADVICE: dict[int, tuple[type[RemoteMetadataError], str]] = {
     sqlite3.SQLITE_NOTADB: (MetadataCorruptError, RESTORE),
 }
 
-_SHARED_MEMORY = 64 << 10
+_SHARED_MEMORY = 32 << 10
 """Bytes: what SQLite lays out beside the file before the first read, where no process has it open."""
 
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()

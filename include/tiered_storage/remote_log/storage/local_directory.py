@@ -62,7 +62,7 @@ class LocalDirectory:
     def __init__(self, root: Path, random_hex: Callable[[], str] = _random_hex, *, keeps_reserve: bool = False) -> None:
         """Use `root`, an absolute path, made when the first object is written; `random_hex` gives 16 hex digits.
 
-        With `keeps_reserve` a file at the root keeps room for documents, whatever else fills the disk.
+        With `keeps_reserve` a file at the root keeps room for the documents of deletions (spend_reserve).
 
         Raises ConfigurationError where `root` is relative, or there but no directory, and RemoteStorageRefusedError.
         """
@@ -73,6 +73,7 @@ class LocalDirectory:
         self._root = root
         self._random_hex = random_hex
         self._reserve = DiskReserve(root / RESERVE) if keeps_reserve else None
+        self._may_spend = False
 
     @property
     def root(self) -> str:
@@ -219,12 +220,17 @@ class LocalDirectory:
         if self._reserve is not None:
             self._reserve.take_back()
 
-    @staticmethod
-    def _with_reserve(reserve: DiskReserve, write: Callable[[], _Written]) -> _Written:
+    def spend_reserve(self) -> None:
+        """Let documents that are written from now on use the room that is kept; `close` takes back what is left."""
+        self._may_spend = True
+
+    def _with_reserve(self, reserve: DiskReserve, write: Callable[[], _Written]) -> _Written:
         """Write; where there is no room, once more without the reserve, which is made where there is plenty."""
         try:
             written = write()
         except RemoteStorageFullError:
+            if not self._may_spend:
+                raise
             reserve.spend()
             return write()
         reserve.make()

@@ -26,6 +26,7 @@ from tiered_storage.remote_log.storage import IndexKind, LogSegmentData, delete_
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
 from tiered_storage.remote_log.storage.index_bundle import HEAD_READ_BYTES, BundleHead, build_bundle, parse_bundle
 from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES
+from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.object_client import (
     CheckedChunks,
@@ -359,6 +360,11 @@ class ObjectRemoteStorageManager:
     ) -> str:
         """Take the store away from the metadata that it belongs to, for those named; see bind_store_anew."""
         return bind_store_anew(self._client, metadata_uuid, remember, known_store_uuid)
+
+    def spend_reserve(self) -> None:
+        """Let documents use the room that a store in a directory keeps for deletions, and for stopping them."""
+        if isinstance(self._client, LocalDirectory):
+            self._client.spend_reserve()
 
     def close(self) -> None:
         """Close the client."""

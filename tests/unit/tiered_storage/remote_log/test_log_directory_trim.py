@@ -8,9 +8,11 @@ import pytest
 
 from support.command_line import run_on
 from support.remote_logs import ENABLED, ORDERS_0, RemoteLogFiles, a_copied_remote_log, a_remote_log, local_log
+from support.small_disks import fill, small_disk
 from tiered_storage.errors import InvalidLogDirectoryError, LogDirectoryLockedError
 from tiered_storage.kafka_log.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.local_log import LocalLog
+from tiered_storage.kafka_log.log_segment import LogSegment
 from tiered_storage.kafka_log.offset_checkpoint import (
     LOG_START_OFFSET_CHECKPOINT,
     read_offset_checkpoint,
@@ -265,3 +267,25 @@ def test_a_link_to_a_whole_log_directory_has_its_lock(tmp_path: Path) -> None:
         LogDirectoryTrim().trim(ORDERS_0, log.segments[:2], 20)
     LogDirectoryTrim().trim(ORDERS_0, log.segments[:2], 20)
     assert files.local_starts() == [20, 30]
+
+
+def test_on_a_full_disk_indexes_make_the_room_for_the_checkpoint_before_any_log_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen_before_the_first_log: list[int] = []
+    real_remove = log_directory_trim._remove
+
+    def remove(segment: LogSegment) -> None:
+        seen_before_the_first_log.append(log_starts(files).get(("orders", 0), 0))
+        real_remove(segment)
+
+    with small_disk(tmp_path / "disk") as disk:
+        files = a_remote_log(disk)
+        segments = seen(files)[:2]
+        fill(disk)
+        monkeypatch.setattr(log_directory_trim, "_remove", remove)
+
+        LogDirectoryTrim().trim(ORDERS_0, segments, 20)
+
+        assert seen_before_the_first_log == [20, 20]
+        assert files.local_starts() == [20, 30]

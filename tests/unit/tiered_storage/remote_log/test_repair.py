@@ -116,7 +116,7 @@ def test_a_damaged_segment_is_copied_anew_where_the_local_log_has_it(
         assert planned(remote_log).is_empty
 
 
-@DAMAGES
+@pytest.mark.parametrize("damage", [delete_object, flip_object])
 def test_a_damaged_segment_that_nobody_has_any_more_is_left_to_a_person(
     files: RemoteLogFiles, damage: Callable[[RemoteLogFiles], None]
 ) -> None:
