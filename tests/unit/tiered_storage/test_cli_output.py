@@ -36,7 +36,7 @@ def test_rows_are_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_table_may_have_a_single_column(capsys: pytest.CaptureFixture[str]) -> None:
-    assert shown_table(capsys, ("stopped", "said by"), (False, None)) == [" stopped", " ───────", " no"]
+    assert shown_table(capsys, ("stopped", "said by"), (False, None)) == [" stopped", " ───────", "      no"]
 
 
 def test_times_and_sizes_are_shown_as_people_read_them(capsys: pytest.CaptureFixture[str]) -> None:
