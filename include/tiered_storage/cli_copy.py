@@ -20,10 +20,13 @@ from tiered_storage.cli_session import (
     TopicsOption,
     known_selection,
     lease_owner,
+    named_partitions,
     not_enabled,
     opened,
+    past_retention_documents,
     refused_by_decision,
     say_grace,
+    say_past_retention,
     say_stop,
 )
 from tiered_storage.clock import wall_clock
@@ -33,6 +36,7 @@ from tiered_storage.remote_log.copy_plan import CopyPlan, Finding
 from tiered_storage.remote_log.copy_run import BegunCopy
 from tiered_storage.remote_log.due_deletions import DueDeletion
 from tiered_storage.remote_log.metadata import Topic
+from tiered_storage.remote_log.past_retention import PastRetention
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 
 if TYPE_CHECKING:
@@ -71,7 +75,9 @@ def plan(
     with opened(config, output, create=True) as remote_log:
         selection = known_selection(remote_log, topics, partitions)
         due = remote_log.plan_copy(selection, max_segments=max_segments)
-        _show_plan(due, not_enabled(remote_log, selection), output)
+        chosen = [one for one in named_partitions(remote_log) if selection.matches(one.topic, one.partition)]
+        enabled = [one for one in chosen if remote_log.decided_topic(one).remote_storage_enable]
+        _show_plan(due, not_enabled(remote_log, selection), output, remote_log.deletions.past_retention(enabled))
 
 
 def copy(
@@ -297,7 +303,7 @@ def copy_here(
     return replace(report, failures=(*begun.failed, *report.failures)), watch.stuck is not None
 
 
-def _show_plan(due: CopyPlan, left_out: Sequence[str], output: Output) -> None:
+def _show_plan(due: CopyPlan, left_out: Sequence[str], output: Output, past: Sequence[PastRetention] = ()) -> None:
     rows = [
         (str(segment.topic_id_partition), segment.base_offset, segment.end_offset, segment.size, str(segment.log_path))
         for segment in due.segments
@@ -310,8 +316,10 @@ def _show_plan(due: CopyPlan, left_out: Sequence[str], output: Output) -> None:
         unreadable=[asdict(finding) for finding in due.unreadable],
         notices=[asdict(finding) for finding in due.notices],
         not_enabled=left_out,
+        past_retention=past_retention_documents(past),
     )
     output.findings("note", due.notices)
+    say_past_retention(past, output)
     if left_out:
         more = f" and {len(left_out) - _FEW_TOPICS} more" if len(left_out) > _FEW_TOPICS else ""
         names = ", ".join(left_out[:_FEW_TOPICS])

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tiered_storage.cli_output import Output
+from tiered_storage.cli_output import Output, show_size
 from tiered_storage.clock import as_date, wall_clock
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.metadata import Topic
 from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.past_retention import PastRetention
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.remote_log_parts import store_options
 from tiered_storage.remote_log.segment_source import NamedPartition
@@ -95,6 +96,40 @@ def refused_by_decision(
 def lease_owner(command: str) -> str:
     """Return the name under which this process holds leases."""
     return f"tiered-storage {command} {socket.gethostname()}/{os.getpid()}"
+
+
+def say_past_retention(found: Sequence[PastRetention], output: Output) -> None:
+    """Say of each topic what is past its limits already in each tier, and whether the next runs may delete it."""
+    for one in found:
+        if not one.is_anything:
+            continue
+        local = f"{one.local.segments:,} local segments ({show_size(one.local.size)}) are past local retention"
+        remote = f"{one.remote.segments:,} remote ones ({show_size(one.remote.size)})"
+        never = f"{one.never_copied.segments:,} never copied ({show_size(one.never_copied.size)}) past total retention"
+        output.say(
+            f"note: {one.topic.name}: {local}, deletion {_allowed(one.topic.local_deletion_allowed)}; {remote} and "
+            f"{never}, deletion {_allowed(one.topic.remote_deletion_allowed)}"
+        )
+
+
+def past_retention_documents(found: Sequence[PastRetention]) -> list[dict[str, object]]:
+    """Return the same for machines."""
+    return [
+        {
+            "topic": one.topic.name,
+            "topic_id": one.topic.topic_id,
+            **{
+                f"{name}_{unit}": getattr(getattr(one, name), attribute)
+                for name in ("local", "remote", "never_copied")
+                for unit, attribute in (("segments", "segments"), ("bytes", "size"))
+            },
+        }
+        for one in found
+    ]
+
+
+def _allowed(is_allowed: bool) -> str:
+    return "allowed" if is_allowed else "not allowed"
 
 
 def say_grace(remote_log: RemoteLogManager, output: Output, topic: str = "TOPIC") -> None:

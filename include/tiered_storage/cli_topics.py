@@ -15,7 +15,13 @@ from typing import Annotated, Any
 import typer
 
 from tiered_storage.cli_output import Output, show_duration, show_size
-from tiered_storage.cli_session import ConfigOption, JsonOption, opened
+from tiered_storage.cli_session import (
+    ConfigOption,
+    JsonOption,
+    opened,
+    past_retention_documents,
+    say_past_retention,
+)
 from tiered_storage.configuration.topic_properties import DECISIONS
 from tiered_storage.errors import ConfigurationError, TieredStorageError, UnsupportedTopicError
 from tiered_storage.remote_log.copy_plan import Finding
@@ -146,9 +152,10 @@ def allow_deletion(
 
     Both where --only names none of them, by the limits that the table shows (log.retention.* where the topic has none
     of its own). Offsets that are trimmed from a broker's directory are gone for its own readers once it starts: allow
-    it only where they read through this library.
+    it only where they read through this library. How much is past those limits already is said before anything is
+    deleted.
     """
-    _change(topic, lambda _, known: _with_right(known, only, True), config, as_json)
+    _change(topic, lambda _, known: _with_right(known, only, True), config, as_json, tells_past_retention=True)
 
 
 @app.command("forbid-deletion")
@@ -220,6 +227,8 @@ def _change(
     config: Path | None,
     as_json: bool,
     check: Callable[[RemoteLogManager, TopicIdPartition], None] = lambda *_: None,
+    *,
+    tells_past_retention: bool = False,
 ) -> None:
     """Change every topic that `named` names, and show them all; one that is refused leaves the others changed."""
     output = Output(as_json)
@@ -238,7 +247,11 @@ def _change(
                 refused.append(str(error))
         shown = [life for of_name in chosen.values() for life in of_name]
         rows = [_row(remote_log, life, found) for life in shown]
-    _show("Now", rows, output, troubles=[{"message": each} for each in refused])
+        past = [one for life in shown for one in found.of(life)] if tells_past_retention else []
+        told = remote_log.deletions.past_retention(past)
+    more = {"past_retention": past_retention_documents(told)} if tells_past_retention else {}
+    _show("Now", rows, output, troubles=[{"message": each} for each in refused], **more)
+    say_past_retention(told, output)
     for each in refused:
         output.say(f"error: {each}")
     if refused:

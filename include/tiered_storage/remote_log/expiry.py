@@ -10,7 +10,7 @@ reads goes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -88,6 +88,7 @@ def plan_expiry(
     *,
     grace_ms: int = 0,
     max_segments: int | None = None,
+    is_older: Callable[[LogSegment, int], bool] = is_older_than,
 ) -> ExpiryPlan | None:
     """Return what of `partition` is past total retention at `now` (ms), oldest first; None where nothing is.
 
@@ -98,7 +99,8 @@ def plan_expiry(
     count; an offset that has several holders counts once. A segment without timestamps does not grow old. What is only
     local ends its life in a topic that is tiered, in order, up to what is not stable. A second copy goes once it is
     older than `grace_ms`, but not where nobody knows that both copies are of one life of the topic: without the local
-    log or its partition.metadata. Raises LineageContradictedError, CorruptRecordError and OSError.
+    log or its partition.metadata. `is_older` tells whether a segment that is only local is older than a moment. Raises
+    LineageContradictedError, CorruptRecordError and OSError.
     """
     segments = list(metadata.list_remote_log_segments(partition))
     state = metadata.partition_state(partition)
@@ -106,7 +108,7 @@ def plan_expiry(
     coverage = Coverage.of(segments, lineage)
     log_start = state.log_start_offset or 0
     only_local = [] if local is None else _only_local(coverage, local, log_start)
-    start = _start_after_retention(coverage, settings, now, local, only_local, max_segments)
+    start = _start_after_retention(coverage, settings, now, local, only_local, max_segments, is_older)
     new_log_start = max(log_start, start)
     ending = [piece for piece in only_local if piece.end_offset < start]
     never_copied = len({piece.holder for piece in ending})
@@ -183,6 +185,7 @@ def _start_after_retention(
     local: PartitionLog | None,
     only_local: Sequence[_Piece],
     max_pieces: int | None,
+    is_older: Callable[[LogSegment, int], bool],
 ) -> int:
     pieces = sorted((*_remote(coverage), *only_local), key=lambda piece: piece.start_offset)
     size = sum(piece.size for piece in pieces) + _active_size(local)
@@ -192,7 +195,7 @@ def _start_after_retention(
         if isinstance(piece.holder, LocalSegment) and not _may_end(piece.holder, settings, local):
             break
         over_size = excess > 0 and excess >= piece.size
-        if not over_size and not _is_past(piece.holder, settings.retention_ms, now):
+        if not over_size and not _is_past(piece.holder, settings.retention_ms, now, is_older):
             break
         excess -= piece.size
         start = piece.end_offset + 1
@@ -231,9 +234,14 @@ def _may_end(segment: LocalSegment, settings: TopicSettings, local: PartitionLog
     return segment.end_offset < local.stable_offset and settings.remote_storage_enable
 
 
-def _is_past(holder: RemoteLogSegmentMetadata | LocalSegment, limit_ms: int, now: int) -> bool:
+def _is_past(
+    holder: RemoteLogSegmentMetadata | LocalSegment,
+    limit_ms: int,
+    now: int,
+    is_older: Callable[[LogSegment, int], bool],
+) -> bool:
     if limit_ms < 0:
         return False
     if isinstance(holder, LocalSegment):
-        return is_older_than(LogSegment(holder.base_offset, holder.log_path.parent), now - limit_ms)
+        return is_older(LogSegment(holder.base_offset, holder.log_path.parent), now - limit_ms)
     return 0 <= holder.max_timestamp < now - limit_ms

@@ -23,6 +23,12 @@ def is_older_than(segment: LogSegment, moment: int) -> bool:
     return 0 <= largest_timestamp(segment) < moment
 
 
+def is_indexed_before(segment: LogSegment, moment: int) -> bool:
+    """Whether the time index tells of timestamps, all before `moment` (ms): an estimate that reads no batch."""
+    indexed = _last_indexed(segment)
+    return indexed is not None and 0 <= indexed < moment
+
+
 def largest_timestamp(segment: LogSegment) -> int:
     """Return the largest timestamp (ms) in the headers of a segment's batches, -1 where none has one.
 

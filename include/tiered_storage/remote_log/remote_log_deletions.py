@@ -36,6 +36,7 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.object_deletion import ObjectDeletion
+from tiered_storage.remote_log.past_retention import PastRetention, past_retention
 from tiered_storage.remote_log.record_deletion import plan_record_deletion
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.segment_source import UnreadablePartition
@@ -335,6 +336,10 @@ class RemoteLogDeletions:
             lease_duration_ms=self.parts.settings.lease_duration_ms,
             clock=self.parts.clock,
         )
+
+    def past_retention(self, partitions: Iterable[TopicIdPartition]) -> list[PastRetention]:
+        """Return what of their topics is past retention, whether or not it may be deleted; see past_retention."""
+        return past_retention(partitions, self.parts, self.parts.clock())
 
     def undelete(
         self,
