@@ -4,7 +4,7 @@ Its folder holds:
 
     job.json                CopyJobDescription
     tasks-{group}.jsonl     CopyTask lines
-    begun-{group}.jsonl     empty: a worker has begun the group
+    begun-{group}-{id}      empty: a worker has begun the group
     result-{group}.jsonl    CopyOutcome lines
     progress-{group}.jsonl  how far the group is (job_progress.py)
     commit-{batch}.jsonl    the outcomes of a batch of partitions, for one commit
@@ -91,7 +91,8 @@ class CopyJob:
         `progress_seconds` it tells how far it is. Nothing is copied of a group that another worker began: that one may
         be lost to Spark and still write objects, and no two attempts write the same.
         """
-        if not self.files.claim(number):
+        tasks = self.files.tasks(number, CopyTask)
+        if not self.files.claim(number, tasks[0].metadata.segment_id.id):
             _log.warning(
                 "%s: group %d was begun by another worker, which may still be at work: what it leaves, the next run "
                 "copies under new ids",
@@ -100,7 +101,6 @@ class CopyJob:
             )
             return 0
         results = GroupResults(self.files, number, CopyOutcome)
-        tasks = self.files.tasks(number, CopyTask)
         history = ProducerHistory()
         copied = 0
         with ProgressLog(self.files, number, progress_seconds) as progress:

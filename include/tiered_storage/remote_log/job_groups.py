@@ -4,7 +4,7 @@ In the work area, under a folder of its own for every try of a run:
 
     job.json              JobDescription, or one with more in it: how many groups; neither the store nor secrets
     tasks-{group}.jsonl   a line for each piece of work; all of a partition is in one group, in order
-    begun-{group}.jsonl   empty: a worker has begun the group, where no second one may
+    begun-{group}-{id}    empty: a worker has begun the group, where no second one may
     result-{group}.jsonl  a line for each piece that ended, written anew now and then while the group is worked on
 
 and how far each group is (job_progress.py).
@@ -69,9 +69,12 @@ class JobFolder:
         """Read what group `number` has to do. Raises RemoteObjectNotFoundError."""
         return self.work.read(self.path("tasks", number), kind)
 
-    def claim(self, number: int) -> bool:
-        """Return whether nobody began group `number` before."""
-        return self.work.claim(self.path("begun", number))
+    def claim(self, number: int, first: str) -> bool:
+        """Return whether nobody began group `number` before.
+
+        `first` is the id of its first piece of work: another job may have been laid out in this folder before.
+        """
+        return self.work.claim(f"{self.folder}/begun-{number:05d}-{first}")
 
     def write_results(self, number: int, results: Iterable[Message], kind: type[Message]) -> None:
         """Write what came of group `number` so far, over what was written of it before."""

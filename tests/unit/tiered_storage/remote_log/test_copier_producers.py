@@ -29,6 +29,7 @@ from support.transactions import ABORT, COMMIT, data, marker
 from tiered_storage.errors import RemoteObjectNotFoundError
 from tiered_storage.kafka_log import producer_history
 from tiered_storage.kafka_log.batch_table import BatchTable
+from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.local_log import LocalLog
 from tiered_storage.kafka_log.log_config import LogConfig
@@ -107,7 +108,7 @@ def copied(
     readable_from: int = 0,
 ) -> CopyOutcome:
     metadata = RemoteLogSegmentMetadata(
-        RemoteLogSegmentId(ORDERS_0, "AAAAAAAAAAAAAAAAAAAAAA"),
+        RemoteLogSegmentId(ORDERS_0, random_uuid()),
         segment.base_offset,
         end_of(segment) - 1,
         -1,

@@ -255,6 +255,17 @@ def test_a_group_that_a_lost_worker_began_is_copied_by_no_second_one(tmp_path: P
         assert [outcome.record_count for outcome in job.outcomes()] == [10, 10, 10]
 
 
+def test_a_job_that_is_laid_out_again_in_the_same_folder_is_done_again(tmp_path: Path) -> None:
+    """A DAG run that is deleted and made again has its name, and counts its tries from one."""
+    files = a_remote_log(tmp_path)
+
+    with files.open() as remote_log:
+        for _ in range(2):
+            job = remote_log.write_copy_job("runs/test/1", begin(remote_log))
+            assert job.run_group(0, remote_log.storage, SIZES, files.clock) == 3
+        assert {outcome.failure for outcome in job.outcomes()} == {None}
+
+
 def test_a_job_of_no_tasks_has_no_groups_and_no_outcomes(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, topics={})
 
