@@ -115,13 +115,14 @@ def _dump_index(
 
 
 def _hold_against_log(check: _Check, log_path: Path, base_offset: int) -> Iterator[DumpEvent]:
-    size = log_path.stat().st_size
+    size, next_offset = log_path.stat().st_size, base_offset
     try:
         try:
             for _, batches in iterate_segment(log_path, base_offset, verify_crc=False):
                 check.feed(batches)
+                next_offset = int(batches.last_offset[-1]) + 1
         except CorruptRecordError as error:
-            end = end_of_log(log_path, size, error)
+            end = end_of_log(log_path, size, error, next_offset)
             if isinstance(end, DumpProblem):
                 yield end
                 return

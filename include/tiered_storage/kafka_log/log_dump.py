@@ -41,19 +41,23 @@ def dump_log(path: Path, base_offset: int, *, with_records: bool = False) -> Ite
     The names of a row: `CreateTime` or `LogAppendTime` is the batch's largest timestamp; `deleteHorizonMs` is None
     where compaction has set none. A record of a batch stamped LogAppendTime has both times: its producer's is kept.
     """
-    size = path.stat().st_size
+    size, next_offset = path.stat().st_size, base_offset
     try:
         for window, batches in iterate_segment(path, base_offset, window_bytes=_WINDOW_BYTES, verify_crc=False):
-            start = int(batches.position[0])
+            start, next_offset = int(batches.position[0]), int(batches.last_offset[-1]) + 1
             for position, batch_bytes in zip(batches.position.tolist(), batches.size.tolist(), strict=True):
                 batch = window[position - start : position - start + batch_bytes]
                 yield from _dump_batch(path, position, batch, with_records)
     except CorruptRecordError as error:
-        yield end_of_log(path, size, error)
+        yield end_of_log(path, size, error, next_offset)
 
 
-def end_of_log(path: Path, size: int, error: CorruptRecordError) -> DumpNote | DumpProblem:
-    """Say what it means that `error` ended a walk through the batches of `path`, which had `size` bytes before it."""
+def end_of_log(path: Path, size: int, error: CorruptRecordError, next_offset: int) -> DumpNote | DumpProblem:
+    """Say what it means that `error` ended a walk through the batches of `path`, which had `size` bytes before it.
+
+    The batches before it end below `next_offset`. A preallocated log does not grow when a batch is appended: what is
+    sound by now was being written when the walk came to it.
+    """
     with path.open("rb") as file:
         file.seek(error.position)
         start = file.read(MAGIC_END)
@@ -66,9 +70,19 @@ def end_of_log(path: Path, size: int, error: CorruptRecordError) -> DumpNote | D
         end = error.position + batch_size(start)
     except CorruptRecordError:
         return DumpProblem(error)
-    if size < end <= size_now:
+    if size < end <= size_now or _is_sound_now(path, error.position, next_offset):
         return DumpNote(f"the batch at byte {error.position} was being appended: it is not shown")
     return DumpProblem(error)
+
+
+def _is_sound_now(path: Path, position: int, next_offset: int) -> bool:
+    """Whether a batch begins at `position` by now, of `next_offset` or a later one, with the checksum that it says."""
+    try:
+        for _ in iterate_segment(path, next_offset, start_position=position, window_bytes=_WINDOW_BYTES):
+            return True
+    except CorruptRecordError:
+        pass
+    return False
 
 
 def _dump_batch(path: Path, position: int, batch: memoryview, with_records: bool) -> Iterator[DumpEvent]:
@@ -79,6 +93,10 @@ def _dump_batch(path: Path, position: int, batch: memoryview, with_records: bool
         check_crc(batch, source=source, source_position=position)
     except CorruptRecordError as error:
         problem = DumpProblem(error)
+        if (later := _read_again(path, position, len(batch))) != batch:
+            # A broker was writing it.
+            yield from _dump_batch(path, position, memoryview(later), with_records)
+            return
     yield DumpRow(RowKind.BATCH, _batch_fields(header, position, is_valid=problem is None))
     if with_records:
         try:
@@ -89,6 +107,12 @@ def _dump_batch(path: Path, position: int, batch: memoryview, with_records: bool
             problem = problem or DumpProblem(error)
     if problem is not None:
         yield problem
+
+
+def _read_again(path: Path, position: int, size: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(position)
+        return file.read(size)
 
 
 def _batch_fields(header: RecordBatch, position: int, *, is_valid: bool) -> dict[str, object]:

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.dump_events import dumped, notes, problems, rows
 from support.record_batches import batches_of, some_records
 from tiered_storage.errors import CorruptRecordError
+from tiered_storage.kafka_log import log_dump
 from tiered_storage.kafka_log.batch_header import BATCH_OVERHEAD, TimestampType, read_batch_header
 from tiered_storage.kafka_log.compression import Compression
 from tiered_storage.kafka_log.control_record import ControlRecordType, EndTransactionMarker, encode_end_marker
-from tiered_storage.kafka_log.dump_event import RowKind
+from tiered_storage.kafka_log.dump_event import DumpNote, DumpProblem, RowKind
 from tiered_storage.kafka_log.log_dump import end_of_log
 from tiered_storage.kafka_log.record import Record
 from tiered_storage.kafka_log.record_batch import encode_batch, encode_empty_batch, restamp_batch
@@ -205,9 +207,73 @@ def test_a_batch_that_was_being_appended_is_no_damage(tmp_path: Path) -> None:
     path = a_log(tmp_path, first, second, third)
     whole = len(first) + len(second)
     error = CorruptRecordError(path, whole, "truncated")
-    seen = end_of_log(path, size=whole + 10, error=error)
+    seen = end_of_log(path, size=whole + 10, error=error, next_offset=BASE)
     assert "was being appended" in notes([seen])[0]
-    assert problems([end_of_log(path, size=path.stat().st_size, error=error)])
+    flip(path, whole + 65)
+    assert problems([end_of_log(path, size=path.stat().st_size, error=error, next_offset=BASE)])
+
+
+def flip(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 0xFF
+    path.write_bytes(content)
+
+
+def a_preallocated_log(directory: Path, *batches: bytes) -> Path:
+    path = a_log(directory, *batches)
+    with path.open("ab") as file:
+        file.truncate(1 << 20)
+    return path
+
+
+def write_into(path: Path, position: int, content: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(content)
+
+
+def test_a_batch_that_comes_into_a_preallocated_log_while_it_is_read_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = three_batches()
+    path = a_preallocated_log(tmp_path, first, second)
+    at = len(first) + len(second)
+    look = log_dump.end_of_log
+
+    def appended(*seen: Any) -> DumpNote | DumpProblem:
+        write_into(path, at, third)
+        return look(*seen)
+
+    monkeypatch.setattr(log_dump, "end_of_log", appended)
+    events = dumped(path)
+    assert len(rows(events, RowKind.BATCH)) == 2
+    assert problems(events) == []
+    assert notes(events) == [f"the batch at byte {at} was being appended: it is not shown"]
+
+
+def test_a_batch_that_is_half_written_in_a_preallocated_log_is_shown_as_it_becomes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = three_batches()
+    path = a_preallocated_log(tmp_path, first, second, third[:70])
+    check = log_dump.check_crc
+
+    def written_meanwhile(batch: memoryview, **place: Any) -> None:
+        write_into(path, len(first) + len(second), third)
+        check(batch, **place)
+
+    monkeypatch.setattr(log_dump, "check_crc", written_meanwhile)
+    events = dumped(path)
+    assert [row["isvalid"] for row in rows(events, RowKind.BATCH)] == [True, True, True]
+    assert problems(events) == []
+
+
+def test_an_offset_that_falls_is_damage_also_in_a_preallocated_log(tmp_path: Path) -> None:
+    first, second, _ = three_batches()
+    path = a_preallocated_log(tmp_path, first, second, first)
+    [(_, position, reason)] = problems(dumped(path))
+    assert position == len(first) + len(second)
+    assert "offsets rise" in reason
 
 
 def test_what_is_shown_of_a_long_log_does_not_depend_on_windows(tmp_path: Path) -> None:
