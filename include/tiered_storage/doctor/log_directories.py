@@ -10,11 +10,13 @@ from pathlib import Path
 from tiered_storage.doctor.check import Check, alone, note, ok, wrong
 from tiered_storage.doctor.object_stores import check_room
 from tiered_storage.errors import LogDirectoryLockedError
+from tiered_storage.kafka_log.clean_shutdown import CLEAN_SHUTDOWN
 from tiered_storage.kafka_log.directory_lock import ensure_unlocked
 from tiered_storage.kafka_log.log_directory import LogDirectory, read_log_directory
 from tiered_storage.kafka_log.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT
-from tiered_storage.remote_log.log_directory_source import LogDirectorySource
+from tiered_storage.remote_log.log_directory_source import LogDirectorySource, repeated_partitions, several
 from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.remote_log_parts import misplaced
 from tiered_storage.remote_log.segment_source import PartitionLog, UnreadablePartition
 from tiered_storage.settings import Settings
 
@@ -33,15 +35,21 @@ def check_log_directories(settings: Settings, why_no_name: Callable[[TopicIdPart
         yield note(
             _NAME, "no directory is named: nothing can be copied or trimmed", "set log.dirs to the broker's log.dirs"
         )
-    seen: dict[TopicIdPartition, Path] = {}
+    for why in misplaced(settings):
+        yield wrong(_NAME, why)
+    read: list[LogDirectory] = []
     for root in settings.log_dirs:
-        yield from alone(_NAME, lambda root=root: _check_directory(root, settings, seen, why_no_name))  # type: ignore[misc]
+        yield from alone(_NAME, lambda root=root: _check_directory(root, settings, read, why_no_name))  # type: ignore[misc]
+    for same in {tuple(places) for places in repeated_partitions(read, settings.cluster_id).values()}:
+        yield wrong(
+            _NAME, several(same), "take the one that is not the newest out of log.dirs, or out of its directory"
+        )
 
 
 def _check_directory(
     root: Path,
     settings: Settings,
-    seen: dict[TopicIdPartition, Path],
+    read: list[LogDirectory],
     why_no_name: Callable[[TopicIdPartition], str | None],
 ) -> Iterator[Check]:
     if root.is_dir() and not os.access(root, os.R_OK | os.X_OK, effective_ids=True):
@@ -53,13 +61,14 @@ def _check_directory(
         yield wrong(_NAME, str(error))
         return
     directory = read_log_directory(root)
+    read.append(directory)
     yield from _check_files(directory, settings)
     source = LogDirectorySource((root,), settings.cluster_id, settings.log_end_is_stable)
     logs = list(source.partitions())
     readable = [log for log in logs if isinstance(log, PartitionLog)]
     found = chain(
         (_unreadable(log, root) for log in logs if isinstance(log, UnreadablePartition)),
-        chain.from_iterable(_check_partition(log, seen, why_no_name) for log in readable),
+        chain.from_iterable(_check_partition(log, why_no_name) for log in readable),
     )
     named = list(islice(found, MOST_PARTITIONS_NAMED))
     yield from named
@@ -77,6 +86,10 @@ def _check_files(directory: LogDirectory, settings: Settings) -> Iterator[Check]
             yield wrong(_NAME, f"{warning}, so nothing of it can be copied", advice)
         else:
             yield note(_NAME, warning)
+    if not (root / CLEAN_SHUTDOWN).is_file():
+        why = f"{root} has no {CLEAN_SHUTDOWN}: its broker fell over, or still ran when it was copied"
+        advice = "let a broker start there and stop it in order, or copy a stopped broker's directory with hidden files"
+        yield note(_NAME, f"{why}. Checkpoints may be stale and the ends of logs torn", advice)
     reasons: dict[str, list[str]] = {}
     for name, reason in directory.skipped.items():
         reasons.setdefault(reason, []).append(name)
@@ -93,13 +106,7 @@ def _unreadable(log: UnreadablePartition, root: Path) -> Check:
     return told(_NAME, f"{root / log.partition} is left out: {log.reason}")
 
 
-def _check_partition(
-    log: PartitionLog, seen: dict[TopicIdPartition, Path], why_no_name: Callable[[TopicIdPartition], str | None]
-) -> Iterator[Check]:
-    elsewhere = seen.setdefault(log.topic_id_partition, log.directory)
-    if elsewhere != log.directory:
-        advice = "take the one that is not the newest out of log.dirs, or out of its directory"
-        yield wrong(_NAME, f"{log.directory} and {elsewhere} are the same partition", advice)
+def _check_partition(log: PartitionLog, why_no_name: Callable[[TopicIdPartition], str | None]) -> Iterator[Check]:
     paths = (segment.log_path for segment in log.segments)
     unreadable = next((path for path in paths if not os.access(path, os.R_OK, effective_ids=True)), None)
     if unreadable is not None:

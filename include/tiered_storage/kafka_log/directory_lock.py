@@ -85,7 +85,7 @@ def ensure_unlocked(directory: Path) -> None:
     """
     try:
         descriptor = os.open(directory / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     try:
         holder = _holder(descriptor)

@@ -76,7 +76,7 @@ class LogDirectory:
     node_id: int | None
     partitions: tuple[PartitionDirectory, ...]
     skipped: Mapping[str, str]
-    damaged: Mapping[str, CorruptIndexError]
+    damaged: Mapping[str, CorruptIndexError | InvalidLogDirectoryError]
     high_watermarks: Mapping[tuple[str, int], int] | None
     log_start_offsets: Mapping[tuple[str, int], int] | None
     warnings: tuple[str, ...]
@@ -120,20 +120,26 @@ def _entries(root: Path) -> Iterator[Path]:
 def _read(root: Path, directories: Iterable[Path]) -> LogDirectory:
     partitions: list[PartitionDirectory] = []
     skipped: dict[str, str] = {}
-    damaged: dict[str, CorruptIndexError] = {}
+    damaged: dict[str, CorruptIndexError | InvalidLogDirectoryError] = {}
     for directory in directories:
         name = parse_partition_directory(directory.name)
         if name is None:
             skipped[directory.name] = _no_partition(directory.name)
         elif name[0] == CLUSTER_METADATA_TOPIC:
             skipped[directory.name] = "it is the log of the KRaft controllers"
-        elif not has_segment(directory):
-            skipped[directory.name] = _NO_SEGMENT[awaits_swap(directory)]
         else:
             try:
-                partitions.append(PartitionDirectory(*name, directory, read_topic_id(directory / PARTITION_METADATA)))
+                if has_segment(directory):
+                    topic_id = read_topic_id(directory / PARTITION_METADATA)
+                    partitions.append(PartitionDirectory(*name, directory, topic_id))
+                else:
+                    skipped[directory.name] = _NO_SEGMENT[awaits_swap(directory)]
             except CorruptIndexError as error:
                 damaged[directory.name] = error
+            except OSError as error:
+                damaged[directory.name] = InvalidLogDirectoryError(
+                    f"{directory} cannot be read: {error}: give this user the right to, or look at the disk"
+                )
 
     meta_path = root / META_PROPERTIES
     if not (partitions or damaged or meta_path.is_file()):

@@ -8,7 +8,7 @@ that the log's end is stable (log.end.is.stable).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,7 +55,7 @@ class LogDirectorySource:
         """What is missing or left out in each directory."""
         return [
             notice
-            for directory in map(read_log_directory, self.directories)
+            for directory, _ in map(self._read, self.directories)
             for notice in (
                 *directory.warnings,
                 *(f"{directory.root / name} is left out: {reason}" for name, reason in directory.skipped.items()),
@@ -67,17 +67,13 @@ class LogDirectorySource:
         if not self.directories:
             raise ConfigurationError("log.dirs names no directory: set it to the broker's log.dirs")
         read = [self._read(root) for root in self.directories]
-        places: dict[TopicIdPartition, list[Path]] = {}
-        for directory, _ in read:
-            for found in directory.partitions:
-                places.setdefault(self._identify(directory, found), []).append(found.path)
+        repeated = repeated_partitions((directory for directory, _ in read), self.cluster_id)
         for directory, compacted in read:
             for name, error in directory.damaged.items():
                 yield UnreadablePartition(name, str(error))
             for found in directory.partitions:
-                same = places[self._identify(directory, found)]
-                if len(same) > 1:
-                    yield UnreadablePartition(found.path.name, _several(same))
+                if (same := repeated.get(found.path)) is not None:
+                    yield UnreadablePartition(found.path.name, several(same))
                     continue
                 try:
                     yield self._look(directory, found, compacted)
@@ -86,20 +82,22 @@ class LogDirectorySource:
 
     def names(self) -> Iterator[NamedPartition | UnreadablePartition]:
         """Name every partition, and look into no log: unreadable is only what has a broken file beside its log."""
-        for root in self.directories:
-            directory, compacted = self._read(root)
+        read = [self._read(root) for root in self.directories]
+        repeated = repeated_partitions((directory for directory, _ in read), self.cluster_id)
+        for directory, compacted in read:
             for name, error in directory.damaged.items():
                 yield UnreadablePartition(name, str(error))
             for found in directory.partitions:
                 partition = self._identify(directory, found)
-                unknown = self._why_end_unknown(directory, found)
-                yield NamedPartition(partition, found.is_internal, found.topic in compacted, unknown)
+                same = repeated.get(found.path)
+                problem = self._why_end_unknown(directory, found) if same is None else several(same)
+                yield NamedPartition(partition, found.is_internal, found.topic in compacted, problem)
 
     def partition(self, partition: TopicIdPartition) -> PartitionLog | None:
         """Look at one partition, in whichever directory it is, and at no other."""
         looks: list[tuple[LogDirectory, PartitionDirectory, frozenset[str]]] = []
-        for root in self.directories:
-            directory, compacted = self._read(root, partition)
+        read = [self._read(root, partition) for root in self.directories]
+        for directory, compacted in read:
             for error in directory.damaged.values():
                 raise error
             looks += [
@@ -107,13 +105,26 @@ class LogDirectorySource:
                 for found in directory.partitions
                 if self._identify(directory, found) == partition
             ]
-        if len(looks) > 1:
-            raise InvalidLogDirectoryError(_several([found.path for _, found, _ in looks]))
+        repeated = repeated_partitions((directory for directory, _ in read), self.cluster_id)
+        for _, found, _ in looks:
+            if (same := repeated.get(found.path)) is not None:
+                raise InvalidLogDirectoryError(several(same))
         return self._look(*looks[0]) if looks else None
 
     def first_timestamp(self, segment: LocalSegment) -> int | None:
         """Read it from the header of the segment's first batch."""
         return _first_timestamp(segment.log_path)
+
+    def magic(self, segment: LocalSegment) -> int | None:
+        """Read it from the header of the segment's first batch; who copies the segment names what is wrong with it."""
+        from tiered_storage.kafka_log.batch_header import MAGIC_END
+
+        try:
+            with segment.log_path.open("rb") as file:
+                head = file.read(MAGIC_END)
+        except OSError:
+            return None
+        return head[-1] if len(head) == MAGIC_END and any(head) else None
 
     def _read(self, root: Path, only: TopicIdPartition | None = None) -> tuple[LogDirectory, frozenset[str]]:
         directory, compacted = _read_unlocked(root, self.held, only)
@@ -192,8 +203,36 @@ def _why_tiered_by_kafka(directory: LogDirectory, found: PartitionDirectory, fir
     return None if trace is None else f"{trace} shows a broker that tiers by itself, and {checkpoint} is missing"
 
 
-def _several(places: Sequence[Path]) -> str:
-    return f"{' and '.join(map(str, places))} are the same partition: name only one of them in log.dirs"
+def repeated_partitions(directories: Iterable[LogDirectory], cluster_id: str | None) -> dict[Path, list[Path]]:
+    """Return, for each partition that `directories` have more than once, by each of its paths, all of them.
+
+    Two of one name are the same partition unless the ids of their clusters differ, or those of their topics: an id that
+    nobody knows tells nothing apart. `cluster_id` is that of directories without meta.properties.
+    """
+    named: dict[tuple[str, int], list[tuple[str | None, str | None, Path]]] = {}
+    for directory in directories:
+        for found in directory.partitions:
+            place = directory.cluster_id or cluster_id, found.topic_id, found.path
+            named.setdefault((found.topic, found.partition), []).append(place)
+    repeated: dict[Path, list[Path]] = {}
+    for places in named.values():
+        for cluster, topic, path in places if len(places) > 1 else ():
+            same = [other for known, life, other in places if _may_be(known, cluster) and _may_be(life, topic)]
+            if len(same) > 1:
+                repeated[path] = same
+    return repeated
+
+
+def _may_be(one: str | None, other: str | None) -> bool:
+    return one is None or other is None or one == other
+
+
+def several(places: Sequence[Path]) -> str:
+    """Say that `places` are one partition."""
+    return (
+        f"{' and '.join(map(str, places))} are the same partition: name only one of them in log.dirs (of two clusters "
+        "each directory needs its meta.properties)"
+    )
 
 
 def _read_unlocked(
@@ -211,7 +250,9 @@ def _read_unlocked(
         )
         return directory, _compacted(root)
     except OSError as error:
-        raise InvalidLogDirectoryError(f"{root} cannot be read: {error}: give this user the right to") from error
+        raise InvalidLogDirectoryError(
+            f"{root} cannot be read: {error}: give this user the right to, or look at the disk"
+        ) from error
 
 
 def _first_timestamp(log_path: Path) -> int | None:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Self
+from urllib.parse import unquote, urlsplit
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import MetadataMissingError, RemoteStorageError
+from tiered_storage.errors import ConfigurationError, MetadataMissingError, RemoteStorageError
 from tiered_storage.private_files import narrow
 from tiered_storage.remote_log.generation import GenerationGuard, GuardedSafety, GuardedTopics
 from tiered_storage.remote_log.job_groups import JobFolder
@@ -41,6 +42,26 @@ def store_options(settings: Settings, environ: Mapping[str, str] = os.environ) -
         region=settings.rsm_config_region or given.region,
         allow_http=settings.rsm_config_allow_http,
     )
+
+
+def misplaced(settings: Settings) -> list[str]:
+    """Return what is wrong with where things lie: a log directory and a place of ours, one inside of the other.
+
+    A broker does not start on folders that are no partitions; a store's audit takes a log's files for left-overs.
+    Only folders of this machine are looked at.
+    """
+    urls = {"rsm.config.url": settings.rsm_config_url, "work.url": settings.work_url, "export.url": settings.export_url}
+    places = {name: Path(unquote(urlsplit(url).path)) for name, url in urls.items() if url.startswith("file://")}
+    found = []
+    for log_dir in settings.log_dirs:
+        logs = log_dir.resolve()
+        for name, place in {**places, "state.directory": settings.state_directory}.items():
+            folder = place.resolve()
+            if folder.is_relative_to(logs):
+                found.append(f"{name} is {folder}, inside {log_dir} of log.dirs: name a folder outside of it")
+            elif logs.is_relative_to(folder) and name in places:
+                found.append(f"{log_dir} of log.dirs lies inside {folder}, which is {name}: name another folder")
+    return found
 
 
 def open_storage(settings: Settings, options: ObjectStoreOptions) -> RemoteStorageManager:
@@ -103,8 +124,11 @@ class RemoteLogParts:
         """Open all parts; what was opened is closed again if a later one fails.
 
         With `create`, metadata that are not there are made, but only beside an object store that belongs to none yet.
-        Raises MetadataMissingError otherwise, and for empty metadata beside a store that belongs to others.
+        Raises MetadataMissingError otherwise, and for empty metadata beside a store that belongs to others; and
+        ConfigurationError where a log directory and a place of ours lie inside of one another (see misplaced).
         """
+        if found := misplaced(settings):
+            raise ConfigurationError("; ".join(found))
         narrow(settings.state_directory)
         with ExitStack() as opened:
             storage = opened.enter_context(closing(open_storage(settings, options)))

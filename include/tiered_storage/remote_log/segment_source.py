@@ -139,6 +139,10 @@ class SegmentSource(Protocol):
         """
         ...
 
+    def magic(self, segment: LocalSegment) -> int | None:
+        """Return the magic of a segment's first batch; None where it holds none or cannot be read. It opens a file."""
+        ...
+
 
 def epochs_within(lineage: Sequence[EpochEntry], start_offset: int, end_offset: int) -> tuple[EpochEntry, ...]:
     """Return the part of `lineage` that was written in [`start_offset`, `end_offset`], both inclusive.

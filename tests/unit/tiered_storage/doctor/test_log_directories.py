@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from support.command_line import run_on
 from support.examinations import examined
 from support.metadata_processes import as_nobody
 from support.remote_logs import a_remote_log, flip_bit, topic_id
@@ -106,7 +107,7 @@ def test_one_partition_in_two_directories_is_wrong(tmp_path: Path) -> None:
 
     [told] = examined(files).wrong()
 
-    assert f"{tmp_path / 'copy' / 'orders-0'} and {files.partition_directory()} are the same partition" in told
+    assert f"{files.partition_directory()} and {tmp_path / 'copy' / 'orders-0'} are the same partition" in told
 
 
 def test_a_name_that_the_store_cannot_hold_is_wrong(tmp_path: Path) -> None:
@@ -144,3 +145,41 @@ def test_rights_that_are_missing_are_told() -> None:
         files.log_directory.chmod(0o000)
         [told] = as_nobody(lambda: examined(config)).wrong("log.dirs")
         assert f"{files.log_directory}: user 65534 may not read it | give that user the right to" in told
+
+
+def test_a_directory_whose_broker_did_not_stop_in_order_is_worth_a_note(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    (files.log_directory / ".kafka_cleanshutdown").unlink()
+
+    [told] = examined(files).notes("log.dirs")
+
+    assert f"{files.log_directory} has no .kafka_cleanshutdown" in told
+    assert "Checkpoints may be stale" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "why"),
+    [
+        ("rsm.config.url", "logs/store", "rsm.config.url is {0}, inside {1} of log.dirs"),
+        ("rsm.config.url", "logs", "rsm.config.url is {0}, inside {1} of log.dirs"),
+        ("rsm.config.url", "", "{1} of log.dirs lies inside {0}, which is rsm.config.url"),
+        ("work.url", "logs/work", "work.url is {0}, inside {1} of log.dirs"),
+        ("export.url", "link/exports", "export.url is {2}, inside {1} of log.dirs"),
+        ("state.directory", "logs/state", "state.directory is {0}, inside {1} of log.dirs"),
+    ],
+)
+def test_a_place_of_ours_inside_a_log_directory_is_refused_and_named(
+    tmp_path: Path, name: str, where: str, why: str
+) -> None:
+    files = a_remote_log(tmp_path)
+    (tmp_path / "link").symlink_to(files.log_directory)
+    files.properties[name] = str(tmp_path / where)
+    expected = why.format(tmp_path / where, files.log_directory, files.log_directory / "exports")
+    before = sorted(files.log_directory.rglob("*"))
+
+    assert any(expected in told for told in examined(files).wrong("log.dirs"))
+    for command in ("plan", "copy", "retain", "audit"):
+        ended = run_on(files, command)
+        assert ended.exit_code == 1
+        assert expected in ended.err
+    assert sorted(path for path in files.log_directory.rglob("*") if "doctor" not in str(path)) == before

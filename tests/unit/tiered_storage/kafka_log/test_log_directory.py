@@ -102,7 +102,7 @@ def test_a_damaged_partition_costs_no_other_one(tmp_path: Path) -> None:
     directory = read_log_directory(tmp_path)
 
     assert [partition.path.name for partition in directory.partitions] == ["orders-0"]
-    assert [(name, error.path) for name, error in directory.damaged.items()] == [("orders-1", str(damaged))]
+    assert [(name, str(damaged) in str(error)) for name, error in directory.damaged.items()] == [("orders-1", True)]
 
 
 @pytest.mark.parametrize("name", ["meta.properties", "replication-offset-checkpoint", "log-start-offset-checkpoint"])

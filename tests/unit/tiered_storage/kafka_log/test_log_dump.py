@@ -9,7 +9,7 @@ from support.dump_events import dumped, notes, problems, rows
 from support.record_batches import batches_of, some_records
 from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log import log_dump
-from tiered_storage.kafka_log.batch_header import BATCH_OVERHEAD, TimestampType, read_batch_header
+from tiered_storage.kafka_log.batch_header import BATCH_OVERHEAD, TimestampType, check_crc, read_batch_header
 from tiered_storage.kafka_log.compression import Compression
 from tiered_storage.kafka_log.control_record import ControlRecordType, EndTransactionMarker, encode_end_marker
 from tiered_storage.kafka_log.dump_event import DumpNote, DumpProblem, RowKind
@@ -256,11 +256,10 @@ def test_a_batch_that_is_half_written_in_a_preallocated_log_is_shown_as_it_becom
 ) -> None:
     first, second, third = three_batches()
     path = a_preallocated_log(tmp_path, first, second, third[:70])
-    check = log_dump.check_crc
 
     def written_meanwhile(batch: memoryview, **place: Any) -> None:
         write_into(path, len(first) + len(second), third)
-        check(batch, **place)
+        check_crc(batch, **place)
 
     monkeypatch.setattr(log_dump, "check_crc", written_meanwhile)
     events = dumped(path)

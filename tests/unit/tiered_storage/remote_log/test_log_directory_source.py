@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import struct
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from support.command_line import run_on
 from support.remote_logs import (
     BATCH_BYTES,
     CLUSTER_ID,
@@ -15,6 +17,7 @@ from support.remote_logs import (
     ORDERS_0,
     SEGMENT_BYTES,
     RemoteLogFiles,
+    a_copied_remote_log,
     a_remote_log,
     batches_in,
     cut,
@@ -22,6 +25,7 @@ from support.remote_logs import (
     partition_of,
     record,
     rewrite_segment,
+    topic_id,
 )
 from tiered_storage.errors import (
     ConfigurationError,
@@ -31,12 +35,13 @@ from tiered_storage.errors import (
 )
 from tiered_storage.kafka_log.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.kafka_log.meta_properties import META_PROPERTIES
+from tiered_storage.kafka_log.meta_properties import META_PROPERTIES, MetaProperties
 from tiered_storage.kafka_log.offset_checkpoint import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     write_offset_checkpoint,
 )
+from tiered_storage.kafka_log.partition_metadata import write_topic_id
 from tiered_storage.kafka_log.record import Record
 from tiered_storage.kafka_log.record_batch import TimestampType, encode_batch
 from tiered_storage.remote_log.log_directory_source import CLEANER_CHECKPOINT, LogDirectorySource
@@ -114,6 +119,58 @@ def test_of_the_same_partition_in_two_directories_neither_is_believed(tmp_path: 
     (again / "orders-0").rename(again / f"orders-0.{'0' * 32}-future")
     assert why_unreadable(source) == {}
     assert source.partition(ORDERS_0) is not None
+
+
+NOBODY_KNOWS = ["meta.properties", "orders-0/partition.metadata"]
+
+
+@pytest.mark.parametrize(
+    ("lost_here", "lost_there"),
+    [
+        (["meta.properties"], ["meta.properties"]),
+        ([], ["orders-0/partition.metadata"]),
+        (["orders-0/partition.metadata"], ["meta.properties"]),
+        (NOBODY_KNOWS, NOBODY_KNOWS),
+        (NOBODY_KNOWS, []),
+    ],
+)
+def test_a_partition_whose_ids_nobody_knows_is_the_same_as_another_of_its_name(
+    tmp_path: Path, lost_here: list[str], lost_there: list[str]
+) -> None:
+    files = a_remote_log(tmp_path)
+    again = shutil.copytree(files.log_directory, tmp_path / "again")
+    for root, lost in ((files.log_directory, lost_here), (again, lost_there)):
+        for name in lost:
+            (root / name).unlink()
+    files.properties["log.dirs"] = [str(files.log_directory), str(again)]
+
+    ended = run_on(files, "copy")
+
+    assert ended.exit_code == 1
+    same = f"{files.log_directory}/orders-0 and {again}/orders-0 are the same partition"
+    assert same in " ".join((ended.out + ended.err).split())
+    assert files.objects() == []
+    with files.open() as remote_log:
+        assert len(why_unreadable(remote_log.source)) == 1
+        for root in (files.log_directory, again):
+            [alone] = LogDirectorySource((root,)).partitions()
+            assert isinstance(alone, PartitionLog)
+            with pytest.raises(InvalidLogDirectoryError, match="are the same partition"):
+                remote_log.source.partition(alone.topic_id_partition)
+
+
+@pytest.mark.parametrize("differing", ["cluster", "topic"])
+def test_of_another_cluster_or_life_it_is_another_partition(tmp_path: Path, differing: str) -> None:
+    files = a_remote_log(tmp_path)
+    again = shutil.copytree(files.log_directory, tmp_path / "again")
+    if differing == "cluster":
+        MetaProperties(1, "another-cluster", 4, None).write(again / META_PROPERTIES)
+    else:
+        write_topic_id(again / "orders-0" / "partition.metadata", topic_id("another life"))
+
+    found = list(LogDirectorySource((files.log_directory, again)).partitions())
+
+    assert all(isinstance(one, PartitionLog) for one in found)
 
 
 def test_to_look_at_one_partition_reads_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,3 +447,66 @@ def test_a_segment_begins_with_its_first_records_timestamp(tmp_path: Path, batch
     rewrite_segment(files.local_segments()[-1].log_path, [batch])
 
     assert source_of(files).first_timestamp(look(files).segments[-1]) == expected
+
+
+# ----------------------------------------------------------------------------------------------- what cannot be read
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, refused: Path, error: int) -> None:
+    """Let nobody list `refused`, as after a wrong mode, or of a disk that fails."""
+    scandir, listdir = os.scandir, os.listdir
+
+    def checked(listing: Any) -> Any:
+        def listed(path: Any = ".") -> Any:
+            if Path(path) == refused:
+                raise OSError(error, os.strerror(error), str(path))
+            return listing(path)
+
+        return listed
+
+    monkeypatch.setattr(os, "scandir", checked(scandir))
+    monkeypatch.setattr(os, "listdir", checked(listdir))
+
+
+@pytest.mark.parametrize("command", ["plan", "copy", "retain", "audit"])
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EIO])
+def test_a_log_directory_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, error: int
+) -> None:
+    files = a_copied_remote_log(tmp_path)
+    refuse(monkeypatch, files.log_directory, error)
+
+    ended = run_on(files, command)
+
+    said = " ".join((ended.out + ended.err).split())
+    assert ended.exit_code == 1
+    assert f"{files.log_directory} cannot be read: [Errno {error}] {os.strerror(error)}" in said
+    assert "give this user the right to, or look at the disk" in said
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EIO])
+def test_a_partition_that_cannot_be_read_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 1, ("orders", 1): 1})
+    refuse(monkeypatch, files.partition_directory(), error)
+
+    for command, objects in (("plan", 0), ("copy", 1)):
+        ended = run_on(files, command)
+
+        assert ended.exit_code == 1
+        assert f"{files.partition_directory()} cannot be read" in " ".join((ended.out + ended.err).split())
+        assert len(files.objects(".log")) == objects
+
+
+@pytest.mark.parametrize("command", ["plan", "copy"])
+def test_a_file_in_place_of_a_log_directory_is_named(tmp_path: Path, command: str) -> None:
+    files = a_remote_log(tmp_path)
+    (tmp_path / "file").touch()
+    for name in ("file", "file/below"):
+        files.properties["log.dirs"] = [str(tmp_path / name)]
+
+        ended = run_on(files, command)
+
+        assert ended.exit_code == 1
+        assert f"{tmp_path / name} is no directory; name one of a broker's log.dirs" in ended.err
