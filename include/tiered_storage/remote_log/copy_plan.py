@@ -5,11 +5,18 @@ Planning changes nothing: the plan IS the dry run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 
-from tiered_storage.errors import LeaseHeldError, LineageContradictedError, TieredStorageError, UnsupportedTopicError
+from tiered_storage.errors import (
+    LeaseHeldError,
+    LineageContradictedError,
+    TieredStorageError,
+    UnsupportedMagicError,
+    UnsupportedTopicError,
+)
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.lineage import trusted_lineage, up_to, whole_lineage
@@ -191,7 +198,7 @@ def plan_copy(
             continue
         try:
             looked.append(_look(log, state, source, metadata, selection.window_end, replacing))
-        except LineageContradictedError as error:
+        except (LineageContradictedError, UnsupportedMagicError) as error:
             unreadable.append(Finding(str(log.topic_id_partition), str(error)))
     notices.extend(notice for found in looked for notice in found.notices)
     segments = [due for found in looked for due in found.due]
@@ -233,13 +240,18 @@ def _look(
     lineage = whole_lineage(segments, trusted_lineage(state.lineage, log))
     coverage = Coverage.of((each for each in segments if each.segment_id.id not in replacing), lineage)
     log_start = state.log_start_offset or 0
+    missing_locals = [
+        (segment, end_offset)
+        for segment, end_offset in _closed_by(log, source, window_end)
+        if log.log_start_offset <= end_offset < log.stable_offset
+        and coverage.lacks(segment.base_offset, end_offset, log_start)
+    ]
+    _refuse_older_format(missing_locals, source)
     due = [
         PlannedSegment(
             partition, segment.log_path, segment.base_offset, end_offset, segment.size, up_to(lineage, end_offset)
         )
-        for segment, end_offset in _closed_by(log, source, window_end)
-        if log.log_start_offset <= end_offset < log.stable_offset
-        and coverage.lacks(segment.base_offset, end_offset, log_start)
+        for segment, end_offset in missing_locals
     ]
     notices = []
     if coverage.end_offset is not None and coverage.end_offset + 1 < log.log_start_offset:
@@ -247,6 +259,29 @@ def _look(
         notices.append(Finding(str(partition), gap))
     seen = [SeenLineage(partition, lineage)] if lineage != state.lineage else []
     return _Found(due, seen, notices)
+
+
+def _refuse_older_format(due: Sequence[tuple[LocalSegment, int]], source: SegmentSource) -> None:
+    """Raise UnsupportedMagicError where the first of `due` are of a record format before v2: nothing can be copied.
+
+    Looks no further than the first that is not: one in the midst of them stops the copy that comes to it.
+    """
+    older = list(takewhile(lambda each: source.magic(each[0]) in (0, 1), due))
+    if not older:
+        return
+    (first, _), (_, end_offset) = older[0], older[-1]
+    reason = (
+        f"offsets {first.base_offset} to {end_offset} ({len(older)} closed segments) begin in record format v0 or v1, "
+        "which is not copied"
+    )
+    if waiting := len(due) - len(older):
+        reason += f"; {waiting} closed segments after them wait, since readers must find no gap"
+    raise UnsupportedMagicError(
+        first.log_path,
+        0,
+        f"{reason}. Let the broker's retention take these offsets, or kafka-delete-records those before "
+        f"{end_offset + 1}; or disable the topic",
+    )
 
 
 def _closed_by(log: PartitionLog, source: SegmentSource, window_end: int | None) -> Iterator[tuple[LocalSegment, int]]:

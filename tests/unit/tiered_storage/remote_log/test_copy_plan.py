@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.command_line import run_on
 from support.metadata_stores import a_segment, a_step
+from support.record_batches import a_message_of_magic_1
 from support.remote_logs import (
     BATCH_BYTES,
     NOW,
@@ -20,8 +22,10 @@ from support.remote_logs import (
     flip_bit,
     held_by,
     partition_of,
+    ranges,
     record,
     rewrite_segment,
+    segments_of,
 )
 from tiered_storage.errors import ConfigurationError, LogDirectoryLockedError
 from tiered_storage.kafka_log.directory_lock import DirectoryLock
@@ -469,3 +473,33 @@ def test_a_finding_names_its_partition_once() -> None:
         )
     ]
     assert said == ["orders-0: it is locked", "orders-0: it is locked", "it is locked"]
+
+
+# --------------------------------------------------------------------------------------------------- older formats
+
+
+def test_segments_of_an_older_record_format_are_named_and_what_follows_them_waits(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 4, ("orders", 1): 1})
+    for segment in files.local_segments()[:2]:
+        message = a_message_of_magic_1(segment.base_offset)
+        segment.log_path.write_bytes(message)
+
+    for command in ("plan", "copy"):
+        ended = run_on(files, command)
+
+        said = " ".join((ended.out + ended.err).split())
+        assert ended.exit_code == 1
+        assert "offsets 0 to 19 (2 closed segments) begin in record format v0 or v1, which is not copied" in said
+        assert "2 closed segments after them wait, since readers must find no gap" in said
+        assert "kafka-delete-records those before 20" in said
+    with files.open() as remote_log:
+        plan = remote_log.plan_copy()
+        assert plan.segments == ()
+        assert [finding.partition for finding in plan.unreadable] == ["orders-0"]
+        assert ranges(segments_of(remote_log, partition_of("orders", 1))) == [(0, 9)]
+
+    # The broker was told to delete them.
+    write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 20})
+    with files.open() as remote_log:
+        assert copy(remote_log).is_whole
+        assert ranges(segments_of(remote_log)) == [(20, 29), (30, 39)]
