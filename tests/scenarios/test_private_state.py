@@ -20,6 +20,7 @@ from support.remote_logs import (
     unsynced,
 )
 from tiered_storage.remote_log.reading.blocking import BlockingLogReader
+from tiered_storage.remote_log.restore.offset_map import MapHead, OffsetMapWriter
 
 DELETABLE = {**ENABLED, "retention.bytes": 2000, "local.retention.bytes": 1000}
 
@@ -79,6 +80,19 @@ def test_metadata_are_private_with_the_files_that_sqlite_puts_beside_them(tmp_pa
     assert {"metadata.db", "metadata.db-wal", "metadata.db-shm"} <= set(beside)
     assert set(beside.values()) == {0o600}
     assert rights(tmp_path / "elsewhere" / "new") == 0o700
+
+
+def test_backups_what_is_restored_from_them_and_maps_of_offsets_are_private(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    database = tmp_path / "state" / "remote_log_metadata.db"
+    assert run_on(files, "metadata", "backup", tmp_path / "state" / "backup.db").exit_code == 0
+    database.unlink()
+    assert run_on(files, "metadata", "restore", tmp_path / "state" / "backup.db").exit_code == 0
+    with OffsetMapWriter.open(tmp_path / "state" / "restores" / "map.jsonl", MapHead({}, {}, {0: 0})):
+        pass
+
+    assert {"backup.db", "remote_log_metadata.db", "restores"} <= {path.name for path in (tmp_path / "state").iterdir()}
+    assert open_to_others(tmp_path / "state") == {}
 
 
 def test_a_state_directory_that_all_may_read_is_narrowed_when_it_is_opened(tmp_path: Path) -> None:

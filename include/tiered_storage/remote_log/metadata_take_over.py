@@ -16,6 +16,7 @@ from pathlib import Path
 from tiered_storage.clock import Clock
 from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, StoreMismatchError
 from tiered_storage.kafka_log.small_files import sync_directory
+from tiered_storage.private_files import PRIVATE_FILE, make_private_folder
 from tiered_storage.remote_log.generation import is_carried
 from tiered_storage.remote_log.metadata.sql_migrations import later_version, schema_version
 from tiered_storage.remote_log.metadata.sql_schema import SCHEMA_VERSION
@@ -70,9 +71,10 @@ def restore_metadata(settings: Settings, source: Path) -> Path:
             f"{source}: {log.name} lies beside it, so it is the database of a running process and no backup: make one "
             "with 'tiered-storage metadata backup'"
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(path.parent)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as directory:
         copied = Path(directory, path.name)
+        copied.touch(mode=PRIVATE_FILE)
         shutil.copyfile(source, copied)
         _check(copied, settings.metadata_busy_timeout_ms)
         with copied.open("rb+") as file:

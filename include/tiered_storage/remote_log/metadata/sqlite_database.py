@@ -154,8 +154,8 @@ class SqliteDatabase(Database):
             raise
         except OSError as error:
             raise RemoteMetadataError(
-                f"{target}: the copy of the metadata store cannot be made there ({error.strerror}): make room, or let "
-                "this user write the directory; nothing was changed"
+                f"{target}: the copy of the metadata store cannot be made there ({error.strerror}; "
+                f"{disk_of(target.parent)}): make room, or let this user write the directory; nothing was changed"
             ) from error
 
     def check_place(self) -> None:

@@ -26,6 +26,7 @@ from typing import Any, BinaryIO, Self, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from tiered_storage.errors import ConfigurationError
+from tiered_storage.private_files import make_private_folder, mode_in
 
 FORMAT_VERSION = 1
 MOST_BYTES_IN_A_LINE = 1 << 20
@@ -247,9 +248,9 @@ def _opened(path: Path, ensure_new: Callable[[], None]) -> BinaryIO:
     try:
         if not os.path.lexists(path):
             ensure_new()
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(path.parent)
             flags |= os.O_CREAT | os.O_EXCL
-        descriptor = os.open(path, flags, 0o644)
+        descriptor = os.open(path, flags, mode_in(path.parent) & 0o666)
     except OSError as error:
         reason = "it is a link: name the file itself" if path.is_symlink() else error.strerror
         raise ConfigurationError(f"{path}: no offset map can be written there: {reason}") from error
