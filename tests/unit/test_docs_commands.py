@@ -1,0 +1,65 @@
+"""The commands of docs/first-run.md and docs/leaving.md do what is said there, in their order, on a small directory."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from support.command_line import CommandResult, run
+from support.remote_logs import RemoteLogFiles, a_copied_remote_log, a_remote_log
+from tiered_storage.kafka_log.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT
+
+DOCS = Path(__file__).parents[2] / "docs"
+BLOCKS = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
+FILES_BESIDE = (HIGH_WATERMARK_CHECKPOINT, "log-start-offset-checkpoint", "recovery-point-offset-checkpoint")
+
+
+def commands_of(page: str) -> list[list[str]]:
+    """Return the arguments of each command of ours in the page's blocks for a shell."""
+    lines = "".join(BLOCKS.findall((DOCS / page).read_text("utf-8"))).splitlines()
+    words = [shlex.split(line, comments=True) for line in lines]
+    return [each[1:] for each in words if each[:1] == [".venv/bin/tiered-storage"]]
+
+
+def results_of(page: str, files: RemoteLogFiles) -> dict[str, CommandResult]:
+    """Run the page's commands, with their folders below the root of `files`; each has to succeed."""
+    results: dict[str, CommandResult] = {}
+    for arguments in commands_of(page):
+        placed = [argument.replace("/srv/", f"{files.root}/srv/") for argument in arguments]
+        result = run(*placed, "--config", files.config)
+        assert result.exit_code == 0, (arguments, result.err)
+        results[" ".join(arguments)] = result
+    return results
+
+
+@pytest.mark.parametrize("has_checkpoints", [True, False])
+def test_the_first_run_goes_as_it_is_told(tmp_path: Path, has_checkpoints: bool) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 2, ("clicks", 0): 1}, topics={})
+    if not has_checkpoints:
+        for name in (*FILES_BESIDE, "meta.properties"):
+            (files.log_directory / name).unlink()
+        found = run("doctor", "--config", files.config)
+        assert (found.exit_code, "log.end.is.stable: true" in " ".join(found.out.split())) == (1, True)
+        files.properties["log.end.is.stable"] = True
+
+    results = results_of("first-run.md", files)
+
+    assert "Due: 2 segments" in results["plan"].out
+    assert "left out, since not enabled ('tiered-storage topics enable TOPIC'): clicks" in results["plan"].err
+    assert "Copied: 1 segments" in results["copy --max-segments 1"].out
+    assert results["segments"].out.count("COPY_SEGMENT_FINISHED") == 1
+    assert "0 anomalies" in results["audit --deep"].out
+    assert files.local_starts() == [0, 10, 20]
+
+
+def test_leaving_goes_as_it_is_told(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+
+    results = results_of("leaving.md", files)
+
+    assert len([command for command in results if "--as-topic" in command]) == 1
+    assert (tmp_path / "srv" / "restored" / "orders-0" / f"{0:020}.log").is_file()
+    assert (tmp_path / "srv" / "archive" / "orders-archive-0" / f"{0:020}.log").is_file()
