@@ -36,11 +36,11 @@ from tiered_storage.remote_log.copy_plan import CopyPlan, Finding
 from tiered_storage.remote_log.copy_run import BegunCopy
 from tiered_storage.remote_log.due_deletions import DueDeletion
 from tiered_storage.remote_log.metadata import Topic
-from tiered_storage.remote_log.past_retention import PastRetention
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.expiry import ExpiryPlan
+    from tiered_storage.remote_log.past_retention import PastRetention
 
 LimitOption = Annotated[int | None, typer.Option("--max-segments", min=1, help="At most so many segments.")]
 WorkersOption = Annotated[int, typer.Option("--workers", min=1, help="Groups of partitions that are copied at once.")]

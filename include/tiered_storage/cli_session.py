@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,12 +17,14 @@ from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.metadata import Topic
 from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage.remote_log.past_retention import PastRetention
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.remote_log_parts import store_options
 from tiered_storage.remote_log.segment_source import NamedPartition
 from tiered_storage.remote_log.selection import Selection, parse_partitions
 from tiered_storage.settings import load_settings
+
+if TYPE_CHECKING:
+    from tiered_storage.remote_log.past_retention import PastRetention
 
 ConfigOption = Annotated[
     Path | None,

@@ -248,7 +248,7 @@ def _change(
         shown = [life for of_name in chosen.values() for life in of_name]
         rows = [_row(remote_log, life, found) for life in shown]
         past = [one for life in shown for one in found.of(life)] if tells_past_retention else []
-        told = remote_log.deletions.past_retention(past)
+        told = remote_log.deletions.past_retention(past) if past else ()
     more = {"past_retention": past_retention_documents(told)} if tells_past_retention else {}
     _show("Now", rows, output, troubles=[{"message": each} for each in refused], **more)
     say_past_retention(told, output)
