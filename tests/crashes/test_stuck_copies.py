@@ -59,7 +59,7 @@ def test_a_copy_in_which_no_byte_moves_is_ended_what_is_finished_is_committed_an
     [trouble] = document["troubles"]
     assert trouble["partition"] == "orders-0"
     assert "CopyStuckError: no byte moved for 10 s (copy.stuck.after.ms), at 3 of 5 segments" in trouble["message"]
-    assert "error: orders-0 CopyStuckError" in done.stderr
+    assert "error: orders-0: CopyStuckError" in done.stderr
     assert "Traceback" not in done.stderr
     assert (site.finished("orders-0"), site.finished("payments-0")) == ([0], [0, 10])
     given_up = site.segments("orders-0", SegmentState.DELETE_SEGMENT_STARTED)

@@ -15,12 +15,21 @@ from unittest import mock
 import pytest
 
 from support.command_line import CommandResult, run_on
-from support.remote_logs import ENABLED, ORDERS_0, RemoteLogFiles, a_remote_log, copy, flip_bit, segments_of, unsynced
+from support.remote_logs import (
+    ENABLED,
+    ORDERS_0,
+    RemoteLogFiles,
+    a_remote_log,
+    copy,
+    flip_bit,
+    is_kept_by_the_store,
+    segments_of,
+    unsynced,
+)
 from tiered_storage.errors import LaterVersionError
 from tiered_storage.remote_log.model import SegmentState
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage import commit_marker, index_bundle, manifest, partition_document
-from tiered_storage.remote_log.storage.object_names import STORE_GENERATION
 
 DELETABLE = {**ENABLED, "retention.bytes": 1000, "local.retention.bytes": 0}
 TOPICS = {"orders": DELETABLE, "former": DELETABLE}
@@ -66,7 +75,7 @@ def kept(files: RemoteLogFiles) -> dict[Path, bytes]:
         path: path.read_bytes()
         for place in places
         for path in place.rglob("*")
-        if path.is_file() and path.name not in {".lock", "store.json"} and path.parent.name != STORE_GENERATION
+        if path.is_file() and path.name not in {".lock", "store.json"} and not is_kept_by_the_store(path)
     }
 
 

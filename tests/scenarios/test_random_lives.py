@@ -30,6 +30,7 @@ from support.remote_logs import (
     begin,
     carry_out,
     copy,
+    is_kept_by_the_store,
     topic_id,
     unsynced,
 )
@@ -371,7 +372,7 @@ class PartitionLives(RuleBasedStateMachine):
     def all_files(self) -> dict[Path, int]:
         """Return all that could be deleted or copied to, with its size."""
         roots = [self.files.store, *(self.brokers.directory(number) for number in REPLICAS)]
-        paths = [path for root in roots for path in root.rglob("*") if "store.generation" not in path.parts]
+        paths = [path for root in roots for path in root.rglob("*") if not is_kept_by_the_store(path)]
         return {path: path.stat().st_size for path in paths if path.is_file() and path.name != ".lock"}
 
     @contextmanager

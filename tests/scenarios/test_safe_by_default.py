@@ -26,9 +26,9 @@ from support.remote_logs import (
     a_remote_log,
     assert_clean,
     copy,
+    is_kept_by_the_store,
     unsynced,
 )
-from tiered_storage.remote_log.storage.object_names import STORE_GENERATION
 
 DELETABLE = {**ENABLED, "retention.bytes": 1000, "local.retention.bytes": 0}
 TOPICS = {"orders": DELETABLE, "former": {**DELETABLE, "remote.storage.enable": False}}
@@ -65,7 +65,7 @@ def _fingerprint(directory: Path) -> dict[str, str]:
     return {
         str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(directory.rglob("*"))
-        if path.is_file() and path.name != ".lock" and path.parent.name != STORE_GENERATION
+        if path.is_file() and path.name != ".lock" and not is_kept_by_the_store(path)
     }
 
 

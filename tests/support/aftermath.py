@@ -17,7 +17,7 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.segment_source import PartitionLog
-from tiered_storage.remote_log.storage.object_names import STORE_GENERATION, segment_object_names
+from tiered_storage.remote_log.storage.object_names import segment_object_names
 
 LEASE_MS = 600_000
 GRACE_MS = 3_600_000
@@ -136,7 +136,7 @@ def assert_settled(files: RemoteLogFiles) -> None:
         names = {str(path.relative_to(files.store)) for path in files.objects()}
         expected = {name for segment in segments for name in _object_names(segment)}
         # What a killed writer of a generation left stays until the next one.
-        found = {name for name in names if "/state/" not in name and not name.startswith(STORE_GENERATION)}
+        found = {name for name in names if "/state/" not in name and not name.startswith("store.")}
         assert found == expected, found ^ expected
         assert_clean(remote_log)
 

@@ -43,6 +43,7 @@ from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.remote_log_parts import store_options
 from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage.remote_log.storage.local_directory import RESERVE
+from tiered_storage.remote_log.storage.object_names import STORE_CLOCK, STORE_GENERATION
 from tiered_storage.remote_log.store_states import StoredState, write_partition_state
 from tiered_storage.settings import Settings, load_settings
 
@@ -178,7 +179,14 @@ class RemoteLogFiles:
     def objects(self, suffix: str = "") -> list[Path]:
         """Return the files of segments in the store whose names end so, in order."""
         found = self.store.rglob(f"*{suffix}")
-        return sorted(path for path in found if path.is_file() and path.suffix != ".json" and path.name != RESERVE)
+        return sorted(
+            path for path in found if path.is_file() and path.suffix != ".json" and not is_kept_by_the_store(path)
+        )
+
+
+def is_kept_by_the_store(path: Path) -> bool:
+    """Whether `path` is what a store keeps for itself, and every run may change: its generation, clock and reserve."""
+    return path.parent.name in {STORE_GENERATION, STORE_CLOCK} or path.name == RESERVE
 
 
 ENABLED = {

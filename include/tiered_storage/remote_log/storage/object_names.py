@@ -6,7 +6,7 @@
                                                 state/{fencing number, 20 digits}.json          what is kept of it
     store.json                                                                                  whose store this is
     store.generation/{number, 20 digits}.json                                                   its generation
-    store.clock/{id}                                                                            asks for the time
+    store.clock/now                                                                             asks for the time
     store.decisions/{number, 20 digits}.json                                                    of earlier releases
 
 All names are below the store's root. The ids of topics and segments are Kafka Uuids: 22 characters of base64url. While

@@ -20,7 +20,6 @@ from tiered_storage.errors import (
     TieredStorageError,
 )
 from tiered_storage.kafka_log.checksum import crc32c
-from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.storage import IndexKind, LogSegmentData, delete_singly
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
@@ -316,15 +315,15 @@ class ObjectRemoteStorageManager:
     def time_of_a_write(self) -> int | None:
         """Write a small object, and return when that was by the store's clock (ms); None where it has no room for it.
 
-        The object is removed again. Raises what the store raises, and RemoteStorageError where it does not list it.
+        The next call writes the same object again. Raises what the store raises, and RemoteStorageError where it does
+        not list it.
         """
-        name = f"{STORE_CLOCK}/{random_uuid()}"
+        name = f"{STORE_CLOCK}/now"
         try:
             self._put_bytes(name, b"asks for the time; safe to delete\n", more_follows=False)
         except RemoteStorageFullError:
             return None
         told = next((found.last_modified for found in self._client.list(STORE_CLOCK) if found.name == name), None)
-        self._client.delete(name)
         if told is None:
             raise RemoteStorageError(f"{self._source(name)}: the store does not list what was just written there")
         return told

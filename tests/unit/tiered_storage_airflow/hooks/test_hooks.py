@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tiered_storage.clock import wall_clock
+from tiered_storage.errors import MetadataMissingError
+from tiered_storage.remote_log.metadata.sql_store import open_metadata_store
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 from tiered_storage.settings import Settings
 from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook, store_environment
@@ -125,9 +128,11 @@ def test_the_metadata_hook_opens_the_metadata_store_that_the_settings_name(
     config = tmp_path / "settings.yaml"
     config.write_text(f"state.directory: {tmp_path}\n")
     monkeypatch.setenv("TIERED_STORAGE_CONFIG", str(config))
+    with pytest.raises(MetadataMissingError):
+        RemoteLogMetadataHook().get_conn()
+    open_metadata_store(f"sqlite:///{tmp_path}/remote_log_metadata.db", wall_clock).close()
     with RemoteLogMetadataHook().get_conn() as store:
         assert store.segments.list_partitions() == []
-    assert (tmp_path / "remote_log_metadata.db").is_file()
 
 
 def test_a_session_token_of_the_environment_is_not_mixed_with_the_connections_key(
