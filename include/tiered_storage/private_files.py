@@ -8,6 +8,7 @@ system, keeps the rights that its admin gave it.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,6 +17,9 @@ from typing import IO
 
 PRIVATE_FOLDER = 0o700
 PRIVATE_FILE = 0o600
+
+_OURS = re.compile(r"remote|work|exports|restores|chunk-cache|airflow|java|demo|setup\.lock|remote_log_metadata\.db.*")
+"""The names of what we put into the folder of our state, unless settings say otherwise."""
 
 _OF_OTHERS = 0o007
 _OF_GROUP_AND_OTHERS = 0o077
@@ -45,14 +49,16 @@ def open_private(path: Path) -> IO[bytes]:
 
 
 def narrow(state: Path) -> None:
-    """Take from others all rights to the folder of our state, and to what lies in it directly.
+    """Take from others all rights to the folder of our state, and to what of ours lies in it directly.
 
-    A folder that others may not use stays as it is: a group that an admin let in keeps its rights. So does what this
-    user may not change, which `doctor` names.
+    A folder that others may not use stays as it is: a group that an admin let in keeps its rights. So does a folder in
+    which anything lies that is not ours, as /srv, and what this user may not change; `doctor` names those.
     """
-    for path in wide(state):
-        with suppress(OSError):
-            path.chmod(stat.S_IMODE(path.stat().st_mode) & ~_OF_GROUP_AND_OTHERS)
+    with suppress(OSError):
+        holds_only_ours = all(_OURS.fullmatch(each.name) for each in state.iterdir())
+        for path in list(wide(state)):
+            if holds_only_ours if path == state else _OURS.fullmatch(path.name):
+                path.chmod(stat.S_IMODE(path.stat().st_mode) & ~_OF_GROUP_AND_OTHERS)
 
 
 def wide(folder: Path) -> Iterator[Path]:

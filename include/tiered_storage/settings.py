@@ -110,7 +110,7 @@ class Settings(PropertyModel):
 
     state_directory: Folder = setting("state.directory", ".state", STATE, Source.OURS, allowed="a folder")
     """Where everything that is ours lives in the embedded default; removing it removes all of that. Only this user may
-    use it: a folder that is open to others is closed when a command or a run opens it."""
+    use it: one that is open to others is closed when a command or a run opens it, unless other things lie in it too."""
 
     work_url: StorageUrl = setting(
         "work.url",

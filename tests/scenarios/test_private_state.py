@@ -100,7 +100,7 @@ def test_a_state_directory_that_all_may_read_is_narrowed_when_it_is_opened(tmp_p
     state = tmp_path / "state"
     for path in (state, *state.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
-    (state / "link").symlink_to(tmp_path / "logs")
+    (state / "java").symlink_to(tmp_path / "logs")
     (tmp_path / "logs").chmod(0o755)
 
     files.open().close()
@@ -108,6 +108,19 @@ def test_a_state_directory_that_all_may_read_is_narrowed_when_it_is_opened(tmp_p
     assert rights(state) == rights(state / "remote") == 0o700
     assert rights(state / "remote_log_metadata.db") == 0o600
     assert rights(tmp_path / "logs") == 0o755
+
+
+def test_a_folder_with_other_things_in_it_stays_and_what_is_ours_in_it_is_narrowed(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    state = tmp_path / "state"
+    (state / "somebody's").mkdir()
+    for path in state.iterdir():
+        path.chmod(0o755)
+    state.chmod(0o755)
+
+    files.open().close()
+
+    assert [rights(path) for path in (state, state / "somebody's", state / "remote")] == [0o755, 0o755, 0o700]
 
 
 def test_a_group_that_an_admin_let_in_stays(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def check_rights(settings: Settings) -> Iterator[Check]:
     if found:
         named = ", ".join(f"{path} ({_rights(path)})" for path in reversed(found[-_MOST_NAMED:]))
         more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-        advice = f"chmod -R go= {state}; copy, plan and every other command narrows it too"
+        advice = f"chmod -R go= {state}"
         yield wrong(_NAME, f"anybody on this machine may use {named}{more}", advice)
     elif state.is_dir():
         yield ok(_NAME, f"{state} is closed to others")

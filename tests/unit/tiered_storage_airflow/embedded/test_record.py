@@ -89,7 +89,7 @@ def test_all_that_a_start_writes_is_private_and_a_wide_state_directory_is_narrow
     state.chmod(0o755)
     before = os.umask(0)
     try:
-        airflow = EmbeddedAirflow(state / "deeper")
+        airflow = EmbeddedAirflow(state / "demo")
         with locked(airflow.home, say=lambda _: None):
             write_record(RunningAirflow.of(airflow))
         with locked(EmbeddedAirflow(state).home, say=lambda _: None):
