@@ -34,9 +34,12 @@ from tiered_storage.kafka_log.log_segment import list_segments
 from tiered_storage.kafka_log.record import Record
 from tiered_storage.kafka_log.record_batch import read_records
 from tiered_storage.kafka_log.segment_scan import iterate_segment
+from tiered_storage.remote_log import copy_run, forked_log
+from tiered_storage.remote_log.model import SegmentState
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.selection import EVERYTHING
 
+FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 SIZES = st.lists(st.integers(1, 5), max_size=12)
 """How many records each batch has."""
 SEGMENT_BYTES = st.sampled_from([200, 300, 500, 900])
@@ -212,3 +215,30 @@ def test_the_log_that_was_copied_goes_on_whatever_its_fork_does(tmp_path: Path) 
         assert copy(remote_log).is_whole
         assert retain(remote_log) == []
         assert offsets_of_all(remote_log) == list(range(20 + 30 + 60))
+
+
+# ------------------------------------------------------------------------------------------ what was copied of both
+
+
+def test_a_remote_segment_of_a_fork_is_not_taken_for_a_second_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier releases copied both: then one log's longer segments hold the offsets of the other's shorter ones."""
+    here = write(tmp_path / "here", [5] * 4, "shared")
+    there = write(shutil.copytree(here, tmp_path / "there"), [5] * 20, "there", 200)
+    write(here, [5] * 80, "here", 4000)
+    monkeypatch.setattr(copy_run, "forked_copies", lambda *_: {})
+    monkeypatch.setattr(forked_log, "forked_copies", lambda *_: {})
+    for log_directory in (there, here):
+        with over(tmp_path, log_directory).open() as remote_log:
+            assert copy(remote_log).is_whole
+    files = over(tmp_path, here)
+    files.clock.now += 10**9
+    with files.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, files.clock.now)
+        hidden = [segment for plan in plans for segment in plan.superseded]
+        assert len(hidden) > 5
+        remote_log.deletions.mark_expired(plans, "expire")
+
+        kept = {segment.segment_id for segment in segments_of(remote_log) if segment.state is FINISHED}
+        assert kept >= {segment.segment_id for segment in hidden if segment.end_offset >= 20}

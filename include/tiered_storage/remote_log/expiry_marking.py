@@ -8,7 +8,7 @@ at the price of a few, and what is refused of one leaves the others as they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.clock_agreement import ClockAgreement
@@ -42,7 +42,8 @@ class ExpiryMarking:
 
     `clocks` refuse partitions to which something happened later than now. `replan` plans a partition again for the same
     reason and time: None where nothing is due any more. `ensure_whole` raises unless the store still has every byte of
-    a segment. The store knows of every change before the metadata do.
+    a segment; `is_read_from` says whether some have every batch of another one. The store knows of every change before
+    the metadata do.
     """
 
     metadata: RemoteLogMetadataManager
@@ -54,6 +55,7 @@ class ExpiryMarking:
     lease_duration_ms: int
     replan: Callable[[ExpiryPlan], ExpiryPlan | None]
     ensure_whole: Callable[[RemoteLogSegmentMetadata], None]
+    is_read_from: Callable[[Sequence[RemoteLogSegmentMetadata], RemoteLogSegmentMetadata], bool]
     gives_up: bool = False
     """Whether a person ends records by their word though the store has lost objects of the partition."""
 
@@ -122,9 +124,13 @@ class ExpiryMarking:
         if current is None:
             return None
         common = plan.within(current)
-        for segment in common.read_instead if common.superseded else ():
+        if not common.superseded:
+            return common
+        for segment in common.read_instead:
             self.ensure_whole(segment)
-        return common
+        # Of a forked log others hold the offsets, but not the records: then it stays, and the audit names it.
+        same = [segment for segment in common.superseded if self.is_read_from(common.read_instead, segment)]
+        return replace(common, superseded=tuple(same))
 
     def _move(self, due: Sequence[_Due], marked: _Marked) -> None:
         """Write all of it: the store first, then our log starts, then the marks."""

@@ -106,13 +106,42 @@ def ensure_same_batches(
 
     Raises ForkedLogError for the first batch that differs, and what reading raises.
     """
-    if not held_by:
+    segments = list(local)
+    if not held_by or not segments:
         return
-    remote = _remote_batches(held_by, lineage, read)
     held_from = min(segment.start_offset for segment in held_by)
+    windows = (window.ending_from(held_from) for window in _local_batches(segments))
+    found = _first_difference(windows, _remote_batches(held_by, lineage, read))
+    if found is not None:
+        ours, row, known = found
+        directory = segments[0].log_path.parent
+        raise _fork(partition, directory, int(ours.base[row]), ours.shown(row), _overlapping(known, ours, row))
+
+
+def is_read_from(
+    others: Sequence[RemoteLogSegmentMetadata],
+    segment: RemoteLogSegmentMetadata,
+    lineage: Sequence[EpochEntry],
+    read: ReadSegment,
+) -> bool:
+    """Whether readers get every batch of the remote `segment` from `others`, which together hold its offsets.
+
+    Raises what reading raises.
+    """
+    holders = [
+        one for one in others if one.start_offset <= segment.end_offset and segment.start_offset <= one.end_offset
+    ]
+    windows = _remote_batches([segment], lineage, read)
+    return _first_difference(windows, _remote_batches(holders, lineage, read)) is None
+
+
+def _first_difference(windows: Iterable[_Batches], remote: Iterator[_Batches]) -> tuple[_Batches, int, _Batches] | None:
+    """Return the window and the row of the first batch that `remote` does not have just so, and what it has there.
+
+    Both by rising offset. Reads `remote` to its end where there is none.
+    """
     known = _none()
-    for path, window in _local_batches(local):
-        ours = window.ending_from(held_from)
+    for ours in windows:
         if not len(ours):
             continue
         known = known.between(int(ours.base[0]))
@@ -123,9 +152,10 @@ def ensure_same_batches(
             known = known.followed_by(more.between(int(ours.base[0])))
         row = ours.first_not_in(known)
         if row is not None:
-            raise _fork(partition, path.parent, int(ours.base[row]), ours.shown(row), _overlapping(known, ours, row))
+            return ours, row, known
     for _ in remote:
         pass
+    return None
 
 
 def forked_copies(
@@ -214,11 +244,11 @@ def _remote_batch(segment: RemoteLogSegmentMetadata, offset: int, storage: Remot
     raise RemoteObjectCorruptError(f"{source}: the segment ends before offset {offset}")
 
 
-def _local_batches(local: Iterable[LocalSegment]) -> Iterator[tuple[Path, _Batches]]:
+def _local_batches(local: Iterable[LocalSegment]) -> Iterator[_Batches]:
     for segment in local:
         try:
             for window, table in iterate_segment(segment.log_path, segment.base_offset):
-                yield segment.log_path, _Batches.of(window, table)
+                yield _Batches.of(window, table)
         except FileNotFoundError:
             # Another run removed it meanwhile; under the lock it is left out.
             continue

@@ -6,9 +6,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tiered_storage.errors import (
+    CorruptLogError,
     DeletionRefusedError,
     InvalidLogDirectoryError,
     LineageContradictedError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
     TieredStorageError,
 )
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
@@ -19,6 +22,7 @@ from tiered_storage.remote_log.due_deletions import DueDeletion, due_deletions
 from tiered_storage.remote_log.expiry import ExpiryPlan
 from tiered_storage.remote_log.expiry_marking import ExpiryMarking
 from tiered_storage.remote_log.expiry_planning import ExpiryPlanner
+from tiered_storage.remote_log.forked_log import is_read_from
 from tiered_storage.remote_log.lineage import merged
 from tiered_storage.remote_log.local_retention import (
     LocalRetentionEnforcement,
@@ -225,6 +229,7 @@ class RemoteLogDeletions:
             self.parts.settings.lease_duration_ms,
             replan=self._planner.replan,
             ensure_whole=self._ensure_whole,
+            is_read_from=self._is_read_from,
             gives_up=gives_up,
         )
         return marking.mark(plans)
@@ -253,6 +258,14 @@ class RemoteLogDeletions:
 
     def _ensure_whole(self, segment: RemoteLogSegmentMetadata) -> None:
         ensure_whole(segment, self.parts.storage)
+
+    def _is_read_from(self, others: Sequence[RemoteLogSegmentMetadata], segment: RemoteLogSegmentMetadata) -> bool:
+        lineage = self.parts.segments.partition_state(segment.topic_id_partition).lineage
+        try:
+            return is_read_from(others, segment, lineage, self.parts.storage.fetch_log_segment)
+        except (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError):
+            # It is damaged itself, so nobody can read it any more; the others were just found whole.
+            return True
 
     def due_deletions(self, selection: Selection = EVERYTHING) -> list[DueDeletion]:
         """Return what delete_marked would find marked already; see due_deletions, while deletions are stopped too.
