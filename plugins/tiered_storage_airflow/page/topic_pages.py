@@ -55,16 +55,14 @@ def _why_none(rights: Rights) -> str:
         why = "Your rights fit no topic that is there: tiered-storage topics list shows all, on the command line."
         return f"{told}<p>{html.escape(why)}</p>"
     if rights.file is None:
-        why = (
-            "No file gives rights: set read.service.rights.file to a file with these lines, and restart the API server."
-        )
+        why = "No file gives rights: set read.service.rights.file to one with these lines, and restart the API server."
     elif rights.is_broken:
         why = (
             f"Nobody has any right, as {rights.file} (read.service.rights.file) is missing or broken: the API server's "
-            "log and tiered-storage doctor say why. It could hold these lines."
+            "log and tiered-storage doctor say why. One of these would do."
         )
     else:
-        why = f"{rights.file} (read.service.rights.file) gives you no right: add these lines, which count at once."
+        why = f"{rights.file} (read.service.rights.file) gives you no right: add one of these, which count at once."
     named = f"You are logged in as {rights.user}, with {_listed('role', sorted(rights.roles))}. "
     lines = {"users": {rights.user: {Right.DESCRIBE.value: ["*"]}}}
     if rights.roles:
@@ -73,9 +71,9 @@ def _why_none(rights: Rights) -> str:
         f"<pre>{html.escape(yaml.safe_dump({kind: grants}, default_flow_style=None))}</pre>"
         for kind, grants in lines.items()
     )
-    either = "<p>The first are for you alone, the others for all who have the role. " if rights.roles else "<p>"
-    more = "With read in place of describe they show records too. docs/read-service.md has more.</p>"
-    return f"{told}<p>{html.escape(named + why)}</p>{shown}{either}{more}"
+    either = "The first is for you alone, the second for all who have the role. " if rights.roles else ""
+    more = "With read in place of describe they show records too. docs/read-service.md has more."
+    return f"{told}<p>{html.escape(named + why)}</p>{shown}<p>{either}{more}</p>"
 
 
 def _listed(what: str, names: Sequence[str]) -> str:
