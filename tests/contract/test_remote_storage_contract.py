@@ -17,15 +17,23 @@ from support.remote_segments import (
     segment_data,
     segment_metadata,
 )
+from tiered_storage.clock import wall_clock
 from tiered_storage.errors import (
     CorruptRecordError,
+    DeletionRefusedError,
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
 )
+from tiered_storage.remote_log.clock_agreement import STORE_PRECISION_MS, ClockAgreement
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.storage import IndexKind
 from tiered_storage.remote_log.storage.manifest import Manifest
-from tiered_storage.remote_log.storage.object_names import ObjectKind, partition_folder, segment_object_names
+from tiered_storage.remote_log.storage.object_names import (
+    STORE_CLOCK,
+    ObjectKind,
+    partition_folder,
+    segment_object_names,
+)
 
 if TYPE_CHECKING:
     from support.stores_under_test import StoreUnderTest
@@ -46,6 +54,17 @@ def overwrite(client: ObjectClient, name: str, content: bytes) -> None:
 
 def read(client: ObjectClient, name: str) -> bytes:
     return client.get_range(name, 0, client.size(name))
+
+
+def test_a_store_tells_the_time_by_the_same_object_each_time(storage: ObjectRemoteStorageManager) -> None:
+    begun = wall_clock()
+    told = storage.time_of_a_write()
+    assert told is not None
+    assert begun - STORE_PRECISION_MS <= told <= wall_clock() + STORE_PRECISION_MS
+    ClockAgreement(wall_clock, storage, 1_000).ensure_store_agrees()
+    with pytest.raises(DeletionRefusedError, match=r"clock\.max\.skew\.ms"):
+        ClockAgreement(lambda: wall_clock() + 3_000, storage, 1_000).ensure_store_agrees()
+    assert len(list(storage.list_objects(STORE_CLOCK))) == 1
 
 
 def test_a_copied_segment_is_fetched_whole(storage: ObjectRemoteStorageManager) -> None:

@@ -24,6 +24,7 @@ from support.aftermath import (
     finished_ranges,
     run,
 )
+from support.command_line import run_on
 from support.crash_points import Crash, CrashPoint
 from support.crash_site import CrashSite
 from support.losses import assert_rebuild_completes, assert_repair_completes, damage, without_metadata
@@ -112,6 +113,22 @@ def test_a_deletion_of_records(site: CrashSite) -> None:
         run(files, "expire")
         with files.open() as remote_log:
             assert finished_ranges(remote_log) == ALL[1:]
+        assert_settled(files)
+
+
+@pytest.mark.nightly
+def test_an_undelete(site: CrashSite) -> None:
+    def deleted(name: str) -> RemoteLogFiles:
+        files = site.copied(PARTITIONS, name, topics=KEEPS_ONE_SEGMENT, remote_log_deletion_grace_ms=10 * GRACE_MS)
+        run(files, "expire")
+        return files
+
+    for files in killed_after_each_step(site, deleted, "undelete", "orders"):
+        site.clock.move_by(LEASE_MS + 1)
+        again = run_on(files, "undelete", "orders")
+        assert again.exit_code == 0 or "nothing was brought back" in again.err
+        with files.open() as remote_log:
+            assert finished_ranges(remote_log) == ALL
         assert_settled(files)
 
 

@@ -35,7 +35,7 @@ from support.remote_logs import (
     unsynced,
 )
 from support.sudden_death import dies_at
-from tiered_storage.errors import DeletionRefusedError, TieredStorageError
+from tiered_storage.errors import ConfigurationError, DeletionRefusedError, TieredStorageError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.audit_report import AnomalyKind
 from tiered_storage.remote_log.copy_commit import CommitReport
@@ -260,6 +260,20 @@ class PartitionLives(RuleBasedStateMachine):
             _, left = remote_log.deletions.mark_expired([plan], "delete records")
             assert not left, left
             assert remote_log.segments.log_start_offset(self.partition) == before
+
+    @rule(dry_run=st.booleans())
+    def undelete(self, dry_run: bool) -> None:
+        """What was marked and is still there comes back, as far as everything up to our log start does."""
+        with unsynced(), self.open() as remote_log:
+            before = remote_log.segments.log_start_offset(self.partition)
+            with suppress(ConfigurationError):
+                done, left = remote_log.deletions.undelete(
+                    "orders", "ada", topic_id=self.brokers.topic_id, dry_run=dry_run
+                )
+                assert all("cannot be brought back" in finding.message for finding in left), left
+                after = remote_log.segments.log_start_offset(self.partition)
+                assert after == (before if dry_run or not done else done[0].log_start_offset)
+            self.let_leases_end(remote_log)
 
     @rule()
     def delete_the_topic_and_create_it_again(self) -> None:

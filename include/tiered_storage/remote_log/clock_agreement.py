@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Self
 
 from tiered_storage.clock import Clock, as_date
 from tiered_storage.errors import DeletionRefusedError
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
@@ -27,6 +29,11 @@ class ClockAgreement:
     clock: Clock
     storage: RemoteStorageManager
     max_skew_ms: int
+
+    @classmethod
+    def of(cls, parts: RemoteLogParts) -> Self:
+        """Return that of an open remote log."""
+        return cls(parts.clock, parts.storage, parts.settings.clock_max_skew_ms)
 
     def ensure_store_agrees(self) -> None:
         """Raise DeletionRefusedError unless the store's clock agrees with ours; write one small object to ask it.

@@ -250,7 +250,7 @@ class RemoteLogDeletions:
     @property
     def clocks(self) -> ClockAgreement:
         """What holds this machine's clock against others."""
-        return ClockAgreement(self.parts.clock, self.parts.storage, self.parts.settings.clock_max_skew_ms)
+        return ClockAgreement.of(self.parts)
 
     @property
     def _planner(self) -> ExpiryPlanner:

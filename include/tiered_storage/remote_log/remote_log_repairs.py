@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.audit_report import AuditReport
+from tiered_storage.remote_log.clock_agreement import ClockAgreement
 from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_plan import CopyPlan, CopySelection, Finding, plan_copy
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
@@ -84,11 +85,13 @@ class RemoteLogRepairs:
         """Write documents anew; let `copy` begin, make and commit the copies; then finish what nobody finished, rebuild
         lost indexes, end what copies replace, and remove leftovers.
 
-        Raises StoreMismatchError and OutdatedMetadataError before anything is changed, and what store and metadata
-        raise as a whole.
+        Raises StoreMismatchError, OutdatedMetadataError and, by a clock that disagrees with the store's,
+        DeletionRefusedError before anything is changed, and what store and metadata raise as a whole.
         """
         self.parts.bind_store()
         self.parts.guard.renew("a repair")
+        # Ages of leftovers count: what a copy under way has written must not look old.
+        ClockAgreement.of(self.parts).ensure_store_agrees()
         settings = self.parts.settings
         limit = RateLimit(settings.audit_worker_bytes_per_second)
         repair = Repair(

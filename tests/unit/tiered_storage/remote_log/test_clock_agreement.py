@@ -102,10 +102,11 @@ def test_the_limit_is_a_setting(files: RemoteLogFiles) -> None:
         remote_log.deletions.clocks.ensure_store_agrees()
 
 
-def test_nothing_of_the_probe_stays(files: RemoteLogFiles) -> None:
+def test_one_object_asks_for_the_time_however_often(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
-        remote_log.deletions.clocks.ensure_store_agrees()
-    assert list(files.store.rglob("store.clock/*")) == []
+        for _ in range(3):
+            remote_log.deletions.clocks.ensure_store_agrees()
+    assert len(list(files.store.rglob("store.clock/*"))) == 1
 
 
 def test_a_store_without_room_cannot_be_asked_and_holds_up_nothing(
@@ -143,3 +144,11 @@ def test_a_partition_to_which_something_happened_later_than_now_is_left_and_othe
         trims, _ = remote_log.deletions.plan_local_retention(EVERYTHING, remote_log.clock())
         failures = remote_log.deletions.enforce_local_retention(trims).failures
         assert [failure.partition for failure in failures] == ["orders-0"]
+
+
+def test_a_repair_by_a_wrong_clock_removes_nothing(files: RemoteLogFiles) -> None:
+    """What a copy has just written would look like a leftover."""
+    for remote_log in jumped(files, 10 * WEEK):
+        plan = remote_log.repairs.plan(remote_log.checks.audit(), EVERYTHING)
+        with pytest.raises(DeletionRefusedError, match="store's clock"):
+            remote_log.repairs.carry_out(plan, "repair", lambda _: pytest.fail())
