@@ -68,6 +68,8 @@ def test_while_deletions_are_stopped_nothing_goes_and_runs_that_would_delete_say
 
 def test_deletions_are_stopped_though_settings_contradict_each_other(airflow: AirflowHome, site: TieredSite) -> None:
     site.write_logs({"orders-0": 2})
+    site.configure({"orders": DELETABLE})
+    site.copy()
     site.configure({"orders": {**DELETABLE, "retention.ms": 0}})
 
     stopped = airflow.run("stop_deletions", {"reason": "look first", "reeson": "a hurry"})
