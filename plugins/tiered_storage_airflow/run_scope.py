@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from tiered_storage_airflow.form_settings import refuse_what_no_form_sets
 from tiered_storage_airflow.hooks.remote_log import RemoteLogHook
+from tiered_storage_airflow.run_time import was_taken_over
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
@@ -58,10 +59,18 @@ def ensure_may_read(remote_log: RemoteLogManager, context: Mapping[str, Any], to
 
     The rights are those of read.service.rights.file that name the user: a task does not learn anybody's roles. Without
     such a file no user may read. A run that nobody triggered, as a scheduled one, acts for the owner of the DAG.
+    Airflow lets a backfill take a run over with a form of its own, and keeps the name of who triggered it before: such
+    a run is refused if its form names the topic.
     """
     from tiered_storage.read_rights import NO_RIGHTS, Right, load_read_rights  # noqa: PLC0415 - as above
 
-    user = getattr(context["dag_run"], "triggering_user_name", None)
+    dag_run = context["dag_run"]
+    if topic in (getattr(dag_run, "conf", None) or {}).values() and was_taken_over(context):
+        raise AirflowFailException(
+            f"nothing was done: a backfill has taken the run {dag_run.run_id} over, and Airflow does not tell who "
+            f"named topic {topic!r} in its form: trigger a new run"
+        )
+    user = getattr(dag_run, "triggering_user_name", None)
     if user is None:
         return
     file = remote_log.settings.read_service_rights_file

@@ -27,6 +27,16 @@ def is_asked_for(context: Mapping[str, Any]) -> bool:
     return _run_type(context) in {_MANUAL, _BACKFILL}
 
 
+def was_taken_over(context: Mapping[str, Any]) -> bool:
+    """Whether a backfill may have run again, with parameters of its own, a run that was there before it.
+
+    Such a run keeps its id and the name of who triggered it. A backfill's run that somebody cleared looks the same.
+    """
+    dag_run = context["dag_run"]
+    is_new = str(dag_run.run_id).startswith(f"{_BACKFILL}__") and not getattr(dag_run, "clear_number", 0)
+    return is_backfill(context) and not is_new
+
+
 def window_end(context: Mapping[str, Any]) -> int | None:
     """Return the end of a backfill's window (ms), None for every other run."""
     if not is_backfill(context):

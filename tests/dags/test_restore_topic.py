@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -292,6 +293,24 @@ def test_who_triggers_has_to_have_the_right_to_read_the_topic(
     assert (file or "the setting read.service.rights.file") in run.messages
     assert f"users: {{{user}: {{read: [orders]}}}}" in run.messages
     assert not (site.state / "exports").exists()
+
+
+def test_a_backfill_takes_nobody_elses_run_over_with_a_form_of_its_own(airflow: AirflowHome, site: TieredSite) -> None:
+    """Airflow keeps the name of who triggered a run that a later backfill runs again, by another form."""
+    a_lost_topic(site, read_service_rights_file=grant(site, READS))
+    day = datetime(2021, 5, 1, tzinfo=UTC)  # no other test's: runs stay in the tests' Airflow
+    days, form = (day, day), {"topic": "orders"}
+
+    [first] = airflow.backfill("export_topic", *days, conf=form, user="alice")
+    assert first.state == "success", first.messages
+    exported = sorted((site.state / "exports").rglob("*"))
+    [taken] = airflow.backfill("export_topic", *days, conf={**form, "isolation": "read_uncommitted"}, user="bob")
+    assert taken.run_id == first.run_id
+    assert list(taken.errors) == ["plan"]
+    assert f"a backfill has taken the run {first.run_id} over" in taken.messages
+    assert sorted((site.state / "exports").rglob("*")) == exported
+    [without] = airflow.backfill("export_topic", *days, conf={"topic": ""}, user="bob")
+    assert (without.state, without.tasks["export"]) == ("success", "skipped")
 
 
 @pytest.mark.parametrize(("dag_id", "task_id"), [("restore_topic", "restore"), ("export_topic", "export")])

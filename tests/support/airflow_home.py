@@ -188,14 +188,23 @@ class AirflowHome:
         )
         return self.finish(dag_id, made)
 
-    def backfill(self, dag_id: str, first: datetime, last: datetime, *, backwards: bool = False) -> list[FinishedRun]:
+    def backfill(
+        self, dag_id: str, first: datetime, last: datetime, *, backwards: bool = False, **by: Any
+    ) -> list[FinishedRun]:
         """Backfill the logical dates from `first` to `last`, both inclusive, and all again that were there already."""
-        with self.backfilling(dag_id, first, last, backwards=backwards) as made:
+        with self.backfilling(dag_id, first, last, backwards=backwards, **by) as made:
             return [self.finish(dag_id, run) for run in made]
 
     @contextmanager
     def backfilling(
-        self, dag_id: str, first: datetime, last: datetime, *, backwards: bool = False
+        self,
+        dag_id: str,
+        first: datetime,
+        last: datetime,
+        *,
+        backwards: bool = False,
+        conf: Mapping[str, object] | None = None,
+        user: str | None = None,
     ) -> Iterator[list[int]]:
         """Make a backfill and yield its runs, in the order in which they are to be finished; it ends with the block."""
         from airflow.models.backfill import Backfill, BackfillDagRun, ReprocessBehavior, _create_backfill
@@ -208,8 +217,8 @@ class AirflowHome:
             to_date=last,
             max_active_runs=1,
             reverse=backwards,
-            dag_run_conf={},
-            triggering_user_name=None,
+            dag_run_conf=dict(conf or {}),
+            triggering_user_name=user,
             reprocess_behavior=ReprocessBehavior.COMPLETED,
         )
         with create_session() as session:
