@@ -13,6 +13,10 @@
     │   └── CorruptIndexError          an index, a checkpoint or a snapshot, alone or against its log
     ├── OffsetOutOfRangeError          below the log start or past the log end: names the valid range
     │   └── RecordsDeletedError        they were deleted while they were read: the log begins further up by now
+    ├── LeaderEpochError               a leader epoch that a read names is not the partition's
+    │   ├── FencedLeaderEpochError     a later leader leads by now
+    │   ├── UnknownLeaderEpochError    a later leader than any that is known here
+    │   └── DivergingEpochError        what the reader fetched last was cut off
     ├── ReadRefusedError               a read that was not served in its time; nothing is wrong with what it asked for
     │   ├── ReaderBusyError            too many remote reads wait already
     │   ├── ReadQuotaExceededError     more bytes a second than are allowed

@@ -47,4 +47,5 @@ def test_no_error_is_worth_a_second_try_without_saying_so() -> None:
         "ReadRefusedError",
         "ReadTimedOutError",
         "ReaderBusyError",
+        "UnknownLeaderEpochError",
     }
