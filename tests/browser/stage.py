@@ -1,12 +1,14 @@
 """What the browser tests play on: a log directory of the day before, a store, an Airflow of its own and a browser.
 
-The Airflow's schedules are switched off: each run is one that was asked for.
+The Airflow's schedules are switched off, unless a test asks for them: each run is one that a person triggered.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import socket
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +30,7 @@ from tiered_storage_airflow.embedded import services
 from tiered_storage_airflow.embedded.api_client import AirflowApi, DagRun, TaskInstance
 from tiered_storage_airflow.embedded.credentials import ADMIN, read
 from tiered_storage_airflow.embedded.environment import EmbeddedAirflow
+from tiered_storage_airflow.embedded.waiting import wait_until
 
 COPY = "copy_segments"
 RUN_WITHIN = 600.0
@@ -67,9 +70,9 @@ class Stage:
 
     @contextmanager
     def changed_settings(self, settings: Mapping[str, object]) -> Iterator[None]:
-        """Let every task that begins meanwhile find `settings` in the settings file, too."""
+        """Let every task that begins meanwhile find `settings` in the settings file, also in place of others there."""
         before = self.config.read_text("utf-8")
-        self.config.write_text(before + yaml.safe_dump(dict(settings)), "utf-8")
+        self.config.write_text(yaml.safe_dump({**yaml.safe_load(before), **settings}), "utf-8")
         try:
             yield
         finally:
@@ -78,6 +81,24 @@ class Stage:
     def task(self, run: DagRun, task_id: str) -> TaskInstance:
         """Return the task of a run, one that is not mapped, as it is now."""
         return next(task for task in self.api.task_instances(run) if task.task_id == task_id)
+
+    def is_paused(self, dag_id: str) -> bool:
+        """Whether a DAG is switched off."""
+        return next(dag.is_paused for dag in self.api.dags() if dag.dag_id == dag_id)
+
+    def first_scheduled_run(self, dag_id: str) -> DagRun:
+        """Wait until the schedule of a DAG has started a run, and that run has ended; return it, however it ended."""
+        found: list[str] = []
+
+        def is_there() -> bool:
+            query = {"run_type": "scheduled", "order_by": "run_after", "limit": "1"}
+            rows = json.loads(self.api.content(f"/api/v2/dags/{dag_id}/dagRuns", query))["dag_runs"]
+            found[:] = [row["dag_run_id"] for row in rows]
+            return bool(found)
+
+        if not wait_until(is_there, RUN_WITHIN, interval=1):
+            raise TimeoutError(f"{dag_id}: its schedule has started no run in {RUN_WITHIN:.0f} s")
+        return self.api.wait_for_run(self.api.run(dag_id, found[0]), RUN_WITHIN)
 
     def window_end(self, number: int) -> datetime:
         """Return the end of the window of that number; the first one, 0, begins where the log does."""
@@ -126,9 +147,16 @@ class Stage:
         return Remote(tuple(segments), tuple(objects))
 
 
+def free_port() -> int:
+    """Return a port on loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 @contextmanager
-def stage(root: Path, pictures: Path, port: int) -> Iterator[Stage]:
-    """Set everything up below `root`, and take it down again."""
+def stage(root: Path, pictures: Path, port: int, *, schedules: bool = False) -> Iterator[Stage]:
+    """Set everything up below `root`, and take it down again; with `schedules`, DAGs that are on also run by theirs."""
     find_chromium()
     start = start_of_the_day_before(wall_clock)
     write_past_log(root / "kafka-logs", start)
@@ -136,7 +164,7 @@ def stage(root: Path, pictures: Path, port: int) -> Iterator[Stage]:
     topic = {"remote.storage.enable": True, "remote.deletion.allowed": True}
     write_settings(config, root / "kafka-logs", dict.fromkeys(sorted(TOPICS), topic))
     pictures.mkdir(parents=True, exist_ok=True)
-    environ = {**os.environ, "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False"}
+    environ = {**os.environ, "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": str(schedules)}
     running = services.up(EmbeddedAirflow(root, config, port), say=_say, environ=environ)
     try:
         password = read(running.home).admin_password

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from browser.backfills import Backfilled
 from browser.past_log import PARTITIONS, WINDOW, closed_by
 from browser.runs_by_hand import DAMAGED, DOUBT, RESTORED, STUCK_AFTER_MS
-from browser.stage import Committed, stage
+from browser.stage import Committed, free_port, stage
 from browser.take_pictures import Seen, walk
 from tiered_storage_airflow.embedded.credentials import ADMIN
 
@@ -50,10 +49,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory, pictures: Path) -> Iterator[Seen]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    with stage(tmp_path_factory.mktemp("stage"), pictures, port) as open_stage:
+    with stage(tmp_path_factory.mktemp("stage"), pictures, free_port()) as open_stage:
         yield walk(open_stage)
 
 
