@@ -57,12 +57,24 @@ def backfill_by_command_line(stage: Stage) -> Backfilled:
     return Backfilled(committed, _wait_for(stage, windows, asked), after, stage.remote())
 
 
+def picture_of_all_dags(stage: Stage) -> None:
+    """Take the picture of the list of DAGs."""
+    stage.pages.open_dags()
+    stage.pages.picture("dags", height=1000)
+
+
+def list_of_dags_alone(stage: Stage) -> None:
+    """The same after a single run that copies everything."""
+    stage.api.unpause(COPY)
+    stage.run_by_form(COPY, stage.pages.fill_trigger_form(COPY), "by_hand")
+    picture_of_all_dags(stage)
+
+
 def _show_copied(stage: Stage, window: int) -> None:
     """Take the pictures of a backfill that has ended, and of one run of it."""
     run_id = _run_id(stage.window_end(window))
     pages = stage.pages
-    pages.open_dags()
-    pages.picture("dags", height=840)
+    picture_of_all_dags(stage)
     pages.open_runs(COPY)
     pages.picture("backfill-runs", height=760)
     pages.open_graph(COPY, run_id)

@@ -1,19 +1,20 @@
 """A walk through Airflow's own pages, on a small log of the day before; and pictures of it all.
 
-cd tests && ../.venv/bin/python -m browser.take_pictures ../docs/pictures [remote-log-page]
+cd tests && ../.venv/bin/python -m browser.take_pictures ../docs/pictures [remote-log-page | dags]
 
-With the last word only those of our own page are taken.
+With remote-log-page only the pictures of our own page are taken, with dags only that of the list of DAGs.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from browser.backfills import Backfilled, backfill_by_browser, backfill_by_command_line
+from browser.backfills import Backfilled, backfill_by_browser, backfill_by_command_line, list_of_dags_alone
 from browser.remote_log_page import remote_log_page, remote_log_page_alone
 from browser.runs_by_hand import (
     Red,
@@ -27,6 +28,8 @@ from browser.runs_by_hand import (
     stuck_copy,
 )
 from browser.stage import COPY, Committed, Stage, stage
+
+_ALONE = {"remote-log-page": remote_log_page_alone, "dags": list_of_dags_alone}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,8 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="remote-log-") as root,
         stage(Path(root), Path(sys.argv[1]), 8090) as open_stage,
     ):
-        remote_log_page_alone(open_stage) if sys.argv[2:] == ["remote-log-page"] else walk(open_stage)
+        what: Callable[[Stage], object] = _ALONE[sys.argv[2]] if sys.argv[2:] else walk
+        what(open_stage)
 
 
 if __name__ == "__main__":
