@@ -242,3 +242,51 @@ def test_a_remote_segment_of_a_fork_is_not_taken_for_a_second_copy(
 
         kept = {segment.segment_id for segment in segments_of(remote_log) if segment.state is FINISHED}
         assert kept >= {segment.segment_id for segment in hidden if segment.end_offset >= 20}
+
+
+# ----------------------------------------------------------------------------------------------------------- expiring
+
+
+@pytest.mark.parametrize("cut_there", [300, 100_000])
+def test_expire_leaves_a_fork_whose_young_records_local_retention_would_take_for_expired(
+    tmp_path: Path, cut_there: int
+) -> None:
+    topics = {"orders": {**ENABLED, "local.retention.bytes": 0, "retention.ms": 1000}}
+    here = write(tmp_path / "here", [5] * 4, "shared")
+    there = shutil.copytree(here, tmp_path / "there")
+    write(here, [3] * 20, "here")
+    # Its batches end where the other log's do, so that only those before tell them apart.
+    write(there, [5] * 8, "there", cut_there)
+    write(there, [3] * 20, "there", cut_there)
+    with over(tmp_path, here, topics=topics).open() as remote_log:
+        assert copy(remote_log).is_whole
+        copied = segments_of(remote_log)
+    before = local_values(there)
+    files = over(tmp_path, there, topics=topics, **{"remote.log.deletion.grace.ms": 0})
+    files.clock.now += 10**9
+    with files.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, files.clock.now)
+        assert plans[0].new_log_start > 20
+        done, left = remote_log.deletions.mark_expired(plans, "expire")
+
+        assert done == ()
+        assert "is a fork of the log that was copied" in left[0].message
+        assert segments_of(remote_log) == copied
+        retain(remote_log)
+        assert {value for value in before if value and value.startswith(b"there")} <= local_values(there)
+
+
+def test_expire_goes_on_where_a_replica_cut_its_segments_elsewhere(tmp_path: Path) -> None:
+    topics = {"orders": {**ENABLED, "local.retention.bytes": 0, "retention.ms": 1000}}
+    here = write(tmp_path / "here", [5] * 20, "same", 300)
+    there = write(tmp_path / "there", [5] * 30, "same", 500)
+    with over(tmp_path, here, topics=topics).open() as remote_log:
+        assert copy(remote_log).is_whole
+    files = over(tmp_path, there, topics=topics)
+    files.clock.now += 10**9
+    with files.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, files.clock.now)
+        done, left = remote_log.deletions.mark_expired(plans, "expire")
+
+        assert (done, left) == ((ORDERS_0,), ())
+        assert remote_log.segments.log_start_offset(ORDERS_0) == plans[0].new_log_start > 100

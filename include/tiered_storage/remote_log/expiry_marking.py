@@ -42,8 +42,9 @@ class ExpiryMarking:
 
     `clocks` refuse partitions to which something happened later than now. `replan` plans a partition again for the same
     reason and time: None where nothing is due any more. `ensure_whole` raises unless the store still has every byte of
-    a segment; `is_read_from` says whether some have every batch of another one. The store knows of every change before
-    the metadata do.
+    a segment; `is_read_from` says whether some have every batch of another one. `ensure_no_fork` raises where the local
+    log differs from the remote one in what falls below our log start: local retention would remove it as expired. The
+    store knows of every change before the metadata do.
     """
 
     metadata: RemoteLogMetadataManager
@@ -56,6 +57,7 @@ class ExpiryMarking:
     replan: Callable[[ExpiryPlan], ExpiryPlan | None]
     ensure_whole: Callable[[RemoteLogSegmentMetadata], None]
     is_read_from: Callable[[Sequence[RemoteLogSegmentMetadata], RemoteLogSegmentMetadata], bool]
+    ensure_no_fork: Callable[[ExpiryPlan], None]
     gives_up: bool = False
     """Whether a person ends records by their word though the store has lost objects of the partition."""
 
@@ -84,6 +86,11 @@ class ExpiryMarking:
         }
         for partition, unknown in unknown_versions(going, self.storage).items():
             marked.leave([partition], unknown)
+        for partition in marked.undecided(plans):
+            try:
+                self.ensure_no_fork(plans[partition])
+            except (TieredStorageError, OSError) as error:
+                marked.leave([partition], error)
         taken = self.leases.acquire_many(marked.undecided(plans), self.owner, self.lease_duration_ms)
         for refused in taken.refused:
             marked.leave([refused.topic_id_partition], refused.reason)

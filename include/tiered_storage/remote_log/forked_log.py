@@ -1,14 +1,16 @@
 """Refuse a forked log: one whose local batches differ from the remote ones at the same offsets and leader epoch.
 
 A log directory that was copied and then written on in both places has two logs under one name. Offsets and epochs do
-not tell them apart, the checksums of batches do. Trimming compares every batch before it removes a segment. Copying
-compares one: logs that have the same batch at an offset have the same log below it.
+not tell them apart, the checksums of batches do. Trimming compares every batch before it removes a segment, expiry
+every batch that is in both tiers and falls below our log start. Copying compares one: logs that have the same batch at
+an offset have the same log below it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -26,21 +28,24 @@ from tiered_storage.errors import (
 )
 from tiered_storage.kafka_log.batch_header import BATCH_OVERHEAD, RecordBatch, check_crc, read_batch_header
 from tiered_storage.kafka_log.batch_table import BatchTable
+from tiered_storage.kafka_log.checksum import crc32c
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.log_segment import list_segments
 from tiered_storage.kafka_log.offset_index import OffsetIndex
 from tiered_storage.kafka_log.segment_scan import claimed_checksums, iterate_segment
 from tiered_storage.remote_log.batch_stream import BatchStream
 from tiered_storage.remote_log.copy_plan import PlannedSegment
-from tiered_storage.remote_log.coverage import Coverage
-from tiered_storage.remote_log.lineage import valid_end, whole_lineage
+from tiered_storage.remote_log.coverage import Coverage, CoveredRange
+from tiered_storage.remote_log.lineage import trusted_lineage, valid_end, whole_lineage
 from tiered_storage.remote_log.local_read import LocalSegmentReader
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.segment_source import LocalSegment
+from tiered_storage.remote_log.segment_source import LocalSegment, PartitionLog
 from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
+from tiered_storage.remote_log.storage.manifest import Manifest
 
 _READ_BYTES = 64 << 10
+_FILE_READ_BYTES = 1 << 20
 _AT_ONCE = 8
 
 ReadSegment = Callable[[RemoteLogSegmentMetadata], Iterator[bytes]]
@@ -68,10 +73,11 @@ class _Batches:
         stop = len(self) if end is None else int(np.searchsorted(self.last, end, side="right"))
         return type(self)(self.base[first:stop].copy(), self.last[first:stop].copy(), self.crc[first:stop].copy())
 
-    def ending_from(self, offset: int) -> Self:
-        """Return those that end at or above `offset`."""
-        first = int(np.searchsorted(self.last, offset))
-        return type(self)(self.base[first:], self.last[first:], self.crc[first:])
+    def touching(self, start: int, end: int | None = None) -> Self:
+        """Return those that have an offset from `start` to `end` (inclusive; None: no end)."""
+        first = int(np.searchsorted(self.last, start))
+        stop = len(self) if end is None else int(np.searchsorted(self.base, end, side="right"))
+        return type(self)(self.base[first:stop], self.last[first:stop], self.crc[first:stop])
 
     def followed_by(self, other: Self) -> Self:
         return type(self)(
@@ -98,11 +104,13 @@ def ensure_same_batches(
     held_by: Sequence[RemoteLogSegmentMetadata],
     lineage: Sequence[EpochEntry],
     read: ReadSegment,
+    end_offset: int | None = None,
 ) -> None:
     """Compare each batch of `local` with the one that readers get of the remote segments `held_by`.
 
-    Both by rising offset. Segments may have any boundaries. What lies below all of `held_by` is not compared. Reads
-    `local` once, and everything of `held_by`; holds a few windows of headers. A local segment that is gone is left out.
+    Both by rising offset. Segments may have any boundaries. What lies below all of `held_by` is not compared, nor what
+    begins above `end_offset`, where that is given. Reads `local` once, and everything of `held_by`; holds a few windows
+    of headers. A local segment that is gone is left out.
 
     Raises ForkedLogError for the first batch that differs, and what reading raises.
     """
@@ -110,12 +118,77 @@ def ensure_same_batches(
     if not held_by or not segments:
         return
     held_from = min(segment.start_offset for segment in held_by)
-    windows = (window.ending_from(held_from) for window in _local_batches(segments))
+    windows = (window.touching(held_from, end_offset) for window in _local_batches(segments))
     found = _first_difference(windows, _remote_batches(held_by, lineage, read))
     if found is not None:
         ours, row, known = found
         directory = segments[0].log_path.parent
         raise _fork(partition, directory, int(ours.base[row]), ours.shown(row), _overlapping(known, ours, row))
+
+
+def ensure_same_below(
+    log: PartitionLog, end_offset: int, metadata: RemoteLogMetadataManager, storage: RemoteStorageManager
+) -> None:
+    """Compare what `log` and the remote log both have below `end_offset` (exclusive), before it ends its life.
+
+    What readers are given no more is compared by nobody afterwards. Segments of the same bytes are told by the checksum
+    in their manifest; of others the remote one is read. Raises as ensure_same_batches, and LineageContradictedError.
+    """
+    partition = log.topic_id_partition
+    below = [segment for segment in log.segments if segment.base_offset < end_offset]
+    if not below:
+        return
+    lineage = trusted_lineage(metadata.partition_state(partition).lineage, log)
+    runs: list[list[CoveredRange]] = []
+    for covered in Coverage.of(metadata.list_remote_log_segments(partition), lineage).ranges:
+        if below[0].base_offset <= covered.end_offset and covered.start_offset < end_offset:
+            if runs and covered.start_offset <= runs[-1][-1].end_offset + 1:
+                runs[-1].append(covered)
+            else:
+                runs.append([covered])
+    for run in runs:
+        held_by = [covered.segment for covered in run]
+        local = [one for one in below if any(share_offsets(each, one) for each in held_by)]
+        compared = [one for one in local if not is_same_file(one, held_by, storage)]
+        holders = [each for each in held_by if any(share_offsets(each, one) for one in compared)]
+        read = storage.fetch_log_segment
+        ensure_same_batches(partition, compared, holders, lineage, read, run[-1].end_offset)
+
+
+def is_same_file(
+    local: LocalSegment, held_by: Sequence[RemoteLogSegmentMetadata], storage: RemoteStorageManager
+) -> bool:
+    """Whether a remote segment of the very offsets of `local` was made from its bytes, or `local` is gone by now.
+
+    Reads the local segment once, in pieces, and of the remote one its manifest.
+    """
+    for holder in held_by:
+        if of_same_offsets(holder, local):
+            manifest = Manifest.parse(storage.fetch_index(holder, IndexKind.MANIFEST), str(holder.segment_id))
+            with suppress(FileNotFoundError):
+                return (local.size, _file_crc32c(local.log_path)) == (manifest.size, manifest.data_crc32c)
+            return True
+    return False
+
+
+def of_same_offsets(holder: RemoteLogSegmentMetadata, local: LocalSegment) -> bool:
+    """Whether both have the same first and last offset."""
+    return (holder.start_offset, holder.end_offset) == (local.base_offset, local.end_offset)
+
+
+def share_offsets(holder: RemoteLogSegmentMetadata, local: LocalSegment) -> bool:
+    """Whether any offset may be in both; an active segment has no end."""
+    return local.base_offset <= holder.end_offset and (
+        local.end_offset is None or holder.start_offset <= local.end_offset
+    )
+
+
+def _file_crc32c(path: Path) -> int:
+    checksum = 0
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(_FILE_READ_BYTES):
+            checksum = crc32c(piece, checksum)
+    return checksum
 
 
 def is_read_from(
@@ -289,7 +362,7 @@ def _fork(partition: TopicIdPartition, directory: Path, offset: int, ours: str, 
     return ForkedLogError(
         f"{partition}: {directory} is a fork of the log that was copied: at offset {offset} it has {ours}, and the "
         f"remote log {theirs}. Two copies of one log were written on separately, or the topic was created again under "
-        "its old id. Nothing of the partition is copied or trimmed. Find out which log is the true one. If it is the "
-        f"remote one, save the records that only {directory} has, then take it out of log.dirs. If it is the local "
-        "one, end the remote one with 'tiered-storage delete-topic' and copy it under a new topic id"
+        "its old id. Nothing of the partition is copied, trimmed or expired. Find out which log is the true one. If it "
+        f"is the remote one, save the records that only {directory} has, then take it out of log.dirs. If it is the "
+        "local one, end the remote one with 'tiered-storage delete-topic' and copy it under a new topic id"
     )

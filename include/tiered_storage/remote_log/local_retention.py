@@ -9,9 +9,7 @@ local deletion was allowed for the topic.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from tiered_storage.errors import (
     OutdatedMetadataError,
@@ -19,27 +17,28 @@ from tiered_storage.errors import (
     RemoteObjectNotFoundError,
     TieredStorageError,
 )
-from tiered_storage.kafka_log.checksum import crc32c
 from tiered_storage.kafka_log.directory_lock import ensure_not_linked
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy_plan import Finding, finding_of
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
-from tiered_storage.remote_log.forked_log import ensure_same_batches
+from tiered_storage.remote_log.forked_log import (
+    ensure_same_batches,
+    is_same_file,
+    of_same_offsets,
+    share_offsets,
+)
 from tiered_storage.remote_log.later_versions import ensure_known_versions
 from tiered_storage.remote_log.lineage import trusted_lineage
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.segment_source import LocalSegment, LocalTrim, PartitionLog
 from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
-from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.store_states import listed_partition
 from tiered_storage.remote_log.task_progress import Amount, OnMoved, untold
 from tiered_storage.remote_log.trim_steps import STEP_BYTES, trim_steps
 from tiered_storage.topic_settings import TopicSettings
-
-READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +178,7 @@ def plan_local_retention(
             break
         if not is_expired and not over_size and not _past(holders, settings.local_retention_ms, now):
             break
-        if log.topic_id_is_derived and not any(_of_same_offsets(holder, segment) for holder in holders):
+        if log.topic_id_is_derived and not any(of_same_offsets(holder, segment) for holder in holders):
             place = "lie below our log start" if is_expired else "are remote in segments with other boundaries"
             held_back = (
                 f"offsets {segment.base_offset} to {end_offset} {place}, and without partition.metadata nobody knows "
@@ -276,8 +275,8 @@ class LocalRetentionEnforcement:
             if not self.verifies:
                 ensure_present(segment, self.storage)
                 self.on_moved(segment.size, 1)
-        compared = [one for one in plan.segments if self.verifies or not _is_same_file(one, plan.held_by, self.storage)]
-        holders = [one for one in plan.held_by if any(_share_offsets(one, local) for local in compared)]
+        compared = [one for one in plan.segments if self.verifies or not is_same_file(one, plan.held_by, self.storage)]
+        holders = [one for one in plan.held_by if any(share_offsets(one, local) for local in compared)]
         read = self._read_back if self.verifies else self.storage.fetch_log_segment
         ensure_same_batches(plan.topic_id_partition, compared, holders, plan.lineage, read)
         for local in plan.segments:
@@ -338,22 +337,6 @@ def whole_pieces(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManage
     yield from storage.fetch_log_segment(segment)
 
 
-def _is_same_file(
-    local: LocalSegment, held_by: Sequence[RemoteLogSegmentMetadata], storage: RemoteStorageManager
-) -> bool:
-    """Whether a remote segment of the very offsets of `local` was made from its bytes, or `local` is gone by now.
-
-    Reads the local segment once, in pieces, and of the remote one its manifest.
-    """
-    for holder in held_by:
-        if _of_same_offsets(holder, local):
-            manifest = Manifest.parse(storage.fetch_index(holder, IndexKind.MANIFEST), str(holder.segment_id))
-            with suppress(FileNotFoundError):
-                return (local.size, _file_crc32c(local.log_path)) == (manifest.size, manifest.data_crc32c)
-            return True
-    return False
-
-
 def _holders(coverage: Coverage, start_offset: int, end_offset: int) -> list[RemoteLogSegmentMetadata] | None:
     held = coverage.holding(start_offset, end_offset)
     return None if held is None else [covered.segment for covered in held]
@@ -361,23 +344,6 @@ def _holders(coverage: Coverage, start_offset: int, end_offset: int) -> list[Rem
 
 def _is_missing(coverage: Coverage, start_offset: int, end_offset: int) -> bool:
     return start_offset <= end_offset and coverage.holding(start_offset, end_offset) is None
-
-
-def _of_same_offsets(holder: RemoteLogSegmentMetadata, local: LocalSegment) -> bool:
-    return (holder.start_offset, holder.end_offset) == (local.base_offset, local.end_offset)
-
-
-def _share_offsets(holder: RemoteLogSegmentMetadata, local: LocalSegment) -> bool:
-    end = local.base_offset if local.end_offset is None else local.end_offset
-    return holder.start_offset <= end and local.base_offset <= holder.end_offset
-
-
-def _file_crc32c(path: Path) -> int:
-    checksum = 0
-    with path.open("rb", buffering=0) as file:
-        while piece := file.read(READ_BYTES):
-            checksum = crc32c(piece, checksum)
-    return checksum
 
 
 def _excess(log: PartitionLog, limit: int) -> int:

@@ -22,7 +22,7 @@ from tiered_storage.remote_log.due_deletions import DueDeletion, due_deletions
 from tiered_storage.remote_log.expiry import ExpiryPlan
 from tiered_storage.remote_log.expiry_marking import ExpiryMarking
 from tiered_storage.remote_log.expiry_planning import ExpiryPlanner
-from tiered_storage.remote_log.forked_log import is_read_from
+from tiered_storage.remote_log.forked_log import ensure_same_below, is_read_from
 from tiered_storage.remote_log.lineage import merged
 from tiered_storage.remote_log.local_retention import (
     LocalRetentionEnforcement,
@@ -230,6 +230,7 @@ class RemoteLogDeletions:
             replan=self._planner.replan,
             ensure_whole=self._ensure_whole,
             is_read_from=self._is_read_from,
+            ensure_no_fork=lambda plan: self._ensure_no_fork(plan, gives_up=gives_up),
             gives_up=gives_up,
         )
         return marking.mark(plans)
@@ -266,6 +267,20 @@ class RemoteLogDeletions:
         except (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError):
             # It is damaged itself, so nobody can read it any more; the others were just found whole.
             return True
+
+    def _ensure_no_fork(self, plan: ExpiryPlan, *, gives_up: bool) -> None:
+        partition, segments = plan.topic_id_partition, self.parts.segments
+        if plan.new_log_start <= (segments.log_start_offset(partition) or 0):
+            return
+        log = self.parts.local_log(partition)
+        # Of a topic whose id nobody knows local retention keeps what nothing remote holds.
+        if log is None or log.topic_id_is_derived:
+            return
+        try:
+            ensure_same_below(log, plan.new_log_start, segments, self.parts.storage)
+        except (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError):
+            if not gives_up:
+                raise
 
     def due_deletions(self, selection: Selection = EVERYTHING) -> list[DueDeletion]:
         """Return what delete_marked would find marked already; see due_deletions, while deletions are stopped too.
