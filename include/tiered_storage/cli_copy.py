@@ -31,14 +31,14 @@ from tiered_storage.cli_session import (
 )
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
-from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.copy_plan import CopyPlan, Finding
-from tiered_storage.remote_log.copy_run import BegunCopy
 from tiered_storage.remote_log.due_deletions import DueDeletion
 from tiered_storage.remote_log.metadata import Topic
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 
 if TYPE_CHECKING:
+    from tiered_storage.remote_log.copy_commit import CommitReport
+    from tiered_storage.remote_log.copy_run import BegunCopy
     from tiered_storage.remote_log.expiry import ExpiryPlan
     from tiered_storage.remote_log.past_retention import PastRetention
 

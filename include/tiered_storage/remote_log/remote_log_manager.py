@@ -106,12 +106,12 @@ class RemoteLogManager(RemoteLogParts):
         return plan.without(self._forked(plan))
 
     def _forked(self, plan: CopyPlan) -> list[Finding]:
+        planned = plan.by_partition
+        if not planned or self.store.identity.bound_store_uuid() is None:
+            return []
         from tiered_storage.remote_log.copy_plan import finding_of
         from tiered_storage.remote_log.forked_log import forked_copies
 
-        if self.store.identity.bound_store_uuid() is None:
-            return []
-        planned = plan.by_partition
         found: dict[TopicIdPartition, ForkedLogError | RemoteStorageError] = {}
         for some in (islice(planned, 1), islice(planned, 1, None)):
             found |= forked_copies({each: planned[each] for each in some}, self.segments, self.storage)
