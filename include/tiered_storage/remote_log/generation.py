@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import OutdatedMetadataError, TieredStorageError
+from tiered_storage.errors import OutdatedMetadataError, RemoteStorageError, TieredStorageError
 from tiered_storage.remote_log.metadata import Topic, Topics
 from tiered_storage.remote_log.metadata.safety import AuditVerdict, DeletionFailure, Safety, Stop
 from tiered_storage.remote_log.metadata.sql_generation import Generation
@@ -30,6 +30,9 @@ from tiered_storage.remote_log.storage.store_generation import StoredGeneration,
 
 LOOKS = 5
 """How often store and metadata are compared again: between two reads another process may have renewed both."""
+
+RENEWALS = 100
+"""More generations than other processes begin while one is published."""
 
 _OF_DECISIONS = TopicIdPartition("", "", 0, "")
 """Under this key earlier releases numbered decisions, as leases are numbered."""
@@ -116,8 +119,14 @@ class GenerationGuard:
         return None
 
     def _publish(self, generations: StoreGenerations, reason: str, *, is_claimed: bool = False) -> None:
-        """Publish and confirm until no next token is left."""
-        while (known := self.store.generation.read() if is_claimed else self._compared(generations)).next_token:
+        """Publish and confirm until no next token is left.
+
+        Raises RemoteStorageError for a store that never lists what was just written.
+        """
+        for _ in range(RENEWALS):
+            known = self.store.generation.read() if is_claimed else self._compared(generations)
+            if known.next_token is None:
+                return
             following = StoredGeneration(known.number + 1, known.next_token, reason, self.clock())
             generations.publish(following)
             newest = generations.newest()
@@ -125,6 +134,10 @@ class GenerationGuard:
                 self.store.generation.confirm(Generation(following.number, following.token))
             # Otherwise another process confirmed it and went on, or other metadata won: comparing tells which.
             is_claimed = False
+        raise RemoteStorageError(
+            f"{generations.place}: the store does not list the generation that was just written there: nothing is "
+            "copied, trimmed or deleted until it does"
+        )
 
     def _compared(self, generations: StoreGenerations) -> Generation:
         """Return the generation of the metadata once it is that of the store. Raises OutdatedMetadataError."""

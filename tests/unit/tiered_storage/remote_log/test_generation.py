@@ -320,3 +320,13 @@ def test_confirming_late_changes_nothing(files: RemoteLogFiles) -> None:
         remote_log.store.generation.confirm(Generation(before, "an earlier one"))
         remote_log.store.generation.confirm(Generation(before + 1, "nobody's"))
         assert agreed(remote_log) == before
+
+
+def test_a_store_that_never_lists_a_generation_ends_the_run(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with files.open() as remote_log:
+        as_migrated(remote_log)
+        monkeypatch.setattr(StoreGenerations, "newest", lambda _: None)
+        with pytest.raises(RemoteStorageError, match="does not list the generation"):
+            remote_log.guard.renew("a copy run")
