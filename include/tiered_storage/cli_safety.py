@@ -12,7 +12,7 @@ import typer
 from tiered_storage.cli_output import Output
 from tiered_storage.cli_session import ConfigOption, JsonOption, PartitionsOption, TopicsOption, known_selection, opened
 from tiered_storage.clock import wall_clock
-from tiered_storage.errors import ConfigurationError, OutdatedMetadataError, TieredStorageError
+from tiered_storage.errors import ConfigurationError, MetadataMissingError, OutdatedMetadataError, TieredStorageError
 from tiered_storage.remote_log.metadata.safety import Stop
 from tiered_storage.remote_log.remote_log_parts import stop_by_metadata_alone
 
@@ -76,8 +76,8 @@ def _stopped(reason: str, config: Path | None, output: Output) -> Stop | None:
         with opened(config, output, create=True) as remote_log:
             remote_log.safety.stop(reason, _person())
             return remote_log.safety.stopped()
-    except OutdatedMetadataError:
-        # It is stopped here, and whoever wants to stop the live metadata has to know that these are not.
+    except (OutdatedMetadataError, MetadataMissingError):
+        # Whoever wants to stop the live metadata has to know that these are not.
         raise
     except (TieredStorageError, OSError) as error:
         try:

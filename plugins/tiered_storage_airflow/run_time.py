@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from airflow.sdk.exceptions import AirflowFailException
+
 _BACKFILL = "backfill"  # DagRunType.BACKFILL_JOB, which the task SDK does not export
 _MANUAL = "manual"
 _FOLDER_NAME_LENGTH = 180
@@ -76,6 +78,20 @@ def run_folder(context: Mapping[str, Any]) -> str:
     """Return the run's folder name in the work area; see folder_name."""
     dag_run = context["dag_run"]
     return folder_name(dag_run.dag_id, dag_run.run_id)
+
+
+def own_path(context: Mapping[str, Any], path: str) -> str:
+    """Return `path`, where an earlier task of this run left a message.
+
+    Raises AirflowFailException for another run's: its plan was made under another form, for a dry run perhaps.
+    """
+    folder = f"runs/{run_folder(context)}/"
+    if not path.startswith(folder):
+        raise AirflowFailException(
+            f"{path}: is no message of this run, whose messages are in {folder}: nothing was done. Find out who changed"
+            " the XCom of the task before, and trigger a new run"
+        )
+    return path
 
 
 def task_folder(context: Mapping[str, Any]) -> str:

@@ -27,7 +27,7 @@ A, B = (RemoteLogSegmentId(ORDERS_0, name) for name in ("a", "b"))
 
 @pytest.fixture
 def clock() -> ManualClock:
-    return ManualClock()
+    return ManualClock(2**41 + 10)
 
 
 @pytest.fixture(params=METADATA_STORES)
@@ -206,3 +206,11 @@ def test_a_decision_that_changes_something_begins_a_generation_and_others_none(
         assert store.generation.read().next_token not in {None, second.next_token}
         store.generation.claim(7)
         assert (store.generation.read().number, store.generation.read().token) == (7, "")
+
+
+def test_a_verdict_of_a_clock_that_was_ahead_gives_way(safety: Safety) -> None:
+    ahead = replace(QUICK, audited_at=QUICK.audited_at + 10**12)
+    safety.put_verdict(ahead)
+    safety.put_verdict(replace(QUICK, anomalies=0))
+
+    assert safety.verdicts("cluster-1", "topic-id-of-orders") == [replace(QUICK, anomalies=0)]

@@ -45,7 +45,13 @@ def test_what_is_closed_is_copied_committed_in_named_batches_and_announced_once(
     [job] = spark.submitted
     assert set(job.folder) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/")
     assert job.folder.endswith("/1")
-    assert job.conf == {"spark.task.maxFailures": "1", "spark.speculation": "false"}
+    assert job.conf == {
+        "spark.task.maxFailures": "1",
+        "spark.speculation": "false",
+        "spark.log.level": "WARN",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
     assert "segment_id" not in airflow.rendered(run)
     assert "in the end: 7 of 7 segments, 0.0 of 0.0 MB" in run.log
 

@@ -320,3 +320,46 @@ def test_metadata_of_another_store_do_not_take_over(site: RemoteLogFiles, tmp_pa
 
     assert told.exit_code == 1
     assert "belongs to the metadata" in told.err
+
+
+def test_marks_that_an_undelete_took_back_delete_nothing_though_old_pages_bring_them_back(site: RemoteLogFiles) -> None:
+    site.properties["remote.log.deletion.grace.ms"] = 3_600_000
+    assert run_on(site, "expire").exit_code == 0
+    marked = database_of(site).read_bytes()
+    assert run_on(site, "undelete", "orders").exit_code == 0
+    remove_metadata(site)
+    database_of(site).write_bytes(marked)
+    with site.open() as remote_log:
+        # The generation is the one part that is not of yesterday.
+        remote_log.guard.claim("a write-ahead log of today")
+    site.properties["remote.log.deletion.grace.ms"] = 0
+
+    for command in ("expire", "retain"):
+        told = refused(site, command)
+        assert "of different times" in told.err, told.err
+
+
+def test_metadata_of_another_store_take_no_decision(site: RemoteLogFiles, tmp_path: Path) -> None:
+    other = a_remote_log(tmp_path / "other", {("orders", 0): 3})
+    remove_metadata(other)
+    with other.open() as remote_log:
+        remote_log.bind_store()
+    site.properties["rsm.config.url"] = str(other.store)
+
+    for command in (
+        ("stop-deletions", "--reason", "why"),
+        ("topics", "forbid-deletion", "orders"),
+        ("read", "orders", 0, "--offset", 0),
+    ):
+        assert "belongs to the metadata" in refused(site, *command).err
+
+
+def test_metadata_take_back_a_store_that_a_rebuild_elsewhere_took(site: RemoteLogFiles) -> None:
+    other = site.root / "other.db"
+    assert run_on(site, "rebuild-metadata", "--into", other, "--yes").exit_code == 0
+    refused(site, "copy")
+
+    assert run_on(site, "metadata", "take-over", "--yes").exit_code == 0
+
+    assert run_on(site, "copy").exit_code == 0
+    assert run_on(site, "audit").exit_code == 0

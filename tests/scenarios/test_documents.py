@@ -32,6 +32,7 @@ def shell(tmp_path: Path) -> Shell:
         "/srv/kafka-copy": tmp_path / "copy",
         "/srv/remote": tmp_path / "remote",
         "/srv/restored": tmp_path / "restored",
+        "/srv/archive": tmp_path / "archive",
     }
     shell = Shell(tmp_path / "project", places)
     shell.config.parent.mkdir(parents=True)

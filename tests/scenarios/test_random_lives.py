@@ -507,8 +507,12 @@ class PartitionLives(RuleBasedStateMachine):
 
 
 def _is_of_a_deposed_leader(failure: Finding) -> bool:
-    """Whether it tells of a copy that nobody finished of a leader that was deposed since: that stays as it is."""
-    return "under leader epochs that no longer hold" in failure.message
+    """Whether it tells of a copy that nobody finished of a leader that was deposed since, or of lost indexes of one.
+
+    Both stay as they are.
+    """
+    phrases = ("under leader epochs that no longer hold", "under other leader epochs than are known of the partition")
+    return any(phrase in failure.message for phrase in phrases)
 
 
 def _segments(remote_log: RemoteLogManager, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:

@@ -323,6 +323,21 @@ def cut(path: Path, size: int) -> None:
         file.truncate(size)
 
 
+def end_below(
+    remote_log: RemoteLogManager,
+    offset: int,
+    partition: TopicIdPartition = ORDERS_0,
+    going: Sequence[RemoteLogSegmentMetadata] = (),
+) -> None:
+    """Move our log start, and let the store's document name those `going` to be marked: it is written first."""
+    lease = held_by(remote_log, "test", partition)
+    state = replace(remote_log.segments.partition_state(partition), log_start_offset=offset)
+    stored = StoredState.of(state, remote_log.segments.list_remote_log_segments(partition), going)
+    write_partition_state(remote_log.storage, remote_log.leases, lease, stored, remote_log.clock())
+    remote_log.segments.advance_log_start_offset(partition, offset, lease)
+    remote_log.leases.release(lease)
+
+
 def held_by(remote_log: RemoteLogManager, owner: str, partition: TopicIdPartition = ORDERS_0) -> Lease:
     """Let somebody hold the partition's lease."""
     return remote_log.leases.acquire(partition, owner, remote_log.settings.lease_duration_ms)

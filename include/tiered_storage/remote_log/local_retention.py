@@ -267,7 +267,7 @@ class LocalRetentionEnforcement:
         return self.trim.trim(partition, plan.segments, plan.new_local_start, still_due)
 
     def _ensure_held(self, plan: LocalRetentionPlan) -> None:
-        listed = listed_partition(plan.topic_id_partition, self.storage)
+        listed = listed_partition(plan.topic_id_partition, self.storage, self.metadata)
         sizes = {found.name: found.size for found in listed}
         for segment in plan.held_by:
             if isinstance(self.storage, ObjectRemoteStorageManager):

@@ -114,7 +114,8 @@ def take_over(parts: RemoteLogParts) -> TakeOver:
     except RemoteObjectCorruptError:
         stored = None
     own = identity.metadata_uuid
-    if stored is not None and (stored.metadata_uuid != own or bound not in {None, stored.store_uuid}):
+    # A store that a rebuild elsewhere took away is still ours by its own UUID.
+    if stored is not None and bound != stored.store_uuid and (bound is not None or stored.metadata_uuid != own):
         raise StoreMismatchError(
             f"{parts.settings.rsm_config_url}: the store {stored.store_uuid} belongs to the metadata "
             f"{stored.metadata_uuid}; these are {own}, of the store {bound or 'nobody'}: set the pair that belongs "

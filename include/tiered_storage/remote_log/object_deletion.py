@@ -210,7 +210,7 @@ class ObjectDeletion:
                 found.left.append(finding_of(partition, error))
             return
         try:
-            listed = listed_partition(partition, self.storage)
+            listed = listed_partition(partition, self.storage, self.metadata)
             abandon_unfinished(partition, self.metadata, lease, self.clocks.clock)
             if waiting.goes:
                 self.gate.ensure(partition, DeletionKind.REMOTE)

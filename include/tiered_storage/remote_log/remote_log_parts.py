@@ -91,12 +91,17 @@ def stop_by_metadata_alone(reason: str, said_by: str, clock: Clock, config: Path
         return store.safety.stopped()
 
 
-def _ensure_belongs_to_none(storage: RemoteStorageManager, settings: Settings, metadata_uuid: str = "") -> None:
-    """Raise MetadataMissingError if the object store belongs to other metadata than `metadata_uuid`."""
+def _ensure_pair(
+    storage: RemoteStorageManager, settings: Settings, metadata_uuid: str = "", bound_store_uuid: str | None = None
+) -> None:
+    """Raise MetadataMissingError if the object store belongs to other metadata than `metadata_uuid`.
+
+    Metadata that are bound to that very store pass: it was taken from them, and only what writes is refused.
+    """
     if not isinstance(storage, ObjectRemoteStorageManager):
         return
     identity = storage.read_identity()
-    if identity is None or identity.metadata_uuid == metadata_uuid:
+    if identity is None or identity.metadata_uuid == metadata_uuid or identity.store_uuid == bound_store_uuid:
         return
     path = sqlite_path(settings.rlmm_config_url.get_secret_value())
     state = "hold nothing of it, and are" if metadata_uuid else "are missing:"
@@ -133,12 +138,11 @@ class RemoteLogParts:
         with ExitStack() as opened:
             storage = opened.enter_context(closing(open_storage(settings, options)))
             if not is_there(settings.rlmm_config_url.get_secret_value()):
-                _ensure_belongs_to_none(storage, settings)
+                _ensure_pair(storage, settings)
             store = opened.enter_context(open_metadata(settings, clock, create=create))
-            if store.identity.bound_store_uuid() is None:
-                # A store out of reach is a matter for whoever needs it.
-                with suppress(RemoteStorageError):
-                    _ensure_belongs_to_none(storage, settings, store.identity.metadata_uuid)
+            # A store out of reach, or damaged, is a matter for whoever needs it.
+            with suppress(RemoteStorageError):
+                _ensure_pair(storage, settings, store.identity.metadata_uuid, store.identity.bound_store_uuid())
             work = open_work_area(settings, options, cache(store.work_area_key))
             opened.pop_all()
         source = LogDirectorySource(settings.log_dirs, settings.cluster_id, settings.log_end_is_stable)

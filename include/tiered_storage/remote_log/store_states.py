@@ -161,18 +161,49 @@ def raise_first(refusals: Mapping[TopicIdPartition, TieredStorageError]) -> None
         raise error
 
 
-def listed_partition(partition: TopicIdPartition, storage: RemoteStorageManager) -> list[ListedObject]:
+def listed_partition(
+    partition: TopicIdPartition, storage: RemoteStorageManager, metadata: RemoteLogMetadataManager | None = None
+) -> list[ListedObject]:
     """List the partition's folder once, and return what is there; nothing for a user's own RemoteStorageManager.
 
-    Raises LaterVersionError or RemoteObjectCorruptError if the partition's document cannot be understood, and what the
-    store raises. For whatever removes something.
+    With `metadata`, holds them against the partition's document: see _ensure_documented. Raises LaterVersionError or
+    RemoteObjectCorruptError if that cannot be understood, OutdatedMetadataError, and what the store raises. For
+    whatever removes something.
     """
     if not isinstance(storage, ObjectRemoteStorageManager):
         return []
     listed = list(storage.list_objects(partition_folder(partition)))
     documents = [found.document for found in listed if found.document is not None]
-    ensure_understood(partition, documents, storage.partition_documents)
+    document = ensure_understood(partition, documents, storage.partition_documents)
+    if metadata is not None and document is not None:
+        _ensure_documented(document, metadata)
     return listed
+
+
+def _ensure_documented(document: PartitionDocument, metadata: RemoteLogMetadataManager) -> None:
+    """Raise OutdatedMetadataError if the metadata end more of the partition than its document says.
+
+    The document is written first. Metadata that are ahead of it come from another time: an undelete, or a mixture of
+    two database files, took back what they still hold as deleted.
+    """
+    partition, told = document.topic_id_partition, document.state
+    state = metadata.partition_state(partition)
+    what = None
+    if (state.log_start_offset or 0) > (told.log_start_offset or 0):
+        what = f"our log start is {state.log_start_offset}, and the store's document says {told.log_start_offset}"
+    elif state.delete_state is not None and (told.delete_state is None or told.delete_state < state.delete_state):
+        what = f"its deletion is {state.delete_state.name}, and the store's document does not say so"
+    elif not goes_as_a_whole(told) and len(document.marked) < MAX_MARKED:
+        named, start = set(document.marked), told.log_start_offset or 0
+        marked = (one for one in metadata.list_remote_log_segments(partition) if one.is_marked)
+        unnamed = next((one for one in marked if one.end_offset >= start and one.segment_id.id not in named), None)
+        if unnamed is not None:
+            what = f"segment {unnamed.segment_id.id} is marked, and the store's document does not say so"
+    if what is not None:
+        raise OutdatedMetadataError(
+            f"{partition}: {what}: the metadata and the store are of different times, so nothing of it is deleted; run "
+            "'tiered-storage audit', then 'tiered-storage undelete' or 'tiered-storage repair'"
+        )
 
 
 def ensure_all_listed(
@@ -206,16 +237,16 @@ def ensure_all_listed(
 
 def ensure_understood(
     partition: TopicIdPartition, listed: Sequence[PartitionDocumentName], documents: PartitionDocuments
-) -> None:
-    """Raise LaterVersionError or RemoteObjectCorruptError where the newest document cannot be understood."""
+) -> PartitionDocument | None:
+    """Return the newest document. Raises LaterVersionError or RemoteObjectCorruptError if it cannot be understood."""
     number = max((name.fencing_number for name in listed if not name.temporary), default=None)
     if number is None:
-        return
+        return None
     try:
-        documents.read_numbered(partition, number)
+        return documents.read_numbered(partition, number)
     except RemoteObjectNotFoundError:
         # A holder after that one has written its own since.
-        documents.read(partition)
+        return documents.read(partition)
     except RemoteObjectCorruptError as error:
         raise RemoteObjectCorruptError(f"{error}; 'tiered-storage repair' writes it anew from the metadata") from error
 
@@ -225,18 +256,18 @@ def incomplete_partitions(
     metadata: RemoteLogMetadataManager,
     partitions: Sequence[TopicIdPartition],
     whole: Collection[TopicIdPartition] = frozenset(),
-) -> Mapping[TopicIdPartition, RemoteStorageError]:
+) -> Mapping[TopicIdPartition, RemoteStorageError | OutdatedMetadataError]:
     """Do `listed_partition` for many, and `ensure_all_listed` for those in `whole`, some at once.
 
     Returns what went wrong, by partition.
     """
 
-    def look(partition: TopicIdPartition) -> RemoteStorageError | None:
+    def look(partition: TopicIdPartition) -> RemoteStorageError | OutdatedMetadataError | None:
         try:
-            listed = listed_partition(partition, storage)
+            listed = listed_partition(partition, storage, metadata)
             if partition in whole:
                 ensure_all_listed(partition, storage, metadata, listed)
-        except RemoteStorageError as error:
+        except (RemoteStorageError, OutdatedMetadataError) as error:
             return error
         return None
 

@@ -12,7 +12,7 @@ from tiered_storage_airflow.operators.findings import fail_for_left, tell_stop
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
 from tiered_storage_airflow.run_scope import is_switched_on
 from tiered_storage_airflow.run_summary import keep_done, summarize
-from tiered_storage_airflow.run_time import lease_owner, run_folder
+from tiered_storage_airflow.run_time import lease_owner, own_path, run_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -94,7 +94,7 @@ class MarkTopicDeletedOperator(RemoteLogOperator):
                 f"{self.topic!r}, once more"
             )
         with self.opened() as remote_log:
-            [plan] = remote_log.work.read(self.plan, TopicDeletionPlan)
+            [plan] = remote_log.work.read(own_path(context, self.plan), TopicDeletionPlan)
             marked, left = remote_log.deletions.mark_topic_deleted(plan, lease_owner(context))
             keep_done(remote_log, context, "marked", marked, TopicIdPartition)
             summarize(remote_log, context, self.log, marked_partitions=len(marked), not_marked=len(left))

@@ -20,7 +20,7 @@ from tiered_storage_airflow.operators.local_retention import RetentionPlanOperat
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, SelectingOperator
 from tiered_storage_airflow.run_scope import is_switched_on, whole_number
 from tiered_storage_airflow.run_summary import keep_done, summarize
-from tiered_storage_airflow.run_time import lease_owner, run_folder, run_now
+from tiered_storage_airflow.run_time import lease_owner, own_path, run_folder, run_now
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -114,7 +114,7 @@ class MarkDeletedOperator(RemoteLogOperator):
 
         with self.opened() as remote_log:
             skip_unless_asked_for_or_armed(remote_log, context)
-            plans = remote_log.work.read(self.plan, ExpiryPlan)
+            plans = remote_log.work.read(own_path(context, self.plan), ExpiryPlan)
             left_alone = remote_log.work.read_if_there(left_alone_path(self.plan), Finding)
             done, left = remote_log.deletions.mark_expired(plans, lease_owner(context))
             refused = [finding for finding in left if not isinstance(finding, HeldFinding)]

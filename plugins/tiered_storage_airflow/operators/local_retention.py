@@ -17,7 +17,7 @@ from tiered_storage_airflow.operators.findings import (
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, SelectingOperator
 from tiered_storage_airflow.run_scope import is_switched_on, whole_number
 from tiered_storage_airflow.run_summary import keep_done, summarize
-from tiered_storage_airflow.run_time import run_folder, run_now
+from tiered_storage_airflow.run_time import own_path, run_folder, run_now
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -139,7 +139,7 @@ class TrimLocalLogsOperator(RemoteLogOperator):
 
         with self.opened() as remote_log:
             skip_unless_asked_for_or_armed(remote_log, context)
-            plans = remote_log.work.read(self.plan, LocalRetentionPlan)
+            plans = remote_log.work.read(own_path(context, self.plan), LocalRetentionPlan)
             left_alone = remote_log.work.read_if_there(left_alone_path(self.plan), Finding)
             progress = TaskProgress("looked at, in both tiers,", amount_to_look_at(plans), self.log.info)
             report = remote_log.deletions.enforce_local_retention(plans, progress)

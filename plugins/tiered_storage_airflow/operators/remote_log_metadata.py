@@ -15,7 +15,7 @@ from tiered_storage_airflow.operators.findings import told
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, SelectingOperator
 from tiered_storage_airflow.run_scope import is_switched_on, whole_number
 from tiered_storage_airflow.run_summary import summarize
-from tiered_storage_airflow.run_time import run_folder, run_now, window_end
+from tiered_storage_airflow.run_time import own_path, run_folder, run_now, window_end
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -112,7 +112,7 @@ class CommitMetadataOperator(RemoteLogOperator):
         with self.opened() as remote_log:
             if failed := _not_begun_in(self.results, remote_log.work):
                 raise AirflowFailException(not_begun(failed))
-            outcomes = remote_log.work.read(self.results["path"], CopyOutcome)
+            outcomes = remote_log.work.read(own_path(context, self.results["path"]), CopyOutcome)
             report = remote_log.commit_copy(outcomes)
             path = committed_path(self.results["path"])
             remote_log.work.write(path, report.committed, RemoteLogSegmentMetadata)

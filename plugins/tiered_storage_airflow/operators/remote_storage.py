@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowException
 from tiered_storage_airflow.operators.remote_log_metadata import not_begun
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
 from tiered_storage_airflow.operators.spark_groups import SPARK_JOBS, SparkGroupsOperator
-from tiered_storage_airflow.run_time import lease_owner, run_folder
+from tiered_storage_airflow.run_time import lease_owner, own_path, run_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -48,7 +48,7 @@ class CopySegmentsOperator(SparkGroupsOperator):
 
         folder = f"runs/{run_folder(context)}/{context['ti'].try_number}"
         with self.opened() as remote_log:
-            [plan] = remote_log.work.read(self.plan, CopyPlan)
+            [plan] = remote_log.work.read(own_path(context, self.plan), CopyPlan)
             begun = remote_log.begin_copy(plan, lease_owner(context))
             for finding in begun.left:
                 self.log.warning("%s is left to its holder: %s", finding.partition, finding.message)

@@ -64,7 +64,10 @@ class Safety(Protocol):
         ...
 
     def put_verdict(self, verdict: AuditVerdict) -> None:
-        """Keep a verdict in place of the topic's earlier one of the same depth; a later one that is known stays."""
+        """Keep a verdict in place of the topic's earlier one of the same depth; a later one that is known stays.
+
+        One of later than now does not: a clock that was ahead made it.
+        """
         ...
 
     def verdicts(self, cluster_id: str, topic_id: str) -> Sequence[AuditVerdict]:

@@ -23,6 +23,9 @@ from tiered_storage.remote_log.metadata.sql_schema import audit_verdicts, deleti
 from tiered_storage.remote_log.model import RemoteLogSegmentId
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 
+MOST_SKEW_MS = 300_000
+"""How far apart the clocks of two auditors may be."""
+
 _HAS_ID = has_bound_key(deletion_failures) & (deletion_failures.c.segment_id == bindparam("key_segment_id"))
 _COUNT_FAILURE = (
     update(deletion_failures)
@@ -97,6 +100,8 @@ class SqlSafety:
                 audit_verdicts.c.topic_id == verdict.topic_id,
                 audit_verdicts.c.deep.is_(verdict.deep),
                 audit_verdicts.c.audited_at > verdict.audited_at,
+                # One of later than now came from a clock that was ahead: nothing could ever take its place.
+                audit_verdicts.c.audited_at <= self._clock() + MOST_SKEW_MS,
             )
             if connection.execute(later).first() is None:
                 insert_or_replace(connection, audit_verdicts, [row])

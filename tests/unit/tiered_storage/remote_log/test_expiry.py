@@ -22,6 +22,7 @@ from support.remote_logs import (
     begin,
     carry_out,
     copy,
+    end_below,
     flip_bit,
     held_by,
     local_log,
@@ -94,9 +95,7 @@ def keeping(size: int) -> dict[str, Any]:
 
 
 def advance(remote_log: RemoteLogManager, offset: int) -> None:
-    lease = held_by(remote_log, "test")
-    remote_log.segments.advance_log_start_offset(ORDERS_0, offset, lease)
-    remote_log.leases.release(lease)
+    end_below(remote_log, offset)
 
 
 class FailingStore(ObjectRemoteStorageManager):
@@ -259,9 +258,7 @@ def test_only_the_topics_that_were_asked_for(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, {("clicks", 0): 1, ("orders", 0): 1})
     with files.open() as remote_log:
         for topic in ("clicks", "orders"):
-            lease = held_by(remote_log, "test", partition_of(topic))
-            remote_log.segments.advance_log_start_offset(partition_of(topic), 10, lease)
-            remote_log.leases.release(lease)
+            end_below(remote_log, 10, partition_of(topic))
 
         assert [
             str(plan.topic_id_partition) for plan in remote_log.deletions.plan_expiry(Selection("orders"), NOW)[0]

@@ -10,14 +10,13 @@ import pytest
 from support.command_line import run_on
 from support.remote_logs import (
     ENABLED,
-    ORDERS_0,
     RemoteLogFiles,
     a_remote_log,
     be_the_original,
     begin,
     carry_out,
     copy,
-    held_by,
+    end_below,
     offsets_read,
     states_of,
 )
@@ -105,9 +104,7 @@ def test_it_goes_where_the_local_log_has_its_offsets(restored: RemoteLogFiles) -
 
 def test_it_goes_where_it_lies_below_our_log_start(restored: RemoteLogFiles) -> None:
     with restored.open() as remote_log:
-        lease = held_by(remote_log, "test")
-        remote_log.segments.advance_log_start_offset(ORDERS_0, 15, lease)
-        remote_log.leases.release(lease)
+        end_below(remote_log, 15)
 
     report = expire_twice(restored)
     assert [segment.start_offset for segment in report.deleted] == [0]

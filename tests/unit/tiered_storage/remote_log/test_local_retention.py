@@ -21,6 +21,7 @@ from support.remote_logs import (
     batches_in,
     copy,
     cut,
+    end_below,
     flip_bit,
     held_by,
     local_log,
@@ -494,7 +495,7 @@ def test_without_the_remote_right_a_plan_takes_only_what_is_held_whole(tmp_path:
 
     with files.open() as remote_log:
         whole, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
-        remote_log.segments.advance_log_start_offset(ORDERS_0, 10, held_by(remote_log, "test"))
+        end_below(remote_log, 10)
         partial, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
         remote_log.topics.put(replace(remote_log.decided_topic(ORDERS_0), remote_deletion_allowed=False))
 

@@ -19,6 +19,7 @@ from support.remote_logs import (
     a_copied_remote_log,
     carry_out,
     cut,
+    end_below,
     flip_bit,
     held_by,
     local_log,
@@ -184,8 +185,7 @@ def test_leftovers_go_and_nothing_else(files: RemoteLogFiles) -> None:
     foreign = files.store / "holiday.jpg"
     with files.open() as remote_log:
         [first, *_] = segments_of(remote_log)
-        remote_log.segments.advance_log_start_offset(ORDERS_0, 10, lease := held_by(remote_log, "test"))
-        remote_log.leases.release(lease)
+        end_below(remote_log, 10)
         _mark(remote_log, first)
         files.properties["topics"] = {"orders": ENABLED}
         assert len(remote_log.deletions.delete_marked("expire").deleted) == 1
