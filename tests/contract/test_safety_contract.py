@@ -179,6 +179,19 @@ def test_a_text_without_end_is_cut(safety: Safety) -> None:
         assert (len(text), text[-1]) == (LONGEST_TEXT, "…")
 
 
+def test_a_text_that_would_command_a_terminal_is_kept_without_that(safety: Safety) -> None:
+    evil = "\x1b[2Jgröße\r\nall is well\u202e"
+    safety.stop(evil, evil)
+    safety.put_verdict(replace(QUICK, message=evil))
+    safety.note_failures({A: evil}, 1_000)
+
+    stopped = safety.stopped()
+    assert stopped is not None
+    message = safety.verdicts("cluster-1", "topic-id-of-orders")[0].message
+    for text in (stopped.reason, stopped.said_by, message, next(safety.failures()).error):
+        assert text == " [2Jgröße  all is well "
+
+
 def test_a_decision_that_changes_something_begins_a_generation_and_others_none(
     opener: MetadataStoreOpener, tmp_path: Path
 ) -> None:

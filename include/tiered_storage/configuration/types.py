@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Secret, ValidationInfo
 UNLIMITED = -1
 AS_THE_TOTAL = -2
 
+_CARRIES_CREDENTIALS = "it carries credentials: give them as AWS_* in the environment or in an Airflow connection"
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://")
 _USER_AND_PASSWORD = re.compile(r"(?<=://)([^/:@]*):.*@", re.DOTALL)
 _COLON_TO_THE_LAST_AT = re.compile(r":.*@", re.DOTALL)
@@ -133,13 +134,19 @@ def _storage_url(value: object, info: ValidationInfo) -> str:
 def _endpoint(value: str) -> str:
     if not re.fullmatch(r"https?://[^/\s]+(/\S*)?", value):
         raise ValueError("it is no http or https URL")
-    _refuse_credentials(value)
+    refuse_credentials_in_endpoint(value)
     return value.rstrip("/")
+
+
+def refuse_credentials_in_endpoint(endpoint: str) -> None:
+    """Raise ValueError, which does not show it, where an endpoint carries credentials: a key may hold a slash."""
+    if "@" in endpoint:
+        raise ValueError(_CARRIES_CREDENTIALS)
 
 
 def _refuse_credentials(url: str) -> None:
     if "@" in url.partition("://")[2].partition("/")[0]:
-        raise ValueError("it carries credentials: give them as AWS_* in the environment or in an Airflow connection")
+        raise ValueError(_CARRIES_CREDENTIALS)
 
 
 def _metadata_url(value: object, info: ValidationInfo) -> object:

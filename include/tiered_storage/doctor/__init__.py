@@ -31,20 +31,20 @@ __all__ = ["Check", "Verdict", "examine"]
 
 def examine(config: Path | None, clock: Clock, environ: Mapping[str, str]) -> Iterator[Check]:
     """Look at everything that the settings in `config` (or where load_settings finds them) name; raise nothing."""
-    found: list[Settings] = []
+    found: list[tuple[Settings, ObjectStoreOptions]] = []
 
     def read() -> Iterator[Check]:
-        found.append(load_settings(config, environ=environ))
-        yield from check_settings(found[0])
+        settings = load_settings(config, environ=environ)
+        yield from check_settings(settings)
+        found.append((settings, store_options(settings, environ)))
 
     yield from alone("settings", read)
-    for settings in found:
-        yield from _examine(settings, clock, environ)
+    for settings, options in found:
+        yield from _examine(settings, options, clock)
     yield from check_machine(environ)
 
 
-def _examine(settings: Settings, clock: Clock, environ: Mapping[str, str]) -> Iterator[Check]:
-    options = store_options(settings, environ)
+def _examine(settings: Settings, options: ObjectStoreOptions, clock: Clock) -> Iterator[Check]:
     yield from check_log_directories(settings, _namer(settings, options))
     yield from alone("state.directory", lambda: check_folder("state.directory", settings.state_directory))
     yield from alone("rights", lambda: check_rights(settings))

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiered_storage.errors import RemoteObjectCorruptError
+from tiered_storage.kafka_log.batch_header import NO_LEADER_EPOCH
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
@@ -17,7 +18,7 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 
 @dataclass(frozen=True, slots=True)
 class WrongEpoch:
-    """A batch, by its position (bytes) and base offset, of another leader epoch than it should have."""
+    """A batch, by its position (bytes) and base offset, of another leader epoch than it should have (-1: unknown)."""
 
     position: int
     base_offset: int
@@ -26,6 +27,8 @@ class WrongEpoch:
 
     def __str__(self) -> str:
         what = f"the batch at offset {self.base_offset} is of leader epoch {self.found}"
+        if self.expected == NO_LEADER_EPOCH:
+            return f"{what}, which no broker writes"
         return f"{what}, the segment's there is {self.expected}"
 
     def error(self, segment: RemoteLogSegmentMetadata, source: str) -> RemoteObjectCorruptError:
@@ -40,30 +43,29 @@ def wrong_epoch(table: BatchTable, lineage: Sequence[EpochEntry]) -> WrongEpoch 
     """Return the first batch that was not written under the epoch which `lineage` gives its offset.
 
     Offsets below the lineage have none to be held against, nor have batches of brokers too old to stamp theirs (-1).
-    The batches of `table` rise by offset.
+    What is below -1 is wrong everywhere: no broker stamps that. The batches of `table` rise by offset.
     """
-    if not lineage or not len(table):
+    if not len(table):
         return None
     starts = [entry.start_offset for entry in lineage]
-    first, last = (bisect_right(starts, int(table.base_offset[row])) - 1 for row in (0, -1))
+    epochs = [NO_LEADER_EPOCH, *(entry.epoch for entry in lineage)]
+    found = table.partition_leader_epoch
+    first, last = (bisect_right(starts, int(table.base_offset[row])) for row in (0, -1))
     expected: NDArray[np.int32] | int
     if first == last:
         # Nearly always: the batches of one window are of one leader.
-        if first < 0:
-            return None
-        expected = lineage[first].epoch
-        is_wrong = table.partition_leader_epoch != expected
+        expected = epochs[first]
     else:
-        entry_of = np.searchsorted(np.array(starts, np.int64), table.base_offset, side="right") - 1
-        expected = np.array([entry.epoch for entry in lineage], np.int32)[np.maximum(entry_of, 0)]
-        is_wrong = (entry_of >= 0) & (table.partition_leader_epoch != expected)
-    wrong = np.flatnonzero(is_wrong & (table.partition_leader_epoch >= 0))
+        entry_of = np.searchsorted(np.array(starts, np.int64), table.base_offset, side="right")
+        expected = np.array(epochs, np.int32)[entry_of]
+    differs = (found != NO_LEADER_EPOCH) & (found != expected) & np.not_equal(expected, NO_LEADER_EPOCH)
+    wrong = np.flatnonzero((found < NO_LEADER_EPOCH) | differs)
     if not wrong.size:
         return None
     row = int(wrong[0])
     return WrongEpoch(
         int(table.position[row]),
         int(table.base_offset[row]),
-        int(table.partition_leader_epoch[row]),
+        int(found[row]),
         expected if isinstance(expected, int) else int(expected[row]),
     )

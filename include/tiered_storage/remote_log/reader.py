@@ -16,7 +16,7 @@ from tiered_storage.errors import (
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
 )
-from tiered_storage.kafka_log.batch_header import read_batch_header
+from tiered_storage.kafka_log.batch_header import NO_LEADER_EPOCH, read_batch_header
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.log_segment import LogSegment
 from tiered_storage.kafka_log.record import Record
@@ -253,7 +253,9 @@ def _check_chunk(content: bytes, chunk: RemoteLogIndexEntry, segment: RemoteLogS
         if header.base_offset < next_offset or (position == 0 and header.base_offset != chunk.first_offset):
             break
         epoch, expected = header.partition_leader_epoch, epoch_at(segment.leader_epochs, header.base_offset)
-        if epoch >= 0 and expected is not None and expected != epoch:
+        if expected is None:
+            expected = NO_LEADER_EPOCH
+        if epoch < NO_LEADER_EPOCH or (NO_LEADER_EPOCH not in {epoch, expected} and expected != epoch):
             wrong = WrongEpoch(chunk.position + position, header.base_offset, epoch, expected)
             raise wrong.error(segment, chunk.object_name)
         position += header.size

@@ -12,6 +12,7 @@ from typing import Self
 from urllib.parse import unquote, urlsplit
 
 from tiered_storage.clock import Clock
+from tiered_storage.configuration.types import refuse_credentials_in_endpoint
 from tiered_storage.errors import ConfigurationError, MetadataMissingError, RemoteStorageError
 from tiered_storage.private_files import narrow
 from tiered_storage.remote_log.generation import GenerationGuard, GuardedSafety, GuardedTopics
@@ -34,8 +35,15 @@ from tiered_storage.settings import WHERE_METADATA_ARE, Settings, load_settings
 
 
 def store_options(settings: Settings, environ: Mapping[str, str] = os.environ) -> ObjectStoreOptions:
-    """Return how to reach the object store: the settings, and for secrets and what they leave out `environ` (AWS_*)."""
+    """Return how to reach the object store: the settings, and for secrets and what they leave out `environ` (AWS_*).
+
+    Raises ConfigurationError for an endpoint with credentials: endpoints travel in programs' arguments and in logs.
+    """
     given = options_of(environ)
+    try:
+        refuse_credentials_in_endpoint(given.endpoint or "")
+    except ValueError as error:
+        raise ConfigurationError(f"AWS_ENDPOINT_URL, or the endpoint of the Airflow connection: {error}") from None
     return replace(
         given,
         endpoint=settings.rsm_config_endpoint or given.endpoint,

@@ -13,11 +13,17 @@ import hmac
 from collections.abc import Callable, Iterable
 from typing import Self, TypeVar
 
-from tiered_storage.errors import RemoteObjectNotFoundError, UntrustedMessageError
+from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError, UntrustedMessageError
 from tiered_storage.remote_log.copy_messages import from_lines, to_lines
 from tiered_storage.remote_log.storage.object_client import ObjectClient
 
 Message = TypeVar("Message")
+
+MOST_MESSAGE_BYTES = 1 << 30
+"""So long may a signed message be: a plan has one line a segment, of some 1 KiB."""
+
+MOST_REPORT_BYTES = 5_000_000
+"""So long may a report be that is shown: a task's figures are far shorter."""
 
 _READS = 2
 """A file that its writer replaces between the look at its size and the read comes in part: it is read once more."""
@@ -44,10 +50,10 @@ class WorkArea:
         """Read the messages at `path`.
 
         Raises RemoteObjectNotFoundError, UntrustedMessageError if their signature is not that of this path, content and
-        key, and ConfigurationError for broken ones.
+        key, and ConfigurationError for broken ones and for more than MOST_MESSAGE_BYTES.
         """
         for _ in range(_READS):
-            raw = self._raw(path)
+            raw = self._raw(path, MOST_MESSAGE_BYTES)
             content = _content(raw)
             if hmac.compare_digest(raw[len(content) :], self._signature(path, content)):
                 return from_lines(content, kind, f"{self.url}/{path}")
@@ -71,10 +77,10 @@ class WorkArea:
     def read_report(self, path: str, kind: type[Message]) -> list[Message]:
         """Read the report at `path`, only to show it: whoever may write to the work area may have written it.
 
-        None where it does not exist. Raises ConfigurationError for a broken one.
+        None where it does not exist. Raises ConfigurationError for a broken one and for more than MOST_REPORT_BYTES.
         """
         try:
-            return from_lines(self._raw(path), kind, f"{self.url}/{path}")
+            return from_lines(self._raw(path, MOST_REPORT_BYTES), kind, f"{self.url}/{path}")
         except RemoteObjectNotFoundError:
             return []
 
@@ -108,8 +114,15 @@ class WorkArea:
         """Close the store of the work area."""
         self._client.close()
 
-    def _raw(self, path: str) -> bytes:
-        return self._client.get_range(path, 0, self._client.size(path))
+    def _raw(self, path: str, most: int) -> bytes:
+        """Return all bytes at `path`. Raises ConfigurationError where there are more than `most`."""
+        size = self._client.size(path)
+        if size > most:
+            raise ConfigurationError(
+                f"{self.url}/{path}: it has {size} bytes, more than the {most} that are read of such a file: see who "
+                "may write to work.url"
+            )
+        return self._client.get_range(path, 0, size)
 
     def _put(self, path: str, raw: bytes) -> None:
         self._client.put(path, len(raw), iter([memoryview(raw)]))

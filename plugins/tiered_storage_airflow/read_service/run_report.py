@@ -44,8 +44,15 @@ def _figures(summary: RunSummary) -> str:
         f"<tr><th>{escape(name.replace('_', ' '))}</th><td>{escape(_shown(value))}</td></tr>"
         for name, value in summary.figures.items()
     )
-    moment = datetime.fromtimestamp(summary.written_at / 1000, UTC)
-    return f"<table>{rows}</table><p>As {escape(summary.task_id)} told it at {moment:%Y-%m-%d %H:%M:%S} UTC.</p>"
+    return f"<table>{rows}</table><p>As {escape(summary.task_id)} told it{_moment(summary.written_at)}.</p>"
+
+
+def _moment(time_ms: int) -> str:
+    """Return " at" and the moment; nothing for a number that is no time."""
+    try:
+        return f" at {datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (OSError, OverflowError, ValueError):
+        return ""
 
 
 def _shown(value: int | str | list[str]) -> str:

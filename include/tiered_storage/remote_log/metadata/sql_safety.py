@@ -64,7 +64,7 @@ class SqlSafety:
 
     def stop(self, reason: str, said_by: str) -> None:
         """As Safety.stop."""
-        row = {"id": 1, "stopped": True, "reason": _cut(reason), "said_by": said_by, "said_at": self._clock()}
+        row = {"id": 1, "stopped": True, "reason": _cut(reason), "said_by": _cut(said_by), "said_at": self._clock()}
         self._database.spend_reserve()
         with self._database.writing() as connection:
             insert_or_replace(connection, deletion_stop, [row])
@@ -75,7 +75,7 @@ class SqlSafety:
         lifted = update(deletion_stop).where(deletion_stop.c.stopped)
         self._database.spend_reserve()
         with self._database.writing() as connection:
-            connection.execute(lifted.values(stopped=False, said_by=said_by, said_at=self._clock()))
+            connection.execute(lifted.values(stopped=False, said_by=_cut(said_by), said_at=self._clock()))
             record_decision(connection, self._database.where)
 
     def stopped(self) -> Stop | None:
@@ -188,4 +188,6 @@ def _is_selected(failure: DeletionFailure, selection: Selection) -> bool:
 
 
 def _cut(text: str) -> str:
+    """Return what is kept of `text`: line breaks and what would command a terminal become spaces."""
+    text = "".join(letter if letter.isprintable() else " " for letter in text)
     return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"

@@ -10,9 +10,11 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import stat
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -46,6 +48,8 @@ _DOCUMENT = ".json"
 """So names of what may use it end: to expire segments takes a partition's document first."""
 
 _LONGEST_FILE_NAME = 255
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
@@ -147,8 +151,10 @@ class LocalDirectory:
         path = self._path(name)
         pieces = []
         with _store_errors("read", path):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            # A FIFO in its place must not keep us waiting.
+            descriptor = _open_inside(self._root, name, os.O_RDONLY | os.O_NONBLOCK)
             try:
+                _regular_file(descriptor, path)
                 position, end = start, start + length
                 while position < end and (piece := os.pread(descriptor, end - position, position)):
                     pieces.append(piece)
@@ -163,7 +169,11 @@ class LocalDirectory:
         """Return an object's size in bytes; see ObjectClient."""
         path = self._path(name)
         with _store_errors("look at", path):
-            return path.stat().st_size
+            descriptor = _open_inside(self._root, name, os.O_PATH)
+            try:
+                return _regular_file(descriptor, path).st_size
+            finally:
+                os.close(descriptor)
 
     def delete(self, name: str) -> None:
         """Remove an object; see ObjectClient."""
@@ -213,7 +223,9 @@ class LocalDirectory:
     def list(self, folder: str = "", after: str = "") -> Iterator[StoredObject]:
         """Stream the files in a folder and below, temporary ones too; what goes meanwhile may be left out."""
         start = self._path(folder) if folder else self._root
-        return _walk(start, f"{folder}/" if folder else "", after)
+        return _walk(
+            lambda: _open_inside(self._root, folder or ".", _LISTED), start, f"{folder}/" if folder else "", after
+        )
 
     def close(self) -> None:
         """Take back what is left of a reserve that was spent; no file stays open between two calls."""
@@ -320,16 +332,44 @@ def _is_leftover(file_name: str, starts: tuple[str, ...]) -> bool:
     return is_temporary_name(file_name) and file_name.startswith(starts)
 
 
-def _walk(folder: Path, prefix: str, after: str) -> Iterator[StoredObject]:
-    """Stream the files of `folder` whose names, beginning with `prefix`, lie after `after`, one folder open a level."""
-    with _store_errors("list", folder), suppress(FileNotFoundError), os.scandir(folder) as entries:
-        for entry in entries:
+def _open_inside(root: Path, name: str, flags: int) -> int:
+    """Open what `name` names below `root` through no symbolic link; `root` itself may be one. Raises OSError."""
+    *folders, last = name.split("/")
+    folder = os.open(root, _FOLDER)
+    try:
+        for part in folders:
+            inner = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        return os.open(last, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def _regular_file(descriptor: int, path: Path) -> os.stat_result:
+    """Return what is known of an open file. Raises RemoteObjectNotFoundError where it is no regular one."""
+    facts = os.fstat(descriptor)
+    if not stat.S_ISREG(facts.st_mode):
+        raise RemoteObjectNotFoundError(f"{path}: there is no such object: what lies there is no regular file")
+    return facts
+
+
+def _walk(open_folder: Callable[[], int], folder: Path, prefix: str, after: str) -> Iterator[StoredObject]:
+    """Stream the files of `folder` whose names, beginning with `prefix`, lie after `after`, one folder open a level.
+
+    Symbolic links, and whatever else is no regular file, are left out.
+    """
+    with _store_errors("list", folder), suppress(FileNotFoundError), ExitStack() as opened:
+        descriptor = open_folder()
+        opened.callback(os.close, descriptor)
+        for entry in opened.enter_context(os.scandir(descriptor)):
             if entry.name == RESERVE and not prefix:
                 continue
             if entry.is_dir(follow_symlinks=False):
-                yield from _walk(Path(entry.path), f"{prefix}{entry.name}/", after)
+                inner = partial(os.open, entry.name, _LISTED | os.O_NOFOLLOW, dir_fd=descriptor)
+                yield from _walk(inner, folder / entry.name, f"{prefix}{entry.name}/", after)
                 continue
-            if f"{prefix}{entry.name}" <= after:
+            if f"{prefix}{entry.name}" <= after or not entry.is_file(follow_symlinks=False):
                 continue
             with suppress(FileNotFoundError):
                 facts = entry.stat(follow_symlinks=False)
@@ -356,6 +396,8 @@ def _translated(error: OSError, doing: str, path: Path, size: int | None) -> Tie
         return _full(path, size or 0, why)
     if error.errno in _REFUSED:
         return RemoteStorageRefusedError(f"{path}: may not {doing} it ({why}): user {os.geteuid()} needs the right to")
+    if error.errno == errno.ELOOP and size is None:
+        return RemoteObjectNotFoundError(f"{path}: there is no such object: a symbolic link lies there")
     if isinstance(error, FileNotFoundError) and size is None:
         return RemoteObjectNotFoundError(f"{path}: there is no such object")
     return RemoteStorageError(f"{path}: could not {doing} it ({why})")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.examinations import everything_in, examined
+from support.examinations import JAVA_IS_ELSEWHERE, everything_in, examined
 from support.metadata_stores import ManualClock
 from support.remote_logs import a_copied_remote_log, a_remote_log
 from tiered_storage.clock import wall_clock
@@ -182,3 +182,10 @@ def test_a_store_out_of_reach_is_wrong(tmp_path: Path) -> None:
     assert "s3://nowhere/prefix" in found.wrong("store")[0]
     assert len(found.wrong("pair")) == 1
     assert found.ok("topics") != []
+
+
+def test_an_endpoint_with_credentials_is_told_without_them(tmp_path: Path) -> None:
+    told = examined(a_remote_log(tmp_path), {**JAVA_IS_ELSEWHERE, "AWS_ENDPOINT_URL": "https://key:hush@host"})
+    [wrong] = told.wrong("settings")
+    assert wrong.startswith("AWS_ENDPOINT_URL, or the endpoint of the Airflow connection: it carries credentials")
+    assert "hush" not in wrong

@@ -9,7 +9,7 @@ from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError,
 from tiered_storage.remote_log.copy_messages import to_lines
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
-from tiered_storage.remote_log.work_area import WorkArea
+from tiered_storage.remote_log.work_area import MOST_MESSAGE_BYTES, MOST_REPORT_BYTES, WorkArea
 
 FINDINGS = [Finding("orders-0", "one\nline"), Finding("orders-1", "größe")]
 PATH = "runs/1/findings.jsonl"
@@ -131,6 +131,22 @@ def test_reports_are_plain_and_need_no_key(tmp_path: Path) -> None:
         work.read(PATH, Finding)
     with pytest.raises(UntrustedMessageError, match="opened for reports only"):
         work.write(PATH, FINDINGS, Finding)
+
+
+def test_more_than_is_read_of_a_file_is_refused_by_its_size(tmp_path: Path) -> None:
+    class Measured(LocalDirectory):
+        def get_range(self, name: str, start: int, length: int) -> bytes:
+            raise AssertionError(f"{length} bytes of {name} at {start} were read")
+
+    (tmp_path / PATH).parent.mkdir(parents=True)
+    work = WorkArea(tmp_path.as_uri(), Measured(tmp_path), lambda: b"key")
+    reads = {MOST_MESSAGE_BYTES: (work.read, work.read_if_there), MOST_REPORT_BYTES: (work.read_report,)}
+    for most, of_kind in reads.items():
+        with (tmp_path / PATH).open("wb") as sparse:
+            sparse.truncate(most + 1)
+        for read in of_kind:
+            with pytest.raises(ConfigurationError, match=f"{PATH}: it has {most + 1} bytes, more than the {most} "):
+                read(PATH, Finding)
 
 
 def test_a_path_cannot_leave_the_area(work: WorkArea) -> None:

@@ -290,12 +290,39 @@ def test_a_root_must_be_an_absolute_directory(tmp_path: Path) -> None:
             LocalDirectory(root)
 
 
-def test_symbolic_links_are_not_followed_by_a_listing(directory: LocalDirectory, root: Path, tmp_path: Path) -> None:
+def test_symbolic_links_below_the_root_lead_nowhere(directory: LocalDirectory, root: Path, tmp_path: Path) -> None:
     put(directory, "a/b", b"x")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "secret").write_bytes(b"secret")
-    (root / "a" / "link").symlink_to(tmp_path / "elsewhere")
-    assert {found.name for found in directory.list()} == {"a/b", "a/link"}
+    (root / "a" / "folder").symlink_to(tmp_path / "elsewhere")
+    (root / "a" / "file").symlink_to(tmp_path / "elsewhere" / "secret")
+    assert {found.name for found in directory.list()} == {"a/b"}
+    for read in (directory.size, lambda name: directory.get_range(name, 0, 6)):
+        with pytest.raises(RemoteObjectNotFoundError, match=f"^{root}/a/file: there is no such object"):
+            read("a/file")
+        with pytest.raises(RemoteStorageError, match=f"^{root}/a/folder/secret: "):
+            read("a/folder/secret")
+    for folder in ("a/folder", "a/folder/deeper"):
+        with pytest.raises(RemoteStorageError, match=f"^{root}/{folder}: "):
+            list(directory.list(folder))
+
+
+def test_the_root_itself_may_be_a_symbolic_link(directory: LocalDirectory, root: Path, tmp_path: Path) -> None:
+    put(directory, "a/b", b"x")
+    (tmp_path / "link").symlink_to(root)
+    linked = LocalDirectory(tmp_path / "link")
+    assert [found.name for found in linked.list()] == [found.name for found in linked.list("a")] == ["a/b"]
+    assert (linked.size("a/b"), linked.get_range("a/b", 0, 1)) == (1, b"x")
+
+
+def test_what_is_no_regular_file_is_no_object(directory: LocalDirectory, root: Path) -> None:
+    put(directory, "a/b", b"x")
+    os.mkfifo(root / "a" / "fifo")
+    assert {found.name for found in directory.list()} == {"a/b"}
+    for read in (directory.size, lambda name: directory.get_range(name, 0, 1)):
+        for name in ("a", "a/fifo"):
+            with pytest.raises(RemoteObjectNotFoundError, match=f"^{root}/{name}: .* no regular file"):
+                read(name)
 
 
 def test_of_many_deletions_those_that_fail_are_told_and_each_folder_is_synced_once(
