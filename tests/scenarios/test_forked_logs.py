@@ -5,6 +5,7 @@ Both go on at the same leader epoch, so that only their batches tell the logs ap
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -35,8 +36,10 @@ from tiered_storage.kafka_log.record import Record
 from tiered_storage.kafka_log.record_batch import read_records
 from tiered_storage.kafka_log.segment_scan import iterate_segment
 from tiered_storage.remote_log import copy_run, forked_log
-from tiered_storage.remote_log.model import SegmentState
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.remote_log_parts import store_options
+from tiered_storage.remote_log.remote_log_rebuild import rebuild_metadata
 from tiered_storage.remote_log.selection import EVERYTHING
 
 FINISHED = SegmentState.COPY_SEGMENT_FINISHED
@@ -290,3 +293,65 @@ def test_expire_goes_on_where_a_replica_cut_its_segments_elsewhere(tmp_path: Pat
 
         assert (done, left) == ((ORDERS_0,), ())
         assert remote_log.segments.log_start_offset(ORDERS_0) == plans[0].new_log_start > 100
+
+
+# ------------------------------------------------------------------------------------------------- copies of a crash
+
+
+@pytest.mark.parametrize("fork_is_copied", [False, True])
+def test_expire_keeps_a_whole_copy_that_lost_its_marker_where_only_a_fork_has_its_offsets(
+    tmp_path: Path, fork_is_copied: bool
+) -> None:
+    here, there = forked(tmp_path, [5] * 4, [5] * 12, [5] * 30)
+    with over(tmp_path, here).open() as remote_log:
+        assert copy(remote_log).is_whole
+        assert retain(remote_log) == []
+        lost = [segment for segment in segments_of(remote_log) if segment.end_offset >= 20]
+    files = without_markers(over(tmp_path, there), lost)
+    if fork_is_copied:
+        with files.open() as remote_log:
+            assert copy(remote_log).is_whole
+    stored = stored_values(files)
+
+    with files.open() as remote_log:
+        remote_log.deletions.delete_marked("expire")
+        files.clock.now += 10**9
+        report = remote_log.deletions.delete_marked("expire")
+
+        assert report.deleted == ()
+        assert any("was found to have the same batches" in str(failure) for failure in report.failures)
+        assert stored and stored_values(files) == stored
+
+
+def test_expire_deletes_a_whole_copy_that_lost_its_marker_where_the_local_log_has_it(tmp_path: Path) -> None:
+    here, _ = forked(tmp_path, [5] * 4, [5] * 12, [])
+    with over(tmp_path, here).open() as remote_log:
+        assert copy(remote_log).is_whole
+        lost = [segment for segment in segments_of(remote_log) if segment.end_offset >= 20]
+    files = without_markers(over(tmp_path, here), lost)
+
+    with files.open() as remote_log:
+        remote_log.deletions.delete_marked("expire")
+        files.clock.now += 10**9
+        report = remote_log.deletions.delete_marked("expire")
+
+        assert (len(report.deleted), report.failures) == (len(lost), ())
+
+
+def without_markers(files: RemoteLogFiles, lost: Iterable[RemoteLogSegmentMetadata]) -> RemoteLogFiles:
+    """Take the commit markers of `lost` away and make the metadata again; all graces are over then."""
+    ids = [segment.segment_id.id for segment in lost]
+    assert ids
+    for marker in files.objects(".commit"):
+        if any(one in marker.name for one in ids):
+            marker.unlink()
+    for database in (files.root / "state").glob("remote_log_metadata.db*"):
+        database.unlink()
+    settings = files.settings()
+    rebuild_metadata(settings, store_options(settings, {}), files.clock)
+    return files
+
+
+def stored_values(files: RemoteLogFiles) -> set[bytes]:
+    """Return what the store has of the records that are only in the first log."""
+    return {found for path in files.objects(".log") for found in re.findall(rb"here [0-9]+", path.read_bytes())}

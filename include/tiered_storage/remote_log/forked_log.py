@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Self
 
@@ -40,7 +41,7 @@ from tiered_storage.remote_log.lineage import trusted_lineage, valid_end, whole_
 from tiered_storage.remote_log.local_read import LocalSegmentReader
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.segment_source import LocalSegment, PartitionLog
+from tiered_storage.remote_log.segment_source import LocalSegment, PartitionLog, of_same_offsets, share_offsets
 from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
 from tiered_storage.remote_log.storage.manifest import Manifest
 
@@ -171,18 +172,6 @@ def is_same_file(
     return False
 
 
-def of_same_offsets(holder: RemoteLogSegmentMetadata, local: LocalSegment) -> bool:
-    """Whether both have the same first and last offset."""
-    return (holder.start_offset, holder.end_offset) == (local.base_offset, local.end_offset)
-
-
-def share_offsets(holder: RemoteLogSegmentMetadata, local: LocalSegment) -> bool:
-    """Whether any offset may be in both; an active segment has no end."""
-    return local.base_offset <= holder.end_offset and (
-        local.end_offset is None or holder.start_offset <= local.end_offset
-    )
-
-
 def _file_crc32c(path: Path) -> int:
     checksum = 0
     with path.open("rb", buffering=0) as file:
@@ -206,6 +195,39 @@ def is_read_from(
     ]
     windows = _remote_batches([segment], lineage, read)
     return _first_difference(windows, _remote_batches(holders, lineage, read)) is None
+
+
+def is_held_elsewhere(
+    manifest: Manifest,
+    start_offset: int,
+    held_by: Sequence[CoveredRange],
+    log: PartitionLog | None,
+    lineage: Sequence[EpochEntry],
+    storage: RemoteStorageManager,
+) -> bool:
+    """Whether each batch that `manifest` tells of, from `start_offset` on, is in `held_by`, or behind them in `log`.
+
+    A local file or a remote segment of the same offsets is told by its checksum; else all is read. Raises what reading
+    raises.
+    """
+    copy = manifest.metadata(b"")
+    told = (manifest.size, manifest.data_crc32c)
+    for covered in held_by:
+        holder = covered.segment
+        if (holder.start_offset, covered.end_offset) == (copy.start_offset, copy.end_offset):
+            other = Manifest.parse(storage.fetch_index(holder, IndexKind.MANIFEST), str(holder.segment_id))
+            if (other.size, other.data_crc32c) == told:
+                return True
+    local = [one for one in (() if log is None else log.segments) if share_offsets(copy, one)]
+    for one in local:
+        if of_same_offsets(copy, one) and (one.size, _file_crc32c(one.log_path)) == told:
+            return True
+    reached = max((covered.end_offset for covered in held_by), default=-1)
+    read = storage.fetch_log_segment
+    windows = (window.touching(start_offset) for window in _remote_batches([copy], lineage, read))
+    remote = _remote_batches([covered.segment for covered in held_by], lineage, read)
+    known = chain(remote, (window.between(reached + 1) for window in _local_batches(local)))
+    return _first_difference(windows, known) is None
 
 
 def _first_difference(windows: Iterable[_Batches], remote: Iterator[_Batches]) -> tuple[_Batches, int, _Batches] | None:

@@ -2,8 +2,8 @@
 
 Metadata from a backup that was made while a copy ran know it as begun, though it was committed since, and what is
 local was trimmed. Metadata made anew know a segment that lost its commit marker as never finished. So what the store
-has whole goes only where its offsets are somewhere else, or ended their life; a repair finishes it
-(unfinished_copies.py).
+has whole is deleted only where its very batches are somewhere else, or ended their life; a repair finishes it
+(unfinished_copies.py). What holds its offsets may be a fork, with other records.
 """
 
 from __future__ import annotations
@@ -11,11 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tiered_storage.errors import TieredStorageError
-from tiered_storage.remote_log.coverage import Coverage, finished
+from tiered_storage.errors import (
+    CorruptLogError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+    TieredStorageError,
+)
+from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.coverage import Coverage, CoveredRange, finished
+from tiered_storage.remote_log.forked_log import is_held_elsewhere
+from tiered_storage.remote_log.lineage import trusted_lineage
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.segment_source import PartitionLog
+from tiered_storage.remote_log.storage import IndexKind
+from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.object_names import segment_object_names
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 
@@ -29,11 +39,17 @@ class LeftoverCheck:
     local: Callable[[TopicIdPartition], PartitionLog | None]
 
     def why_kept(
-        self, partition: TopicIdPartition, leftovers: Sequence[RemoteLogSegmentMetadata], listed: Sequence[ListedObject]
+        self,
+        partition: TopicIdPartition,
+        leftovers: Sequence[RemoteLogSegmentMetadata],
+        listed: Sequence[ListedObject],
+        *,
+        to_finish: bool = False,
     ) -> dict[str, str]:
         """Return, by segment id, why some of `leftovers` have to stay; `listed` is all of the partition's folder.
 
-        Raises what the store raises.
+        With `to_finish` those are left out whose offsets readers have of other remote segments, whatever is in those:
+        readers would be given two logs in turn. Raises what the store raises.
         """
         sizes = {found.name: found.size for found in listed}
         kept = self._of_later_versions(leftovers, sizes)
@@ -41,14 +57,35 @@ class LeftoverCheck:
         whole = [found for one in known if (found := self._look_for(one, sizes)) is not None]
         if not whole:
             return kept
+        state = self.metadata.partition_state(partition)
         coverage = self._coverage(partition, sizes)
-        log_start = self.metadata.log_start_offset(partition) or 0
-        local = self._look(partition)
+        local, lineage = self._look(partition, state.lineage)
         for found in whole:
-            start_offset = max(found.leftover.start_offset, log_start)
-            if not _is_held(start_offset, found.end_offset, coverage, local):
+            start_offset = max(found.leftover.start_offset, state.log_start_offset or 0)
+            missing_until = _missing_until(found.end_offset, local)
+            held = [] if missing_until < start_offset else coverage.holding(start_offset, missing_until)
+            if held is None:
                 kept[found.leftover.segment_id.id] = _message(found, start_offset)
+            elif found.manifest is not None and start_offset <= found.end_offset:
+                remote = coverage.holding(start_offset, found.end_offset)
+                if remote is not None and to_finish:
+                    continue
+                if not self._is_same(found.manifest, start_offset, held if remote is None else remote, local, lineage):
+                    kept[found.leftover.segment_id.id] = _message_of_fork(found, start_offset)
         return kept
+
+    def _is_same(
+        self,
+        manifest: Manifest,
+        start_offset: int,
+        held_by: Sequence[CoveredRange],
+        local: PartitionLog | None,
+        lineage: Sequence[EpochEntry],
+    ) -> bool:
+        try:
+            return is_held_elsewhere(manifest, start_offset, held_by, local, lineage, self.storage)
+        except (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError, OSError):
+            return False
 
     def _of_later_versions(
         self, leftovers: Sequence[RemoteLogSegmentMetadata], sizes: dict[str, int]
@@ -70,9 +107,11 @@ class LeftoverCheck:
             return None
         stored = self.storage.find_copy(leftover)
         if stored is not None:
-            return _Whole(leftover, max(stored.finished.end_offset, leftover.end_offset), can_be_finished=True)
+            # Not the indexes: those of a thousand copies are too much to hold.
+            manifest = Manifest.parse(stored.contents[IndexKind.MANIFEST], str(leftover.segment_id))
+            return _Whole(leftover, max(stored.finished.end_offset, leftover.end_offset), manifest)
         if names.commit_marker in sizes:
-            return _Whole(leftover, leftover.end_offset, can_be_finished=False)
+            return _Whole(leftover, leftover.end_offset, None)
         return None
 
     def _coverage(self, partition: TopicIdPartition, sizes: dict[str, int]) -> Coverage:
@@ -84,13 +123,20 @@ class LeftoverCheck:
         ]
         return Coverage.of(there, self.metadata.partition_state(partition).lineage)
 
-    def _look(self, partition: TopicIdPartition) -> PartitionLog | None:
-        """Return the local log; None where it may be another life's, or cannot be read: it proves nothing then."""
+    def _look(
+        self, partition: TopicIdPartition, known: tuple[EpochEntry, ...]
+    ) -> tuple[PartitionLog | None, tuple[EpochEntry, ...]]:
+        """Return the local log, and the leaders that it and the metadata tell.
+
+        None where it may be another life's or an older replica's, or cannot be read: it proves nothing then.
+        """
         try:
             log = self.local(partition)
+            if log is None or log.topic_id_is_derived:
+                return None, known
+            return log, trusted_lineage(known, log)
         except (TieredStorageError, OSError):
-            return None
-        return None if log is None or log.topic_id_is_derived else log
+            return None, known
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +145,20 @@ class _Whole:
 
     leftover: RemoteLogSegmentMetadata
     end_offset: int
-    can_be_finished: bool
+    manifest: Manifest | None
 
 
-def _is_held(start_offset: int, end_offset: int, coverage: Coverage, local: PartitionLog | None) -> bool:
-    missing_until = end_offset
-    if local is not None and local.segments and end_offset < local.stable_offset:
-        local_start = max(local.log_start_offset, local.segments[0].base_offset)
-        missing_until = min(end_offset, local_start - 1)
-    return missing_until < start_offset or coverage.holding(start_offset, missing_until) is not None
+def _missing_until(end_offset: int, local: PartitionLog | None) -> int:
+    """Return the last offset (inclusive) up to `end_offset` that only the remote tier can have."""
+    if local is None or not local.segments or end_offset >= local.stable_offset:
+        return end_offset
+    local_start = max(local.log_start_offset, local.segments[0].base_offset)
+    return min(end_offset, local_start - 1)
 
 
 def _message(whole: _Whole, start_offset: int) -> str:
     seen, mended = "all of it", "'tiered-storage repair' finishes it, if every byte proves to be what was sent"
-    if not whole.can_be_finished:
+    if whole.manifest is None:
         names = segment_object_names(whole.leftover.segment_id, whole.leftover.start_offset)
         seen = "its commit marker"
         mended = f"put what is missing or broken of {names.stem}.* back from a backup, then {mended}"
@@ -120,4 +166,13 @@ def _message(whole: _Whole, start_offset: int) -> str:
         f"the metadata know it as a copy that never finished, but the store has {seen} and nothing else holds "
         f"offsets {start_offset} to {whole.end_offset}: it stays; {mended}; if it is to go, move its objects out of "
         "the store"
+    )
+
+
+def _message_of_fork(whole: _Whole, start_offset: int) -> str:
+    return (
+        "the metadata know it as a copy that never finished, but the store has all of it, and no other copy of offsets "
+        f"{start_offset} to {whole.end_offset} was found to have the same batches: another log may be a fork of it, or "
+        "damaged; it stays. If the local log is the fork, 'tiered-storage repair' finishes this copy; if it is to go, "
+        "move its objects out of the store"
     )

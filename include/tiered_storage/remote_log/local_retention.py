@@ -22,17 +22,18 @@ from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy_plan import Finding, finding_of
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
-from tiered_storage.remote_log.forked_log import (
-    ensure_same_batches,
-    is_same_file,
-    of_same_offsets,
-    share_offsets,
-)
+from tiered_storage.remote_log.forked_log import ensure_same_batches, is_same_file
 from tiered_storage.remote_log.later_versions import ensure_known_versions
 from tiered_storage.remote_log.lineage import trusted_lineage
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.segment_source import LocalSegment, LocalTrim, PartitionLog
+from tiered_storage.remote_log.segment_source import (
+    LocalSegment,
+    LocalTrim,
+    PartitionLog,
+    of_same_offsets,
+    share_offsets,
+)
 from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.store_states import listed_partition

@@ -23,6 +23,7 @@ from tiered_storage.remote_log.copy_run import abandon_unfinished
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.due_deletions import deletion_time
 from tiered_storage.remote_log.later_versions import ensure_known_partition
+from tiered_storage.remote_log.lease_keeper import kept_alive
 from tiered_storage.remote_log.leftover_check import LeftoverCheck
 from tiered_storage.remote_log.marked_objects import DeletionReport, Found, MarkedObjects
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
@@ -253,7 +254,7 @@ class ObjectDeletion:
         unfinished, _ = self._due(partition)
         finished = self._due_and_believed(partition, found)
         if unfinished and listed is not None:
-            unfinished = self._without_last_copies(unfinished, partition, listed, found)
+            unfinished = self._without_last_copies(unfinished, lease, listed, found)
         for kind, due in ((DeletionKind.LEFTOVER, unfinished), (DeletionKind.REMOTE, finished)):
             if not due or not held:
                 continue
@@ -266,13 +267,15 @@ class ObjectDeletion:
     def _without_last_copies(
         self,
         unfinished: list[RemoteLogSegmentMetadata],
-        partition: TopicIdPartition,
+        lease: Lease,
         listed: Sequence[ListedObject],
         found: Found,
     ) -> list[RemoteLogSegmentMetadata]:
         if not isinstance(self.storage, ObjectRemoteStorageManager):
             return unfinished
-        kept = LeftoverCheck(self.metadata, self.storage, self.local).why_kept(partition, unfinished, listed)
+        check = LeftoverCheck(self.metadata, self.storage, self.local)
+        with kept_alive(self.leases, [lease], self.lease_duration_ms):
+            kept = check.why_kept(lease.topic_id_partition, unfinished, listed)
         self._objects.note([segment for segment in unfinished if segment.segment_id.id in kept], kept, found)
         return [segment for segment in unfinished if segment.segment_id.id not in kept]
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.topic_partition import INTERNAL_TOPICS
-from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +153,18 @@ def epochs_within(lineage: Sequence[EpochEntry], start_offset: int, end_offset: 
     before = [entry for entry in lineage if entry.start_offset <= start_offset]
     first = [EpochEntry(before[-1].epoch, start_offset)] if before else []
     return (*first, *inside)
+
+
+def of_same_offsets(holder: RemoteLogSegmentMetadata, local: LocalSegment) -> bool:
+    """Whether both have the same first and last offset."""
+    return (holder.start_offset, holder.end_offset) == (local.base_offset, local.end_offset)
+
+
+def share_offsets(holder: RemoteLogSegmentMetadata, local: LocalSegment) -> bool:
+    """Whether any offset may be in both; an active segment has no end."""
+    return local.base_offset <= holder.end_offset and (
+        local.end_offset is None or holder.start_offset <= local.end_offset
+    )
 
 
 class LocalTrim(Protocol):

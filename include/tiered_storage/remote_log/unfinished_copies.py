@@ -132,7 +132,7 @@ class UnfinishedCopies:
         """Return what can be finished in `partitions`, each as its manifest tells it, as a finished copy.
 
         Nothing is found where a later release wrote what the store keeps of the partition. Raises what store and
-        metadata raise. No byte of the data is read.
+        metadata raise. Data is read only to compare it with a local log of the same offsets.
         """
         found: list[RemoteLogSegmentMetadata] = []
         for partition in partitions:
@@ -165,7 +165,7 @@ class UnfinishedCopies:
         if state.delete_state is not None:
             return []
         listed = list(self.copies.storage.list_objects(partition_folder(partition)))
-        kept = self.check.why_kept(partition, old, listed)
+        kept = self.check.why_kept(partition, old, listed, to_finish=True)
         copies = (self.copies.storage.find_copy(segment) for segment in old if segment.segment_id.id in kept)
         # Not their indexes: those of a thousand copies are too much to hold.
         whole = (one.finished for one in copies if one is not None)
