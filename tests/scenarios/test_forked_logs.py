@@ -323,12 +323,20 @@ def test_expire_keeps_a_whole_copy_that_lost_its_marker_where_only_a_fork_has_it
         assert stored and stored_values(files) == stored
 
 
-def test_expire_deletes_a_whole_copy_that_lost_its_marker_where_the_local_log_has_it(tmp_path: Path) -> None:
-    here, _ = forked(tmp_path, [5] * 4, [5] * 12, [])
+@pytest.mark.parametrize("cut_there", [300, 500])
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_expire_deletes_a_whole_copy_that_lost_its_marker_where_its_batches_are_in_segments_of_any_boundaries(
+    tmp_path: Path, cut_there: int, is_copied: bool
+) -> None:
+    here = write(tmp_path / "here", [5] * 16, "same", 300)
+    there = write(tmp_path / "there", [5] * 16, "same", cut_there)
     with over(tmp_path, here).open() as remote_log:
         assert copy(remote_log).is_whole
-        lost = [segment for segment in segments_of(remote_log) if segment.end_offset >= 20]
-    files = without_markers(over(tmp_path, here), lost)
+        lost = [segment for segment in segments_of(remote_log) if 20 <= segment.end_offset < 60]
+    files = without_markers(over(tmp_path, there), lost)
+    if is_copied:
+        with files.open() as remote_log:
+            assert copy(remote_log).is_whole
 
     with files.open() as remote_log:
         remote_log.deletions.delete_marked("expire")

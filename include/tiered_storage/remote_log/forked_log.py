@@ -198,20 +198,20 @@ def is_read_from(
 
 
 def is_held_elsewhere(
-    manifest: Manifest,
+    copy: RemoteLogSegmentMetadata,
+    data_crc32c: int | None,
     start_offset: int,
     held_by: Sequence[CoveredRange],
     log: PartitionLog | None,
     lineage: Sequence[EpochEntry],
     storage: RemoteStorageManager,
 ) -> bool:
-    """Whether each batch that `manifest` tells of, from `start_offset` on, is in `held_by`, or behind them in `log`.
+    """Whether each batch of `copy`, from `start_offset` on, is in `held_by`, or else behind them in `log`.
 
     A local file or a remote segment of the same offsets is told by its checksum; else all is read. Raises what reading
     raises.
     """
-    copy = manifest.metadata(b"")
-    told = (manifest.size, manifest.data_crc32c)
+    told = (copy.size, data_crc32c)
     for covered in held_by:
         holder = covered.segment
         if (holder.start_offset, covered.end_offset) == (copy.start_offset, copy.end_offset):

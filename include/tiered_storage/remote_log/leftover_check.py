@@ -66,24 +66,26 @@ class LeftoverCheck:
             held = [] if missing_until < start_offset else coverage.holding(start_offset, missing_until)
             if held is None:
                 kept[found.leftover.segment_id.id] = _message(found, start_offset)
-            elif found.manifest is not None and start_offset <= found.end_offset:
+            elif found.copy is not None and start_offset <= found.end_offset:
                 remote = coverage.holding(start_offset, found.end_offset)
                 if remote is not None and to_finish:
                     continue
-                if not self._is_same(found.manifest, start_offset, held if remote is None else remote, local, lineage):
+                if not self._is_same(found, start_offset, held if remote is None else remote, local, lineage):
                     kept[found.leftover.segment_id.id] = _message_of_fork(found, start_offset)
         return kept
 
     def _is_same(
         self,
-        manifest: Manifest,
+        whole: _Whole,
         start_offset: int,
         held_by: Sequence[CoveredRange],
         local: PartitionLog | None,
         lineage: Sequence[EpochEntry],
     ) -> bool:
         try:
-            return is_held_elsewhere(manifest, start_offset, held_by, local, lineage, self.storage)
+            return whole.copy is not None and is_held_elsewhere(
+                whole.copy, whole.data_crc32c, start_offset, held_by, local, lineage, self.storage
+            )
         except (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError, OSError):
             return False
 
@@ -109,9 +111,10 @@ class LeftoverCheck:
         if stored is not None:
             # Not the indexes: those of a thousand copies are too much to hold.
             manifest = Manifest.parse(stored.contents[IndexKind.MANIFEST], str(leftover.segment_id))
-            return _Whole(leftover, max(stored.finished.end_offset, leftover.end_offset), manifest)
+            end_offset = max(stored.finished.end_offset, leftover.end_offset)
+            return _Whole(leftover, end_offset, stored.finished, manifest.data_crc32c)
         if names.commit_marker in sizes:
-            return _Whole(leftover, leftover.end_offset, None)
+            return _Whole(leftover, leftover.end_offset)
         return None
 
     def _coverage(self, partition: TopicIdPartition, sizes: dict[str, int]) -> Coverage:
@@ -145,7 +148,8 @@ class _Whole:
 
     leftover: RemoteLogSegmentMetadata
     end_offset: int
-    manifest: Manifest | None
+    copy: RemoteLogSegmentMetadata | None = None
+    data_crc32c: int | None = None
 
 
 def _missing_until(end_offset: int, local: PartitionLog | None) -> int:
@@ -158,7 +162,7 @@ def _missing_until(end_offset: int, local: PartitionLog | None) -> int:
 
 def _message(whole: _Whole, start_offset: int) -> str:
     seen, mended = "all of it", "'tiered-storage repair' finishes it, if every byte proves to be what was sent"
-    if whole.manifest is None:
+    if whole.copy is None:
         names = segment_object_names(whole.leftover.segment_id, whole.leftover.start_offset)
         seen = "its commit marker"
         mended = f"put what is missing or broken of {names.stem}.* back from a backup, then {mended}"
