@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from tiered_storage.errors import TieredStorageError
+from tiered_storage.errors import RemoteObjectNotFoundError, TieredStorageError
 from tiered_storage.remote_log.clock_agreement import ClockAgreement
 from tiered_storage.remote_log.copy_plan import Finding, finding_of
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
@@ -89,6 +89,10 @@ class ExpiryMarking:
         for partition in marked.undecided(plans):
             try:
                 self.ensure_no_fork(plans[partition])
+            except RemoteObjectNotFoundError as error:
+                # The store may have lost more than the one object: that says what to do.
+                lost = incomplete_partitions(self.storage, self.metadata, [partition], {partition})
+                marked.leave([partition], lost.get(partition, error))
             except (TieredStorageError, OSError) as error:
                 marked.leave([partition], error)
         taken = self.leases.acquire_many(marked.undecided(plans), self.owner, self.lease_duration_ms)
