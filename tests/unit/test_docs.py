@@ -117,7 +117,7 @@ def messages() -> str:
 def test_messages_that_are_explained_are_those_that_are_told() -> None:
     """Between two … stands a part of one message, as the code has it."""
     told = messages()
-    tables = re.findall(r"^\| It says .*?\n\n", OPERATIONS, re.MULTILINE | re.DOTALL)
+    tables = re.findall(r"^\| Message .*?\n\n", OPERATIONS, re.MULTILINE | re.DOTALL)
     rows = [row for table in tables for row in table.splitlines()[2:] if row.startswith("|")]
     assert len(rows) > 40
     for row in rows:
