@@ -204,11 +204,3 @@ def test_the_columns_of_kafkas_log_are_those_that_are_made() -> None:
     _, _, table = (PROJECT / "docs" / "kafka-log.md").read_text().partition("| Column | Type |")
     rows = [row.split("|")[1] for row in table.partition("\n\n")[0].splitlines() if row.startswith("| `")]
     assert re.findall(r"`([a-z_]+)`", "".join(rows)) == SCHEMA.names
-
-
-def test_each_module_of_kafkas_log_has_its_place_in_the_documentation() -> None:
-    _, _, table = (PROJECT / "docs" / "kafka-log.md").read_text().partition("## Which module is which")
-    cells = [row.split("|")[2] for row in table.splitlines() if row.startswith("|")]
-    named = sorted(re.findall(r"`([a-z_]+)`", " ".join(cells)))
-    modules = (PROJECT / "include" / "tiered_storage" / "kafka_log").glob("[a-z]*.py")
-    assert named == sorted(module.stem for module in modules)
