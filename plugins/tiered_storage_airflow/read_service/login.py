@@ -7,11 +7,12 @@ can only be given to users.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Iterable
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from airflow.api_fastapi.core_api.security import bearer_scheme, get_user
+from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
+from airflow.api_fastapi.core_api.security import bearer_scheme, get_user, resolve_user_from_token
 from fastapi import Depends, HTTPException, Request
 from fastapi.security import HTTPAuthorizationCredentials
 
@@ -23,26 +24,55 @@ _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Somebody who is logged in."""
+    """Somebody who is logged in, and the token that proves it (None: Airflow asked for none)."""
 
     name: str
     roles: frozenset[str]
+    token: str | None = field(default=None, repr=False)
 
 
 async def visitor_of(
     request: Request, bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer_scheme)]
 ) -> Visitor:
     """Return who asks. Raises ProblemError (401) where nobody is logged in, or the token is expired or none of ours."""
+    visitor = await _judged(get_user(request, None, bearer), _token(request, bearer))
+    access_of(request).user = visitor.name
+    return visitor
+
+
+async def judged_again(visitor: Visitor) -> Visitor:
+    """Return who `visitor` is by now, with today's roles.
+
+    Raises ProblemError (401) if the token has expired or was revoked since, or the user was removed or deactivated.
+    """
+    if visitor.token is None:
+        return visitor
+    return await _judged(resolve_user_from_token(visitor.token), visitor.token)
+
+
+async def _judged(judging: Awaitable[Any], token: str | None) -> Visitor:
     try:
-        user = await get_user(request, None, bearer)
+        user = await judging
     except HTTPException as error:
         if error.status_code not in {401, 403}:
             raise
-        detail = f"{error.detail}: log in to Airflow, or send a token of POST /auth/token as Authorization: Bearer …"
-        raise ProblemError(401, "Unauthorized", detail, headers=_CHALLENGE) from error
-    visitor = Visitor(str(user.get_name()), frozenset(_roles(user)))
-    access_of(request).user = visitor.name
-    return visitor
+        raise _not_logged_in(str(error.detail)) from error
+    # FAB's users can be deactivated; its tokens stay valid.
+    if not getattr(user, "is_active", True):
+        raise _not_logged_in("this user was deactivated")
+    return Visitor(str(user.get_name()), frozenset(_roles(user)), token)
+
+
+def _not_logged_in(why: str) -> ProblemError:
+    detail = f"{why}: log in to Airflow, or send a token of POST /auth/token as Authorization: Bearer …"
+    return ProblemError(401, "Unauthorized", detail, headers=_CHALLENGE)
+
+
+def _token(request: Request, bearer: HTTPAuthorizationCredentials | None) -> str | None:
+    """Return the token by which Airflow's get_user judges a request: a bearer's comes before the cookie's."""
+    if bearer is not None and bearer.scheme.lower() == "bearer":
+        return bearer.credentials
+    return request.cookies.get(COOKIE_NAME_JWT_TOKEN)
 
 
 VisitorDep = Annotated[Visitor, Depends(visitor_of)]

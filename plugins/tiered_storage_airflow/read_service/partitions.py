@@ -18,7 +18,7 @@ from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.segment_source import PartitionLog
 from tiered_storage_airflow.read_service.access import access_of
-from tiered_storage_airflow.read_service.login import Visitor, VisitorDep
+from tiered_storage_airflow.read_service.login import Visitor, VisitorDep, judged_again
 from tiered_storage_airflow.read_service.problem import ProblemError, not_found
 from tiered_storage_airflow.read_service.service import OpenService, OpenServiceDep
 
@@ -41,8 +41,9 @@ class Asked:
     right: Right
 
     async def ensure_right(self) -> None:
-        """Raise as `ensure_right` where the right was taken away meanwhile."""
-        await ensure_right(self.service, self.visitor, self.right, self.partition.topic)
+        """Raise as `judged_again` and `ensure_right` if the login or the right has ended meanwhile."""
+        visitor = await judged_again(self.visitor)
+        await ensure_right(self.service, visitor, self.right, self.partition.topic)
 
 
 async def ensure_right(service: OpenService, visitor: Visitor, right: Right, topic: str) -> None:

@@ -1,7 +1,7 @@
 """Answers that go out piece by piece: each holds a place, has its first piece before its status, and stands not still.
 
 What goes wrong before the first piece is an answer of its own. After it the connection is broken off, so that nobody
-takes a part for the whole: also where a piece does not come in time, and where the right to read was taken away.
+takes a part for the whole: also if a piece does not come in time, and if the login or the right to read has ended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tiered_storage_airflow.read_service.service import OpenService
 _log = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LOOKS = 5.0
-"""How often a long answer looks whether its reader still has the right."""
+"""How often a long answer looks whether its reader is still logged in and still has the right."""
 SEND_BYTES = 64 << 10
 """So much is handed on at once: who takes this much in its time does not stand still."""
 
@@ -122,7 +122,7 @@ class PiecesResponse(Response):
             async with asyncio.timeout(self._service.seconds_to_answer):
                 await self._ensure_right()
         except Exception as error:
-            raise await self._broken_off(send, error, "the right to read it is gone, or cannot be looked at") from error
+            raise await self._broken_off(send, error, "the login or the right to read it is gone, or cannot be looked at") from error
 
     async def _following(self, send: Send) -> bytes | None:
         try:

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -14,7 +15,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from support.read_service_site import ReadServiceSite, login, served
+from support.read_service_site import ReadServiceSite, login, served, token
 from tiered_storage.errors import RemoteStorageError
 
 RECORDS = "/topics/orders/partitions/0/records"
@@ -174,10 +175,79 @@ def test_a_right_that_is_taken_away_ends_what_is_being_read(
         mock.patch("tiered_storage_airflow.read_service.streaming.SECONDS_BETWEEN_LOOKS", 0),
     ):
         client.run()
-    assert "the right to read it is gone" in str(client.broken_off)
+    assert "the login or the right to read it is gone" in str(client.broken_off)
     assert [message["body"] for message in client.sent if isinstance(message.get("body"), bytes)] == [b"piece"]
     assert not any(message.get("more_body") is False for message in client.sent)
     assert figure(own_site, f'remote_log_given_up_total{{why="{why}"}}') == 1
+    assert streams(own_site) == 0
+
+
+def expire(_: str, patch: pytest.MonkeyPatch) -> None:
+    from airflow.api_fastapi.app import get_auth_manager
+
+    patch.setattr(get_auth_manager()._get_token_validator(), "leeway", 0)
+    time.sleep(2.1)
+
+
+def log_out(token: str, _: pytest.MonkeyPatch) -> None:
+    from airflow.api_fastapi.app import get_auth_manager
+
+    get_auth_manager().revoke_token(token)
+
+
+def be_removed(_: str, patch: pytest.MonkeyPatch) -> None:
+    """As FAB's auth manager finds no user any more."""
+    from airflow.api_fastapi.app import get_auth_manager
+
+    patch.setattr(get_auth_manager(), "deserialize_user", mock.Mock(side_effect=KeyError("no such user")))
+
+
+def become(**attributes: Any) -> Callable[[str, pytest.MonkeyPatch], None]:
+    def change(_: str, patch: pytest.MonkeyPatch) -> None:
+        from airflow.api_fastapi.app import get_auth_manager
+
+        user = SimpleNamespace(get_name=lambda: "anybody", **attributes)
+        patch.setattr(get_auth_manager(), "deserialize_user", lambda _: user)
+
+    return change
+
+
+@pytest.mark.parametrize("credential", ["authorization", "cookie"])
+@pytest.mark.parametrize(
+    ("meanwhile", "why"),
+    [
+        (expire, "Token Expired"),
+        (log_out, "Invalid JWT token"),
+        (be_removed, "Invalid JWT token"),
+        (become(role="OP", is_active=False), "deactivated"),
+        (become(role="VIEWER"), "no topic 'orders' that you may see"),
+    ],
+    ids=["expires", "logs out", "is removed", "is deactivated", "loses the role"],
+)
+def test_a_login_that_ends_also_ends_what_is_being_read(
+    own_site: ReadServiceSite,
+    monkeypatch: pytest.MonkeyPatch,
+    credential: str,
+    meanwhile: Callable[[str, pytest.MonkeyPatch], None],
+    why: str,
+) -> None:
+    proof = token("anybody", "OP", seconds=2 if meanwhile is expire else 3600)
+
+    async def produce(*_: object) -> Any:
+        yield b"piece"
+        await asyncio.to_thread(meanwhile, proof, monkeypatch)
+        yield b"secret"
+
+    client = Client(own_site, RECORDS, takes=9, leaves=False)
+    value = f"Bearer {proof}" if credential == "authorization" else f"_token={proof}"
+    client.scope["headers"] = [(credential.encode(), value.encode())]
+    monkeypatch.setattr("tiered_storage_airflow.read_service.record_stream.RecordStream.pieces", produce)
+    monkeypatch.setattr("tiered_storage_airflow.read_service.streaming.SECONDS_BETWEEN_LOOKS", 0)
+    client.run()
+    monkeypatch.undo()
+    assert why in str(client.broken_off)
+    assert [message["body"] for message in client.sent if isinstance(message.get("body"), bytes)] == [b"piece"]
+    assert not any(message.get("more_body") is False for message in client.sent)
     assert streams(own_site) == 0
 
 
