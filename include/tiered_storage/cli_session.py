@@ -31,7 +31,7 @@ ConfigOption = Annotated[
     typer.Option("--config", help="The settings file; else TIERED_STORAGE_CONFIG, else include/tiered_storage.yaml."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write one JSON document instead of a table.")]
-TopicsOption = Annotated[str, typer.Option("--topics", help="A regular expression over whole topic names.")]
+TopicsOption = Annotated[str, typer.Option("--topics", help="A regular expression (RE2) over whole topic names.")]
 PartitionsOption = Annotated[
     str | None,
     typer.Option("--partitions", help="Numbers of partitions, such as 0,2-4; left out: all.", show_default=False),

@@ -12,7 +12,10 @@ from typing import Any
 
 from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowFailException
+from jsonschema import FormatChecker
 
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.remote_log.selection import Selection
 from tiered_storage_airflow.form_settings import BY_A_FORM
 from tiered_storage_airflow.topic_choice import TOPICS, TOPICS_VARIABLE
 
@@ -31,10 +34,21 @@ TIME_PATTERN = (
     r"^$|^[0-9]{1,16}$"
     r"|^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}(:[0-9]{2}(:[0-9]{2}([.][0-9]{1,6})?)?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?$"
 )
+TOPICS_FORMAT = "regular expression in RE2's syntax"
+"""Airflow shows this name in an error."""
 CONNECTION_PATTERN = r"^$|^[A-Za-z0-9._-]{1,250}$"
 TOPIC_OR_NOTHING_PATTERN = r"^$|^[A-Za-z0-9._-]{1,249}$"
 _PARTITIONS_PATTERN = r"^$|^\d{1,10}(-\d{1,10})?( *, *\d{1,10}(-\d{1,10})?)*$"
 _TOPIC_PATTERN = r"^[A-Za-z0-9._-]{1,249}$"
+
+
+def _is_valid(topics: object) -> bool:
+    """Whether a value of the field Topics is nothing, or a valid regular expression; raises ConfigurationError."""
+    return not isinstance(topics, str) or not topics or bool(Selection(topics))
+
+
+# JSON Schema's own `regex` is Python's, whose compiler fails in ways that Airflow answers with status 500.
+FormatChecker.checkers[TOPICS_FORMAT] = (_is_valid, ConfigurationError)
 
 
 def common_params() -> dict[str, Param]:
@@ -48,10 +62,10 @@ def topics_param() -> Param:
         None,
         type=["null", "string"],
         maxLength=10_000,
-        format="regex",
+        format=TOPICS_FORMAT,
         title="Topics",
         description=(
-            f"A regular expression over topic names; empty: the Airflow Variable {TOPICS_VARIABLE}, or else all."
+            f"A regular expression (RE2) over topic names; empty: the Airflow Variable {TOPICS_VARIABLE}, or else all."
         ),
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
+from tiered_storage_airflow import forms  # noqa: F401 - the API server checks forms, and loads no DAG file
 from tiered_storage_airflow.links import REPORTS, ReportLink, page_url
 from tiered_storage_airflow.read_service.app import read_service
 

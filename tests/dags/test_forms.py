@@ -141,7 +141,7 @@ def test_a_form_that_matches_nothing_is_red_says_so_and_deletes_nothing(
         assert run.state == "failed"
         assert "no partition in log.dirs or in the remote log matches" in run.messages
         assert len(next(iter(run.errors.values()))) == 1  # no second try could mend it
-    with pytest.raises(ParamValidationError, match="is not a 'regex'"):
+    with pytest.raises(ParamValidationError, match='is not a "regular expression in RE2\'s syntax"'):
         airflow.run(dag_id, {"topics": "orders("})
     assert (site.local("orders-0"), site.finished("orders-0")) == ([0, 10, 20], [0, 10])
 

@@ -70,6 +70,22 @@ def test_a_connection_filled_in_by_that_form_reaches_the_store(
     assert api.delete("/api/v2/connections/by_the_form", headers=login(api)).status_code == 204
 
 
+@pytest.mark.parametrize(
+    "topics",
+    ["orders(", "a{1001}", "(" * 5000, "(?!__).*", "(a{1000}){1000}", "\ud800"],
+    ids=["open", "repeats", "deep", "look-around", "large", "no text"],
+)
+def test_a_form_with_an_invalid_expression_begins_no_run(airflow: AirflowHome, api: TestClient, topics: str) -> None:
+    from json import dumps
+
+    content = dumps({"logical_date": None, "conf": {"topics": topics}})
+    headers = {**login(api), "Content-Type": "application/json"}
+    answer = api.post("/api/v2/dags/plan_deletions/dagRuns", content=content, headers=headers)
+    assert 400 <= answer.status_code < 500, answer.text
+    if topics != "\ud800":
+        assert 'is not a "regular expression in RE2\'s syntax"' in answer.json()["detail"]
+
+
 @pytest.fixture
 def run(airflow: AirflowHome, site: TieredSite, spark: SparkInProcess) -> FinishedRun:
     site.write_logs({"orders-0": 2})

@@ -3,59 +3,60 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import re2
 
 from tiered_storage.errors import ConfigurationError
 
 MOST_PARTITIONS = 100_000
 """More numbers than this are taken for a slip of the pen."""
+MOST_MEMORY = 1 << 20
+"""Bytes of a compiled regular expression: it bounds the time of a match as well."""
+MOST_SHOWN = 100
+"""Characters of a regular expression that an error repeats."""
 
-_TOKEN = re.compile(
-    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<begin>\()(?:\?[^:!=<)]*[:!=<]?)?|\)(?P<end>[*+{]?)|(?P<choice>[*+?{|])",
-    re.DOTALL,
-)
-"""What matters of a regular expression for _may_take_for_ever; what is escaped or in brackets does not."""
 _PART = re.compile(r"(?P<first>\d{1,10})(?:-(?P<last>\d{1,10}))?", re.ASCII)
 
 
-def _may_take_for_ever(expression: str) -> bool:
-    """Whether a group is repeated that has repeats or alternatives in it: there are too many ways to read a name."""
-    groups = [False]
-    for token in _TOKEN.finditer(expression):
-        if token["begin"]:
-            groups.append(False)
-        elif token["end"] is not None:
-            has_choices = groups.pop() if len(groups) > 1 else groups[0]
-            if token["end"] and has_choices:
-                return True
-            groups[-1] |= has_choices or bool(token["end"])
-        elif token["choice"]:
-            groups[-1] = True
-    return False
+def _compiled(expression: str) -> re2._Regexp:
+    """Return a regular expression in RE2's syntax, compiled: the time of a match is linear in the text's length.
+
+    Raises ConfigurationError if it is not valid, or needs more than MOST_MEMORY.
+    """
+    options = re2.Options()
+    options.log_errors = False
+    options.never_capture = True
+    options.max_mem = MOST_MEMORY
+    try:
+        return re2.compile(expression, options)
+    except (re2.error, UnicodeEncodeError) as error:
+        reason = error.args[0]
+        why = reason.decode(errors="replace") if isinstance(reason, bytes) else "it is not Unicode text"
+        raise ConfigurationError(
+            f"topics: {_shortened(repr(expression))} is not a regular expression: {_shortened(why)}; the syntax is "
+            "RE2's, which has no look-around and no back-references: write orders|payments, or orders-.*"
+        ) from error
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """`topics` is a regular expression over whole topic names; `partitions` are numbers, None for all.
+    """`topics` is a regular expression (RE2) over whole topic names; `partitions` are numbers, None for all.
 
-    Raises ConfigurationError for an expression that is none.
+    Raises ConfigurationError if `topics` is not a valid one.
     """
 
     topics: str = ".*"
     partitions: frozenset[int] | None = None
+    _pattern: re2._Regexp = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant before anything is looked at."""
-        try:
-            re.compile(self.topics)
-        # The last two: a repeat that no machine counts to, and too many groups in one another.
-        except (re.error, OverflowError, RecursionError) as error:
-            raise ConfigurationError(f"topics: {self.topics!r} is not a regular expression: {error}") from error
-        if _may_take_for_ever(self.topics):
-            raise ConfigurationError(
-                f"topics: {self.topics!r} repeats a group that has repeats or alternatives in it: with some names that "
-                "takes for ever; write it without, as orders-.* or (eu|us)-orders"
-            )
+        object.__setattr__(self, "_pattern", _compiled(self.topics))
 
     @property
     def is_narrowed(self) -> bool:
@@ -66,7 +67,7 @@ class Selection:
         """Whether that partition is meant; without its number, whether any of the topic's may be."""
         if partition is not None and self.partitions is not None and partition not in self.partitions:
             return False
-        return re.fullmatch(self.topics, topic) is not None
+        return self._pattern.fullmatch(topic) is not None
 
 
 EVERYTHING = Selection()

@@ -34,7 +34,7 @@ class VerifySegmentsOperator(SparkGroupsOperator):
     start takes longer. It fails for every anomaly, without a retry, and for segments that could not be read, to be
     tried again.
 
-    :param topics: a regular expression over whole topic names
+    :param topics: a regular expression (RE2) over whole topic names
     :param partitions: numbers of partitions, such as 0,2-4; empty: all
     :param must_match: whether it is an error when no partition that is known matches
     :param deep: read every byte back

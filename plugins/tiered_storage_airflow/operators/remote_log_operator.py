@@ -49,7 +49,7 @@ class RemoteLogOperator(BaseOperator):
 class SelectingOperator(RemoteLogOperator):
     """Base of operators over partitions that somebody chooses.
 
-    :param topics: a regular expression over whole topic names
+    :param topics: a regular expression (RE2) over whole topic names
     :param partitions: numbers of partitions, such as 0,2-4; empty: all
     :param must_match: whether it is an error when no partition that is known matches
     """

@@ -122,7 +122,8 @@ class PiecesResponse(Response):
             async with asyncio.timeout(self._service.seconds_to_answer):
                 await self._ensure_right()
         except Exception as error:
-            raise await self._broken_off(send, error, "the login or the right to read it is gone, or cannot be looked at") from error
+            why = "the login or the right to read it is gone, or cannot be looked at"
+            raise await self._broken_off(send, error, why) from error
 
     async def _following(self, send: Send) -> bytes | None:
         try:
