@@ -77,7 +77,8 @@ class _Asked(BaseOperator):
         self.late_intervals = late_intervals
 
     def request(self, remote_log: RemoteLogManager, context: Context) -> ExportRequest:
-        """Return the export that is meant. Fails where it is not said of which time."""
+        """Return the export that is meant. Fails if its interval is not known, or has not ended yet."""
+        from tiered_storage.clock import as_date
         from tiered_storage.remote_log.remote_log_tables import ExportRequest
         from tiered_storage.remote_log.selection import parse_partitions
         from tiered_storage.remote_log.tables.layout import Interval
@@ -90,9 +91,15 @@ class _Asked(BaseOperator):
             disorder_ms=60_000 * _number(self.max_disorder_minutes, "max_disorder_minutes"),
         )
         query = TableQuery(self.topic, self.topic_id or None, parse_partitions(self.partitions or None), rows=rows)
+        interval, now = Interval(*self._times(context)), remote_log.clock()
+        if interval.end > now:
+            raise AirflowFailException(
+                f"nothing was done: the interval ends at {as_date(interval.end)}, and it is {as_date(now)} now: an "
+                "export of times to come would refuse every later export that overlaps it: name an end that has passed"
+            )
         return ExportRequest(
             query,
-            Interval(*self._times(context)),
+            interval,
             remote_log.settings.export_url,
             self.codec,
             allow_gaps=is_switched_on(self.allow_gaps, "allow_gaps"),
