@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +15,15 @@ import pytest
 
 from tiered_storage_airflow.embedded import services
 from tiered_storage_airflow.embedded.credentials import read
-from tiered_storage_airflow.embedded.environment import EmbeddedAirflow
+from tiered_storage_airflow.embedded.environment import PROJECT_ROOT, EmbeddedAirflow
 from tiered_storage_airflow.embedded.processes import members
 from tiered_storage_airflow.embedded.record import SERVICE_NAMES, RunningAirflow
+from tiered_storage_airflow.embedded.settings_file import read_airflow_settings
 
 DAGS = """
+import time
+from pathlib import Path
+
 from airflow.sdk import Asset, BaseHook, dag, task
 
 COPIED = Asset("copied")
@@ -42,16 +47,45 @@ def consume():
     fail()
 
 
+@dag(schedule=None)
+def work():
+    for pool, slots in POOLS.items():
+        for slot in range(slots):
+
+            @task(task_id=f"{pool}-{slot}", pool=pool)
+            def go_on():
+                while not Path("STOPPED").exists():
+                    time.sleep(0.5)
+
+            go_on()
+
+
+@dag(schedule=None)
+def stop():
+    @task(priority_weight=1_000_000)
+    def switch():
+        Path("STOPPED").touch()
+
+    switch()
+
+
 produce()
 consume()
+work()
+stop()
 """
+
+
+DAG_IDS = ("produce", "consume", "work", "stop")
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAirflow]:
     root = tmp_path_factory.mktemp("embedded")
     (root / "dags").mkdir()
-    (root / "dags" / "trial.py").write_text(DAGS)
+    pools = read_airflow_settings(PROJECT_ROOT / "airflow_settings.yaml").pools
+    slots = {pool.pool_name: pool.pool_slot for pool in pools}
+    (root / "dags" / "trial.py").write_text(DAGS.replace("POOLS", repr(slots)).replace("STOPPED", str(root / "stopped")))
     (root / "dags" / "broken.py").write_text("from airflow.sdk import dag\nraise RuntimeError('broken on purpose')\n")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -82,7 +116,7 @@ def test_nobody_gets_in_without_the_generated_login(running: RunningAirflow) -> 
 
 def test_a_run_gets_its_conf_connection_and_pool_and_its_asset_event_starts_another(running: RunningAirflow) -> None:
     with services.connect(running) as api:
-        assert {dag.dag_id: dag.is_paused for dag in api.dags()} == {"produce": True, "consume": True}
+        assert {dag.dag_id: dag.is_paused for dag in api.dags()} == dict.fromkeys(DAG_IDS, True)
         for dag_id in ("consume", "produce"):
             api.unpause(dag_id)
         produced = api.wait_for_run(api.trigger("produce", {"greeting": "hello"}), 60)
@@ -93,6 +127,19 @@ def test_a_run_gets_its_conf_connection_and_pool_and_its_asset_event_starts_anot
         assert api.wait_for_run(consumed, 60).state == "failed"
         assert "fail failed:" in api.failures(consumed)
         assert "ValueError: on purpose" in api.failures(consumed)
+
+
+def test_a_stop_begins_though_every_slot_of_every_pool_is_taken(running: RunningAirflow) -> None:
+    with services.connect(running) as api:
+        for dag_id in ("work", "stop"):
+            api.unpause(dag_id)
+        work = api.trigger("work", {})
+        patience = time.monotonic() + 120
+        while (states := {task.state for task in api.task_instances(work)}) != {"running"}:
+            assert time.monotonic() < patience, states
+            time.sleep(0.5)
+        assert api.wait_for_run(api.trigger("stop", {}), 60).state == "success"
+        assert api.wait_for_run(work, 60).state == "success"
 
 
 def test_only_loopback_is_listened_on(running: RunningAirflow) -> None:

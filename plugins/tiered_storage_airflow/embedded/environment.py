@@ -24,11 +24,14 @@ from typing import Self
 from tiered_storage.configuration.sources import environment_variable
 from tiered_storage.settings import Settings
 from tiered_storage_airflow.embedded.credentials import Credentials, passwords_path, rights_path
+from tiered_storage_airflow.embedded.settings_file import read_airflow_settings
 
 PROJECT_ROOT = Path(__file__).resolve().parents[3]
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 8080
 CONFIG_VARIABLE = "TIERED_STORAGE_CONFIG"
+SPARE_TASKS = 3
+"""So many tasks more than all pools have slots run at once: `stop_deletions`, in no pool of ours, waits for none."""
 
 # Of another project, or another Spark, they would come before the pinned ones of this project.
 FOREIGN_VARIABLES = frozenset(
@@ -109,7 +112,7 @@ def _airflow_settings(airflow: EmbeddedAirflow, credentials: Credentials) -> dic
             "plugins_folder": str(airflow.plugins_folder.resolve()),
             "load_examples": "False",
             "executor": "LocalExecutor",
-            "parallelism": "4",
+            "parallelism": str(_slots(airflow.airflow_settings) + SPARE_TASKS),
             "dags_are_paused_at_creation": "True",
             "fernet_key": credentials.fernet_key,
             "execution_api_server_url": f"{airflow.url}/execution/",
@@ -140,6 +143,11 @@ def _airflow_settings(airflow: EmbeddedAirflow, credentials: Credentials) -> dic
         for option, value in values.items()
     }
     return {"AIRFLOW_HOME": str(airflow.home), **environment}
+
+
+def _slots(airflow_settings: Path) -> int:
+    """Return how many tasks all pools of the file let run at once. Raises ConfigurationError if it is not valid."""
+    return sum(pool.pool_slot for pool in read_airflow_settings(airflow_settings).pools)
 
 
 def _no_proxy(environ: Mapping[str, str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tiered_storage.settings import load_settings
 from tiered_storage_airflow.embedded.credentials import Credentials
 from tiered_storage_airflow.embedded.environment import EmbeddedAirflow, airflow_environment
+from tiered_storage_airflow.embedded.settings_file import read_airflow_settings
 
 CREDENTIALS = Credentials("jwt", "api", "fernet", "password")
 
@@ -30,6 +32,17 @@ def test_everything_of_airflow_lies_below_the_state_directory(airflow: EmbeddedA
     assert environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] == f"sqlite:///{home}/airflow.db"
     assert environment["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"] == str(home / "passwords.json")
     assert environment["AIRFLOW__CORE__DAGS_FOLDER"] == str(tmp_path / "dags")
+
+
+def test_there_is_room_for_a_stop_where_every_pool_is_full(airflow: EmbeddedAirflow, tmp_path: Path) -> None:
+    def parallelism(airflow: EmbeddedAirflow) -> int:
+        return int(environment_of(airflow, {"AIRFLOW__CORE__PARALLELISM": "1"})["AIRFLOW__CORE__PARALLELISM"])
+
+    ours = read_airflow_settings(airflow.airflow_settings)
+    assert parallelism(airflow) > sum(pool.pool_slot for pool in ours.pools) >= len(ours.pools)
+    wider = tmp_path / "airflow_settings.yaml"
+    wider.write_text("airflow: {pools: [{pool_name: a, pool_slot: 20}, {pool_name: b, pool_slot: 5}]}")
+    assert parallelism(replace(airflow, airflow_settings=wider)) > 25
 
 
 def test_the_port_is_the_same_everywhere(airflow: EmbeddedAirflow) -> None:
