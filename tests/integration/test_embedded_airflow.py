@@ -85,7 +85,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAirflow
     (root / "dags").mkdir()
     pools = read_airflow_settings(PROJECT_ROOT / "airflow_settings.yaml").pools
     slots = {pool.pool_name: pool.pool_slot for pool in pools}
-    (root / "dags" / "trial.py").write_text(DAGS.replace("POOLS", repr(slots)).replace("STOPPED", str(root / "stopped")))
+    trial = DAGS.replace("POOLS", repr(slots)).replace("STOPPED", str(root / "stopped"))
+    (root / "dags" / "trial.py").write_text(trial)
     (root / "dags" / "broken.py").write_text("from airflow.sdk import dag\nraise RuntimeError('broken on purpose')\n")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
