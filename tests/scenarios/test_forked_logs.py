@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.command_line import run_on
+from support.command_line import CommandResult, run_on
+from support.metadata_stores import ManualClock, a_step
 from support.remote_logs import (
     CLUSTER_ID,
     ENABLED,
@@ -24,6 +26,9 @@ from support.remote_logs import (
     ORDERS_0,
     RemoteLogFiles,
     copy,
+    end_below,
+    flip_bit,
+    held_by,
     segments_of,
     topic_id,
     unsynced,
@@ -363,3 +368,89 @@ def without_markers(files: RemoteLogFiles, lost: Iterable[RemoteLogSegmentMetada
 def stored_values(files: RemoteLogFiles) -> set[bytes]:
     """Return what the store has of the records that are only in the first log."""
     return {found for path in files.objects(".log") for found in re.findall(rb"here [0-9]+", path.read_bytes())}
+
+
+# ---------------------------------------------------------------------------------------------------------- repairing
+
+
+def trimmed(
+    root: Path, shared: Iterable[int], ours: Iterable[int], theirs: Iterable[int]
+) -> tuple[RemoteLogFiles, Path]:
+    """Copy and trim the first log; return the remote log over its fork, long past all graces, and the fork's folder."""
+    here, there = forked(root, shared, ours, theirs)
+    with over(root, here).open() as remote_log:
+        assert copy(remote_log).is_whole
+        assert retain(remote_log) == []
+    files = over(root, there)
+    files.clock = ManualClock(time.time_ns() // 1_000_000 + 10**10)
+    return files, there
+
+
+def repair_and_expire(files: RemoteLogFiles) -> list[CommandResult]:
+    """Repair, and let everything go that may: twice, for a repair marks and an expiry deletes."""
+    ended = []
+    for command in (("repair", "--deep"), ("expire",), ("repair", "--deep"), ("expire",)):
+        ended.append(run_on(files, *command))
+        files.clock.now += 10**9
+    return ended
+
+
+def everything_said(ended: Iterable[CommandResult]) -> str:
+    return " ".join(" ".join(each.out + each.err for each in ended).split())
+
+
+@pytest.mark.parametrize("damage", [".indexes", ".commit"])
+def test_repair_rebuilds_lost_indexes_and_takes_nothing_of_a_fork(tmp_path: Path, damage: str) -> None:
+    files, there = trimmed(tmp_path, [5] * 4, [5] * 12, [5] * 30)
+    stored, before = stored_values(files), local_values(there)
+    files.objects(damage)[-1].unlink()
+
+    repair_and_expire(files)
+
+    assert stored and stored_values(files) == stored
+    assert local_values(there) == before
+    with files.open() as remote_log:
+        values = remote_values(remote_log)
+        assert not any(value and value.startswith(b"there") for value in values)
+        assert {value for value in values if value and value.startswith(b"here")} == stored
+
+
+@pytest.mark.parametrize("position", [0, 7, 11, 30, 100])
+def test_repair_replaces_no_damaged_segment_by_a_fork_while_a_batch_of_it_can_be_read(
+    tmp_path: Path, position: int
+) -> None:
+    files, there = trimmed(tmp_path, [5] * 4, [5] * 12, [5] * 30)
+    before = local_values(there)
+    flip_bit(files.objects(".log")[-1], position)
+    stored = stored_values(files)
+
+    ended = repair_and_expire(files)
+
+    assert stored and stored_values(files) == stored
+    assert local_values(there) == before
+    assert ended[0].exit_code == 1
+    assert "is a fork of the log that was copied" in everything_said(ended)
+
+
+def test_undelete_brings_back_what_an_earlier_release_replaced_by_a_fork(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copy_run, "forked_copies", lambda *_: {})
+    monkeypatch.setattr(forked_log, "forked_copies", lambda *_: {})
+    here, there = forked(tmp_path, [5] * 4, [5] * 12, [5] * 30)
+    with over(tmp_path, here).open() as remote_log:
+        assert copy(remote_log).is_whole
+        ended = [segment for segment in segments_of(remote_log) if segment.end_offset >= 20]
+    with over(tmp_path, there).open() as remote_log:
+        end_below(remote_log, 0, going=ended)
+        lease = held_by(remote_log, "repair")
+        for segment in ended:
+            marking = a_step(segment, SegmentState.DELETE_SEGMENT_STARTED)
+            remote_log.segments.update_remote_log_segment_metadata(marking, lease)
+        remote_log.leases.release(lease)
+        assert copy(remote_log).is_whole
+
+        [done], left = remote_log.deletions.undelete("orders", "ada")
+
+        assert left == []
+        assert {one.segment_id for one in done.segments} == {one.segment_id for one in ended}

@@ -42,9 +42,9 @@ class ExpiryMarking:
 
     `clocks` refuse partitions to which something happened later than now. `replan` plans a partition again for the same
     reason and time: None where nothing is due any more. `ensure_whole` raises unless the store still has every byte of
-    a segment; `is_read_from` says whether some have every batch of another one. `ensure_no_fork` raises where the local
-    log differs from the remote one in what falls below our log start: local retention would remove it as expired. The
-    store knows of every change before the metadata do.
+    a segment; `is_read_from` says whether some have every readable batch of another one. `ensure_no_fork` raises where
+    the local log differs from the remote one in what falls below our log start: local retention would remove it as
+    expired. The store knows of every change before the metadata do.
     """
 
     metadata: RemoteLogMetadataManager

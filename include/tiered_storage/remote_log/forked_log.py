@@ -8,16 +8,11 @@ an offset have the same log below it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Self
-
-import numpy as np
-from numpy.typing import NDArray
 
 from tiered_storage.errors import (
     CorruptLogError,
@@ -28,75 +23,36 @@ from tiered_storage.errors import (
     RemoteStorageError,
 )
 from tiered_storage.kafka_log.batch_header import BATCH_OVERHEAD, RecordBatch, check_crc, read_batch_header
-from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.checksum import crc32c
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.log_segment import list_segments
 from tiered_storage.kafka_log.offset_index import OffsetIndex
-from tiered_storage.kafka_log.segment_scan import claimed_checksums, iterate_segment
-from tiered_storage.remote_log.batch_stream import BatchStream
+from tiered_storage.remote_log.batch_comparison import (
+    Batches,
+    ReadSegment,
+    first_difference,
+    local_batches,
+    overlapping,
+    remote_batches,
+    shown_batch,
+    sound_batches,
+)
 from tiered_storage.remote_log.copy_plan import PlannedSegment
-from tiered_storage.remote_log.coverage import Coverage, CoveredRange
+from tiered_storage.remote_log.coverage import Coverage, CoveredRange, finished
 from tiered_storage.remote_log.lineage import trusted_lineage, valid_end, whole_lineage
 from tiered_storage.remote_log.local_read import LocalSegmentReader
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.segment_source import LocalSegment, PartitionLog, of_same_offsets, share_offsets
 from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
+from tiered_storage.remote_log.storage.commit_marker import CommitMarker
 from tiered_storage.remote_log.storage.manifest import Manifest
+from tiered_storage.remote_log.storage.object_names import segment_object_names
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 _READ_BYTES = 64 << 10
 _FILE_READ_BYTES = 1 << 20
 _AT_ONCE = 8
-
-ReadSegment = Callable[[RemoteLogSegmentMetadata], Iterator[bytes]]
-"""Streams all bytes of a remote segment."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Batches:
-    """Batches by rising offset: first and last offset (inclusive), and the CRC that the header has."""
-
-    base: NDArray[np.int64]
-    last: NDArray[np.int64]
-    crc: NDArray[np.uint32]
-
-    @classmethod
-    def of(cls, window: memoryview, table: BatchTable) -> Self:
-        return cls(table.base_offset, table.last_offset, claimed_checksums(window, table))
-
-    def __len__(self) -> int:
-        return self.base.size
-
-    def between(self, start: int, end: int | None = None) -> Self:
-        """Return those that begin at or above `start` and end at or below `end`; no view of larger arrays is kept."""
-        first = int(np.searchsorted(self.base, start))
-        stop = len(self) if end is None else int(np.searchsorted(self.last, end, side="right"))
-        return type(self)(self.base[first:stop].copy(), self.last[first:stop].copy(), self.crc[first:stop].copy())
-
-    def touching(self, start: int, end: int | None = None) -> Self:
-        """Return those that have an offset from `start` to `end` (inclusive; None: no end)."""
-        first = int(np.searchsorted(self.last, start))
-        stop = len(self) if end is None else int(np.searchsorted(self.base, end, side="right"))
-        return type(self)(self.base[first:stop], self.last[first:stop], self.crc[first:stop])
-
-    def followed_by(self, other: Self) -> Self:
-        return type(self)(
-            np.concatenate((self.base, other.base)),
-            np.concatenate((self.last, other.last)),
-            np.concatenate((self.crc, other.crc)),
-        )
-
-    def first_not_in(self, other: Self) -> int | None:
-        """Return the row of the first batch that `other` does not have just so; None where it has them all."""
-        if not len(other):
-            return 0 if len(self) else None
-        at = np.minimum(np.searchsorted(other.base, self.base), len(other) - 1)
-        same = (other.base[at] == self.base) & (other.last[at] == self.last) & (other.crc[at] == self.crc)
-        return None if same.all() else int(np.argmin(same))
-
-    def shown(self, row: int) -> str:
-        return _shown(int(self.base[row]), int(self.last[row]), int(self.crc[row]))
 
 
 def ensure_same_batches(
@@ -119,12 +75,12 @@ def ensure_same_batches(
     if not held_by or not segments:
         return
     held_from = min(segment.start_offset for segment in held_by)
-    windows = (window.touching(held_from, end_offset) for window in _local_batches(segments))
-    found = _first_difference(windows, _remote_batches(held_by, lineage, read))
+    windows = (window.touching(held_from, end_offset) for window in local_batches(segments))
+    found = first_difference(windows, remote_batches(held_by, lineage, read))
     if found is not None:
         ours, row, known = found
         directory = segments[0].log_path.parent
-        raise _fork(partition, directory, int(ours.base[row]), ours.shown(row), _overlapping(known, ours, row))
+        raise _fork(partition, directory, int(ours.base[row]), ours.shown(row), overlapping(known, ours, row))
 
 
 def ensure_same_below(
@@ -140,20 +96,27 @@ def ensure_same_below(
     if not below:
         return
     lineage = trusted_lineage(metadata.partition_state(partition).lineage, log)
-    runs: list[list[CoveredRange]] = []
-    for covered in Coverage.of(metadata.list_remote_log_segments(partition), lineage).ranges:
-        if below[0].base_offset <= covered.end_offset and covered.start_offset < end_offset:
-            if runs and covered.start_offset <= runs[-1][-1].end_offset + 1:
-                runs[-1].append(covered)
-            else:
-                runs.append([covered])
-    for run in runs:
+    coverage = Coverage.of(metadata.list_remote_log_segments(partition), lineage)
+    for run in _runs(coverage, below[0].base_offset, end_offset - 1):
         held_by = [covered.segment for covered in run]
         local = [one for one in below if any(share_offsets(each, one) for each in held_by)]
         compared = [one for one in local if not is_same_file(one, held_by, storage)]
         holders = [each for each in held_by if any(share_offsets(each, one) for one in compared)]
         read = storage.fetch_log_segment
         ensure_same_batches(partition, compared, holders, lineage, read, run[-1].end_offset)
+
+
+def _runs(coverage: Coverage, start_offset: int, end_offset: int) -> list[list[CoveredRange]]:
+    """Return the ranges that hold offsets from `start_offset` to `end_offset` (inclusive), those in a row together."""
+    runs: list[list[CoveredRange]] = []
+    for covered in coverage.ranges_from(start_offset):
+        if covered.start_offset > end_offset:
+            break
+        if runs and covered.start_offset <= runs[-1][-1].end_offset + 1:
+            runs[-1].append(covered)
+        else:
+            runs.append([covered])
+    return runs
 
 
 def is_same_file(
@@ -180,21 +143,64 @@ def _file_crc32c(path: Path) -> int:
     return checksum
 
 
-def is_read_from(
-    others: Sequence[RemoteLogSegmentMetadata],
+def why_other_records(
     segment: RemoteLogSegmentMetadata,
+    others: Coverage,
+    log_start: int,
     lineage: Sequence[EpochEntry],
-    read: ReadSegment,
-) -> bool:
-    """Whether readers get every batch of the remote `segment` from `others`, which together hold its offsets.
+    storage: RemoteStorageManager,
+) -> str | None:
+    """Return why readers get other records from `others` than from `segment`, where both hold offsets; None: the same.
 
-    Raises what reading raises.
+    Looks from `log_start` (inclusive) on. Of a damaged `segment` each batch counts whose CRC holds. Segments that were
+    sent with the same checksum are not read. Raises what the store raises where it cannot be asked.
     """
-    holders = [
-        one for one in others if one.start_offset <= segment.end_offset and segment.start_offset <= one.end_offset
-    ]
-    windows = _remote_batches([segment], lineage, read)
-    return _first_difference(windows, _remote_batches(holders, lineage, read)) is None
+    end = valid_end(segment, whole_lineage([segment, *(covered.segment for covered in others.ranges)], lineage))
+    for run in _runs(others, max(segment.start_offset, log_start), end):
+        start, holders = max(run[0].start_offset, log_start), [covered.segment for covered in run]
+        if any(_was_sent_alike(segment, holder) for holder in holders):
+            continue
+        windows = (
+            window.touching(start, min(end, run[-1].end_offset)) for window in _readable_batches(segment, storage)
+        )
+        known = remote_batches(holders, lineage, storage.fetch_log_segment)
+        try:
+            found = first_difference(windows, known)
+        except (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError) as error:
+            return f"what others hold of its offsets cannot be compared with it: {error}"
+        if found is not None:
+            ours, row, there = found
+            return (
+                f"at offset {int(ours.base[row])} it has {ours.shown(row)}, and what would be read instead "
+                f"{overlapping(there, ours, row)}: one of them is of a fork of the log"
+            )
+    return None
+
+
+def _readable_batches(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> Iterator[Batches]:
+    if not isinstance(storage, ObjectRemoteStorageManager):
+        yield from remote_batches([segment], (), storage.fetch_log_segment)
+        return
+    name = segment_object_names(segment.segment_id, segment.start_offset).data
+    with suppress(RemoteObjectNotFoundError):
+        size = min(segment.size, storage.object_size(name))
+        yield from sound_batches(segment, size, lambda position, count: storage.read_object(name, position, count))
+
+
+def _was_sent_alike(one: RemoteLogSegmentMetadata, other: RemoteLogSegmentMetadata) -> bool:
+    if (one.start_offset, one.end_offset, one.size) != (other.start_offset, other.end_offset, other.size):
+        return False
+    checksum = _sent_crc32c(one)
+    return checksum is not None and checksum == _sent_crc32c(other)
+
+
+def _sent_crc32c(segment: RemoteLogSegmentMetadata) -> int | None:
+    """Return the checksum of the data of `segment` as it was sent; None where its metadata do not have it."""
+    if segment.custom_metadata is None:
+        return None
+    with suppress(RemoteObjectCorruptError, LaterVersionError):
+        return CommitMarker.from_custom_metadata(segment, segment.custom_metadata).data_crc32c
+    return None
 
 
 def is_held_elsewhere(
@@ -224,33 +230,10 @@ def is_held_elsewhere(
             return True
     reached = max((covered.end_offset for covered in held_by), default=-1)
     read = storage.fetch_log_segment
-    windows = (window.touching(start_offset) for window in _remote_batches([copy], lineage, read))
-    remote = _remote_batches([covered.segment for covered in held_by], lineage, read)
-    known = chain(remote, (window.between(reached + 1) for window in _local_batches(local)))
-    return _first_difference(windows, known) is None
-
-
-def _first_difference(windows: Iterable[_Batches], remote: Iterator[_Batches]) -> tuple[_Batches, int, _Batches] | None:
-    """Return the window and the row of the first batch that `remote` does not have just so, and what it has there.
-
-    Both by rising offset. Reads `remote` to its end where there is none.
-    """
-    known = _none()
-    for ours in windows:
-        if not len(ours):
-            continue
-        known = known.between(int(ours.base[0]))
-        while not len(known) or known.last[-1] < ours.last[-1]:
-            more = next(remote, None)
-            if more is None:
-                break
-            known = known.followed_by(more.between(int(ours.base[0])))
-        row = ours.first_not_in(known)
-        if row is not None:
-            return ours, row, known
-    for _ in remote:
-        pass
-    return None
+    windows = (window.touching(start_offset) for window in remote_batches([copy], lineage, read))
+    remote = remote_batches([covered.segment for covered in held_by], lineage, read)
+    known = chain(remote, (window.between(reached + 1) for window in local_batches(local)))
+    return first_difference(windows, known) is None
 
 
 def forked_copies(
@@ -262,16 +245,20 @@ def forked_copies(
     """Return the partitions whose local log is not the one that the remote log was copied from, and why.
 
     Compares the last remote batch that the closed segments beside `planned` hold too: a few small requests for each
-    partition, some at once. Segments `replacing` do not count. Where that remote batch is damaged nothing is compared;
-    where the store cannot be asked, that is the error.
+    partition, some at once. Segments `replacing` do not count for that: of those that share offsets with `planned` each
+    batch that can still be read is compared. Where the remote batch at the join is damaged it is not compared; where
+    the store cannot be asked, that is the error.
     """
 
     def look(item: tuple[TopicIdPartition, Sequence[PlannedSegment]]) -> ForkedLogError | RemoteStorageError | None:
         partition, due = item
         segments = metadata.list_remote_log_segments(partition)
         counting = [each for each in segments if each.segment_id.id not in replacing]
+        replaced = [each for each in finished(segments) if each.segment_id.id in replacing]
         try:
             _ensure_joined(partition, due, Coverage.of(counting, due[-1].lineage), storage)
+            for segment in replaced:
+                _ensure_replaceable(partition, segment, due, storage)
         except (ForkedLogError, RemoteStorageError) as error:
             return error
         return None
@@ -311,9 +298,44 @@ def _ensure_joined(
             partition,
             directory,
             offset,
-            _shown(ours.base_offset, ours.last_offset, ours.crc),
-            _shown(theirs.base_offset, theirs.last_offset, theirs.crc),
+            shown_batch(ours.base_offset, ours.last_offset, ours.crc),
+            shown_batch(theirs.base_offset, theirs.last_offset, theirs.crc),
         )
+
+
+def _ensure_replaceable(
+    partition: TopicIdPartition,
+    segment: RemoteLogSegmentMetadata,
+    due: Sequence[PlannedSegment],
+    storage: RemoteStorageManager,
+) -> None:
+    """Compare what can be read of the damaged `segment` with those of `due` that would be read instead.
+
+    Raises RemoteObjectCorruptError where the local log cannot be compared.
+    """
+    local = [one for one in due if one.base_offset <= segment.end_offset and segment.start_offset <= one.end_offset]
+    directory, sent, end = due[0].log_path.parent, _sent_crc32c(segment), valid_end(segment, due[-1].lineage)
+    try:
+        same = [one for one in local if (one.base_offset, one.end_offset) == (segment.start_offset, segment.end_offset)]
+        found_crc32c = _file_crc32c(same[0].log_path) if same and sent is not None else None
+        if not local or (found_crc32c is not None and found_crc32c == sent):
+            return
+        windows = (
+            window.touching(one.base_offset, min(end, one.end_offset))
+            for window in _readable_batches(segment, storage)
+            for one in local
+        )
+        found = first_difference(windows, local_batches(local))
+    except (CorruptLogError, OSError) as error:
+        raise RemoteObjectCorruptError(
+            f"{segment.segment_id} is damaged, and what would replace it cannot be compared with it: {error}"
+        ) from error
+    if found is not None:
+        theirs, row, known = found
+        raise _fork(partition, directory, int(theirs.base[row]), overlapping(known, theirs, row), theirs.shown(row))
+    if found_crc32c is not None:
+        ours, sent_then = f"a segment with CRC-32C {found_crc32c:08x}", f"one that was sent with {sent:08x}"
+        raise _fork(partition, directory, segment.start_offset, ours, sent_then)
 
 
 def _remote_batch(segment: RemoteLogSegmentMetadata, offset: int, storage: RemoteStorageManager) -> RecordBatch:
@@ -337,47 +359,6 @@ def _remote_batch(segment: RemoteLogSegmentMetadata, offset: int, storage: Remot
             return header
         position += header.size
     raise RemoteObjectCorruptError(f"{source}: the segment ends before offset {offset}")
-
-
-def _local_batches(local: Iterable[LocalSegment]) -> Iterator[_Batches]:
-    for segment in local:
-        try:
-            for window, table in iterate_segment(segment.log_path, segment.base_offset):
-                yield _Batches.of(window, table)
-        except FileNotFoundError:
-            # Another run removed it meanwhile; under the lock it is left out.
-            continue
-
-
-def _remote_batches(
-    held_by: Sequence[RemoteLogSegmentMetadata], lineage: Sequence[EpochEntry], read: ReadSegment
-) -> Iterator[_Batches]:
-    """Yield what readers get of `held_by`, each offset once; see Coverage."""
-    whole = whole_lineage(held_by, lineage)
-    reached = 0
-    for segment in sorted(held_by, key=lambda each: each.start_offset):
-        end = valid_end(segment, whole)
-        stream = BatchStream(str(segment.segment_id), segment.start_offset, segment.size)
-        for piece in read(segment):
-            for window, table in stream.windows(piece):
-                yield _Batches.of(window, table).between(reached, end)
-        stream.finish()
-        reached = max(reached, end + 1)
-
-
-def _none() -> _Batches:
-    return _Batches(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint32))
-
-
-def _overlapping(known: _Batches, ours: _Batches, row: int) -> str:
-    """Show the first batch of `known` that shares an offset with row `row` of `ours`."""
-    at = int(np.searchsorted(known.last, ours.base[row]))
-    shared = at < len(known) and known.base[at] <= ours.last[row]
-    return known.shown(at) if shared else "no batch"
-
-
-def _shown(base: int, last: int, crc: int) -> str:
-    return f"a batch of offsets {base} to {last} with CRC {crc:08x}"
 
 
 def _fork(partition: TopicIdPartition, directory: Path, offset: int, ours: str, theirs: str) -> ForkedLogError:

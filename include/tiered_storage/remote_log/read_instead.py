@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.forked_log import why_other_records
 from tiered_storage.remote_log.local_retention import ensure_whole
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
@@ -48,11 +49,15 @@ class WholeChecks:
 
 
 def why_needed(
-    segment: RemoteLogSegmentMetadata, coverage: Coverage, log_start: int, checks: WholeChecks
+    segment: RemoteLogSegmentMetadata,
+    coverage: Coverage,
+    log_start: int,
+    lineage: Sequence[EpochEntry],
+    checks: WholeChecks,
 ) -> str | None:
     """Return why `segment` cannot go; None where `coverage` of others holds all of it from `log_start` on, whole.
 
-    Raises what the store raises where it cannot be asked.
+    Each batch of it that can still be read must be in them. Raises what the store raises where it cannot be asked.
     """
     if segment.end_offset < log_start:
         return None
@@ -62,7 +67,7 @@ def why_needed(
     for covered in held:
         if (wrong := checks.why_not_whole(covered.segment)) is not None:
             return f"{covered.segment.segment_id.id}, which was to be read instead, is not whole: {wrong}"
-    return None
+    return why_other_records(segment, coverage, log_start, lineage, checks.storage)
 
 
 def held_twice(

@@ -17,12 +17,13 @@ from tiered_storage.errors import (
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.clock_agreement import ClockAgreement
 from tiered_storage.remote_log.copy_plan import Finding
+from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.due_deletions import DueDeletion, due_deletions
 from tiered_storage.remote_log.expiry import ExpiryPlan
 from tiered_storage.remote_log.expiry_marking import ExpiryMarking
 from tiered_storage.remote_log.expiry_planning import ExpiryPlanner
-from tiered_storage.remote_log.forked_log import ensure_same_below, is_read_from
+from tiered_storage.remote_log.forked_log import ensure_same_below, why_other_records
 from tiered_storage.remote_log.lineage import merged
 from tiered_storage.remote_log.local_retention import (
     LocalRetentionEnforcement,
@@ -262,11 +263,8 @@ class RemoteLogDeletions:
 
     def _is_read_from(self, others: Sequence[RemoteLogSegmentMetadata], segment: RemoteLogSegmentMetadata) -> bool:
         lineage = self.parts.segments.partition_state(segment.topic_id_partition).lineage
-        try:
-            return is_read_from(others, segment, lineage, self.parts.storage.fetch_log_segment)
-        except (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError):
-            # It is damaged itself, so nobody can read it any more; the others were just found whole.
-            return True
+        held_by = Coverage.of(others, lineage)
+        return why_other_records(segment, held_by, segment.start_offset, lineage, self.parts.storage) is None
 
     def _ensure_no_fork(self, plan: ExpiryPlan, *, gives_up: bool) -> None:
         partition, segments = plan.topic_id_partition, self.parts.segments

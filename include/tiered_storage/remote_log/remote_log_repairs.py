@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.audit_report import AuditReport
 from tiered_storage.remote_log.clock_agreement import ClockAgreement
 from tiered_storage.remote_log.copy_commit import CommitReport
-from tiered_storage.remote_log.copy_plan import CopyPlan, CopySelection, Finding, plan_copy
+from tiered_storage.remote_log.copy_plan import CopyPlan, CopySelection, Finding, finding_of, plan_copy
+from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.forked_log import forked_copies, why_other_records
 from tiered_storage.remote_log.leftover_check import LeftoverCheck
 from tiered_storage.remote_log.lost_indexes import LostIndexes, has_lost_indexes
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
@@ -71,15 +73,33 @@ class RemoteLogRepairs:
                 CopySelection(selection),
                 replacing=damaged_ids(report),
             )
+        forks = self._forks(copyable, named)
         selected = [each for each in segments.list_partitions() if selection.matches(each.topic, each.partition)]
         storage = listing_storage(self.parts.storage)
-        return plan_repair(
+        plan = plan_repair(
             report,
             partitions,
-            copyable,
+            copyable.without(forks),
             self._unfinished("plan").find(selected),
             has_lost_indexes=lambda segment: has_lost_indexes(segment, storage),
+            why_other_records=lambda segment, others: self._why_other_records(segment, others, partitions),
         )
+        return replace(plan, advice=(*forks, *plan.advice))
+
+    def _forks(self, copyable: CopyPlan, named: Collection[TopicIdPartition]) -> list[Finding]:
+        """Return why nothing local stands in for what is damaged of some of the partitions `named`."""
+        planned = {partition: due for partition, due in copyable.by_partition.items() if partition in named}
+        found = forked_copies(planned, self.parts.segments, self.parts.storage, copyable.replacing)
+        return [finding_of(partition, error) for partition, error in found.items()]
+
+    def _why_other_records(
+        self,
+        segment: RemoteLogSegmentMetadata,
+        others: Coverage,
+        partitions: Mapping[TopicIdPartition, RemotePartition],
+    ) -> str | None:
+        state = partitions[segment.topic_id_partition].state
+        return why_other_records(segment, others, state.log_start_offset or 0, state.lineage, self.parts.storage)
 
     def carry_out(self, plan: RepairPlan, owner: str, copy: Callable[[CopyPlan], CommitReport]) -> RepairReport:
         """Write documents anew; let `copy` begin, make and commit the copies; then finish what nobody finished, rebuild

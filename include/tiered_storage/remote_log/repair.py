@@ -65,9 +65,10 @@ class Repair:
     def retire(
         self, damaged: Sequence[RemoteLogSegmentMetadata], all_damaged: frozenset[str] = frozenset()
     ) -> tuple[list[RemoteLogSegmentMetadata], list[Finding]]:
-        """Mark those of `damaged` for deletion of which sound segments hold every offset; tell which they are not.
+        """Mark those of `damaged` for deletion that sound segments replace; tell which they are not.
 
-        Sound is what is read back whole right before; segments of the ids `all_damaged` are not even tried.
+        Sound segments replace one if they hold all its offsets and each batch of it that can still be read. They are
+        read back whole right before; segments of the ids `all_damaged` are not even tried.
         """
         retired: list[RemoteLogSegmentMetadata] = []
         failures: list[Finding] = []
@@ -124,7 +125,8 @@ class Repair:
         segments = list(self.metadata.list_remote_log_segments(partition))
         state = self.metadata.partition_state(partition)
         sound = [segment for segment in segments if segment.segment_id.id not in ids | all_damaged]
-        coverage = Coverage.of(sound, whole_lineage(sound, state.lineage))
+        lineage, log_start = whole_lineage(sound, state.lineage), state.log_start_offset or 0
+        coverage = Coverage.of(sound, lineage)
         checks = WholeChecks(self.storage, lambda: self.leases.check(lease), self.limit.spend)
         going: list[RemoteLogSegmentMetadata] = []
         held_back: list[Finding] = []
@@ -133,7 +135,7 @@ class Repair:
                 continue
             try:
                 ensure_known_versions([segment], self.storage)
-                why_not = self.why_stopped() or why_needed(segment, coverage, state.log_start_offset or 0, checks)
+                why_not = self.why_stopped() or why_needed(segment, coverage, log_start, lineage, checks)
             except RemoteStorageError as error:
                 why_not = f"the store cannot be asked, or not understood: {error}"
             if why_not is not None:

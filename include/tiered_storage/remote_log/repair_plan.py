@@ -8,7 +8,7 @@ nothing: the plan IS the dry run.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tiered_storage.remote_log.audit_report import DAMAGES, Anomaly, AnomalyKind, AuditReport
@@ -72,12 +72,14 @@ def plan_repair(
     unfinished: Sequence[RemoteLogSegmentMetadata] = (),
     *,
     has_lost_indexes: Callable[[RemoteLogSegmentMetadata], bool] = lambda _: False,
+    why_other_records: Callable[[RemoteLogSegmentMetadata, Coverage], str | None] = lambda *_: None,
 ) -> RepairPlan:
     """Return what to do about `report`.
 
     `partitions` are those that its anomalies name. `copyable` is what a copy could do if the damaged segments did not
     count (see plan_copy, replacing); of it only what mends something is taken. `unfinished` can be finished (see
-    UnfinishedCopies). `has_lost_indexes` says whether a damaged segment may have nothing lost but its indexes.
+    UnfinishedCopies). `has_lost_indexes` says whether a damaged segment may have nothing lost but its indexes;
+    `why_other_records` says why sound remote segments are none to read in place of a damaged one (see forked_log.py).
     """
     by_partition: dict[TopicIdPartition, list[PlannedSegment]] = defaultdict(list)
     for planned in copyable.segments:
@@ -94,15 +96,16 @@ def plan_repair(
         waiting = [segment for segment in unfinished if segment.topic_id_partition == partition]
         mending = _Mending(partition, known, by_partition[partition], damaged_ids(report), waiting)
         for segment in mending.damaged:
-            if mending.can_replace(segment):
+            differs = why_other_records(segment, mending.sound) if mending.can_replace(segment) else None
+            if differs is None and mending.can_replace(segment):
                 replaced.append(segment)
             elif has_lost_indexes(segment):
                 without_indexes.append(segment)
             else:
-                advice.append(mending.why_not(segment))
+                advice.append(mending.why_not(segment, differs))
         gaps = [each for each in report.anomalies if each.kind is AnomalyKind.GAP and each.partition == partition]
         advice.extend(mending.why_not_filled(gap) for gap in gaps if not mending.can_fill(gap))
-        copies.extend(mending.copies(gaps))
+        copies.extend(mending.copies(gaps, replaced))
     advice.extend(_advice_on_others(report.anomalies, replaced))
     plan = replace(copyable, segments=tuple(copies), replacing=frozenset(each.segment_id.id for each in replaced))
     if report.omitted and replaced:
@@ -141,7 +144,8 @@ class _Mending:
         self.damaged = [segment for segment in finished(known.segments) if segment.segment_id.id in damaged]
         sound = [segment for segment in known.segments if segment.segment_id.id not in damaged]
         lineage = planned[-1].lineage if planned else known.state.lineage
-        held = [(covered.start_offset, covered.end_offset) for covered in Coverage.of(sound, lineage).ranges]
+        self.sound = Coverage.of(sound, lineage)
+        held = [(covered.start_offset, covered.end_offset) for covered in self.sound.ranges]
         self._held = [*held, *((each.base_offset, each.end_offset) for each in planned)]
         # Not what replaces anything: nobody has proven it yet.
         self._waiting = [(each.start_offset, each.end_offset) for each in unfinished]
@@ -152,18 +156,21 @@ class _Mending:
     def can_fill(self, gap: Anomaly) -> bool:
         return gap.offsets is not None and is_held(*gap.offsets, self._log_start, [*self._held, *self._waiting])
 
-    def copies(self, gaps: Iterable[Anomaly]) -> Iterator[PlannedSegment]:
-        """Yield the planned segments that replace or fill anything, each once, in order."""
-        ranges = [(each.start_offset, each.end_offset) for each in self.damaged if self.can_replace(each)]
+    def copies(
+        self, gaps: Iterable[Anomaly], replaced: Collection[RemoteLogSegmentMetadata]
+    ) -> Iterator[PlannedSegment]:
+        """Yield the planned segments that stand in for one `replaced` or fill a gap, each once, in order."""
+        ranges = [(each.start_offset, each.end_offset) for each in self.damaged if each in replaced]
         ranges += [gap.offsets for gap in gaps if gap.offsets is not None and self.can_fill(gap)]
         for planned in self._planned:
             if any(start <= planned.end_offset and planned.base_offset <= end for start, end in ranges):
                 yield planned
 
-    def why_not(self, segment: RemoteLogSegmentMetadata) -> Finding:
+    def why_not(self, segment: RemoteLogSegmentMetadata, differs: str | None = None) -> Finding:
+        where = "no longer in the local log" if differs is None else f"not the same elsewhere ({differs})"
         message = (
             f"offsets {segment.start_offset} to {segment.end_offset} are damaged in the store ({segment.segment_id.id})"
-            f" and no longer in the local log: {self._what_to_do(segment.end_offset)}"
+            f" and {where}: {self._what_to_do(segment.end_offset)}"
         )
         return Finding(str(self._partition), message)
 

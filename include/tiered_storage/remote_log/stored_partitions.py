@@ -248,11 +248,12 @@ def _damaged_twins(
         if why is not None
     }
     sound = [segment for segment in finished if segment.segment_id.id not in wrong]
-    coverage = Coverage.of(sound, whole_lineage(finished, state.lineage))
+    lineage = whole_lineage(finished, state.lineage)
+    coverage = Coverage.of(sound, lineage)
     damaged: list[RemoteLogSegmentMetadata] = []
     told: list[Finding] = []
     for segment, why in wrong.values():
-        needed = why_needed(segment, coverage, log_start, checks)
+        needed = why_needed(segment, coverage, log_start, lineage, checks)
         if needed is None:
             damaged.append(segment)
         becomes = "it is marked for deletion, others hold its offsets" if needed is None else f"it stays: {needed}"

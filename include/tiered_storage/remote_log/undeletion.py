@@ -1,8 +1,9 @@
 """Takes deletions back that were marked, while their objects are still there: for `remote.log.deletion.grace.ms`.
 
 Segments return to readers, our log start returns to where it was before them, and a partition that was to be deleted as
-a whole is not any more. A segment whose offsets other finished segments hold stays marked: it was a second copy, or a
-damaged one. So does one of which the store lacks anything; our log start then returns only to the segments after it.
+a whole is not any more. A segment stays marked if other finished segments hold its offsets and every batch of it that
+can be read: it was a second copy, or a damaged one. So does one of which the store lacks anything; our log start then
+returns only to the segments after it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError, TieredStorageError
 from tiered_storage.remote_log.copy_plan import Finding, finding_of
 from tiered_storage.remote_log.coverage import Coverage, finished
+from tiered_storage.remote_log.forked_log import why_other_records
 from tiered_storage.remote_log.lease_keeper import kept_alive
 from tiered_storage.remote_log.lineage import trusted_lineage
 from tiered_storage.remote_log.local_retention import ensure_present
@@ -151,7 +153,9 @@ def _plan(partition: TopicIdPartition, parts: RemoteLogParts) -> Undeletion:
     second_copies, now, marked_from = 0, parts.clock(), _grace_began(parts)
     # What was marked last was sound then: of a segment and the one that was kept in its place, that is the latter.
     for segment in sorted((one for one in segments if one.is_marked), key=lambda one: -one.event_timestamp):
-        if Coverage.of([*read, *chosen], lineage).holding(segment.start_offset, segment.end_offset) is not None:
+        held_by = Coverage.of([*read, *chosen], lineage)
+        is_held = held_by.holding(segment.start_offset, segment.end_offset) is not None
+        if is_held and why_other_records(segment, held_by, segment.start_offset, lineage, parts.storage) is None:
             second_copies += 1
             continue
         try:

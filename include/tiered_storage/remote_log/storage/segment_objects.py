@@ -336,6 +336,13 @@ class ObjectRemoteStorageManager:
         """Return the bytes of an object. Raises RemoteObjectNotFoundError."""
         return self._client.size(name)
 
+    def read_object(self, name: str, position: int, size: int) -> bytes:
+        """Return `size` bytes of an object from `position`, unchecked: for what is known to be damaged.
+
+        Raises RemoteObjectNotFoundError, and RemoteObjectCorruptError where the object ends before that.
+        """
+        return self._client.get_range(name, position, size)
+
     @property
     def partition_documents(self) -> PartitionDocuments:
         """What the store knows of partitions beside their segments."""
