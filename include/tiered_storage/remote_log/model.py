@@ -24,7 +24,7 @@ from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 
 LEADER_EPOCH_UNKNOWN = -1
 MAX_EARLIER_LOG_STARTS = 200
-"""So many are kept of a partition: those of a week in which it expires every hour."""
+"""So many are kept of a partition; of more moves those that lie close together, for their age, count as one."""
 
 _BYTES_AS_BASE64 = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
@@ -192,6 +192,20 @@ class EarlierLogStart:
     moved_at: int
 
 
+def _thinned(earlier: tuple[EarlierLogStart, ...], now: int) -> tuple[EarlierLogStart, ...]:
+    """Return no more than MAX_EARLIER_LOG_STARTS of `earlier`, in which neighbours became one.
+
+    They are the ones that together span least of the time since then. The lower offset of the two stays, until the
+    later moment, so that an undelete returns no less than it should. The oldest stays as it is.
+    """
+    while len(earlier) > MAX_EARLIER_LOG_STARTS:
+        moved = [each.moved_at for each in earlier]
+        spans = [(moved[at + 1] - moved[at - 1]) / max(1, now - moved[at - 1]) for at in range(1, len(moved) - 1)]
+        at = 1 + spans.index(min(spans))
+        earlier = (*earlier[:at], EarlierLogStart(earlier[at].offset, moved[at + 1]), *earlier[at + 2 :])
+    return earlier
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionState:
     """What we keep of a partition beside its segments.
@@ -215,7 +229,7 @@ class PartitionState:
     def with_log_start(self, offset: int, moved_at: int) -> Self:
         """Return this state with our log start moved up to `offset` at `moved_at` (ms)."""
         earlier = (*self.earlier_log_starts, EarlierLogStart(self.log_start_offset or 0, moved_at))
-        return replace(self, log_start_offset=offset, earlier_log_starts=earlier[-MAX_EARLIER_LOG_STARTS:])
+        return replace(self, log_start_offset=offset, earlier_log_starts=_thinned(earlier, moved_at))
 
     def undeleted(self, log_start_offset: int) -> Self:
         """Return this state with its deletion taken back, and our log start no higher than `log_start_offset`."""
