@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 import shutil
+import sqlite3
 import time
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,7 +27,10 @@ from support.remote_logs import (
     NOW,
     ORDERS_0,
     RemoteLogFiles,
+    begin,
+    carry_out,
     copy,
+    cut,
     end_below,
     flip_bit,
     held_by,
@@ -41,6 +46,7 @@ from tiered_storage.kafka_log.record import Record
 from tiered_storage.kafka_log.record_batch import read_records
 from tiered_storage.kafka_log.segment_scan import iterate_segment
 from tiered_storage.remote_log import copy_run, forked_log
+from tiered_storage.remote_log.metadata_take_over import take_over
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.remote_log_parts import store_options
@@ -454,3 +460,58 @@ def test_undelete_brings_back_what_an_earlier_release_replaced_by_a_fork(
 
         assert left == []
         assert {one.segment_id for one in done.segments} == {one.segment_id for one in ended}
+
+
+# -------------------------------------------------------------------------------------- a copy that lost its indexes
+
+
+def committed_after_a_backup(root: Path, here: Path) -> None:
+    """Copy and trim the log in `here`, and put metadata back that know all copies as begun."""
+    database, backup = root / "state" / "remote_log_metadata.db", root / "backup.db"
+    with over(root, here).open() as remote_log:
+        outcomes = carry_out(remote_log, begin(remote_log))
+        with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(backup)) as target:
+            source.backup(target)
+        assert remote_log.commit_copy(outcomes).is_whole
+        assert retain(remote_log) == []
+    for path in database.parent.glob(f"{database.name}*"):
+        path.unlink()
+    shutil.copy(backup, database)
+    with over(root, here).open() as remote_log:
+        assert take_over(remote_log).was_outdated
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+@pytest.mark.parametrize("broken", [False, True])
+@pytest.mark.parametrize("is_fork", [False, True])
+def test_expire_deletes_a_copy_with_a_marker_and_no_indexes_only_where_its_batches_are_elsewhere(
+    tmp_path: Path, is_copied: bool, broken: bool, is_fork: bool
+) -> None:
+    here = write(tmp_path / "here", [5] * 4, "shared")
+    there = shutil.copytree(here, tmp_path / "there")
+    for root, word in ((here, "here"), (there, "there" if is_fork else "here")):
+        write(root, [5] * 12, word, 500)
+    committed_after_a_backup(tmp_path, here)
+    files = over(tmp_path, there)
+    stored = stored_values(files)
+    files.clock.now += 10**9
+    [*_, lost] = files.objects(".indexes")
+    if broken:
+        cut(lost, 10)
+    else:
+        lost.unlink()
+    if is_copied:
+        with files.open() as remote_log:
+            assert copy(remote_log).is_whole
+
+    for _ in range(2):
+        with files.open() as remote_log:
+            report = remote_log.deletions.delete_marked("expire")
+        files.clock.now += 10**9
+
+    if is_fork:
+        assert stored and stored_values(files) == stored
+        assert any("was found to have the same batches" in str(failure) for failure in report.failures)
+    else:
+        assert report.failures == ()
+        assert not files.objects(".indexes") or is_copied

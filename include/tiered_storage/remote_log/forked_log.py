@@ -212,10 +212,10 @@ def is_held_elsewhere(
     lineage: Sequence[EpochEntry],
     storage: RemoteStorageManager,
 ) -> bool:
-    """Whether each batch of `copy`, from `start_offset` on, is in `held_by`, or else behind them in `log`.
+    """Whether each readable batch of `copy`, from `start_offset` on, is in `held_by`, or else after them in `log`.
 
-    A local file or a remote segment of the same offsets is told by its checksum; else all is read. Raises what reading
-    raises.
+    A local file or a remote segment of the same offsets is told by its checksum (None: not known); else all is read.
+    Raises what reading of the others raises.
     """
     told = (copy.size, data_crc32c)
     for covered in held_by:
@@ -230,7 +230,8 @@ def is_held_elsewhere(
             return True
     reached = max((covered.end_offset for covered in held_by), default=-1)
     read = storage.fetch_log_segment
-    windows = (window.touching(start_offset) for window in remote_batches([copy], lineage, read))
+    end = valid_end(copy, whole_lineage([copy], lineage))
+    windows = (window.touching(start_offset, end) for window in _readable_batches(copy, storage))
     remote = remote_batches([covered.segment for covered in held_by], lineage, read)
     known = chain(remote, (window.between(reached + 1) for window in local_batches(local)))
     return first_difference(windows, known) is None

@@ -66,7 +66,7 @@ class LeftoverCheck:
             held = [] if missing_until < start_offset else coverage.holding(start_offset, missing_until)
             if held is None:
                 kept[found.leftover.segment_id.id] = _message(found, start_offset)
-            elif found.copy is not None and start_offset <= found.end_offset:
+            elif start_offset <= found.end_offset:
                 remote = coverage.holding(start_offset, found.end_offset)
                 if remote is not None and to_finish:
                     continue
@@ -83,9 +83,8 @@ class LeftoverCheck:
         lineage: Sequence[EpochEntry],
     ) -> bool:
         try:
-            return whole.copy is not None and is_held_elsewhere(
-                whole.copy, whole.data_crc32c, start_offset, held_by, local, lineage, self.storage
-            )
+            copy = whole.copy or whole.leftover
+            return is_held_elsewhere(copy, whole.data_crc32c, start_offset, held_by, local, lineage, self.storage)
         except (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError, OSError):
             return False
 
@@ -151,6 +150,20 @@ class _Whole:
     copy: RemoteLogSegmentMetadata | None = None
     data_crc32c: int | None = None
 
+    @property
+    def seen(self) -> str:
+        """What the store has of it."""
+        return "its commit marker" if self.copy is None else "all of it"
+
+    @property
+    def how_to_finish(self) -> str:
+        """What a person does to let readers have it."""
+        repair = "'tiered-storage repair' finishes it"
+        if self.copy is not None:
+            return repair
+        names = segment_object_names(self.leftover.segment_id, self.leftover.start_offset)
+        return f"put what is missing or broken of {names.stem}.* back from a backup, then {repair}"
+
 
 def _missing_until(end_offset: int, local: PartitionLog | None) -> int:
     """Return the last offset (inclusive) up to `end_offset` that only the remote tier can have."""
@@ -161,22 +174,17 @@ def _missing_until(end_offset: int, local: PartitionLog | None) -> int:
 
 
 def _message(whole: _Whole, start_offset: int) -> str:
-    seen, mended = "all of it", "'tiered-storage repair' finishes it, if every byte proves to be what was sent"
-    if whole.copy is None:
-        names = segment_object_names(whole.leftover.segment_id, whole.leftover.start_offset)
-        seen = "its commit marker"
-        mended = f"put what is missing or broken of {names.stem}.* back from a backup, then {mended}"
     return (
-        f"the metadata know it as a copy that never finished, but the store has {seen} and nothing else holds "
-        f"offsets {start_offset} to {whole.end_offset}: it stays; {mended}; if it is to go, move its objects out of "
-        "the store"
+        f"the metadata know it as a copy that never finished, but the store has {whole.seen} and nothing else holds "
+        f"offsets {start_offset} to {whole.end_offset}: it stays; {whole.how_to_finish}, if every byte proves to be "
+        "what was sent; if it is to go, move its objects out of the store"
     )
 
 
 def _message_of_fork(whole: _Whole, start_offset: int) -> str:
     return (
-        "the metadata know it as a copy that never finished, but the store has all of it, and no other copy of offsets "
-        f"{start_offset} to {whole.end_offset} was found to have the same batches: another log may be a fork of it, or "
-        "damaged; it stays. If the local log is the fork, 'tiered-storage repair' finishes this copy; if it is to go, "
-        "move its objects out of the store"
+        f"the metadata know it as a copy that never finished, but the store has {whole.seen}, and no other copy of "
+        f"offsets {start_offset} to {whole.end_offset} was found to have the same batches: another log may be a fork "
+        f"of it, or damaged; it stays. If the local log is the fork, {whole.how_to_finish}; if it is to go, move its "
+        "objects out of the store"
     )
