@@ -167,10 +167,10 @@ class _Mending:
                 yield planned
 
     def why_not(self, segment: RemoteLogSegmentMetadata, differs: str | None = None) -> Finding:
-        where = "no longer in the local log" if differs is None else f"not the same elsewhere ({differs})"
+        where = " and no longer in the local log" if differs is None else f" and not the same elsewhere ({differs})"
         message = (
             f"offsets {segment.start_offset} to {segment.end_offset} are damaged in the store ({segment.segment_id.id})"
-            f" and {where}: {self._what_to_do(segment.end_offset)}"
+            f"{where}: {self._what_to_do(segment.end_offset)}"
         )
         return Finding(str(self._partition), message)
 
