@@ -64,7 +64,8 @@ class DiskReserve:
         """Give `size` bytes back to the disk, or all of it."""
         self._is_spent = True
         with suppress(OSError):
-            left = 0 if size is None else self.path.stat().st_size - size
+            # A link in its place leads to a file of others.
+            left = 0 if size is None or self.path.is_symlink() else self.path.stat().st_size - size
             if left > 0:
                 os.truncate(self.path, left)
             else:

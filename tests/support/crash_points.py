@@ -197,14 +197,19 @@ def _written(_self: object, name: str, *_: Any, **__: Any) -> CrashPoint | None:
     return suffixes.get(Path(name).suffix)
 
 
-def _unlinks(path: Any, *_: Any, **__: Any) -> CrashPoint | None:
-    if _DOCUMENT.search(str(path)):
+def _whole(path: Any, folder: int | None) -> str:
+    """Return the path of a file that is named within an open folder."""
+    return str(path) if folder is None else f"{Path(f'/proc/self/fd/{folder}').readlink()}/{path}"
+
+
+def _unlinks(path: Any, *, dir_fd: int | None = None) -> CrashPoint | None:
+    if _DOCUMENT.search(_whole(path, dir_fd)):
         return CrashPoint.BEFORE_DOCUMENT_GOES
     return CrashPoint.BEFORE_LOCAL_FILE_GOES if _LOCAL_FILE.fullmatch(Path(path).name) else None
 
 
-def _unlinked(path: Any, *_: Any, **__: Any) -> CrashPoint | None:
-    if _DOCUMENT.search(str(path)):
+def _unlinked(path: Any, *, dir_fd: int | None = None) -> CrashPoint | None:
+    if _DOCUMENT.search(_whole(path, dir_fd)):
         return CrashPoint.AFTER_DOCUMENT_GONE
     name = Path(path).name
     if _STORE_FILE.fullmatch(name):

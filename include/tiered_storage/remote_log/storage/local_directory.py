@@ -30,8 +30,9 @@ from tiered_storage.errors import (
 )
 from tiered_storage.kafka_log.checksum import crc32c
 from tiered_storage.kafka_log.small_files import sync_directory
-from tiered_storage.private_files import PRIVATE_FOLDER, mode_in
+from tiered_storage.private_files import PRIVATE_FOLDER
 from tiered_storage.remote_log.storage.early_write_out import EarlyWriteOut
+from tiered_storage.remote_log.storage.inner_folders import LISTED, LinkedFolderError, inner_folder, open_inside
 from tiered_storage.remote_log.storage.object_client import CheckedChunks, StoredObject, WrittenObject
 from tiered_storage.remote_log.storage.object_names import check_object_name, is_temporary_name, temporary_name
 
@@ -48,8 +49,6 @@ _DOCUMENT = ".json"
 """So names of what may use it end: to expire segments takes a partition's document first."""
 
 _LONGEST_FILE_NAME = 255
-_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-_LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
@@ -104,13 +103,13 @@ class LocalDirectory:
     def _put(self, name: str, size: int, chunks: Iterator[memoryview], *, more_follows: bool) -> WrittenObject:
         target = self._path(name)
         checked = CheckedChunks(name, size, chunks)
-        with self._temporary(target, size) as temporary:
-            _write(temporary, target, checked, size)
+        with self._temporary(name, size) as (folder, temporary):
+            _write(folder, temporary, target, checked, size)
             with _store_errors("rename to its final name", target, size):
-                temporary.replace(target)
-        if not more_follows:
-            with _store_errors("sync the folder of", target, size):
-                sync_directory(target.parent)
+                os.replace(temporary, target.name, src_dir_fd=folder, dst_dir_fd=folder)
+            if not more_follows:
+                with _store_errors("sync the folder of", target, size):
+                    os.fsync(folder)
         return checked.written()
 
     def create(self, name: str, content: bytes) -> bool:
@@ -121,30 +120,32 @@ class LocalDirectory:
 
     def _create(self, name: str, content: bytes) -> bool:
         target = self._path(name)
-        with self._temporary(target, len(content)) as temporary:
-            _write(temporary, target, CheckedChunks(name, len(content), iter((memoryview(content),))), len(content))
+        with self._temporary(name, len(content)) as (folder, temporary):
+            checked = CheckedChunks(name, len(content), iter((memoryview(content),)))
+            _write(folder, temporary, target, checked, len(content))
             with _store_errors("link", target, len(content)):
                 try:
-                    target.hardlink_to(temporary)
+                    os.link(temporary, target.name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
                 except FileExistsError:
                     return False
                 except FileNotFoundError:
                     # Another one was first, and then took ours for a leftover.
-                    if target.exists():
+                    if _has(folder, target.name):
                         return False
                     raise
-        with _store_errors("sync the folder of", target, len(content)):
-            sync_directory(target.parent)
+            with _store_errors("sync the folder of", target, len(content)):
+                os.fsync(folder)
         return True
 
     def move(self, name: str, target: str) -> None:
         """Rename an object, and sync both folders; see ObjectClient."""
         path, new_path = self._path(name), self._path(target)
-        with _store_errors("rename", path):
-            self._make_durable_folder(new_path.parent)
-            path.replace(new_path)
-            sync_directory(new_path.parent)
-            sync_directory(path.parent)
+        with _store_errors("rename", path), ExitStack() as opened:
+            new_folder = opened.enter_context(inner_folder(self._root, _folder_of(target), makes=True))
+            folder = opened.enter_context(inner_folder(self._root, _folder_of(name)))
+            os.replace(path.name, new_path.name, src_dir_fd=folder, dst_dir_fd=new_folder)
+            os.fsync(new_folder)
+            os.fsync(folder)
 
     def get_range(self, name: str, start: int, length: int) -> bytes:
         """Return a part of an object; see ObjectClient."""
@@ -152,7 +153,7 @@ class LocalDirectory:
         pieces = []
         with _store_errors("read", path):
             # A FIFO in its place must not keep us waiting.
-            descriptor = _open_inside(self._root, name, os.O_RDONLY | os.O_NONBLOCK)
+            descriptor = open_inside(self._root, name, os.O_RDONLY | os.O_NONBLOCK)
             try:
                 _regular_file(descriptor, path)
                 position, end = start, start + length
@@ -169,7 +170,7 @@ class LocalDirectory:
         """Return an object's size in bytes; see ObjectClient."""
         path = self._path(name)
         with _store_errors("look at", path):
-            descriptor = _open_inside(self._root, name, os.O_PATH)
+            descriptor = open_inside(self._root, name, os.O_PATH)
             try:
                 return _regular_file(descriptor, path).st_size
             finally:
@@ -178,53 +179,65 @@ class LocalDirectory:
     def delete(self, name: str) -> None:
         """Remove an object; see ObjectClient."""
         path = self._path(name)
-        with _store_errors("remove", path), suppress(FileNotFoundError):
-            path.unlink()
-            sync_directory(path.parent)
+        with (
+            _store_errors("remove", path),
+            suppress(FileNotFoundError),
+            inner_folder(self._root, _folder_of(name)) as folder,
+        ):
+            os.unlink(path.name, dir_fd=folder)
+            os.fsync(folder)
 
     def delete_many(self, names: Sequence[str]) -> Mapping[str, RemoteStorageError]:
         """Remove many and sync each folder once; see ObjectClient."""
-        by_folder: defaultdict[Path, list[str]] = defaultdict(list)
+        by_folder: defaultdict[str, list[str]] = defaultdict(list)
         for name in names:
-            by_folder[self._path(name).parent].append(name)
+            check_object_name(name)
+            by_folder[_folder_of(name)].append(name)
         failed: dict[str, RemoteStorageError] = {}
         for folder, inside in by_folder.items():
             failed |= self._delete_in(folder, inside)
         return failed
 
-    def _delete_in(self, folder: Path, names: Sequence[str]) -> dict[str, RemoteStorageError]:
+    def _delete_in(self, folder: str, names: Sequence[str]) -> dict[str, RemoteStorageError]:
         failed: dict[str, RemoteStorageError] = {}
-        for name in names:
-            path = self._root / name
-            try:
-                with _store_errors("remove", path):
-                    path.unlink(missing_ok=True)
-            except RemoteStorageError as error:
-                failed[name] = error
         try:
-            with _store_errors("sync", folder), suppress(FileNotFoundError):
-                sync_directory(folder)
+            with (
+                _store_errors("remove objects in", self._root / folder),
+                suppress(FileNotFoundError),
+                inner_folder(self._root, folder) as opened,
+            ):
+                for name in names:
+                    try:
+                        _unlink(self._root / name, opened)
+                    except RemoteStorageError as error:
+                        failed[name] = error
+                os.fsync(opened)
         except RemoteStorageError as error:
             return dict.fromkeys(names, error)
         return failed
 
     def discard_unfinished_many(self, stems: Collection[str]) -> None:
         """Remove the temporary files of objects whose names begin so; it reads through each folder once."""
-        by_folder: defaultdict[Path, set[str]] = defaultdict(set)
+        by_folder: defaultdict[str, set[str]] = defaultdict(set)
         for stem in stems:
-            by_folder[self._path(stem).parent].add(stem.rpartition("/")[2])
+            check_object_name(stem)
+            by_folder[_folder_of(stem)].add(stem.rpartition("/")[2])
         for folder, starts in by_folder.items():
-            with _store_errors("remove temporary files in", folder), suppress(FileNotFoundError):
-                with os.scandir(folder) as entries:
-                    leftovers = [entry.path for entry in entries if _is_leftover(entry.name, tuple(starts))]
+            with (
+                _store_errors("remove temporary files in", self._root / folder),
+                suppress(FileNotFoundError),
+                inner_folder(self._root, folder) as opened,
+            ):
+                with os.scandir(opened) as entries:
+                    leftovers = [entry.name for entry in entries if _is_leftover(entry.name, tuple(starts))]
                 for leftover in leftovers:
-                    Path(leftover).unlink(missing_ok=True)
+                    _unlink(self._root / folder / leftover, opened)
 
     def list(self, folder: str = "", after: str = "") -> Iterator[StoredObject]:
         """Stream the files in a folder and below, temporary ones too; what goes meanwhile may be left out."""
         start = self._path(folder) if folder else self._root
         return _walk(
-            lambda: _open_inside(self._root, folder or ".", _LISTED), start, f"{folder}/" if folder else "", after
+            lambda: open_inside(self._root, folder or ".", LISTED), start, f"{folder}/" if folder else "", after
         )
 
     def close(self) -> None:
@@ -252,33 +265,52 @@ class LocalDirectory:
         check_object_name(name)
         return self._root / name
 
-    def _make_durable_folder(self, folder: Path) -> None:
-        """Make `folder` and what lies above it, each synced into the one above; a root that is missing is private."""
-        if folder.is_dir():
-            return
-        self._make_durable_folder(folder.parent)
-        folder.mkdir(mode=mode_in(folder.parent) if self._root in folder.parents else PRIVATE_FOLDER, exist_ok=True)
-        sync_directory(folder.parent)
-
     @contextmanager
-    def _temporary(self, target: Path, size: int) -> Iterator[Path]:
-        """Give a name beside `target` to write to, in a folder that is there; nothing has that name afterwards."""
-        temporary = target.with_name(temporary_name(target.name, self._random_hex()))
-        with _store_errors("make the folder of", target, size):
-            self._make_durable_folder(target.parent)
-        _check_room(target, size)
-        try:
-            yield temporary
-        finally:
-            with suppress(OSError):  # what is left is found by its name; the error that led here is the one to tell
-                temporary.unlink(missing_ok=True)
+    def _temporary(self, name: str, size: int) -> Iterator[tuple[int, str]]:
+        """Give the open folder of an object, made if it is missing, and a name in it that nothing has afterwards."""
+        target = self._path(name)
+        temporary = temporary_name(target.name, self._random_hex())
+        with ExitStack() as opened:
+            with _store_errors("make the folder of", target, size):
+                _make_durable_folder(self._root)
+                folder = opened.enter_context(inner_folder(self._root, _folder_of(name), makes=True))
+            _check_room(target, size)
+            try:
+                yield folder, temporary
+            finally:
+                with suppress(OSError):  # what is left is found by its name; the error that led here is the one to tell
+                    os.unlink(temporary, dir_fd=folder)
 
 
-def _write(temporary: Path, target: Path, checked: CheckedChunks, size: int) -> None:
-    """Write, read back and sync the file `temporary`; errors name `target`."""
+def _folder_of(name: str) -> str:
+    return name.rpartition("/")[0]
+
+
+def _make_durable_folder(folder: Path) -> None:
+    """Make `folder` and what lies above it, private, each synced into the one above."""
+    if folder.is_dir():
+        return
+    _make_durable_folder(folder.parent)
+    folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+    sync_directory(folder.parent)
+
+
+def _has(folder: int, name: str) -> bool:
+    with os.scandir(folder) as entries:
+        return any(entry.name == name for entry in entries)
+
+
+def _unlink(path: Path, folder: int) -> None:
+    with _store_errors("remove", path), suppress(FileNotFoundError):
+        os.unlink(path.name, dir_fd=folder)
+
+
+def _write(folder: int, temporary: str, target: Path, checked: CheckedChunks, size: int) -> None:
+    """Write, read back and sync the file `temporary` in `folder`; errors name `target`."""
     with _store_errors("write", target, size):
-        mode = mode_in(temporary.parent) & 0o666
-        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        mode = os.fstat(folder).st_mode & 0o666
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = os.open(temporary, flags, mode, dir_fd=folder)
     try:
         write_out = EarlyWriteOut(descriptor)
         for chunk in checked:
@@ -332,20 +364,6 @@ def _is_leftover(file_name: str, starts: tuple[str, ...]) -> bool:
     return is_temporary_name(file_name) and file_name.startswith(starts)
 
 
-def _open_inside(root: Path, name: str, flags: int) -> int:
-    """Open what `name` names below `root` through no symbolic link; `root` itself may be one. Raises OSError."""
-    *folders, last = name.split("/")
-    folder = os.open(root, _FOLDER)
-    try:
-        for part in folders:
-            inner = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
-            os.close(folder)
-            folder = inner
-        return os.open(last, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-    finally:
-        os.close(folder)
-
-
 def _regular_file(descriptor: int, path: Path) -> os.stat_result:
     """Return what is known of an open file. Raises RemoteObjectNotFoundError where it is no regular one."""
     facts = os.fstat(descriptor)
@@ -366,7 +384,7 @@ def _walk(open_folder: Callable[[], int], folder: Path, prefix: str, after: str)
             if entry.name == RESERVE and not prefix:
                 continue
             if entry.is_dir(follow_symlinks=False):
-                inner = partial(os.open, entry.name, _LISTED | os.O_NOFOLLOW, dir_fd=descriptor)
+                inner = partial(os.open, entry.name, LISTED | os.O_NOFOLLOW, dir_fd=descriptor)
                 yield from _walk(inner, folder / entry.name, f"{prefix}{entry.name}/", after)
                 continue
             if f"{prefix}{entry.name}" <= after or not entry.is_file(follow_symlinks=False):
@@ -396,8 +414,12 @@ def _translated(error: OSError, doing: str, path: Path, size: int | None) -> Tie
         return _full(path, size or 0, why)
     if error.errno in _REFUSED:
         return RemoteStorageRefusedError(f"{path}: may not {doing} it ({why}): user {os.geteuid()} needs the right to")
-    if error.errno == errno.ELOOP and size is None:
-        return RemoteObjectNotFoundError(f"{path}: there is no such object: a symbolic link lies there")
-    if isinstance(error, FileNotFoundError) and size is None:
-        return RemoteObjectNotFoundError(f"{path}: there is no such object")
+    if isinstance(error, LinkedFolderError):
+        return RemoteStorageRefusedError(
+            f"{path}: may not {doing} it: {why}, and no link below the store's root is followed: put the folder itself "
+            "there"
+        )
+    if size is None and error.errno in {errno.ELOOP, errno.ENOENT}:
+        link = ": a symbolic link lies there" if error.errno == errno.ELOOP else ""
+        return RemoteObjectNotFoundError(f"{path}: there is no such object{link}")
     return RemoteStorageError(f"{path}: could not {doing} it ({why})")

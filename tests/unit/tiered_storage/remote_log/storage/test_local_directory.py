@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from tiered_storage.errors import (
     RemoteStorageFullError,
     RemoteStorageRefusedError,
 )
-from tiered_storage.remote_log.storage import local_directory
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.object_names import parse_object_name, segment_object_names
 
@@ -152,18 +151,18 @@ def test_the_file_is_synced_before_its_name_and_the_name_before_the_call_ends(
     directory: LocalDirectory, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    real_fsync, real_replace = os.fsync, Path.replace
+    real_fsync, real_replace = os.fsync, os.replace
 
     def fsync(descriptor: int) -> None:
         done.append(f"sync {Path(f'/proc/self/fd/{descriptor}').readlink()}")
         real_fsync(descriptor)
 
-    def replace(self: Path, target: Path) -> Path:
-        done.append(f"rename to {target}")
-        return real_replace(self, target)
+    def replace(source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+        done.append(f"rename to {Path(f'/proc/self/fd/{dst_dir_fd}').readlink()}/{target}")
+        real_replace(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(Path, "replace", replace)
+    monkeypatch.setattr(os, "replace", replace)
     LocalDirectory(root, lambda: "0123456789abcdef").put("cluster/object", 3, iter([memoryview(b"abc")]))
     assert done == [
         f"sync {root.parent.parent}",
@@ -307,6 +306,53 @@ def test_symbolic_links_below_the_root_lead_nowhere(directory: LocalDirectory, r
             list(directory.list(folder))
 
 
+@pytest.mark.parametrize("name", ["a/folder/object", "a/folder/deeper/object"])
+def test_nothing_is_written_moved_or_deleted_through_a_symbolic_link(
+    directory: LocalDirectory, root: Path, tmp_path: Path, name: str
+) -> None:
+    put(directory, "a/b", b"x")
+    elsewhere = tmp_path / "elsewhere"
+    for folder in (elsewhere, elsewhere / "deeper"):
+        folder.mkdir()
+        for file in ("object", "object.0123456789abcdef.tmp"):
+            (folder / file).write_bytes(b"theirs")
+    (root / "a" / "folder").symlink_to(elsewhere)
+    before = {path: path.read_bytes() for path in elsewhere.rglob("*") if path.is_file()}
+    attempts: list[Callable[[], object]] = [
+        lambda: put(directory, name),
+        lambda: put(directory, f"{name}-new"),
+        lambda: directory.create(f"{name}-new", b"ours"),
+        lambda: directory.move("a/b", name),
+        lambda: directory.move(name, "a/moved"),
+        lambda: directory.delete(name),
+        lambda: directory.discard_unfinished_many([name]),
+    ]
+    for attempt in attempts:
+        with pytest.raises(RemoteStorageRefusedError, match=r"folder is a symbolic link, and no link .* is followed"):
+            attempt()
+    failed = directory.delete_many([name, "a/b"])
+    assert list(failed) == [name]
+    assert isinstance(failed[name], RemoteStorageRefusedError)
+    assert {path: path.read_bytes() for path in elsewhere.rglob("*") if path.is_file()} == before
+    assert not (root / "a" / "moved").exists()
+
+
+def test_a_symbolic_link_in_the_place_of_an_object_is_replaced_or_removed_alone(
+    directory: LocalDirectory, root: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "theirs").write_bytes(b"theirs")
+    root.mkdir(parents=True)
+    for name in ("put", "moved", "deleted", "created"):
+        (root / name).symlink_to(tmp_path / "theirs")
+    put(directory, "put", b"ours")
+    put(directory, "another", b"ours")
+    directory.move("another", "moved")
+    directory.delete("deleted")
+    assert not directory.create("created", b"ours")
+    assert (tmp_path / "theirs").read_bytes() == b"theirs"
+    assert {found.name for found in directory.list()} == {"put", "moved"}
+
+
 def test_the_root_itself_may_be_a_symbolic_link(directory: LocalDirectory, root: Path, tmp_path: Path) -> None:
     put(directory, "a/b", b"x")
     (tmp_path / "link").symlink_to(root)
@@ -333,7 +379,7 @@ def test_of_many_deletions_those_that_fail_are_told_and_each_folder_is_synced_on
         put(directory, name, b"x")
     (root / "a/stuck").mkdir()
     synced: list[Path] = []
-    monkeypatch.setattr(local_directory, "sync_directory", synced.append)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink()))
 
     failed = directory.delete_many([*names, "a/stuck"])
 
@@ -349,9 +395,9 @@ def test_deletions_in_a_folder_that_cannot_be_synced_are_told_as_failed(
     for name in ("a/1", "b/1"):
         put(directory, name, b"x")
 
-    def broken(folder: Path) -> None:
-        if folder == root / "a":
+    def broken(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink() == root / "a":
             raise OSError(errno.EIO, "input/output error")
 
-    monkeypatch.setattr(local_directory, "sync_directory", broken)
+    monkeypatch.setattr(os, "fsync", broken)
     assert list(directory.delete_many(["a/1", "b/1"])) == ["a/1"]
