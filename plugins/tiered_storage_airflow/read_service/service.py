@@ -37,6 +37,8 @@ MOST_SENDING = 4
 MOST_LARGE = 4
 SECONDS_FOR_ROOM = 30.0
 SECONDS_SEEN = 5.0
+SECONDS_OF_RIGHTS = 1.0
+"""How long rights hold that were looked at: a look in a thread may wait long while others make records into JSON."""
 SECONDS_BETWEEN_SENDS = 0.002
 
 
@@ -67,7 +69,7 @@ class OpenService:
     sending: Turns
     """For each piece that goes out."""
     streams: int = 0
-    seen_rights: SharedLook[ReadRights] = field(default_factory=lambda: SharedLook(0))
+    seen_rights: SharedLook[ReadRights] = field(default_factory=lambda: SharedLook(SECONDS_OF_RIGHTS))
     seen_health: SharedLook[list[HealthCheck]] = field(default_factory=lambda: SharedLook(SECONDS_SEEN))
     seen_remote: SharedLook[Sequence[TopicIdPartition]] = field(default_factory=lambda: SharedLook(SECONDS_SEEN))
     """Those that are or were remote."""
@@ -100,7 +102,7 @@ class OpenService:
         )
 
     async def rights_now(self) -> ReadRights:
-        """Return what is allowed now."""
+        """Return what is allowed, or was a second ago."""
         return await self.seen_rights.get(lambda: self.reading_rights.run(self.rights.current))
 
     def take_place(self) -> None:

@@ -23,8 +23,9 @@ def logins() -> None:
 
 
 @pytest.fixture
-def own_site(logins: None, tmp_path: Path) -> Iterator[ReadServiceSite]:
-    """The read service over a small remote log."""
+def own_site(logins: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ReadServiceSite]:
+    """The read service over a small remote log, with rights that are looked at for each request."""
+    monkeypatch.setattr("tiered_storage_airflow.read_service.service.SECONDS_OF_RIGHTS", 0)
     with ReadServiceSite.open(tmp_path) as site:
         yield site
 

@@ -27,8 +27,9 @@ def site(logins: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rea
 
 
 @pytest.fixture
-def own_site(logins: None, tmp_path: Path) -> Iterator[ReadServiceSite]:
-    """The same for one test alone."""
+def own_site(logins: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ReadServiceSite]:
+    """The same for one test alone, with rights that are looked at for each request."""
+    monkeypatch.setattr("tiered_storage_airflow.read_service.service.SECONDS_OF_RIGHTS", 0)
     with ReadServiceSite.open(tmp_path) as site:
         yield site
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -97,6 +98,30 @@ def test_a_passing_failure_to_read_the_rights_passes(own_site: ReadServiceSite) 
     with mock.patch.object(Path, "open", failing):
         assert own_site.get(READING[0]).status_code == 404
     assert own_site.get(READING[0]).status_code == 200
+
+
+def test_the_file_is_looked_at_once_a_second_for_all_requests(
+    own_site: ReadServiceSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tiered_storage_airflow.read_service.rights_file import RightsFile
+    from tiered_storage_airflow.read_service.service import OpenService
+    from tiered_storage_airflow.read_service.shared_look import SharedLook
+
+    async def opened() -> OpenService:
+        return await own_site.service.opened()
+
+    service: OpenService = own_site.client.portal.call(opened)  # type: ignore[union-attr]
+    service.seen_rights = SharedLook(1)
+    looks: list[RightsFile] = []
+    current = RightsFile.current
+    monkeypatch.setattr(RightsFile, "current", lambda self: looks.append(self) or current(self))
+    began = time.monotonic()
+    for _ in range(30):
+        assert own_site.get(DESCRIBING[1]).status_code == 200
+    assert len(looks) <= 2 + time.monotonic() - began
+    own_site.rights.write_text("users: {reader: {read: [payments]}}")
+    time.sleep(1.1)
+    assert own_site.get(DESCRIBING[1]).status_code == 404
 
 
 def test_a_file_of_the_same_size_and_time_is_another_one(own_site: ReadServiceSite) -> None:
