@@ -103,7 +103,6 @@ def test_a_passing_failure_to_read_the_rights_passes(own_site: ReadServiceSite) 
 def test_the_file_is_looked_at_once_a_second_for_all_requests(
     own_site: ReadServiceSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tiered_storage_airflow.read_service.rights_file import RightsFile
     from tiered_storage_airflow.read_service.service import OpenService
     from tiered_storage_airflow.read_service.shared_look import SharedLook
 
@@ -112,13 +111,12 @@ def test_the_file_is_looked_at_once_a_second_for_all_requests(
 
     service: OpenService = own_site.client.portal.call(opened)  # type: ignore[union-attr]
     service.seen_rights = SharedLook(1)
-    looks: list[RightsFile] = []
-    current = RightsFile.current
-    monkeypatch.setattr(RightsFile, "current", lambda self: looks.append(self) or current(self))
+    looks = mock.Mock(wraps=service.rights.current)
+    monkeypatch.setattr(service.rights, "current", looks)
     began = time.monotonic()
     for _ in range(30):
         assert own_site.get(DESCRIBING[1]).status_code == 200
-    assert len(looks) <= 2 + time.monotonic() - began
+    assert looks.call_count <= 2 + time.monotonic() - began
     own_site.rights.write_text("users: {reader: {read: [payments]}}")
     time.sleep(1.1)
     assert own_site.get(DESCRIBING[1]).status_code == 404
