@@ -160,7 +160,7 @@ def audit(
 ) -> None:
     """Hold the store against the metadata; exit code 1 for any anomaly, or where nothing matches. Changes nothing."""
     output = Output(as_json)
-    with opened(config, output) as remote_log:
+    with opened(config, output, outdated=True) as remote_log:
         selection = selected(topics, partitions)
         told = said("read", remote_log.checks.to_read(selection), output) if deep else untold
         report = remote_log.checks.audit(selection, deep=deep, on_moved=told)

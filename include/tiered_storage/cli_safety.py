@@ -12,7 +12,13 @@ import typer
 from tiered_storage.cli_output import Output
 from tiered_storage.cli_session import ConfigOption, JsonOption, PartitionsOption, TopicsOption, known_selection, opened
 from tiered_storage.clock import wall_clock
-from tiered_storage.errors import ConfigurationError, MetadataMissingError, OutdatedMetadataError, TieredStorageError
+from tiered_storage.errors import (
+    ConfigurationError,
+    MetadataMissingError,
+    OutdatedMetadataError,
+    StoreMismatchError,
+    TieredStorageError,
+)
 from tiered_storage.remote_log.metadata.safety import Stop
 from tiered_storage.remote_log.remote_log_parts import stop_by_metadata_alone
 
@@ -73,10 +79,10 @@ def failed_deletions(
 
 def _stopped(reason: str, config: Path | None, output: Output) -> Stop | None:
     try:
-        with opened(config, output, create=True) as remote_log:
+        with opened(config, output, create=True, outdated=True) as remote_log:
             remote_log.safety.stop(reason, _person())
             return remote_log.safety.stopped()
-    except (OutdatedMetadataError, MetadataMissingError):
+    except (OutdatedMetadataError, MetadataMissingError, StoreMismatchError):
         # Whoever wants to stop the live metadata has to know that these are not.
         raise
     except (TieredStorageError, OSError) as error:

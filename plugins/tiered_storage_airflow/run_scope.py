@@ -23,18 +23,19 @@ Overrides = Mapping[str, object] | str | None
 
 @contextmanager
 def opened_remote_log(
-    settings: Overrides, remote_storage_conn_id: str, *, is_form: bool = False
+    settings: Overrides, remote_storage_conn_id: str, *, is_form: bool = False, outdated: bool = False
 ) -> Iterator[RemoteLogManager]:
     """Open the remote log for a `with`, with `settings` over all others.
 
-    What is text, or `is_form`, sets only what a form may; see form_settings.py.
+    What is text, or `is_form`, sets only what a form may; see form_settings.py. `outdated` as RemoteLogParts.open.
     What goes wrong in the block and no retry can mend fails the task for good; the rest passes through and is retried.
     """
     from tiered_storage.errors import TieredStorageError  # noqa: PLC0415 - a DAG file is parsed every few seconds
 
     properties = _properties(settings, is_form=is_form)
     try:
-        with RemoteLogHook(remote_storage_conn_id, overrides=properties).get_conn(create=True) as remote_log:
+        hook = RemoteLogHook(remote_storage_conn_id, overrides=properties)
+        with hook.get_conn(create=True, outdated=outdated) as remote_log:
             yield remote_log
     except TieredStorageError as error:
         if error.retriable:

@@ -157,7 +157,7 @@ def test_metadata_that_are_lost_together_with_a_killed_deletion_of_records_never
     files = site.copied(PARTITIONS)
     site.programs.kill("delete-records", "orders", 0, "--before", 25, "--config", files.config, at=Crash(point))
     lose_metadata(files)
-    run(files, "rebuild-metadata")
+    run(files, "rebuild-metadata", "--yes")
     run(files, "topics", "allow-deletion", "orders")
     run(files, "expire")
     with files.open() as remote_log:

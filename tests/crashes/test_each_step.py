@@ -148,7 +148,7 @@ def test_a_repair(site: CrashSite) -> None:
 @pytest.mark.parametrize("point", [CrashPoint.AFTER_ANY_STEP, CrashPoint.AFTER_FILE_SYNCED])
 def test_a_rebuild(site: CrashSite, point: CrashPoint) -> None:
     made = partial(without_metadata, site)
-    for files in killed_after_each_step(site, made, "rebuild-metadata", point=point):
+    for files in killed_after_each_step(site, made, "rebuild-metadata", "--yes", point=point):
         assert_rebuild_completes(files, site.clock)
 
 

@@ -30,6 +30,6 @@ REBUILD_CRASHES = [
 @pytest.mark.parametrize("crash", cells(REBUILD_CRASHES, daily=1))
 def test_a_killed_rebuild_leaves_no_metadata_and_the_next_one_makes_them(site: CrashSite, crash: Crash) -> None:
     files = without_metadata(site)
-    site.programs.kill("rebuild-metadata", "--config", files.config, at=crash)
+    site.programs.kill("rebuild-metadata", "--yes", "--config", files.config, at=crash)
     assert metadata_files(files) == []
     assert_rebuild_completes(files, site.clock)

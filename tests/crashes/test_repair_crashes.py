@@ -52,7 +52,7 @@ def test_metadata_that_are_made_anew_behind_a_killed_repair_know_the_sound_copy(
     flip_bit(data, 100)
     site.programs.kill("repair", "--deep", "--config", files.config, at=Crash(point))
     lose_metadata(files)
-    site.programs.start("rebuild-metadata", "--config", files.config).wait()
+    site.programs.start("rebuild-metadata", "--yes", "--config", files.config).wait()
     run(files, "topics", "allow-deletion", "orders")
     site.clock.move_by(GRACE_MS + 1)
     run(files, "expire")

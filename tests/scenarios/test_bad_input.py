@@ -398,7 +398,7 @@ def test_a_corrupt_metadata_store_is_named_and_left_as_it_is(deployment: Deploym
 
     # No audit without metadata: they are made anew from the store first.
     deployment.metadata.unlink()
-    assert command("rebuild-metadata").code == 0
+    assert command("rebuild-metadata", "--yes").code == 0
     assert command("audit", "--deep").code == 0
 
 

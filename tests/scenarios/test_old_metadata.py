@@ -73,7 +73,7 @@ class Kept:
 
     @classmethod
     def of(cls, files: RemoteLogFiles) -> Kept:
-        with files.open() as remote_log:
+        with files.open(outdated=True) as remote_log:
             states = remote_log.segments.partition_states()
         logs = [*files.log_directory.rglob("*.log"), *files.objects()]
         return cls(frozenset(str(path) for path in logs), states)
@@ -174,7 +174,7 @@ def test_old_metadata_are_told_no_decision_but_a_stop(site: RemoteLogFiles) -> N
     told = refused(site, "stop-deletions", "--reason", "legal hold")
     assert "deletions are stopped in these metadata" in told.err
     refused(site, "topics", "allow-deletion", "orders")
-    with site.open() as remote_log:
+    with site.open(outdated=True) as remote_log:
         assert remote_log.safety.stopped() is not None
 
 
@@ -205,7 +205,7 @@ def died(*_: object) -> None:
 
 DELETING = {"expire", "retain"}
 """What fails while deletions are stopped."""
-BACK_IN_REACH = [("expire",), ("retain",), ("copy",), ("audit",), ("expire", "--topics", "former")]
+BACK_IN_REACH = [("expire",), ("retain",), ("copy",), ("expire", "--topics", "former")]
 
 
 @pytest.mark.parametrize("command", BACK_IN_REACH)
@@ -287,7 +287,7 @@ def test_metadata_made_anew_know_every_decision(site: RemoteLogFiles) -> None:
     for path in (site.root / "state").glob("remote_log_metadata.db*"):
         path.unlink()
 
-    assert run_on(site, "rebuild-metadata").exit_code == 0
+    assert run_on(site, "rebuild-metadata", "--yes").exit_code == 0
     assert run_on(site, "topics", "allow-deletion", "orders").exit_code == 0
     assert run_on(site, "expire").exit_code == 0
     with site.open() as remote_log:

@@ -65,7 +65,7 @@ def test_metadata_that_are_lost_are_made_anew_from_the_store_with_the_same_answe
     for path in metadata_files(files):
         path.unlink()
 
-    rebuilt = run_on(files, "rebuild-metadata", "--json")
+    rebuilt = run_on(files, "rebuild-metadata", "--yes", "--json")
     assert (rebuilt.exit_code, rebuilt.rows[0]["segments"]) == (0, 6)
 
     assert everything_that_is_asked(files) == before
@@ -77,7 +77,7 @@ def test_metadata_that_are_lost_are_made_anew_from_the_store_with_the_same_answe
     assert len(files.objects(".log")) == 6
 
     files.properties["rlmm.config.url"] = f"sqlite:///{kept}"
-    with files.open() as remote_log, pytest.raises(StoreMismatchError):
+    with files.open(outdated=True) as remote_log, pytest.raises(StoreMismatchError):
         remote_log.bind_store()
 
 
@@ -85,7 +85,7 @@ def test_copying_goes_on_after_metadata_were_made_anew(files: RemoteLogFiles) ->
     files.append(4)
     for path in metadata_files(files):
         path.unlink()
-    assert run_on(files, "rebuild-metadata").exit_code == 0
+    assert run_on(files, "rebuild-metadata", "--yes").exit_code == 0
 
     assert [row["start_offset"] for row in run_on(files, "copy", "--json").rows] == [30, 40]
     with files.open() as remote_log:
@@ -163,7 +163,7 @@ def test_a_partitions_document_is_named_and_written_anew_so_that_what_ended_stay
 
     for path in metadata_files(files):
         path.unlink()
-    assert run_on(files, "rebuild-metadata").exit_code == 0
+    assert run_on(files, "rebuild-metadata", "--yes").exit_code == 0
     with files.open() as remote_log:
         assert remote_log.segments.log_start_offset(ORDERS_0) == 15
 
@@ -173,7 +173,7 @@ def test_what_a_broken_document_loses_with_the_metadata_is_said_and_no_segment_i
     for path in metadata_files(files):
         path.unlink()
 
-    rebuilt = run_on(files, "rebuild-metadata", "--json")
+    rebuilt = run_on(files, "rebuild-metadata", "--yes", "--json")
     assert (rebuilt.exit_code, rebuilt.rows[0]["segments"]) == (1, 6)
     [trouble] = rebuilt.document["troubles"]
     assert trouble["partition"] == "orders-0"

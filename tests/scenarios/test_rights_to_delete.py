@@ -32,7 +32,7 @@ def test_a_rebuild_leaves_no_right_to_a_topic_that_was_never_copied(tmp_path: Pa
     assert run_on(files, "copy", "--topics", "orders").exit_code == 0
     for path in (files.root / "state").glob("remote_log_metadata.db*"):
         path.unlink()
-    assert run_on(files, "rebuild-metadata").exit_code == 0
+    assert run_on(files, "rebuild-metadata", "--yes").exit_code == 0
 
     expire_and_retain(files)
 

@@ -184,7 +184,7 @@ EVERYWHERE: dict[str, tuple[Callable[[RemoteLogFiles], None], str]] = {
         empty_metadata,
         "belongs to the metadata|neither in log.dirs nor|no topic is called|no partition",
     ),
-    "metadata of another": (metadata_of_another, "belongs to the metadata"),
+    "metadata of another": (metadata_of_another, "belongs to the metadata|older than the store"),
     "a store of a later version": (a_store_of_a_later_version, "version"),
     "a stop": (a_stop, "look first"),
     "a retention of zero": (a_retention_of_zero, "retention.ms"),

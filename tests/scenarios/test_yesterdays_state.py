@@ -319,7 +319,7 @@ def test_yesterdays_metadata_are_found_to_be_older_than_what_was_decided_today(w
     database_of(with_documents).write_bytes(backup)
 
     with (
-        open_at(with_documents, LATER) as remote_log,
+        open_at(with_documents, LATER, outdated=True) as remote_log,
         pytest.raises(OutdatedMetadataError, match="older than the store"),
     ):
         remote_log.safety.lift("today")

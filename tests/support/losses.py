@@ -72,7 +72,7 @@ def assert_rebuild_completes(files: RemoteLogFiles, clock: SharedClock) -> None:
     if metadata_files(files):
         assert "never changes one" in run_on(files, "rebuild-metadata").err
     else:
-        run(files, "rebuild-metadata")
+        run(files, "rebuild-metadata", "--yes")
     with files.open() as remote_log:
         remote_log.bind_store()
         assert_readable(remote_log)

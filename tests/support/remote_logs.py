@@ -156,10 +156,10 @@ class RemoteLogFiles:
     def settings(self) -> Settings:
         return load_settings(self.config, environ={})
 
-    def open(self) -> RemoteLogManager:
+    def open(self, *, outdated: bool = False) -> RemoteLogManager:
         """Open it; use it in a `with`."""
-        settings = self.settings()
-        return stamped(RemoteLogManager.open(settings, self.clock, store_options(settings, {}), create=True))
+        settings, options = self.settings(), store_options(self.settings(), {})
+        return stamped(RemoteLogManager.open(settings, self.clock, options, create=True, outdated=outdated))
 
     def append(self, batches: int = 1, topic: str = "orders", number: int = 0, **options: Any) -> None:
         """Let a broker start, append so many batches, and stop cleanly."""

@@ -45,10 +45,11 @@ def taken_up(number: int, root: Path) -> Path:
     return root
 
 
-def open_at(root: Path, now: int = YESTERDAY) -> RemoteLogManager:
+def open_at(root: Path, now: int = YESTERDAY, *, outdated: bool = False) -> RemoteLogManager:
     """Open the remote log at `root`; use it in a `with`."""
     settings = load_settings(root / "settings.yaml", environ={})
-    return stamped(RemoteLogManager.open(settings, ManualClock(now), store_options(settings, {}), create=True))
+    options = store_options(settings, {})
+    return stamped(RemoteLogManager.open(settings, ManualClock(now), options, create=True, outdated=outdated))
 
 
 def messages(remote_log: RemoteLogManager, path: str, kind: type[Message]) -> list[Message]:

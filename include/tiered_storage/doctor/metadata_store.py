@@ -143,8 +143,8 @@ def _check_objects(client: ObjectClient, store: SqlMetadataStore) -> Iterator[Ch
 
 def _check_generation(client: ObjectClient, store: SqlMetadataStore) -> Iterator[Check]:
     generations = StoreGenerations(client)
-    stored = generations.newest()
-    if (why := why_outdated(store, generations, store.generation.read(), stored)) is not None:
+    stored, known = generations.newest(), store.generation.read()
+    if (why := why_outdated(store.generation.where, generations.place, known, stored)) is not None:
         yield wrong("pair", why)
 
 

@@ -13,7 +13,9 @@ A user's own RemoteStorageManager keeps no generation; there is nothing to hold 
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tiered_storage.clock import Clock
@@ -34,6 +36,7 @@ LOOKS = 5
 RENEWALS = 100
 """More generations than other processes begin while one is published."""
 
+_UNPUBLISHED = "a decision or a run that ended early"
 _OF_DECISIONS = TopicIdPartition("", "", 0, "")
 """Under this key earlier releases numbered decisions, as leases are numbered."""
 
@@ -48,23 +51,39 @@ class GenerationGuard:
     open_storage: Callable[[], RemoteStorageManager]
     clock: Clock
 
-    def ensure_current(self) -> None:
-        """Raise OutdatedMetadataError unless the metadata carry the generation of the store, which is bound to them.
+    def ensure_readable(self, *, outdated: bool = False) -> None:
+        """Raise StoreMismatchError for another's store, and OutdatedMetadataError for metadata older than the store.
 
-        Publishes a next generation that an earlier process left. Raises what store and metadata raise.
+        Metadata newer than the store, a copy of the live ones, and a store that is out of reach or damaged are passed
+        over: a read finds out by itself what is not there. With `outdated` only another's store is refused. Writes
+        nothing, and asks the store for two small objects.
         """
-        generations = self._generations()
-        if generations is not None:
-            self._publish(generations, "a decision or a run that ended early")
+        storage = self.open_storage()
+        if not isinstance(storage, ObjectRemoteStorageManager):
+            return
+        with suppress(RemoteStorageError):
+            storage.ensure_belongs(self.store.identity.metadata_uuid, self.store.identity.bound_store_uuid())
+            if not outdated:
+                self._compared(storage.generations, is_older)
+
+    def ensure_same(self) -> None:
+        """Raise as `ensure_current`, and publish nothing: for what only looks."""
+        if self._is_bound() and (generations := self._generations()) is not None:
+            self._compared(generations)
+
+    def ensure_current(self) -> None:
+        """Raise OutdatedMetadataError unless the metadata carry the generation of the store.
+
+        Binds a store that belongs to nobody, and publishes a next generation that an earlier process left. Raises
+        StoreMismatchError for another's store, and what store and metadata raise.
+        """
+        self._publish(_UNPUBLISHED)
 
     def renew(self, reason: str) -> None:
-        """Begin another generation for a run that copies or deletes, or for a decision; as `ensure_current`."""
-        generations = self._generations()
-        if generations is None:
-            return
-        self._compared(generations)
-        self.store.generation.renew()
-        self._publish(generations, reason)
+        """Begin another generation for a run that copies or deletes, or for a decision; raises as `ensure_current`."""
+        if self._generations() is not None:
+            self.store.generation.renew()
+            self._publish(reason)
 
     def claim(self, reason: str) -> None:
         """Let the store follow these metadata, whatever generation it carries: a person said so.
@@ -74,39 +93,30 @@ class GenerationGuard:
         generations = self._generations()
         if generations is not None:
             self.store.generation.claim(generations.newest_number())
-            self._publish(generations, reason, is_claimed=True)
+            self._publish_next(generations, self.store.generation.read(), reason)
+            self._publish(reason)
 
     def ensure_may_decide(self) -> None:
         """Raise OutdatedMetadataError for metadata that are not the store's; a store out of reach is passed over."""
         if self._is_bound():
             self._passing_over(self.ensure_current)
 
-    def publish_decision(self, decision: str) -> None:
-        """Publish the generation of a decision that is in the metadata by now.
+    def publish_pending(self, decision: str = "") -> None:
+        """Publish what is in the metadata by now and not yet in the store, as a `decision` that was just taken.
 
-        If the store cannot be reached, a warning in the log says so, and the next run publishes it.
+        If the store cannot be reached, the next run publishes it, which a warning in the log says of a `decision`.
         Raises OutdatedMetadataError for metadata that are not the store's.
         """
-        if not self._is_bound() or self.store.generation.read().next_token is None:
+        if not self._is_bound() or self.store.generation.pending()[0] is None:
             return
-        error = self._passing_over(lambda: self._publish_bound(decision))
-        if error is not None:
+        error = self._passing_over(lambda: self._publish(decision or _UNPUBLISHED))
+        if error is not None and decision:
             _log.warning(
                 "'%s' was decided and holds, but the store could not be reached (%s): the next run that reaches it "
                 "publishes the decision; until then an older backup of the metadata is not recognised as older",
                 decision,
                 error,
             )
-
-    def publish_pending(self) -> None:
-        """Publish what could not be published when it was decided, if that is possible by now."""
-        if self._is_bound() and self.store.generation.read().next_token is not None:
-            self._passing_over(self.ensure_current)
-
-    def _publish_bound(self, reason: str) -> None:
-        generations = self._generations()
-        if generations is not None:
-            self._publish(generations, reason)
 
     @staticmethod
     def _passing_over(work: Callable[[], None]) -> TieredStorageError | None:
@@ -118,46 +128,53 @@ class GenerationGuard:
             return error
         return None
 
-    def _publish(self, generations: StoreGenerations, reason: str, *, is_claimed: bool = False) -> None:
+    def _publish(self, reason: str) -> None:
         """Publish and confirm until no next token is left.
 
         Raises RemoteStorageError for a store that never lists what was just written.
         """
+        generations = self._generations()
+        if generations is None:
+            return
         for _ in range(RENEWALS):
-            known = self.store.generation.read() if is_claimed else self._compared(generations)
-            if known.next_token is None:
+            known, stored = self._compared(generations)
+            if stored is not None and stored.number > known.number:
+                self.store.generation.confirm(Generation(stored.number, stored.token))
+            elif known.next_token is not None:
+                self._publish_next(generations, known, reason)
+            elif known.number:
                 return
-            following = StoredGeneration(known.number + 1, known.next_token, reason, self.clock())
-            generations.publish(following)
-            newest = generations.newest()
-            if newest is not None and (newest.number, newest.token) == (following.number, following.token):
-                self.store.generation.confirm(Generation(following.number, following.token))
-            # Otherwise another process confirmed it and went on, or other metadata won: comparing tells which.
-            is_claimed = False
+            else:
+                self._ensure_knows_decisions(generations)
+                self.store.generation.renew()
         raise RemoteStorageError(
             f"{generations.place}: the store does not list the generation that was just written there: nothing is "
             "copied, trimmed or deleted until it does"
         )
 
-    def _compared(self, generations: StoreGenerations) -> Generation:
-        """Return the generation of the metadata once it is that of the store. Raises OutdatedMetadataError."""
-        for look in range(LOOKS):
+    def _publish_next(self, generations: StoreGenerations, known: Generation, reason: str) -> None:
+        if known.next_token is not None:
+            holder = f"{socket.gethostname()}:{self.store.generation.where}"
+            generations.publish(StoredGeneration(known.number + 1, known.next_token, reason, self.clock(), holder))
+
+    def _compared(
+        self,
+        generations: StoreGenerations,
+        is_refused: Callable[[Generation, StoredGeneration | None], bool] = lambda _, __: True,
+    ) -> tuple[Generation, StoredGeneration | None]:
+        """Return what metadata and store know of the generation.
+
+        Raises OutdatedMetadataError where they differ, by more than a next token, in what `is_refused`.
+        """
+        why = ""
+        for _ in range(LOOKS):
             # The store first: the metadata are never renewed after it.
             stored = generations.newest()
             known = self.store.generation.read()
-            if known.number == 0 and stored is None:
-                self._ensure_knows_decisions(generations)
-                if known.next_token is None:
-                    self.store.generation.renew()
-                return self.store.generation.read()
-            why = why_outdated(self.store, generations, known, stored)
-            if why is None and stored is not None and stored.number == known.number:
-                return known
-            if why is None and stored is not None:
-                self.store.generation.confirm(Generation(stored.number, stored.token))
-            elif why is not None and look == LOOKS - 1:
-                raise OutdatedMetadataError(why)
-        return self.store.generation.read()
+            why = why_outdated(self.store.generation.where, generations.place, known, stored) or ""
+            if not why or not is_refused(known, stored):
+                return known, stored
+        raise OutdatedMetadataError(why)
 
     def _ensure_knows_decisions(self, generations: StoreGenerations) -> None:
         """Hold metadata of an earlier release against the decisions that it recorded in the store."""
@@ -172,7 +189,7 @@ class GenerationGuard:
         return self.store.identity.bound_store_uuid() is not None
 
     def _generations(self) -> StoreGenerations | None:
-        """Return those of the bound store; None for a user's own RemoteStorageManager.
+        """Return those of the store, once the two are bound to one another; None for a user's own RemoteStorageManager.
 
         Raises StoreMismatchError for another's store.
         """
@@ -180,7 +197,10 @@ class GenerationGuard:
         if not isinstance(storage, ObjectRemoteStorageManager):
             return None
         identity = self.store.identity
-        storage.ensure_identity(identity.metadata_uuid, identity.bound_store_uuid())
+        bound = identity.bound_store_uuid()
+        uuid = storage.ensure_identity(identity.metadata_uuid, bound)
+        if bound is None:
+            identity.bind_store(uuid)
         return storage.generations
 
 
@@ -191,14 +211,18 @@ def is_carried(known: Generation, stored: StoredGeneration | None) -> bool:
     return (stored.number, stored.token) in {(known.number, known.token), (known.number + 1, known.next_token)}
 
 
-def why_outdated(
-    store: SqlMetadataStore, generations: StoreGenerations, known: Generation, stored: StoredGeneration | None
-) -> str | None:
-    """Return why the metadata, which are at `known`, are not those of a store at `stored`; None if they are.
+def is_older(known: Generation, stored: StoredGeneration | None) -> bool:
+    """Whether metadata at `known` may lack what a store at `stored` has: they are older, or a part of them is."""
+    if not known.has_own_decisions:
+        return True
+    return stored is not None and stored.number >= known.number and not is_carried(known, stored)
 
-    A next token that the store carries already counts as known.
+
+def why_outdated(where: str, place: str, known: Generation, stored: StoredGeneration | None) -> str | None:
+    """Return why the metadata at `where`, at `known`, are not those of the store at `stored`; None if they are.
+
+    A next token that the store carries already counts as known. `place` is where the store keeps generations.
     """
-    where = store.generation.where
     if not known.has_own_decisions:
         return (
             f"{where}: the decisions about topics and deletions are not those of generation {known.number}: parts of "
@@ -211,8 +235,8 @@ def why_outdated(
         if stored is None or stored.number < known.number:
             which = "the store is older than they are, or lost what it carried"
         return (
-            f"{generations.place}: the store carries {of_store}, and the metadata {where} carry generation "
-            f"{known.number}: {which}, so {_NOTHING}; {_WHAT_TO_DO}"
+            f"{place}: the store carries {of_store}, and the metadata {where} carry generation {known.number}: "
+            f"{which}, so {_NOTHING}; {_WHAT_TO_DO}"
         )
     if not known.is_own_place:
         return (
@@ -225,7 +249,10 @@ def why_outdated(
 
 _NOTHING = "nothing is copied, trimmed or deleted"
 _PERSONS_WORD = "if these metadata shall hold all the same, run 'tiered-storage metadata take-over'"
-_WHAT_TO_DO = f"use the live metadata, or make them again with 'tiered-storage rebuild-metadata'; {_PERSONS_WORD}"
+_WHAT_TO_DO = (
+    "use the live metadata, put a newer backup back with 'tiered-storage metadata restore', or make them again with "
+    f"'tiered-storage rebuild-metadata'; {_PERSONS_WORD}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +274,7 @@ class GuardedTopics:
         """As Topics.change."""
         self.guard.ensure_may_decide()
         changed = self.topics.change(cluster_id, topic_id, change)
-        self.guard.publish_decision(f"a decision about topic {changed.name} ({changed.topic_id})")
+        self.guard.publish_pending(f"a decision about topic {changed.name} ({changed.topic_id})")
         return changed
 
     def named(self, name: str) -> Sequence[Topic]:
@@ -273,7 +300,7 @@ class GuardedSafety:
         """As Safety.stop. Raises OutdatedMetadataError, after the stop, where other metadata are the store's."""
         self.safety.stop(reason, said_by)
         try:
-            self.guard.publish_decision("all deletions are stopped")
+            self.guard.publish_pending("all deletions are stopped")
         except OutdatedMetadataError as error:
             raise OutdatedMetadataError(
                 f"deletions are stopped in these metadata, but other metadata are the store's: {error}"
@@ -283,17 +310,20 @@ class GuardedSafety:
         """As Safety.lift. Raises OutdatedMetadataError for outdated metadata."""
         self.guard.ensure_may_decide()
         self.safety.lift(said_by)
-        self.guard.publish_decision("deletions go on")
+        self.guard.publish_pending("deletions go on")
 
     def stopped(self) -> Stop | None:
         """As Safety.stopped."""
         return self.safety.stopped()
 
     def put_verdict(self, verdict: AuditVerdict) -> None:
-        """As Safety.put_verdict."""
+        """As Safety.put_verdict. Writes to the store only if the verdict changes what may be deleted."""
+        pending = self.guard.store.generation.pending()
         self.safety.put_verdict(verdict)
+        if self.guard.store.generation.pending() == pending:
+            return
         try:
-            self.guard.publish_decision("an audit changed what may be deleted")
+            self.guard.publish_pending("an audit changed what may be deleted")
         except OutdatedMetadataError:
             _log.warning("the audit's result is kept in metadata that are not the store's")
 

@@ -41,10 +41,7 @@ class RemoteLogChecks:
         """
         if nothing := self.parts.why_nothing_matches(selection):
             raise ConfigurationError(nothing)
-        identity = self.parts.store.identity
-        bound = identity.bound_store_uuid()
-        if bound is not None:
-            listing_storage(self.parts.storage).ensure_identity(identity.metadata_uuid, bound)
+        lacking = tuple(self._lacking())
         report = audit_remote_log(
             self.parts.segments,
             self.parts.leases,
@@ -56,15 +53,13 @@ class RemoteLogChecks:
             deep=self._deep_check(on_moved) if deep else None,
         )
         self._keep_verdicts(report, selection, deep=deep)
-        return replace(report, anomalies=(*self._lacking(), *report.anomalies))
+        return replace(report, anomalies=(*lacking, *report.anomalies))
 
     def _lacking(self) -> Iterator[Anomaly]:
         """Yield one if the metadata are not those of the store."""
-        if self.parts.store.identity.bound_store_uuid() is None:
-            return
         storage = listing_storage(self.parts.storage)
         try:
-            self.parts.guard.ensure_current()
+            self.parts.guard.ensure_same()
         except OutdatedMetadataError as error:
             yield Anomaly(AnomalyKind.OUTDATED_METADATA, storage.generations.place, str(error))
 

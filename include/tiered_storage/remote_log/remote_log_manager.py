@@ -8,12 +8,18 @@ when it is first called, since a command needs few of them and starts in the tim
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from tiered_storage.errors import ConfigurationError, ForkedLogError, InvalidLogDirectoryError, RemoteStorageError
+from tiered_storage.errors import (
+    ConfigurationError,
+    ForkedLogError,
+    InvalidLogDirectoryError,
+    RemoteStorageError,
+    StoreMismatchError,
+)
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
@@ -101,7 +107,8 @@ class RemoteLogManager(RemoteLogParts):
         limit = max_segments or self.settings.copy_max_segments_per_run
         chosen = CopySelection(selection, window_end, limit)
         # Raises OutdatedMetadataError; a store that is out of reach is a matter for whoever copies.
-        self.guard.ensure_may_decide()
+        with suppress(RemoteStorageError, StoreMismatchError):
+            self.guard.ensure_same()
         plan = plan_copy(self.source, self.segments, self.topics, self.settings, chosen, self._why_no_name)
         return plan.without(self._forked(plan))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from tiered_storage.clock import Clock
 from tiered_storage.configuration.types import refuse_credentials_in_endpoint
-from tiered_storage.errors import ConfigurationError, MetadataMissingError, RemoteStorageError
+from tiered_storage.errors import ConfigurationError, MetadataMissingError
 from tiered_storage.private_files import narrow
 from tiered_storage.remote_log.generation import GenerationGuard, GuardedSafety, GuardedTopics
 from tiered_storage.remote_log.job_groups import JobFolder
@@ -99,25 +99,18 @@ def stop_by_metadata_alone(reason: str, said_by: str, clock: Clock, config: Path
         return store.safety.stopped()
 
 
-def _ensure_pair(
-    storage: RemoteStorageManager, settings: Settings, metadata_uuid: str = "", bound_store_uuid: str | None = None
-) -> None:
-    """Raise MetadataMissingError if the object store belongs to other metadata than `metadata_uuid`.
-
-    Metadata that are bound to that very store pass: it was taken from them, and only what writes is refused.
-    """
+def _ensure_nobodys(storage: RemoteStorageManager, settings: Settings) -> None:
+    """Raise MetadataMissingError if the object store belongs to metadata, which are not there."""
     if not isinstance(storage, ObjectRemoteStorageManager):
         return
     identity = storage.read_identity()
-    if identity is None or identity.metadata_uuid == metadata_uuid or identity.store_uuid == bound_store_uuid:
-        return
-    path = sqlite_path(settings.rlmm_config_url.get_secret_value())
-    state = "hold nothing of it, and are" if metadata_uuid else "are missing:"
-    raise MetadataMissingError(
-        f"{path}: the metadata {state} not those of the store {settings.rsm_config_url}, which belongs to the metadata "
-        f"{identity.metadata_uuid}: set rlmm.config.url right, put their backup back by 'tiered-storage metadata "
-        "restore', or make them again by 'tiered-storage rebuild-metadata'"
-    )
+    if identity is not None:
+        raise MetadataMissingError(
+            f"{sqlite_path(settings.rlmm_config_url.get_secret_value())}: there are no metadata, and the store "
+            f"{settings.rsm_config_url} belongs to the metadata {identity.metadata_uuid}: set rlmm.config.url right, "
+            "put their backup back with 'tiered-storage metadata restore', or make them again with 'tiered-storage "
+            "rebuild-metadata'"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +126,21 @@ class RemoteLogParts:
     source: LogDirectorySource
 
     @classmethod
-    def open(cls, settings: Settings, clock: Clock, options: ObjectStoreOptions, *, create: bool = False) -> Self:
+    def open(
+        cls,
+        settings: Settings,
+        clock: Clock,
+        options: ObjectStoreOptions,
+        *,
+        create: bool = False,
+        outdated: bool = False,
+    ) -> Self:
         """Open all parts; what was opened is closed again if a later one fails.
 
         With `create`, metadata that are not there are made, but only beside an object store that belongs to none yet.
-        Raises MetadataMissingError otherwise, and for empty metadata beside a store that belongs to others; and
-        ConfigurationError where a log directory and a place of ours lie inside of one another (see misplaced).
+        Raises MetadataMissingError otherwise, StoreMismatchError for a store of other metadata, and, unless `outdated`
+        ones are wanted, OutdatedMetadataError for metadata older than the store (see GenerationGuard.ensure_readable).
+        Raises ConfigurationError if a log directory and a place of ours lie inside of one another (see misplaced).
         """
         if found := misplaced(settings):
             raise ConfigurationError("; ".join(found))
@@ -146,11 +148,9 @@ class RemoteLogParts:
         with ExitStack() as opened:
             storage = opened.enter_context(closing(open_storage(settings, options)))
             if not is_there(settings.rlmm_config_url.get_secret_value()):
-                _ensure_pair(storage, settings)
+                _ensure_nobodys(storage, settings)
             store = opened.enter_context(open_metadata(settings, clock, create=create))
-            # A store out of reach, or damaged, is a matter for whoever needs it.
-            with suppress(RemoteStorageError):
-                _ensure_pair(storage, settings, store.identity.metadata_uuid, store.identity.bound_store_uuid())
+            GenerationGuard(store, lambda: storage, clock).ensure_readable(outdated=outdated)
             work = open_work_area(settings, options, cache(store.work_area_key))
             opened.pop_all()
         source = LogDirectorySource(settings.log_dirs, settings.cluster_id, settings.log_end_is_stable)
@@ -187,13 +187,6 @@ class RemoteLogParts:
         Raises StoreMismatchError and OutdatedMetadataError. A user's own RemoteStorageManager answers for its store
         itself.
         """
-        if not isinstance(self.storage, ObjectRemoteStorageManager):
-            return
-        identity = self.store.identity
-        known = identity.bound_store_uuid()
-        uuid = self.storage.ensure_identity(identity.metadata_uuid, known)
-        if uuid != known:
-            identity.bind_store(uuid)
         self.guard.ensure_current()
 
     def decided_topic(self, partition: TopicIdPartition) -> Topic:

@@ -32,12 +32,12 @@ class RemoteLogHook(BaseHook):
         self.remote_storage_conn_id = remote_storage_conn_id
         self.overrides = overrides
 
-    def get_conn(self, *, create: bool = False) -> RemoteLogManager:
-        """Open it; use it in a `with`. With `create`, make the metadata of a store that belongs to none yet."""
+    def get_conn(self, *, create: bool = False, outdated: bool = False) -> RemoteLogManager:
+        """Open it; use it in a `with`. `create` and `outdated` as RemoteLogParts.open."""
         from tiered_storage.clock import wall_clock
         from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
         from tiered_storage.settings import load_settings
 
         settings = load_settings(overrides=self.overrides)
         options = RemoteStorageHook(self.remote_storage_conn_id).options(settings)
-        return RemoteLogManager.open(settings, wall_clock, options, create=create)
+        return RemoteLogManager.open(settings, wall_clock, options, create=create, outdated=outdated)

@@ -64,7 +64,7 @@ class VerifySegmentsOperator(SparkGroupsOperator):
         from tiered_storage.remote_log.audit_report import AuditReport
 
         deep = is_switched_on(self.deep, "deep")
-        with self.opened() as remote_log:
+        with self.opened(outdated=True) as remote_log:
             selection = selected(remote_log, self.topics, self.partitions, self.must_match)
             report = remote_log.checks.audit(selection)
             if deep:

@@ -46,7 +46,7 @@ class PlanRepairOperator(SelectingOperator, SkipMixin):
 
         only_show = is_switched_on(self.is_dry_run, "dry_run")
         deep = is_switched_on(self.deep, "deep")
-        with self.opened() as remote_log:
+        with self.opened(outdated=True) as remote_log:
             selection = self.selection(remote_log)
             progress = TaskProgress("read", remote_log.checks.to_read(selection) if deep else Amount(), self.log.info)
             found = remote_log.checks.audit(selection, deep=deep, on_moved=progress)

@@ -72,7 +72,7 @@ class StopDeletionsOperator(RemoteLogOperator):
 
         outdated = None
         try:
-            with self.opened() as remote_log:
+            with self.opened(outdated=True) as remote_log:
                 try:
                     remote_log.safety.stop(self.reason, by)
                 except OutdatedMetadataError as error:

@@ -74,9 +74,9 @@ class SparkGroupsOperator(SparkSubmitOperator):
         self._is_form = isinstance(settings, str)
         self.remote_storage_conn_id = remote_storage_conn_id
 
-    def opened(self) -> AbstractContextManager[RemoteLogManager]:
+    def opened(self, *, outdated: bool = False) -> AbstractContextManager[RemoteLogManager]:
         """Open the remote log for a `with`; see opened_remote_log."""
-        return opened_remote_log(self.settings, self.remote_storage_conn_id, is_form=self._is_form)
+        return opened_remote_log(self.settings, self.remote_storage_conn_id, is_form=self._is_form, outdated=outdated)
 
     def watch(self, remote_log: RemoteLogManager, job: JobFolder, size: JobSize) -> JobWatch:
         """Return what watches the job while it runs, for a `with`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -11,9 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from fastapi import Depends, Request
 
+from tiered_storage.errors import (
+    OutdatedMetadataError,
+    RemoteMetadataError,
+    StoreMismatchError,
+    TieredStorageError,
+)
 from tiered_storage_airflow.read_service.entrance import Entrance
 from tiered_storage_airflow.read_service.figures import Figures
-from tiered_storage_airflow.read_service.problem import busy
+from tiered_storage_airflow.read_service.problem import ProblemError, busy
 from tiered_storage_airflow.read_service.rights_file import RightsFile
 from tiered_storage_airflow.read_service.shared_look import SharedLook
 from tiered_storage_airflow.read_service.threads import BoundedThreads
@@ -40,6 +47,8 @@ SECONDS_SEEN = 5.0
 SECONDS_OF_RIGHTS = 1.0
 """How long rights hold that were looked at: a look in a thread may wait long while others make records into JSON."""
 SECONDS_BETWEEN_SENDS = 0.002
+SECONDS_BETWEEN_LOOKS = 10.0
+"""How often metadata and store are compared: metadata that other ones replaced are read no longer than that."""
 
 
 @dataclass(slots=True)
@@ -63,7 +72,7 @@ class OpenService:
     large: asyncio.Semaphore
     """For records that take much memory once they are decompressed; who holds it may have one such batch."""
     looking: Mapping[str, BoundedThreads]
-    """A thread for each thing that health is asked of: what hangs holds up nothing else."""
+    """A thread for each thing that is looked at while requests go on: what hangs holds up nothing else."""
     searching: BoundedThreads
     """For what may take long, as finding the run that copied a segment."""
     sending: Turns
@@ -75,6 +84,11 @@ class OpenService:
     """Those that are or were remote."""
     seen_partitions: SharedLook[list[TopicIdPartition]] = field(default_factory=lambda: SharedLook(SECONDS_SEEN))
     """All that there are: where local logs are read too, looking at them takes its time."""
+    unreadable: RemoteMetadataError | None = None
+    """Why the metadata are not read any more."""
+    look: asyncio.Task[None] | None = None
+    looked_at: float = field(default_factory=time.monotonic)
+    """When metadata and store were compared last, for the first time by opening them."""
 
     @classmethod
     def of(
@@ -96,10 +110,32 @@ class OpenService:
             figures,
             Tiers.of(log),
             asyncio.Semaphore(MOST_LARGE),
-            {name: BoundedThreads(f"health-{name}", 1, 0) for name in ("metadata", "store")},
+            {name: BoundedThreads(f"looking-{name}", 1, 0) for name in ("metadata", "store", "pair")},
             BoundedThreads("searching", 1, MOST_SEARCHES),
             Turns(MOST_SENDING, short, SECONDS_BETWEEN_SENDS),
         )
+
+    def ensure_readable(self) -> None:
+        """Raise what the last look found wrong with metadata and store, and begin the next one if it is due.
+
+        No request waits for a look: the store may hang. Raises OutdatedMetadataError and StoreMismatchError.
+        """
+        is_due = time.monotonic() > self.looked_at + SECONDS_BETWEEN_LOOKS
+        if is_due and (self.look is None or self.look.done()):
+            self.looked_at = time.monotonic()
+            self.look = asyncio.ensure_future(self._look())
+        if self.unreadable is not None:
+            raise type(self.unreadable)(str(self.unreadable))
+
+    async def _look(self) -> None:
+        try:
+            await self.looking["pair"].run(self.log.guard.ensure_readable)
+            self.unreadable = None
+        except (OutdatedMetadataError, StoreMismatchError) as error:
+            self.unreadable = error
+        except (TieredStorageError, ProblemError):
+            # Metadata that cannot be asked now: whoever reads is told.
+            return
 
     async def rights_now(self) -> ReadRights:
         """Return what is allowed, or was a second ago."""
@@ -163,8 +199,12 @@ class ReadService:
         self.entrance = Entrance(self.short_calls)
 
     async def opened(self) -> OpenService:
-        """Return what is open. Raises what opening raises, to all who wait for it; the next request tries again."""
+        """Return what is open. Raises what opening raises, to all who wait for it; the next request tries again.
+
+        Raises OutdatedMetadataError and StoreMismatchError once other metadata have taken the place of what is open.
+        """
         if self._opened is not None:
+            self._opened.ensure_readable()
             return self._opened
         return await self._opening.get(lambda: self._threads.run(self._open))
 

@@ -72,7 +72,7 @@ def test_lost_metadata_are_made_anew(tmp_path: Path) -> None:
 
     dry = run_on(files, "rebuild-metadata", "--dry-run", "--json")
     assert (dry.exit_code, dry.rows[0]["segments"], metadata.exists()) == (0, 3, False)
-    done = run_on(files, "rebuild-metadata", "--json")
+    done = run_on(files, "rebuild-metadata", "--yes", "--json")
     assert (done.exit_code, done.document["file"]) == (0, str(metadata))
     assert "what deletes was forbidden" in done.err
     assert run_on(files, "segments", "--json").rows == before

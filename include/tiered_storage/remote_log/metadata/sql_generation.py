@@ -63,6 +63,12 @@ class SqlGeneration:
                 is_first or row.decisions_digest == _digest(connection),
             )
 
+    def pending(self) -> tuple[str | None, bool]:
+        """Return the next token (None if none is under way), and whether another generation must follow that one."""
+        with self._database.reading() as connection:
+            row = _row(connection, self._database.where)
+            return row.next_token, bool(row.renewal_due)
+
     def renew(self) -> None:
         """Write a token for the next generation, to be published in the store and then confirmed here."""
         with self._database.writing() as connection:

@@ -51,6 +51,7 @@ from tiered_storage.remote_log.storage.store_generation import StoreGenerations
 from tiered_storage.remote_log.storage.store_identity import (
     StoreIdentity,
     bind_store_anew,
+    ensure_never_marked,
     ensure_store_identity,
     read_store_identity,
 )
@@ -73,11 +74,16 @@ class ListedObject:
 
 
 class ObjectRemoteStorageManager:
-    """Segments as objects; see RemoteStorageManager for what its methods promise and raise."""
+    """Segments as objects; see RemoteStorageManager for what its methods promise and raise.
+
+    `generations` are those of the metadata that the store carries.
+    """
 
     def __init__(self, client: ObjectClient) -> None:
         """Keep segments in the store of `client`, which `close` closes."""
         self._client = client
+        self._pair: tuple[str, str] | None = None
+        self.generations = StoreGenerations(client)
 
     @classmethod
     def open(cls, url: str, options: ObjectStoreOptions) -> Self:
@@ -348,14 +354,25 @@ class ObjectRemoteStorageManager:
         """What the store knows of partitions beside their segments."""
         return PartitionDocuments(self._client)
 
-    @property
-    def generations(self) -> StoreGenerations:
-        """The generations of the metadata that the store carries."""
-        return StoreGenerations(self._client)
-
     def ensure_identity(self, metadata_uuid: str, known_store_uuid: str | None) -> str:
-        """Return the store's UUID, once it is sure that it belongs to those metadata; see ensure_store_identity."""
-        return ensure_store_identity(self._client, metadata_uuid, known_store_uuid)
+        """Return the store's UUID, once it is sure that it belongs to those metadata; see ensure_store_identity.
+
+        Asks the store once: whoever takes it over meanwhile also renews its generation.
+        """
+        if self._pair is None or self._pair != (metadata_uuid, known_store_uuid):
+            self._pair = metadata_uuid, ensure_store_identity(self._client, metadata_uuid, known_store_uuid)
+        return self._pair[1]
+
+    def ensure_belongs(self, metadata_uuid: str, known_store_uuid: str | None) -> None:
+        """Raise StoreMismatchError if the store belongs to other metadata; a store that belongs to nobody stays so.
+
+        A store that those metadata know passes, whoever took it since: its generation tells.
+        """
+        identity = self.read_identity()
+        if identity is not None and identity.store_uuid != known_store_uuid:
+            identity.ensure_of(self._client.root, metadata_uuid, known_store_uuid)
+        if identity is None and known_store_uuid is None:
+            ensure_never_marked(self._client)
 
     def read_identity(self) -> StoreIdentity | None:
         """Return whose store this is; see read_store_identity."""

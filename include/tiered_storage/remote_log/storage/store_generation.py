@@ -2,10 +2,10 @@
 
     store.generation/{number, 20 digits}.json
 
-A JSON object: format_version (1), number, token (random), reason (in words) and renewed_at (ms). The one with the
-highest number holds. A renewal creates the object of the next number, which fails where somebody else did so first:
-that is the compare-and-swap, on every store that can create an object exclusively. Afterwards it removes the earlier
-ones, and looks whether its own is still the newest.
+A JSON object: format_version (1), number, token (random), reason (in words), renewed_at (ms) and, for people, holder:
+the host and the file of the metadata. The one with the highest number holds. A renewal creates the object of the next
+number, which fails where somebody else did so first: that is the compare-and-swap, on every store that can create an
+object exclusively. Afterwards it removes the earlier ones, and looks whether its own is still the newest.
 
 Metadata keep number and token too (metadata/sql_generation.py). Where theirs are not the store's, they are a restored
 backup or a copy, and change nothing.
@@ -14,7 +14,7 @@ backup or a copy, and change nothing.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Self
 
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError, RemoteStorageError
@@ -27,38 +27,44 @@ from tiered_storage.remote_log.storage.object_names import (
     parse_store_decision_name,
     parse_store_generation_name,
     store_generation_name,
+    temporary_name,
 )
 
 FORMAT_VERSION = 1
+UNKNOWN_HOLDER = "an unknown place"
+_TEMPORARY = temporary_name("", "0" * 16)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredGeneration:
-    """Generation `number` with its `token`; why it was begun, in words, and when (ms)."""
+    """Generation `number` with its `token`; why it was begun, in words, when (ms), and where its metadata are."""
 
     number: int
     token: str
     reason: str
     renewed_at: int
+    holder: str = UNKNOWN_HOLDER
 
     @classmethod
     def parse(cls, raw: bytes, source: str) -> Self:
         """Read one. Raises RemoteObjectCorruptError if it is broken, and LaterVersionError."""
         document = JsonDocument(raw, source, FORMAT_VERSION)
         number, token = document.integer("number", minimum=1), document.text("token")
-        return cls(number, token, document.text("reason"), document.integer("renewed_at"))
+        holder = document.optional_text("holder") or UNKNOWN_HOLDER
+        return cls(number, token, document.text("reason"), document.integer("renewed_at"), holder)
 
     def to_bytes(self) -> bytes:
         """Return its JSON."""
-        fields = {"number": self.number, "token": self.token, "reason": self.reason, "renewed_at": self.renewed_at}
-        return encode_document(FORMAT_VERSION, fields)
+        return encode_document(FORMAT_VERSION, asdict(self))
 
 
-@dataclass(frozen=True, slots=True)
 class StoreGenerations:
     """The generations that one store carries. All methods raise what the store raises."""
 
-    client: ObjectClient
+    def __init__(self, client: ObjectClient) -> None:
+        """Read and write them by `client`."""
+        self.client = client
+        self._seen: StoredGeneration | None = None
 
     @property
     def place(self) -> str:
@@ -67,15 +73,18 @@ class StoreGenerations:
 
     def newest_number(self) -> int:
         """Return the number of the newest generation; 0 if there is none. One short listing."""
-        return max((number for number, _ in self._listed()), default=0)
+        return max((_number(found.name) for found in self.client.list(STORE_GENERATION)), default=0)
 
     def newest(self) -> StoredGeneration | None:
-        """Return the newest generation; None if there is none.
+        """Return the newest generation; None if there is none. One short listing, and one read of each that is new.
 
         Raises RemoteObjectCorruptError, naming the way out, and LaterVersionError.
         """
         number = self.newest_number()
         while number:
+            # What was created under a number is never replaced.
+            if self._seen is not None and self._seen.number == number:
+                return self._seen
             name = store_generation_name(number)
             try:
                 raw = self.client.get_range(name, 0, min(self.client.size(name), MAX_DOCUMENT_BYTES + 1))
@@ -85,7 +94,8 @@ class StoreGenerations:
                 if number <= earlier:
                     raise
                 continue
-            return _parsed(raw, number, f"{self.client.root}/{name}")
+            self._seen = _parsed(raw, number, f"{self.client.root}/{name}")
+            return self._seen
         return None
 
     def publish(self, generation: StoredGeneration) -> None:
@@ -93,12 +103,20 @@ class StoreGenerations:
 
         The caller looks at `newest` to learn whether it won. What cannot be removed now, the next renewal removes.
         """
-        if not self.client.create(store_generation_name(generation.number), generation.to_bytes()):
+        try:
+            if not self.client.create(store_generation_name(generation.number), generation.to_bytes()):
+                return
+        except RemoteStorageError:
+            # Whoever renewed twice meanwhile took ours for a leftover.
+            if self.newest_number() < generation.number:
+                raise
             return
         with suppress(RemoteStorageError):
-            for number, name in self._listed():
-                if number < generation.number:
-                    self.client.delete(name)
+            for found in self.client.list(STORE_GENERATION):
+                # Never a temporary object of this number or a later one: another process writes it now.
+                written = found.name[: -len(_TEMPORARY)] if is_temporary_name(found.name) else found.name
+                if 0 < _number(written) < generation.number:
+                    self.client.delete(found.name)
             for found in self.client.list(STORE_DECISIONS):
                 self.client.delete(found.name)
 
@@ -107,14 +125,10 @@ class StoreGenerations:
         numbers = (parse_store_decision_name(found.name) for found in self.client.list(STORE_DECISIONS))
         return max((number for number in numbers if number is not None), default=0)
 
-    def _listed(self) -> list[tuple[int, str]]:
-        """Return number and name of each; what killed writers left has number 0."""
-        listed = []
-        for found in self.client.list(STORE_GENERATION):
-            number = parse_store_generation_name(found.name)
-            if number is not None or is_temporary_name(found.name):
-                listed.append((number or 0, found.name))
-        return listed
+
+def _number(name: str) -> int:
+    """Return the number of the generation whose object is called `name`; 0 if it is no generation's."""
+    return parse_store_generation_name(name) or 0
 
 
 def _parsed(raw: bytes, number: int, source: str) -> StoredGeneration:

@@ -14,7 +14,11 @@ from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFound
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES, JsonDocument, encode_document
 from tiered_storage.remote_log.storage.object_client import ObjectClient
-from tiered_storage.remote_log.storage.object_names import STORE_IDENTITY
+from tiered_storage.remote_log.storage.object_names import (
+    STORE_GENERATION,
+    STORE_IDENTITY,
+    parse_store_generation_name,
+)
 
 FORMAT_VERSION = 1
 
@@ -25,6 +29,23 @@ class StoreIdentity:
 
     store_uuid: str
     metadata_uuid: str
+
+    def ensure_of(self, place: str, metadata_uuid: str, known_store_uuid: str | None) -> None:
+        """Raise StoreMismatchError unless the store at `place` belongs to `metadata_uuid`, which know that store.
+
+        `known_store_uuid` is None if they know none yet.
+        """
+        if self.metadata_uuid != metadata_uuid:
+            raise StoreMismatchError(
+                f"{place}: the store belongs to the metadata {self.metadata_uuid}, not to {metadata_uuid}: set "
+                "rsm.config.url and rlmm.config.url right, put the backup of its own metadata back with "
+                "'tiered-storage metadata restore', or make them again with 'tiered-storage rebuild-metadata'"
+            )
+        if known_store_uuid not in {None, self.store_uuid}:
+            raise StoreMismatchError(
+                f"{place}: this is the store {self.store_uuid}; the metadata {metadata_uuid} know {known_store_uuid}: "
+                "is the URL right, and the right disk mounted?"
+            )
 
 
 def read_store_identity(client: ObjectClient) -> StoreIdentity | None:
@@ -47,6 +68,16 @@ def read_store_identity(client: ObjectClient) -> StoreIdentity | None:
         ) from error
 
 
+def ensure_never_marked(client: ObjectClient) -> None:
+    """Raise StoreMismatchError if a store without identity has a generation: metadata that know it had begun that."""
+    if any(parse_store_generation_name(found.name) for found in client.list(STORE_GENERATION)):
+        raise StoreMismatchError(
+            f"{client.root}: {STORE_IDENTITY} is gone, and {STORE_GENERATION} says that the store belongs to other "
+            "metadata: run 'tiered-storage metadata take-over' with those to write it again, or 'tiered-storage "
+            "rebuild-metadata' if they are lost"
+        )
+
+
 def ensure_store_identity(
     client: ObjectClient,
     metadata_uuid: str,
@@ -60,6 +91,7 @@ def ensure_store_identity(
     """
     identity = read_store_identity(client)
     if identity is None and known_store_uuid is None:
+        ensure_never_marked(client)
         fields = {"store_uuid": new_uuid(), "metadata_uuid": metadata_uuid}
         client.create(STORE_IDENTITY, encode_document(FORMAT_VERSION, fields))
         identity = read_store_identity(client)
@@ -68,16 +100,7 @@ def ensure_store_identity(
             f"{client.root}: no {STORE_IDENTITY} is there, yet the metadata {metadata_uuid} know a store "
             f"{known_store_uuid}: is the URL right, and the disk mounted?"
         )
-    if identity.metadata_uuid != metadata_uuid:
-        raise StoreMismatchError(
-            f"{client.root}: the store belongs to the metadata {identity.metadata_uuid}, not to {metadata_uuid}: use "
-            "another store, or the metadata that belong to it"
-        )
-    if known_store_uuid not in {None, identity.store_uuid}:
-        raise StoreMismatchError(
-            f"{client.root}: this is the store {identity.store_uuid}; the metadata {metadata_uuid} know "
-            f"{known_store_uuid}: is the URL right, and the right disk mounted?"
-        )
+    identity.ensure_of(client.root, metadata_uuid, known_store_uuid)
     # Nobody marks it any more: what is left of a try belongs to a process that was killed, or to one that lost.
     client.discard_unfinished_many([STORE_IDENTITY])
     return identity.store_uuid

@@ -472,19 +472,30 @@ def test_nothing_goes_where_store_and_metadata_do_not_belong_together(tmp_path: 
     with files.open() as remote_log:
         plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
         remote_log.deletions.mark_expired(plans, "expire")
-        identity = files.store / "store.json"
-        identity.write_text(json.dumps({**json.loads(identity.read_text()), "metadata_uuid": "another"}))
-        before = files.objects()
+    identity = files.store / "store.json"
+    identity.write_text(json.dumps({**json.loads(identity.read_text()), "metadata_uuid": "another"}))
+    before = files.objects()
 
+    with files.open() as remote_log:
         with pytest.raises(StoreMismatchError):
             remote_log.deletions.mark_expired(plans, "expire")
         with pytest.raises(StoreMismatchError):
             remote_log.deletions.delete_marked("expire")
 
-        identity.unlink()
-        with pytest.raises(StoreMismatchError):
+    identity.unlink()
+    with files.open() as remote_log, pytest.raises(StoreMismatchError):
+        remote_log.deletions.delete_marked("expire")
+    assert files.objects() == before
+
+
+def test_nothing_goes_any_more_once_the_disk_of_the_store_is_unmounted(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics=keeping(1))
+    with files.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
+        remote_log.deletions.mark_expired(plans, "expire")
+        files.store.rename(tmp_path / "elsewhere")
+        with pytest.raises(OutdatedMetadataError, match="lost what it carried"):
             remote_log.deletions.delete_marked("expire")
-        assert files.objects() == before
 
 
 # -------------------------------------------------------------------------------------------------- unfinished copies
@@ -858,7 +869,7 @@ def test_nothing_expires_under_metadata_that_are_older_than_the_store(tmp_path: 
     for path in database.parent.glob(f"{database.name}*"):
         path.unlink()
     database.write_bytes(last_week)
-    with files.open() as remote_log:
+    with files.open(outdated=True) as remote_log:
         plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
         with pytest.raises(OutdatedMetadataError, match="older than the store"):
             remote_log.deletions.mark_expired(plans, "expire")

@@ -15,12 +15,14 @@ from tiered_storage.errors import (
     RemoteObjectCorruptError,
     RemoteStorageError,
 )
+from tiered_storage.remote_log.deletion_gate import DeletionKind
 from tiered_storage.remote_log.generation import GenerationGuard, GuardedSafety
 from tiered_storage.remote_log.metadata.safety import AuditVerdict
 from tiered_storage.remote_log.metadata.sql_generation import Generation, SqlGeneration
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.storage.object_names import STORE_DECISIONS, STORE_GENERATION
+from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.object_names import STORE_DECISIONS, STORE_GENERATION, temporary_name
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.storage.store_generation import StoredGeneration, StoreGenerations
 
@@ -281,8 +283,9 @@ def test_a_store_that_lost_its_generation_or_went_back_is_refused(files: RemoteL
         only.unlink()
         with pytest.raises(OutdatedMetadataError, match="the store is older than they are"):
             remote_log.guard.ensure_current()
-        first = only.with_name(f"{1:020}.json")
-        first.write_bytes(content)
+    first = only.with_name(f"{1:020}.json")
+    first.write_bytes(content)
+    with files.open() as remote_log:
         with pytest.raises(RemoteObjectCorruptError, match="metadata take-over"):
             remote_log.guard.ensure_current()
         first.unlink()
@@ -330,3 +333,57 @@ def test_a_store_that_never_lists_a_generation_ends_the_run(
         monkeypatch.setattr(StoreGenerations, "newest", lambda _: None)
         with pytest.raises(RemoteStorageError, match="does not list the generation"):
             remote_log.guard.renew("a copy run")
+
+
+def test_a_renewal_leaves_alone_what_another_process_writes_now(files: RemoteLogFiles) -> None:
+    with files.open() as remote_log:
+        number = agreed(remote_log)
+        folder = files.store / STORE_GENERATION
+        names = {each: temporary_name(f"{each:020}.json", "0" * 16) for each in (number, number + 1, number + 2)}
+        for name in names.values():
+            (folder / name).write_bytes(b"{")
+
+        remote_log.guard.renew("a copy run")
+
+        left = {path.name for path in folder.iterdir()}
+        assert left == {f"{number + 1:020}.json", names[number + 1], names[number + 2]}
+
+
+def test_a_writer_whose_object_was_taken_for_a_leftover_lost_to_a_later_renewal(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with files.open() as remote_log, files.open() as other:
+        client = carried(remote_log).client
+        create = type(client).create
+
+        def overtaken(self: LocalDirectory, name: str, content: bytes) -> bool:
+            monkeypatch.setattr(type(client), "create", create)
+            other.guard.renew("a copy run")
+            other.guard.renew("a copy run")
+            raise RemoteStorageError("could not link it")
+
+        before = agreed(remote_log)
+        monkeypatch.setattr(type(client), "create", overtaken)
+        remote_log.guard.renew("an expiry")
+        assert agreed(remote_log) > before + 1
+
+
+def test_a_check_before_a_deletion_asks_the_store_for_one_listing(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with files.open() as remote_log:
+        remote_log.bind_store()
+        asked: list[str] = []
+        client = carried(remote_log).client
+        for name in ("list", "size", "get_range", "create", "put", "delete", "discard_unfinished_many"):
+            monkeypatch.setattr(type(client), name, counted(asked, name, getattr(type(client), name)))
+        remote_log.deletions.gate.ensure(ORDERS_0, DeletionKind.REMOTE)
+        assert asked == ["list"]
+
+
+def counted(asked: list[str], name: str, method: Callable[..., object]) -> Callable[..., object]:
+    def called(*arguments: object, **named: object) -> object:
+        asked.append(name)
+        return method(*arguments, **named)
+
+    return called

@@ -73,7 +73,7 @@ def restored(tmp_path: Path) -> RemoteLogFiles:
     assert files.local_starts() == [30]
     remove_metadata(files)
     shutil.copy(backup, database(files))
-    with files.open() as remote_log:
+    with files.open(outdated=True) as remote_log:
         assert take_over(remote_log).was_outdated
     files.clock.now += 10_000_000
     return files
@@ -89,7 +89,7 @@ def test_what_was_committed_after_the_backup_stays_and_is_told(restored: RemoteL
     with restored.open() as remote_log:
         assert len(list(remote_log.safety.failures())) == 3
     remove_metadata(restored)
-    assert run_on(restored, "rebuild-metadata").exit_code == 0
+    assert run_on(restored, "rebuild-metadata", "--yes").exit_code == 0
     with restored.open() as remote_log:
         assert offsets_read(remote_log, 0) == list(range(35))
 
@@ -125,7 +125,7 @@ def test_nothing_goes_of_a_partition_of_which_the_store_knows_later_segments(res
         expire_twice(restored)
 
     assert len(restored.objects(".log")) == 6
-    with restored.open() as remote_log:
+    with restored.open(outdated=True) as remote_log:
         assert states_of(remote_log) == [(start, STARTED) for start in (0, 10, 20)]
 
 
@@ -172,7 +172,7 @@ def test_a_segment_that_lost_its_marker_stays_when_the_metadata_are_made_anew(tm
     content = marker.read_bytes()
     marker.unlink()
     remove_metadata(files)
-    assert run_on(files, "rebuild-metadata").exit_code == 0
+    assert run_on(files, "rebuild-metadata", "--yes").exit_code == 0
     files.clock.now = 2_000_000_000_000
 
     report = expire_twice(files)
@@ -183,7 +183,7 @@ def test_a_segment_that_lost_its_marker_stays_when_the_metadata_are_made_anew(tm
     assert "nothing else holds offsets 0 to 9" in report.failures[0].message
     marker.write_bytes(content)
     remove_metadata(files)
-    assert run_on(files, "rebuild-metadata").exit_code == 0
+    assert run_on(files, "rebuild-metadata", "--yes").exit_code == 0
     with files.open() as remote_log:
         assert offsets_read(remote_log, 0) == list(range(35))
 

@@ -746,7 +746,7 @@ def test_nothing_goes_locally_under_metadata_that_are_older_than_the_store(tmp_p
         path.unlink()
     database.write_bytes(last_week)
 
-    with files.open() as remote_log, pytest.raises(OutdatedMetadataError, match="older than the store"):
+    with files.open(outdated=True) as remote_log, pytest.raises(OutdatedMetadataError, match="older than the store"):
         retain(remote_log)
     assert files.local_starts() == [0, 10, 20, 30, 40, 50]
 

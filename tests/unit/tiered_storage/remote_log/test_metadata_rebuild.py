@@ -222,7 +222,7 @@ def test_the_old_metadata_are_refused_afterwards(files: RemoteLogFiles) -> None:
     rebuilt(files)
     files.properties["rlmm.config.url"] = f"sqlite:///{kept}"
 
-    with files.open() as remote_log, pytest.raises(StoreMismatchError):
+    with files.open(outdated=True) as remote_log, pytest.raises(StoreMismatchError):
         remote_log.bind_store()
 
 

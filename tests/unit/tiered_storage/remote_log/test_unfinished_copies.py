@@ -160,7 +160,7 @@ def test_what_lost_its_marker_before_the_metadata_were_made_anew_is_finished_too
     files.objects(".commit")[1].unlink()
     for path in (files.root / "state").glob("remote_log_metadata.db*"):
         path.unlink()
-    assert run_on(files, "rebuild-metadata").exit_code == 0
+    assert run_on(files, "rebuild-metadata", "--yes").exit_code == 0
     files.clock.now = 2_000_000_000_000
     with files.open() as remote_log:
         found = remote_log.checks.audit()
@@ -181,7 +181,7 @@ def test_where_nobody_knows_our_log_start_nothing_that_is_readable_is_hidden_by_
     database = files.root / "state" / "remote_log_metadata.db"
     for path in database.parent.glob(f"{database.name}*"):
         path.unlink()
-    assert run_on(files, "rebuild-metadata").exit_code == 0
+    assert run_on(files, "rebuild-metadata", "--yes").exit_code == 0
     for document in files.store.rglob("state/*.json"):
         document.unlink()
     with closing(sqlite3.connect(database)) as connection, connection:

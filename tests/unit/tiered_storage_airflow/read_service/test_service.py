@@ -1,9 +1,19 @@
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
 import pytest
 
 from support.read_service_site import ReadServiceSite, login
 from tiered_storage import errors
+from tiered_storage.remote_log.generation import GenerationGuard
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.storage.store_generation import StoredGeneration
+
+T = TypeVar("T")
 
 PATHS = ("/health", "/figures", "/openapi.json", "/docs")
 RECORDS = "/topics/orders/partitions/0/records"
@@ -246,3 +256,52 @@ def test_a_line_of_the_log_holds_nothing_that_a_terminal_obeys() -> None:
     assert plain_text("orders-0") == "orders-0"
     assert plain_text("a\x1b[2Jb\nc") == "a\\x1b[2Jb\\nc"
     assert len(plain_text("x" * 5000)) == 1000
+
+
+def test_metadata_that_others_replaced_are_not_served_any_more(
+    own_site: ReadServiceSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tiered_storage_airflow.read_service.service.SECONDS_BETWEEN_LOOKS", 0)
+    assert own_site.get(RECORDS).status_code == 200
+    with own_site.files.open() as remote_log:
+        storage = remote_log.storage
+        assert isinstance(storage, ObjectRemoteStorageManager)
+        number = storage.generations.newest_number()
+        storage.generations.publish(StoredGeneration(number + 1, "another's token", "an expiry", 5))
+
+    answer = eventually(lambda: own_site.get(RECORDS), lambda found: found.status_code != 200)
+
+    assert (answer.status_code, answer.json()["retriable"]) == (502, False)
+    assert own_site.get("/health").status_code == 502
+
+
+@pytest.mark.parametrize("error", [errors.RemoteStorageError("away"), errors.MetadataUnavailableError("locked")])
+def test_a_look_that_fails_or_hangs_stops_no_answer(
+    own_site: ReadServiceSite, monkeypatch: pytest.MonkeyPatch, error: errors.TieredStorageError
+) -> None:
+    monkeypatch.setattr("tiered_storage_airflow.read_service.service.SECONDS_BETWEEN_LOOKS", 0)
+    assert own_site.get(RECORDS).status_code == 200
+    looks: list[int] = []
+
+    def look(_: GenerationGuard) -> None:
+        looks.append(1)
+        if len(looks) == 1:
+            raise error
+        hangs.wait(20)
+
+    hangs = threading.Event()
+    monkeypatch.setattr(GenerationGuard, "ensure_readable", look)
+    try:
+        eventually(lambda: own_site.get(RECORDS).status_code, lambda status: status != 200 or len(looks) == 2)
+        assert own_site.get(RECORDS).status_code == 200
+    finally:
+        hangs.set()
+
+
+def eventually(ask: Callable[[], T], is_so: Callable[[T], bool]) -> T:
+    """Ask until it is so; the last answer is returned."""
+    deadline = time.monotonic() + 15
+    while not is_so(found := ask()):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.02)
+    return found

@@ -1,0 +1,219 @@
+"""Bad input: metadata older than the store are not read; a renewal under way or a store out of reach stops no read."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from support.command_line import CommandResult, run_on
+from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, be_the_original, copy
+from tiered_storage.remote_log.metadata.sql_generation import SqlGeneration
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.storage.store_generation import StoreGenerations
+
+DELETABLE = {**ENABLED, "retention.bytes": -1, "local.retention.bytes": 0}
+READ = ("read", "orders", 0, "--offset", 0)
+READING = {
+    "read": READ,
+    "offsets": ("offsets", "orders", 0),
+    "segments": ("segments", "--topics", "orders"),
+    "plan": ("plan",),
+    "expire": ("expire", "--dry-run"),
+    "retain": ("retain", "--dry-run"),
+    "topics": ("topics", "list"),
+    "restore": ("restore", "orders", "--to-directory", "restored"),
+}
+
+
+def database_of(files: RemoteLogFiles) -> Path:
+    return files.root / "state" / "remote_log_metadata.db"
+
+
+def put_back(files: RemoteLogFiles, backup: Path) -> None:
+    """Put a backup where the metadata were, so that they count as the original file."""
+    for path in database_of(files).parent.glob("remote_log_metadata.db*"):
+        path.unlink()
+    shutil.copy(backup, database_of(files))
+    be_the_original(database_of(files))
+
+
+def backed_up(files: RemoteLogFiles) -> Path:
+    backup = files.root / "backup.db"
+    assert run_on(files, "metadata", "backup", backup).exit_code == 0
+    return backup
+
+
+def copy_and_trim(files: RemoteLogFiles) -> None:
+    """Copy what is closed, and let local retention remove it, so that only the store has it."""
+    with files.open() as remote_log:
+        assert copy(remote_log).committed
+    assert run_on(files, "retain").exit_code == 0
+
+
+@pytest.fixture
+def before_the_first_copy(tmp_path: Path) -> RemoteLogFiles:
+    """A site whose metadata are those of right after `topics enable`: the same UUID, and no rows."""
+    files = a_remote_log(tmp_path, {("orders", 0): 3}, topics={"orders": DELETABLE})
+    backup = backed_up(files)
+    copy_and_trim(files)
+    put_back(files, backup)
+    return files
+
+
+@pytest.fixture
+def before_the_last_copy(tmp_path: Path) -> RemoteLogFiles:
+    """A site whose metadata lack the last copy."""
+    files = a_remote_log(tmp_path, {("orders", 0): 3}, topics={"orders": DELETABLE})
+    copy_and_trim(files)
+    backup = backed_up(files)
+    files.append(4)
+    copy_and_trim(files)
+    put_back(files, backup)
+    return files
+
+
+def refused(files: RemoteLogFiles, *command: object) -> CommandResult:
+    told = run_on(files, *command)
+    assert told.exit_code == 1, told
+    assert "older than the store" in told.err, told
+    assert "rebuild-metadata" in told.err
+    assert "metadata restore" in told.err
+    return told
+
+
+@pytest.mark.parametrize("command", READING)
+def test_metadata_from_before_the_first_copy_are_not_read(
+    before_the_first_copy: RemoteLogFiles, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(before_the_first_copy.root)
+    assert refused(before_the_first_copy, *READING[command]).out == ""
+    assert not Path("restored").exists()
+
+
+@pytest.mark.parametrize("command", READING)
+def test_metadata_from_before_the_last_copy_are_not_read(
+    before_the_last_copy: RemoteLogFiles, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(before_the_last_copy.root)
+    refused(before_the_last_copy, *READING[command])
+
+
+def test_metadata_from_before_the_first_copy_have_ways_out(before_the_first_copy: RemoteLogFiles) -> None:
+    told = run_on(before_the_first_copy, "audit")
+    assert told.exit_code == 1
+    assert "metadata older than the store" in told.out
+    database_of(before_the_first_copy).unlink()
+
+    assert run_on(before_the_first_copy, "rebuild-metadata", "--yes").exit_code == 0
+
+    assert '"offset": 0' in run_on(before_the_first_copy, *READ, "--json").out
+    assert run_on(before_the_first_copy, "audit").exit_code == 0
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> RemoteLogFiles:
+    files = a_copied_remote_log(tmp_path / "live", {("orders", 0): 3}, topics={"orders": DELETABLE})
+    with files.open() as remote_log:
+        remote_log.bind_store()
+    return files
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def died(*_: object) -> None:
+    raise Killed
+
+
+@pytest.mark.parametrize("step", [(StoreGenerations, "publish"), (SqlGeneration, "confirm")])
+@pytest.mark.parametrize("command", [READ, READING["offsets"], ("plan",), ("audit",)])
+def test_a_renewal_that_was_killed_stops_no_read_and_is_published_by_none(
+    site: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch, step: tuple[type, str], command: tuple[object, ...]
+) -> None:
+    with site.open() as remote_log, monkeypatch.context() as killed, pytest.raises(Killed):
+        killed.setattr(*step, died)
+        remote_log.guard.renew("a copy run")
+    before = {path: path.read_bytes() for path in site.store.rglob("*") if path.is_file()}
+
+    assert run_on(site, *command).exit_code == 0
+
+    assert {path: path.read_bytes() for path in site.store.rglob("*") if path.is_file()} == before
+
+
+def test_a_run_that_renews_between_two_looks_stops_no_read(
+    site: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = StoreGenerations.newest
+
+    def and_renewed(self: StoreGenerations) -> object:
+        monkeypatch.setattr(StoreGenerations, "newest", newest)
+        found = newest(self)
+        with site.open() as other:
+            other.guard.renew("a copy run")
+            other.guard.renew("an expiry")
+        return found
+
+    monkeypatch.setattr(StoreGenerations, "newest", and_renewed)
+    assert run_on(site, *READ).exit_code == 0
+
+
+def unmount(files: RemoteLogFiles) -> None:
+    files.store.rename(files.root / "elsewhere")
+
+
+def lose_identity(files: RemoteLogFiles) -> None:
+    (files.store / "store.json").unlink()
+
+
+def damage_identity(files: RemoteLogFiles) -> None:
+    (files.store / "store.json").write_bytes(b"{")
+
+
+def lose_generation(files: RemoteLogFiles) -> None:
+    shutil.rmtree(files.store / "store.generation")
+
+
+def damage_generation(files: RemoteLogFiles) -> None:
+    for path in (files.store / "store.generation").iterdir():
+        path.write_bytes(path.read_bytes()[:20])
+
+
+LOSSES = {each.__name__: each for each in (unmount, lose_identity, damage_identity, lose_generation, damage_generation)}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_store_that_is_away_or_lost_its_marks_stops_no_read_of_what_is_there(site: RemoteLogFiles, loss: str) -> None:
+    LOSSES[loss](site)
+
+    assert run_on(site, *READ).exit_code == 0
+    assert run_on(site, "copy").exit_code == 1
+
+
+def test_a_backup_of_this_generation_is_read_wherever_it_is(site: RemoteLogFiles) -> None:
+    backup = backed_up(site)
+    for path in database_of(site).parent.glob("remote_log_metadata.db*"):
+        path.unlink()
+    assert run_on(site, "metadata", "restore", backup).exit_code == 0
+
+    assert run_on(site, *READ).exit_code == 0
+    assert "is a copy" in run_on(site, "copy").err
+
+
+def test_metadata_are_not_read_any_more_once_a_rebuild_took_their_store(site: RemoteLogFiles) -> None:
+    assert run_on(site, "rebuild-metadata", "--into", site.root / "other.db", "--yes").exit_code == 0
+
+    refused(site, *READ)
+
+
+def test_what_is_open_looks_again(site: RemoteLogFiles, tmp_path: Path) -> None:
+    def looks(remote_log: RemoteLogManager) -> None:
+        remote_log.guard.ensure_readable()
+
+    with site.open() as remote_log:
+        looks(remote_log)
+        assert run_on(site, "rebuild-metadata", "--into", tmp_path / "other.db", "--yes").exit_code == 0
+        with pytest.raises(Exception, match="older than the store"):
+            looks(remote_log)
