@@ -12,6 +12,7 @@ from tiered_storage.cli_session import ConfigOption, JsonOption, opened
 from tiered_storage.clock import wall_clock
 from tiered_storage.remote_log.metadata_take_over import back_up_metadata, restore_metadata, take_over
 from tiered_storage.remote_log.remote_log_parts import open_metadata
+from tiered_storage.remote_log.remote_log_rebuild import store_holder
 from tiered_storage.settings import load_settings
 
 app = typer.Typer(no_args_is_help=True, help="Back up the metadata, put a backup back, or let metadata take over.")
@@ -60,9 +61,10 @@ def take_over_store(
 ) -> None:
     """Let these metadata be the store's, after a restore, a move of their file, or damage to store.json."""
     output = Output(as_json)
-    with opened(config, output) as remote_log:
+    with opened(config, output, outdated=True) as remote_log:
         if not yes:
-            typer.confirm(_WARNING, abort=True, err=True)
+            holder = store_holder(remote_log.settings, remote_log.options)
+            typer.confirm(f"{holder}. {_WARNING}" if holder else _WARNING, abort=True, err=True)
         done = take_over(remote_log)
     output.rows("Took over", ("generation", "rights withdrawn"), [(done.generation, done.was_outdated)])
     if done.was_outdated:

@@ -37,6 +37,10 @@ from tiered_storage.remote_log.task_progress import untold
 from tiered_storage.settings import load_settings
 
 _COLUMNS = ("action", "partition", "what")
+_LOSES_THE_STORE = (
+    "If those metadata are in use, by this or another installation, stop here: use them, or set rsm.config.url right. "
+    "They are refused from then on (--yes does not ask)."
+)
 
 
 def repair(
@@ -51,7 +55,7 @@ def repair(
     """Audit, copy anew what is damaged where the local log still has it, finish whole copies that nobody finished and
     nothing else holds, remove leftovers, and audit again."""
     output = Output(as_json)
-    with opened(config, output) as remote_log:
+    with opened(config, output, outdated=True) as remote_log:
         selection = selected(topics, partitions)
         found = _audited(remote_log, selection, output, deep=deep)
         plan = remote_log.repairs.plan(found, selection)
@@ -78,7 +82,7 @@ def rebuild_metadata(
         typer.Option("--into", help="The new metadata file; else the one of rlmm.config.url.", show_default=False),
     ] = None,
     dry_run: DryRunOption = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before live metadata lose the store.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before other metadata lose the store.")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -87,10 +91,9 @@ def rebuild_metadata(
     settings = load_settings(config)
     path = remote_log_rebuild.new_metadata_path(settings, into)
     if not (dry_run or yes):
-        live = remote_log_rebuild.live_metadata(settings, store_options(settings), wall_clock, into)
-        if live is not None:
-            question = f"{live} is sound and the store's own. Take the store away from it, for {path}?"
-            typer.confirm(question, abort=True, err=True)
+        holder = remote_log_rebuild.store_holder(settings, store_options(settings))
+        if holder is not None:
+            typer.confirm(f"{holder}. {_LOSES_THE_STORE} Take the store for {path}?", abort=True, err=True)
     report = remote_log_rebuild.rebuild_metadata(settings, store_options(settings), wall_clock, into, dry_run=dry_run)
     counts = (report.marked, report.unfinished, len(report.unreadable))
     row = (report.partitions, report.segments, report.size, *counts)

@@ -115,11 +115,12 @@ def take_over(parts: RemoteLogParts) -> TakeOver:
         stored = None
     own = identity.metadata_uuid
     # A store that a rebuild elsewhere took away is still ours by its own UUID.
-    if stored is not None and bound != stored.store_uuid and (bound is not None or stored.metadata_uuid != own):
+    if stored is not None and bound != stored.store_uuid:
+        stored.ensure_of(parts.settings.rsm_config_url, own, bound)
+    if stored is None and bound is None:
         raise StoreMismatchError(
-            f"{parts.settings.rsm_config_url}: the store {stored.store_uuid} belongs to the metadata "
-            f"{stored.metadata_uuid}; these are {own}, of the store {bound or 'nobody'}: set the pair that belongs "
-            "together, or make metadata for this store with 'tiered-storage rebuild-metadata'"
+            f"{parts.settings.rsm_config_url}: nothing says that the store belongs to these metadata, which know no "
+            "store: run it with the metadata that do, or make them again with 'tiered-storage rebuild-metadata'"
         )
     is_current = _is_current(parts.store, storage)
     if not is_current:

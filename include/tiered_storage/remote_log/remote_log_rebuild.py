@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
-from tiered_storage.clock import Clock
-from tiered_storage.errors import ConfigurationError, RemoteMetadataError, RemoteObjectCorruptError
+from tiered_storage.clock import Clock, as_date
+from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.small_files import sync_directory
 from tiered_storage.private_files import make_private_folder
 from tiered_storage.remote_log.metadata import Topic
@@ -21,7 +21,7 @@ from tiered_storage.remote_log.metadata.sql_store import open_metadata_store, sq
 from tiered_storage.remote_log.metadata_rebuild import MetadataRebuild, RebuildReport
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.remote_log_checks import listing_storage
-from tiered_storage.remote_log.remote_log_parts import open_metadata, open_storage
+from tiered_storage.remote_log.remote_log_parts import open_storage
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 from tiered_storage.remote_log.storage.object_names import STORE_IDENTITY, parse_partition_folder
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
@@ -101,23 +101,24 @@ def _is_there(path: Path) -> ConfigurationError:
     )
 
 
-def live_metadata(settings: Settings, options: ObjectStoreOptions, clock: Clock, into: Path | None) -> Path | None:
-    """Return the metadata file of the settings if it is sound and the store's own, and `into` would take its place.
+def store_holder(settings: Settings, options: ObjectStoreOptions) -> str | None:
+    """Return, for people, which metadata the store belongs to, and when they last used it; None if it is nobody's.
 
-    Raises what the store raises; metadata that are missing or damaged are no live ones.
+    Raises what the store raises.
     """
-    path = sqlite_path(settings.rlmm_config_url.get_secret_value())
-    if into is None or not path.exists():
-        return None
     with closing(open_storage(settings, options)) as opened:
+        storage = listing_storage(opened)
         try:
-            identity = listing_storage(opened).read_identity()
-            with open_metadata(settings, clock) as store:
-                store.check_integrity()
-                is_live = identity is not None and identity.metadata_uuid == store.identity.metadata_uuid
-        except (RemoteMetadataError, RemoteObjectCorruptError):
-            return None
-    return path if is_live else None
+            identity, newest = storage.read_identity(), storage.generations.newest()
+        except RemoteObjectCorruptError as error:
+            return f"{settings.rsm_config_url} belongs to metadata that cannot be named ({error})"
+    if identity is None and newest is None:
+        return None
+    which = "other metadata" if identity is None else f"the metadata {identity.metadata_uuid}"
+    held = f"{settings.rsm_config_url} belongs to {which}"
+    if newest is None:
+        return f"{held}, which never used it since they were bound to it"
+    return f"{held}; {newest.holder} last used it at {as_date(newest.renewed_at)} ({newest.reason})"
 
 
 def _ensure_something_is_there(storage: ObjectRemoteStorageManager, url: str) -> None:
