@@ -101,6 +101,7 @@ def test_metadata_from_before_the_last_copy_are_not_read(
 
 
 def test_metadata_from_before_the_first_copy_have_ways_out(before_the_first_copy: RemoteLogFiles) -> None:
+    assert "older than the store" in " ".join(run_on(before_the_first_copy, "doctor").out.split())
     told = run_on(before_the_first_copy, "audit")
     assert told.exit_code == 1
     assert "metadata older than the store" in told.out

@@ -101,7 +101,9 @@ def _check_pair(settings: Settings, options: ObjectStoreOptions, store: SqlMetad
                 "pair", f"{client.root}: store and metadata are not bound to one another yet: the first copy does"
             )
         else:
-            ensure_store_identity(client, store.identity.metadata_uuid, bound)
+            # A store that is known is never marked.
+            known = bound if identity is None else bound or identity.store_uuid
+            ensure_store_identity(client, store.identity.metadata_uuid, known)
             yield ok("pair", f"{client.root}: store and metadata carry one another's UUID")
             yield from _check_generation(client, store)
             yield from _check_objects(client, store)

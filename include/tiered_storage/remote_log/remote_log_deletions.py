@@ -244,7 +244,6 @@ class RemoteLogDeletions:
         """
         self.parts.spend_reserves()
         self.gate.ensure_running()
-        self.parts.bind_store()
         self.parts.guard.renew(run)
         if any(True for _ in partitions):
             self.clocks.ensure_store_agrees()

@@ -108,7 +108,6 @@ class RemoteLogRepairs:
         Raises StoreMismatchError, OutdatedMetadataError and, by a clock that disagrees with the store's,
         DeletionRefusedError before anything is changed, and what store and metadata raise as a whole.
         """
-        self.parts.bind_store()
         self.parts.guard.renew("a repair")
         # Ages of leftovers count: what a copy under way has written must not look old.
         ClockAgreement.of(self.parts).ensure_store_agrees()

@@ -72,10 +72,12 @@ def undelete(
     """Take back what is marked of a topic, by its exact name, in `partitions` (None: all), of all its lives or of one.
 
     Returns what was taken back, and what could not be, with the reason; one partition's failure stops no other. A dry
-    run only looks. Raises ConfigurationError where nothing of the topic is marked, and what `bind_store` raises.
+    run only looks. Raises ConfigurationError where nothing of the topic is marked, StoreMismatchError and
+    OutdatedMetadataError.
     """
-    parts.bind_store()
-    if not dry_run:
+    if dry_run:
+        parts.guard.ensure_same()
+    else:
         parts.guard.renew("an undelete")
     taken_back: list[Undeletion] = []
     left: list[Finding] = []

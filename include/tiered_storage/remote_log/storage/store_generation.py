@@ -19,7 +19,7 @@ from typing import Self
 
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError, RemoteStorageError
 from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES, JsonDocument, encode_document
-from tiered_storage.remote_log.storage.object_client import ObjectClient
+from tiered_storage.remote_log.storage.object_client import ObjectClient, StoredObject
 from tiered_storage.remote_log.storage.object_names import (
     STORE_DECISIONS,
     STORE_GENERATION,
@@ -73,30 +73,35 @@ class StoreGenerations:
 
     def newest_number(self) -> int:
         """Return the number of the newest generation; 0 if there is none. One short listing."""
-        return max((_number(found.name) for found in self.client.list(STORE_GENERATION)), default=0)
+        found = self._newest_object()
+        return 0 if found is None else _number(found.name)
 
     def newest(self) -> StoredGeneration | None:
         """Return the newest generation; None if there is none. One short listing, and one read of each that is new.
 
         Raises RemoteObjectCorruptError, naming the way out, and LaterVersionError.
         """
-        number = self.newest_number()
-        while number:
+        found = self._newest_object()
+        while found is not None:
+            number = _number(found.name)
             # What was created under a number is never replaced.
             if self._seen is not None and self._seen.number == number:
                 return self._seen
-            name = store_generation_name(number)
             try:
-                raw = self.client.get_range(name, 0, min(self.client.size(name), MAX_DOCUMENT_BYTES + 1))
+                raw = self.client.get_range(found.name, 0, min(found.size, MAX_DOCUMENT_BYTES + 1))
             except RemoteObjectNotFoundError:
                 # A renewal since the listing removed it.
-                earlier, number = number, self.newest_number()
-                if number <= earlier:
+                found = self._newest_object()
+                if found is None or _number(found.name) <= number:
                     raise
                 continue
-            self._seen = _parsed(raw, number, f"{self.client.root}/{name}")
+            self._seen = _parsed(raw, number, f"{self.client.root}/{found.name}")
             return self._seen
         return None
+
+    def _newest_object(self) -> StoredObject | None:
+        numbered = (found for found in self.client.list(STORE_GENERATION) if _number(found.name))
+        return max(numbered, key=lambda found: _number(found.name), default=None)
 
     def publish(self, generation: StoredGeneration) -> None:
         """Create `generation` durably, unless its number is taken, and then remove earlier ones.

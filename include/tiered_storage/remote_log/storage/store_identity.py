@@ -101,8 +101,9 @@ def ensure_store_identity(
             f"{known_store_uuid}: is the URL right, and the disk mounted?"
         )
     identity.ensure_of(client.root, metadata_uuid, known_store_uuid)
-    # Nobody marks it any more: what is left of a try belongs to a process that was killed, or to one that lost.
-    client.discard_unfinished_many([STORE_IDENTITY])
+    if known_store_uuid is None:
+        # Nobody marks it any more: what is left of a try belongs to a process that was killed, or to one that lost.
+        client.discard_unfinished_many([STORE_IDENTITY])
     return identity.store_uuid
 
 

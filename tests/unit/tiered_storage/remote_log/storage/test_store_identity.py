@@ -60,7 +60,7 @@ def test_what_a_process_left_that_was_killed_while_it_marked_the_store_goes(
 ) -> None:
     ensure_store_identity(client, "metadata-1", new_uuid=lambda: "store-1")
     (tmp_path / "store" / temporary_name("store.json", "0123456789abcdef")).write_bytes(b"{")
-    assert ensure_store_identity(client, "metadata-1", known_store_uuid="store-1") == "store-1"
+    assert ensure_store_identity(client, "metadata-1") == "store-1"
     assert [found.name for found in client.list()] == ["store.json"]
 
 
