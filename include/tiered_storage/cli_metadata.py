@@ -63,8 +63,9 @@ def take_over_store(
     output = Output(as_json)
     with opened(config, output, outdated=True) as remote_log:
         if not yes:
-            holder = store_holder(remote_log.settings, remote_log.options)
-            typer.confirm(f"{holder}. {_WARNING}" if holder else _WARNING, abort=True, err=True)
+            unmarked = f"{remote_log.settings.rsm_config_url} is nobody's: is the URL right, and the disk mounted?"
+            holder = store_holder(remote_log.settings, remote_log.options) or unmarked
+            typer.confirm(f"{holder} {_WARNING}", abort=True, err=True)
         done = take_over(remote_log)
     output.rows("Took over", ("generation", "rights withdrawn"), [(done.generation, done.was_outdated)])
     if done.was_outdated:

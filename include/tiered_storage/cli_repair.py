@@ -93,7 +93,7 @@ def rebuild_metadata(
     if not (dry_run or yes):
         holder = remote_log_rebuild.store_holder(settings, store_options(settings))
         if holder is not None:
-            typer.confirm(f"{holder}. {_LOSES_THE_STORE} Take the store for {path}?", abort=True, err=True)
+            typer.confirm(f"{holder} {_LOSES_THE_STORE} Take the store for {path}?", abort=True, err=True)
     report = remote_log_rebuild.rebuild_metadata(settings, store_options(settings), wall_clock, into, dry_run=dry_run)
     counts = (report.marked, report.unfinished, len(report.unreadable))
     row = (report.partitions, report.segments, report.size, *counts)

@@ -245,6 +245,19 @@ def test_a_take_over_names_who_loses_the_store(
     assert "the metadata were made again from the store" in " ".join(told.err.split())
 
 
+def test_a_take_over_of_an_unmounted_disk_asks_whether_it_is_mounted(
+    site: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = site.store.rename(site.root / "elsewhere")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+
+    told = refused(site, "metadata", "take-over")
+
+    assert "is the URL right, and the disk mounted?" in " ".join(told.err.split())
+    elsewhere.rename(site.store)
+    assert run_on(site, "expire").exit_code == 0
+
+
 def test_metadata_that_know_no_store_take_none_over(site: RemoteLogFiles, tmp_path: Path) -> None:
     second = a_second_installation(tmp_path, site)
     for mark in ("whole", "no identity"):

@@ -102,7 +102,7 @@ def _is_there(path: Path) -> ConfigurationError:
 
 
 def store_holder(settings: Settings, options: ObjectStoreOptions) -> str | None:
-    """Return, for people, which metadata the store belongs to, and when they last used it; None if it is nobody's.
+    """Return a sentence for people: whose the store is, and who used it last, when and for what; None: nobody's.
 
     Raises what the store raises.
     """
@@ -111,14 +111,14 @@ def store_holder(settings: Settings, options: ObjectStoreOptions) -> str | None:
         try:
             identity, newest = storage.read_identity(), storage.generations.newest()
         except RemoteObjectCorruptError as error:
-            return f"{settings.rsm_config_url} belongs to metadata that cannot be named ({error})"
+            return f"{settings.rsm_config_url} belongs to metadata that cannot be named ({error})."
     if identity is None and newest is None:
         return None
     which = "other metadata" if identity is None else f"the metadata {identity.metadata_uuid}"
     held = f"{settings.rsm_config_url} belongs to {which}"
     if newest is None:
-        return f"{held}, which never used it since they were bound to it"
-    return f"{held}; {newest.holder} last used it at {as_date(newest.renewed_at)} ({newest.reason})"
+        return f"{held}, which never used it since they were bound to it."
+    return f"{held}; {newest.holder} last used it at {as_date(newest.renewed_at)} ({newest.reason})."
 
 
 def _ensure_something_is_there(storage: ObjectRemoteStorageManager, url: str) -> None:
