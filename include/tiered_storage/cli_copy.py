@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,10 +19,10 @@ from tiered_storage.cli_session import (
     JsonOption,
     PartitionsOption,
     TopicsOption,
+    chosen_topics,
     known_selection,
     lease_owner,
     named_partitions,
-    not_enabled,
     opened,
     past_retention_documents,
     refused_by_decision,
@@ -30,17 +31,21 @@ from tiered_storage.cli_session import (
     say_stop,
 )
 from tiered_storage.clock import wall_clock
+from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
 from tiered_storage.remote_log.copy_plan import CopyPlan, Finding
 from tiered_storage.remote_log.due_deletions import DueDeletion
 from tiered_storage.remote_log.metadata import Topic
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.topic_settings import effective
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.copy_commit import CommitReport
     from tiered_storage.remote_log.copy_run import BegunCopy
     from tiered_storage.remote_log.expiry import ExpiryPlan
     from tiered_storage.remote_log.past_retention import PastRetention
+    from tiered_storage.remote_log.selection import Selection
+    from tiered_storage.settings import Settings
 
 LimitOption = Annotated[int | None, typer.Option("--max-segments", min=1, help="At most so many segments.")]
 WorkersOption = Annotated[int, typer.Option("--workers", min=1, help="Groups of partitions that are copied at once.")]
@@ -52,15 +57,6 @@ _WAITING_KEYS = tuple(column.replace(" ", "_") for column in _WAITING_COLUMNS)
 _DUE_COLUMNS = ("partition", "segments", "left by copies", "bytes", "as a whole")
 
 _FEW_TOPICS = 10
-
-_NOT_ENABLED = "topic {topic} is not enabled: 'tiered-storage topics enable {topic}'"
-_NO_TRIM = (
-    "local deletion is not allowed for {topic}, or it is not enabled: 'tiered-storage topics allow-deletion {topic} "
-    "--only local' allows it"
-)
-_NO_EXPIRY = (
-    "remote deletion is not allowed for {topic}: 'tiered-storage topics allow-deletion {topic} --only remote' allows it"
-)
 
 
 def plan(
@@ -77,7 +73,7 @@ def plan(
         due = remote_log.plan_copy(selection, max_segments=max_segments)
         chosen = [one for one in named_partitions(remote_log) if selection.matches(one.topic, one.partition)]
         enabled = [one for one in chosen if remote_log.decided_topic(one).remote_storage_enable]
-        _show_plan(due, not_enabled(remote_log, selection), output, remote_log.deletions.past_retention(enabled))
+        _show_plan(due, _left_out(remote_log, selection), output, remote_log.deletions.past_retention(enabled))
 
 
 def copy(
@@ -95,9 +91,9 @@ def copy(
         selection = known_selection(remote_log, topics, partitions)
         due = remote_log.plan_copy(selection, max_segments=max_segments)
         if dry_run:
-            _show_plan(due, not_enabled(remote_log, selection), output)
+            _show_plan(due, _left_out(remote_log, selection), output)
             return
-        refused = refused_by_decision(remote_log, selection, _is_enabled, _NOT_ENABLED)
+        refused = refused_by_decision(remote_log, selection, partial(_why_not_copied, remote_log.settings))
         begun = remote_log.begin_copy(due, lease_owner("copy"))
         report, has_hung = copy_here(remote_log, begun, workers, output)
     rows = [
@@ -155,7 +151,7 @@ def retain(
                 for plan in plans
                 if plan.topic_id_partition in trimmed or not plan.segments
             ]
-            refused = refused_by_decision(remote_log, selection, _may_trim, _NO_TRIM) if plan_file is None else []
+            refused = refused_by_decision(remote_log, selection, _why_not_trimmed) if plan_file is None else []
             troubles = [*troubles, *refused, *report.failures, *_stopped(report.stopped)]
     troubles += [Finding(str(each.topic_id_partition), each.held_back) for each in plans if each.held_back is not None]
     rows = [
@@ -206,7 +202,7 @@ def expire(
             told = said("deleted", remote_log.deletions.marked(selection, only), output)
             report = remote_log.deletions.delete_marked(owner, selection, only, told)
             plans = [plan for plan in plans if plan.topic_id_partition in done]
-            refused = refused_by_decision(remote_log, selection, _may_expire, _NO_EXPIRY) if plan_file is None else []
+            refused = refused_by_decision(remote_log, selection, _why_not_expired) if plan_file is None else []
             troubles = [*troubles, *refused, *left, *report.left, *report.failures, *_stopped(report.stopped)]
             deleted = len(report.deleted)
         marked = remote_log.deletions.due_deletions(selection)
@@ -230,16 +226,40 @@ def expire(
         raise typer.Exit(1)
 
 
-def _is_enabled(topic: Topic) -> bool:
-    return topic.remote_storage_enable
+def _why_not_copied(settings: Settings, topic: Topic) -> str | None:
+    """Return why nothing is copied of `topic`; None where it is, or its settings are wrong, which the plan says."""
+    if not topic.remote_storage_enable:
+        return f"topic {topic.name} is not enabled: 'tiered-storage topics enable {topic.name}'"
+    if _is_paused(topic, settings):
+        return f"topic {topic.name} is paused: 'tiered-storage topics resume {topic.name}'"
+    return None
 
 
-def _may_trim(topic: Topic) -> bool:
-    return topic.remote_storage_enable and topic.local_deletion_allowed
+def _is_paused(topic: Topic, settings: Settings) -> bool:
+    if not topic.remote_storage_enable:
+        return False
+    try:
+        return effective(topic, settings).remote_log_copy_disable
+    except ConfigurationError:
+        return False
 
 
-def _may_expire(topic: Topic) -> bool:
-    return topic.remote_deletion_allowed
+def _why_not_trimmed(topic: Topic) -> str | None:
+    if topic.remote_storage_enable and topic.local_deletion_allowed:
+        return None
+    return (
+        f"local deletion is not allowed for {topic.name}, or it is not enabled: 'tiered-storage topics allow-deletion "
+        f"{topic.name} --only local' allows it"
+    )
+
+
+def _why_not_expired(topic: Topic) -> str | None:
+    if topic.remote_deletion_allowed:
+        return None
+    return (
+        f"remote deletion is not allowed for {topic.name}: 'tiered-storage topics allow-deletion {topic.name} --only "
+        "remote' allows it"
+    )
 
 
 def _stopped(why: str | None) -> list[Finding]:
@@ -303,7 +323,22 @@ def copy_here(
     return replace(report, failures=(*begun.failed, *report.failures)), watch.stuck is not None
 
 
-def _show_plan(due: CopyPlan, left_out: Sequence[str], output: Output, past: Sequence[PastRetention] = ()) -> None:
+@dataclass(frozen=True, slots=True)
+class _LeftOut:
+    """The names of the topics that are asked for, and that nothing is copied of."""
+
+    not_enabled: Sequence[str]
+    paused: Sequence[str]
+
+
+def _left_out(remote_log: RemoteLogManager, selection: Selection) -> _LeftOut:
+    chosen = chosen_topics(remote_log, selection)
+    disabled = dict.fromkeys(topic.name for topic in chosen if not topic.remote_storage_enable)
+    paused = dict.fromkeys(topic.name for topic in chosen if _is_paused(topic, remote_log.settings))
+    return _LeftOut(list(disabled), list(paused))
+
+
+def _show_plan(due: CopyPlan, left_out: _LeftOut, output: Output, past: Sequence[PastRetention] = ()) -> None:
     rows = [
         (str(segment.topic_id_partition), segment.base_offset, segment.end_offset, segment.size, str(segment.log_path))
         for segment in due.segments
@@ -315,15 +350,20 @@ def _show_plan(due: CopyPlan, left_out: Sequence[str], output: Output, past: Seq
         refused=[asdict(finding) for finding in due.refused],
         unreadable=[asdict(finding) for finding in due.unreadable],
         notices=[asdict(finding) for finding in due.notices],
-        not_enabled=left_out,
+        not_enabled=left_out.not_enabled,
+        paused=left_out.paused,
         past_retention=past_retention_documents(past),
     )
     output.findings("note", due.notices)
     say_past_retention(past, output)
-    if left_out:
-        more = f" and {len(left_out) - _FEW_TOPICS} more" if len(left_out) > _FEW_TOPICS else ""
-        names = ", ".join(left_out[:_FEW_TOPICS])
-        output.say(f"note: left out, since not enabled ('tiered-storage topics enable TOPIC'): {names}{more}")
+    for why, command, names in (
+        ("not enabled", "enable", left_out.not_enabled),
+        ("paused", "resume", left_out.paused),
+    ):
+        if names:
+            more = f" and {len(names) - _FEW_TOPICS} more" if len(names) > _FEW_TOPICS else ""
+            shown = ", ".join(names[:_FEW_TOPICS])
+            output.say(f"note: left out, since {why} ('tiered-storage topics {command} TOPIC'): {shown}{more}")
     output.findings("refused", due.refused)
     output.findings("unreadable", due.unreadable)
     if due.refused or due.unreadable:

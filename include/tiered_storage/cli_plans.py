@@ -39,7 +39,7 @@ def check_plan_options(plan: Path | None, save: Path | None, *, dry_run: bool, c
 
 
 def save_plan(path: Path, plans: Sequence[Plan], kind: type[Plan]) -> None:
-    """Write `plans` as JSON lines: into a new file, or in the place of an earlier plan of that kind.
+    """Write a head and `plans` as JSON lines: into a new file, or in the place of an earlier plan of that kind.
 
     Raises ConfigurationError where the file cannot be written, or holds anything else.
     """
@@ -51,7 +51,7 @@ def save_plan(path: Path, plans: Sequence[Plan], kind: type[Plan]) -> None:
                 f"{path}: this file exists and is no earlier plan of the same command; it was not changed: name another"
             ) from None
     try:
-        replace_file(path, to_lines(plans, kind))
+        replace_file(path, _head(kind) + to_lines(plans, kind))
     except OSError as error:
         raise ConfigurationError(f"{path}: the plan cannot be written there ({error.strerror})") from error
 
@@ -62,7 +62,20 @@ def read_plan(path: Path, kind: type[Plan]) -> list[Plan]:
         raw = path.read_bytes()
     except OSError as error:
         raise ConfigurationError(f"{path}: the plan cannot be read ({error.strerror})") from error
-    return from_lines(raw, kind, str(path))
+    if not raw:
+        raise ConfigurationError(
+            f"{path} is empty, and --save-plan writes no empty file; nothing was done: make the plan again with "
+            "--dry-run --save-plan"
+        )
+    return from_lines(raw.removeprefix(_head(kind)), kind, str(path))
+
+
+def _head(kind: type[object]) -> bytes:
+    """Return the first line of a saved plan: by it a plan with nothing due differs from an empty file.
+
+    Earlier releases wrote no such line.
+    """
+    return f'{{"plan":"{kind.__name__}"}}\n'.encode()
 
 
 def made_or_read(

@@ -76,27 +76,22 @@ def named_partitions(remote_log: RemoteLogManager) -> list[TopicIdPartition]:
     return sorted({*local, *remote_log.segments.list_partitions()})
 
 
-def not_enabled(remote_log: RemoteLogManager, selection: Selection) -> list[str]:
-    """Return the names of the topics that are asked for and not tiered."""
+def chosen_topics(remote_log: RemoteLogManager, selection: Selection) -> list[Topic]:
+    """Return what was decided for each topic that is asked for, in order of their names."""
     chosen = [one for one in named_partitions(remote_log) if selection.matches(one.topic, one.partition)]
     lives = {(one.cluster_id, one.topic_id): one for one in chosen}
-    return sorted({one.topic for one in lives.values() if not remote_log.decided_topic(one).remote_storage_enable})
+    return sorted(map(remote_log.decided_topic, lives.values()), key=lambda topic: topic.name)
 
 
 def refused_by_decision(
-    remote_log: RemoteLogManager, selection: Selection, is_allowed: Callable[[Topic], bool], why: str
+    remote_log: RemoteLogManager, selection: Selection, why_not: Callable[[Topic], str | None]
 ) -> list[Finding]:
-    """Return one finding a topic where somebody asked for certain topics, and `is_allowed` holds for none of them."""
+    """Return one finding a topic where somebody asked for certain topics, and each of them has a reason `why_not`."""
     if not selection.is_narrowed:
         return []
-    chosen = [one for one in named_partitions(remote_log) if selection.matches(one.topic, one.partition)]
-    lives = {(one.cluster_id, one.topic_id): one for one in chosen}
-    if any(is_allowed(remote_log.decided_topic(one)) for one in lives.values()):
-        return []
-    return [
-        Finding("", f"{why.format(topic=topic)}; nothing of it was done")
-        for topic in sorted({one.topic for one in lives.values()})
-    ]
+    reasons = [why_not(topic) for topic in chosen_topics(remote_log, selection)]
+    found = dict.fromkeys(reason for reason in reasons if reason is not None)
+    return [] if None in reasons else [Finding("", f"{reason}; nothing of it was done") for reason in found]
 
 
 def lease_owner(command: str) -> str:

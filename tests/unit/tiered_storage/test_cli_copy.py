@@ -73,6 +73,16 @@ def test_a_plan_names_the_topics_that_it_leaves_out_since_they_are_not_enabled(t
     assert document.document["not_enabled"] == sorted({topic for topic, _ in partitions} - {"orders"})
 
 
+def test_a_plan_names_the_topics_that_it_leaves_out_since_they_are_paused(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    assert run_on(files, "topics", "pause", "orders").exit_code == 0
+
+    shown, document = run_on(files, "plan"), run_on(files, "plan", "--json").document
+
+    assert (shown.exit_code, "paused ('tiered-storage topics resume TOPIC'): orders\n" in shown.err) == (0, True)
+    assert (document["rows"], document["paused"], document["not_enabled"]) == ([], ["orders"], [])
+
+
 def test_a_plan_may_be_limited(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, {("clicks", 0): 2, ("orders", 0): 2})
 

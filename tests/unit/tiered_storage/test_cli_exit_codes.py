@@ -48,6 +48,12 @@ def without_rights(root: Path) -> RemoteLogFiles:
     return a_copied_remote_log(root, topics={"orders": {"retention.bytes": 1000, "local.retention.bytes": 0}})
 
 
+def paused(root: Path) -> RemoteLogFiles:
+    files = not_copied(root)
+    assert run_on(files, "topics", "pause", "orders").exit_code == 0
+    return files
+
+
 def held(root: Path) -> RemoteLogFiles:
     files = past_limits(root)
     with files.open() as remote_log:
@@ -98,6 +104,9 @@ NOT_DONE: list[tuple[Prepared, tuple[object, ...], str]] = [
     (unreadable, ("copy",), "error: orders-0"),
     (held, ("copy", "--topics", "clicks"), "no partition"),
     (without_rights, ("copy", "--topics", "orders"), "orders is not enabled"),
+    (paused, ("copy", "--topics", "orders"), "orders is paused"),
+    (past_limits, ("retain", "--plan", "/dev/null"), "/dev/null is empty"),
+    (past_limits, ("expire", "--plan", "/dev/null"), "/dev/null is empty"),
     (not_copied, ("retain",), "orders-0: offsets 0 to 9 are past local retention but not yet remote"),
     (not_copied, ("retain", "--dry-run"), "orders-0: offsets 0 to 9 are past local retention but not yet remote"),
     (without_rights, ("retain", "--topics", "orders"), "local deletion is not allowed for orders"),
@@ -148,6 +157,7 @@ NOTHING_TO_DO: list[tuple[Prepared, tuple[object, ...]]] = [
     *((sound, (command,)) for command in ("plan", "copy", "retain", "expire", "audit", "repair", "segments")),
     (sound, ("failed-deletions",)),
     (sound, ("delete-records", "orders", 0, "--before", 0)),
+    (paused, ("copy",)),
     (without_rights, ("copy",)),
     (without_rights, ("retain",)),
     (without_rights, ("expire",)),

@@ -87,6 +87,31 @@ def test_a_plan_is_never_saved_over_a_file_of_something_else(
         assert run_on(files, command, "--dry-run", "--save-plan", tmp_path / "plan.jsonl").exit_code == 0
 
 
+@pytest.mark.parametrize("command", ["retain", "expire"])
+def test_a_saved_plan_with_nothing_due_is_carried_out(tmp_path: Path, command: str) -> None:
+    files = a_copied_remote_log(tmp_path, topics={"orders": {"remote.storage.enable": True}})
+    plan = tmp_path / "plan.jsonl"
+
+    for _ in range(2):
+        assert run_on(files, command, "--dry-run", "--save-plan", plan).exit_code == 0
+    done = run_on(files, command, "--plan", plan, "--json")
+
+    assert (done.exit_code, done.rows) == (0, []), done.err
+
+
+@pytest.mark.parametrize("command", ["retain", "expire"])
+def test_a_plan_of_an_earlier_release_is_carried_out(files: RemoteLogFiles, tmp_path: Path, command: str) -> None:
+    plan = tmp_path / "plan.jsonl"
+    shown = run_on(files, command, "--dry-run", "--save-plan", plan, "--json")
+    head, _, lines = plan.read_text().partition("\n")
+    plan.write_text(lines)
+
+    done = run_on(files, command, "--plan", plan, "--json")
+
+    assert "plan" in head
+    assert (done.exit_code, done.rows) == (0, shown.rows), done.err
+
+
 def test_a_file_that_is_no_plan_is_named_with_its_line(files: RemoteLogFiles, tmp_path: Path) -> None:
     plan = tmp_path / "plan.jsonl"
     plan.write_text('{"nothing": 1}\n')
