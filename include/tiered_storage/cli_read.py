@@ -97,7 +97,9 @@ def read(
     isolation: IsolationOption = ReadIsolation.READ_UNCOMMITTED,
     max_records: Annotated[
         int | None,
-        typer.Option("--max-records", min=1, help="Stop after so many; else after 10, or only at --end-offset."),
+        typer.Option(
+            "--max-records", min=1, max=sys.maxsize, help="Stop after so many; else after 10, or only at --end-offset."
+        ),
     ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,

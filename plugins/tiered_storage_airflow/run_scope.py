@@ -97,14 +97,26 @@ def is_switched_on(value: object, name: str) -> bool:
     return text == "true"
 
 
-def whole_number(value: object, name: str) -> int | None:
-    """Return a number of one or more, also as text; None where nothing is given. Raises AirflowFailException."""
+def whole_number(value: object, name: str, least: int = 1) -> int | None:
+    """Return a number from `least` on, also as text; None where nothing is given. Raises AirflowFailException."""
+    from tiered_storage.errors import ConfigurationError  # noqa: PLC0415 - as above
+    from tiered_storage.remote_log.selection import parse_number  # noqa: PLC0415 - as above
+
     text = "" if value is None else str(value).strip()
-    if not text or text == "None":
+    if text in {"", "None"}:
         return None
-    if not (text.isascii() and text.isdigit()) or int(text) < 1:
-        raise AirflowFailException(f"{name} is {value!r}, and can only be a number of 1 or more")
-    return int(text)
+    try:
+        return parse_number(name, text, least)
+    except ConfigurationError as error:
+        raise AirflowFailException(str(error)) from error
+
+
+def required_number(value: object, name: str, least: int = 0) -> int:
+    """Return a number from `least` on, also as text. Raises AirflowFailException, also where nothing is given."""
+    number = whole_number(value, name, least)
+    if number is None:
+        raise AirflowFailException(f"{name} is empty, and can only be a whole number")
+    return number
 
 
 def _properties(settings: Overrides, *, is_form: bool = False) -> Mapping[str, object] | None:

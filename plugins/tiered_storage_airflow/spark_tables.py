@@ -43,6 +43,7 @@ from pyspark.sql.datasource import (
 )
 
 from tiered_storage.errors import ConfigurationError
+from tiered_storage.remote_log.selection import parse_number
 from tiered_storage.remote_log.tables.predicates import Comparison, Operator, narrowed
 from tiered_storage.remote_log.tables.query import RowFilter, TableQuery
 from tiered_storage.remote_log.tables.splits import SPLIT_BYTES, TableSplit, plan_splits
@@ -195,11 +196,7 @@ class TableReader(DataSourceReader):
 
 def _number(given: Mapping[str, str], name: str) -> int | None:
     text = given.get(name)
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit()):
-        raise ConfigurationError(f"{NAME}: option {name} is {text!r}, and can only be a whole number")
-    return int(text)
+    return None if text is None else parse_number(f"{NAME}: option {name}", text)
 
 
 def _choice(given: Mapping[str, str], name: str, choices: Mapping[str, bool], usual: str) -> bool:

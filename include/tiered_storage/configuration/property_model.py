@@ -44,7 +44,8 @@ class OlderName:
 
     def converted(self, value: object) -> object:
         """Return `value` in the target's unit; below 0 it keeps its meaning, and what is no number stays as it is."""
-        if self.factor == 1 or not re.fullmatch(r"\s*[+-]?\d+\s*", str(value)):
+        # Python takes no number of more digits; what stays text is refused by the target's type.
+        if self.factor == 1 or not re.fullmatch(r"\s*[+-]?\d{1,4300}\s*", str(value)):
             return value
         number = int(str(value))
         return number if number < 0 else number * self.factor

@@ -1,4 +1,4 @@
-"""Which partitions a person means: a regular expression over topic names, and numbers of partitions."""
+"""What a person means by text: topics by a regular expression, partitions by their numbers, and other numbers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ MOST_PARTITIONS = 100_000
 MOST_MEMORY = 1 << 20
 """Bytes of a compiled regular expression: it bounds the time of a match as well."""
 MOST_SHOWN = 100
-"""Characters of a regular expression that an error repeats."""
+"""Characters of a person's text that an error repeats."""
+LARGEST_NUMBER = 2**63 - 1
+"""The largest offset, and the largest time in ms, that Kafka has."""
 
+_DIGITS = re.compile(r"-?[0-9]{1,19}")
 _PART = re.compile(r"(?P<first>\d{1,10})(?:-(?P<last>\d{1,10}))?", re.ASCII)
 
 
@@ -34,7 +37,7 @@ def _compiled(expression: str) -> re2._Regexp:
         reason = error.args[0]
         why = reason.decode(errors="replace") if isinstance(reason, bytes) else "it is not Unicode text"
         raise ConfigurationError(
-            f"topics: {_shortened(repr(expression))} is not a regular expression: {_shortened(why)}; the syntax is "
+            f"topics: {in_short(expression)} is not a regular expression: {_shortened(why)}; the syntax is "
             "RE2's, which has no look-around and no back-references: write orders|payments, or orders-.*"
         ) from error
 
@@ -90,15 +93,32 @@ def parse_partitions(text: str | None) -> frozenset[int] | None:
     return frozenset(numbers)
 
 
+def parse_number(name: str, text: str, least: int = 0) -> int:
+    """Return the whole number in `text`. Raises ConfigurationError, naming `name`, unless it is one from `least` on."""
+    number = int(text) if _DIGITS.fullmatch(text) else None
+    if number is None or not least <= number <= LARGEST_NUMBER:
+        raise ConfigurationError(
+            f"{name} is {in_short(text)}, and can only be a whole number from {least} to {LARGEST_NUMBER}"
+        )
+    return number
+
+
+def in_short(text: str) -> str:
+    """Return what a person gave in quotes, cut where it is too long for a message."""
+    return _shortened(repr(text))
+
+
 def _range(part: str, text: str) -> range:
     found = _PART.fullmatch(part)
     if found is None:
-        raise ConfigurationError(f"partitions: {part!r} in {text!r} is no number and no range: write them as 0,2-4")
+        raise ConfigurationError(
+            f"partitions: {in_short(part)} in {in_short(text)} is no number and no range: write them as 0,2-4"
+        )
     first = int(found["first"])
     last = first if found["last"] is None else int(found["last"])
     if last < first:
         raise ConfigurationError(
-            f"partitions: {part!r} in {text!r} ends before it begins: write the lower number first"
+            f"partitions: {part!r} in {in_short(text)} ends before it begins: write the lower number first"
         )
     if last - first >= MOST_PARTITIONS:
         raise _too_many(text)
@@ -106,4 +126,6 @@ def _range(part: str, text: str) -> range:
 
 
 def _too_many(text: str) -> ConfigurationError:
-    return ConfigurationError(f"partitions: {text!r} names more than {MOST_PARTITIONS:,}: leave it out to mean all")
+    return ConfigurationError(
+        f"partitions: {in_short(text)} names more than {MOST_PARTITIONS:,}: leave it out to mean all"
+    )

@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from tiered_storage_airflow.operators.findings import fail_for_left, tell_stop
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
-from tiered_storage_airflow.run_scope import is_switched_on
+from tiered_storage_airflow.run_scope import is_switched_on, required_number
 from tiered_storage_airflow.run_summary import keep_done, summarize
 from tiered_storage_airflow.run_time import lease_owner, own_path, run_folder
 
@@ -190,13 +190,15 @@ class PlanRecordDeletionOperator(RemoteLogOperator, SkipMixin):
     def execute(self, context: Context) -> str:
         """Plan. Fails where the offset is outside of what the partition has, or remote deletion is not allowed."""
         from tiered_storage.remote_log.expiry import ExpiryPlan
+        from tiered_storage.remote_log.record_deletion import TO_THE_END
 
         only_show = is_switched_on(self.is_dry_run, "dry_run")
+        before = required_number(self.before, "before", least=TO_THE_END)
         with self.opened() as remote_log:
-            partition = remote_log.find_partition(self.topic, int(self.partition))
+            partition = remote_log.find_partition(self.topic, required_number(self.partition, "partition"))
             if not only_show:
                 remote_log.deletions.gate.ensure_running()
-            plan = remote_log.deletions.plan_record_deletion(partition, int(self.before))
+            plan = remote_log.deletions.plan_record_deletion(partition, before)
             path = f"runs/{run_folder(context)}/expiry.jsonl"
             remote_log.work.write(path, [] if plan is None else [plan], ExpiryPlan)
             summarize(

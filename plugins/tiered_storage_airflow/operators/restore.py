@@ -10,7 +10,7 @@ from airflow.sdk import SkipMixin
 from airflow.sdk.exceptions import AirflowFailException
 
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
-from tiered_storage_airflow.run_scope import ensure_may_read, is_switched_on
+from tiered_storage_airflow.run_scope import ensure_may_read, is_switched_on, whole_number
 from tiered_storage_airflow.run_summary import keep_done, summarize
 
 if TYPE_CHECKING:
@@ -134,8 +134,8 @@ class _RestoringOperator(RemoteLogOperator):
             self.topic,
             self.topic_id or None,
             parse_partitions(self.partitions or None),
-            _offset(self.from_offset, "from_offset"),
-            _offset(self.to_offset, "to_offset"),
+            whole_number(self.from_offset, "from_offset", least=0),
+            whole_number(self.to_offset, "to_offset", least=0),
             parse_time("from_time", self.from_time),
             parse_time("to_time", self.to_time),
         )
@@ -346,13 +346,3 @@ def _cluster_of(connection_id: str) -> _Cluster:
     if not servers:
         raise AirflowFailException(f"{where}: its extra is a JSON object, and needs bootstrap.servers")
     return _Cluster(where, servers, properties)
-
-
-def _offset(value: int | str | None, name: str) -> int | None:
-    """Return an offset, also as text; None where nothing is given. Raises AirflowFailException for what is none."""
-    text = "" if value is None else str(value).strip()
-    if text in {"", "None"}:
-        return None
-    if not (text.isascii() and text.isdigit()):
-        raise AirflowFailException(f"{name} is {value!r}, and can only be an offset")
-    return int(text)

@@ -20,7 +20,7 @@ from tiered_storage_airflow.operators.export_messages import (
 from tiered_storage_airflow.operators.late_exports import DoneExport, LateExports, is_for_good, planned_figures
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
 from tiered_storage_airflow.operators.spark_groups import SPARK_JOBS, SparkGroupsOperator
-from tiered_storage_airflow.run_scope import ensure_may_read, is_switched_on
+from tiered_storage_airflow.run_scope import ensure_may_read, is_switched_on, required_number
 from tiered_storage_airflow.run_summary import keep_done, summarize
 from tiered_storage_airflow.run_time import data_interval, is_backfill, task_folder, task_lease_owner
 
@@ -88,7 +88,7 @@ class _Asked(BaseOperator):
             raise AirflowFailException(f"isolation is {self.isolation!r}: read_committed or read_uncommitted")
         rows = RowFilter(
             committed_only=self.isolation == "read_committed",
-            disorder_ms=60_000 * _number(self.max_disorder_minutes, "max_disorder_minutes"),
+            disorder_ms=60_000 * required_number(self.max_disorder_minutes, "max_disorder_minutes"),
         )
         query = TableQuery(self.topic, self.topic_id or None, parse_partitions(self.partitions or None), rows=rows)
         interval, now = Interval(*self._times(context)), remote_log.clock()
@@ -109,7 +109,7 @@ class _Asked(BaseOperator):
         """Return how many earlier intervals the run exports again at most: none in a backfill, each run of which has
         its own.
         """
-        most = _number(self.late_intervals, "late_intervals")
+        most = required_number(self.late_intervals, "late_intervals")
         return 0 if is_backfill(context) else most
 
     def _times(self, context: Context) -> tuple[int, int]:
@@ -303,10 +303,3 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
 
 def _folder(context: Context) -> str:
     return f"runs/{task_folder(context)}/{context['ti'].try_number}"
-
-
-def _number(value: int | str, name: str) -> int:
-    text = str(value).strip()
-    if not (text.isascii() and text.isdigit()):
-        raise AirflowFailException(f"{name} is {value!r}, and can only be a whole number")
-    return int(text)

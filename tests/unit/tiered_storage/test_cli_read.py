@@ -142,6 +142,8 @@ def test_later_than_everything_there_is_nothing_and_two_beginnings_are_refused(t
     assert (both.exit_code, no_time.exit_code) == (1, 1)
     assert "--offset and --time both say where to begin" in both.err
     assert "--time: 'yesterday' is no time" in no_time.err
+    for option in ("--time", "--max-records", "--offset"):
+        assert run_on(files, "read", "orders", 0, option, "9" * 5000).exit_code in (1, 2)
 
 
 def with_transactions(root: Path) -> RemoteLogFiles:

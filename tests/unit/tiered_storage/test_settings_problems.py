@@ -74,6 +74,13 @@ def refusal(file: Path) -> Refusal:
             ),
         ),
         (
+            f"log.retention.hours: {'9' * 5000}",
+            (
+                f"log.retention.hours is '{'9' * 119}…; allowed: a value in hours for log.retention.ms, "
+                "which takes a whole number of ms, 1 or more, or -1 (no limit)"
+            ),
+        ),
+        (
             "log.local.retention.bytes: -3",
             (
                 "log.local.retention.bytes is '-3'; "

@@ -11,6 +11,7 @@ from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.selection import in_short, parse_number
 from tiered_storage.remote_log.task_progress import Amount
 
 
@@ -150,11 +151,11 @@ def parse_time(name: str, text: str | None) -> int | None:
     if not text:
         return None
     if text.isascii() and text.isdecimal():
-        return int(text)
+        return parse_number(name, text)
     try:
         time = datetime.fromisoformat(text)
     except ValueError as error:
         raise ConfigurationError(
-            f"{name}: {text!r} is no time: write 2026-11-21T20:00:00+00:00, or milliseconds since 1970"
+            f"{name}: {in_short(text)} is no time: write 2026-11-21T20:00:00+00:00, or milliseconds since 1970"
         ) from error
     return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -11,7 +11,7 @@ from tiered_storage.settings import Settings, load_settings
 from tiered_storage_airflow.form_settings import BY_A_FORM
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
 from tiered_storage_airflow.operators.spark_groups import SparkGroupsOperator
-from tiered_storage_airflow.run_scope import _properties, is_switched_on, whole_number
+from tiered_storage_airflow.run_scope import _properties, is_switched_on, required_number, whole_number
 
 
 @pytest.mark.parametrize(
@@ -29,9 +29,21 @@ def test_a_switch_that_says_neither_is_refused(value: object) -> None:
 
 def test_a_number_may_come_as_text_or_be_left_out() -> None:
     assert [whole_number(value, "max_segments") for value in (None, "", "None", 7, " 7 ")] == [None, None, None, 7, 7]
-    for value in (0, -1, "0", "-3", "1.5", "seven", "\u00b2"):
+    for value in (0, -1, "0", "-3", "1.5", "seven", "\u00b2", "9" * 5000, str(2**63)):
         with pytest.raises(AirflowFailException, match="max_segments is"):
             whole_number(value, "max_segments")
+
+
+def test_a_number_that_is_needed_may_not_be_left_out() -> None:
+    assert [required_number(value, "before", least=-1) for value in (0, "-1", " 7 ", str(2**63 - 1))] == [
+        0,
+        -1,
+        7,
+        2**63 - 1,
+    ]
+    for value in (None, "", "-2", "nine", "9" * 5000):
+        with pytest.raises(AirflowFailException, match="before is"):
+            required_number(value, "before", least=-1)
 
 
 def test_settings_may_come_as_json() -> None:
