@@ -105,6 +105,9 @@ def restore(
         raise ConfigurationError(
             "say where to restore to: --to-directory DIRECTORY or --to-cluster HOST:PORT; or --dry-run for the plan"
         )
+    request.named_as(as_topic)
+    # A dry run needs no directory, and refuses the same ids.
+    directory = DirectoryTarget(to_directory or Path(), as_topic, as_topic_id, node_id)
     with opened(config, output) as remote_log:
         plan = remote_log.restores.plan(request)
         if dry_run:
@@ -112,8 +115,7 @@ def restore(
             return
         output.findings("note", plan.notices)
         if to_directory is not None:
-            target = DirectoryTarget(to_directory, as_topic, as_topic_id, node_id)
-            _to_directory(remote_log, plan, target, output, validation, allow_gaps, workers)
+            _to_directory(remote_log, plan, directory, output, validation, allow_gaps, workers)
         if to_cluster is not None:
             from tiered_storage.remote_log.restore.cluster import ClusterTarget
 

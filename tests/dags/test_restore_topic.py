@@ -72,6 +72,14 @@ def test_a_run_only_shows_the_plan_unless_it_is_told_to_restore(airflow: Airflow
     assert "orders-0, orders-1 already" in again.messages
 
 
+def test_a_wrong_id_fails_the_plan_and_makes_no_directory(airflow: AirflowHome, site: TieredSite) -> None:
+    target = a_lost_topic(site)
+    run = airflow.run("restore_topic", {"topic": "orders", "as_topic_id": "7", "dry_run": False})
+    assert (run.state, run.tasks["plan"]) == ("failed", "failed")
+    assert "'7' is no UUID as Kafka writes it" in run.messages
+    assert not target.exists()
+
+
 def test_a_form_chooses_partitions_and_times(airflow: AirflowHome, site: TieredSite) -> None:
     target = a_lost_topic(site)
     hour = {"from_time": str(FIRST_TIMESTAMP + HOUR_MS), "to_time": str(FIRST_TIMESTAMP + 2 * HOUR_MS)}
@@ -86,7 +94,8 @@ def test_what_cannot_be_restored_fails_the_run_and_says_why(airflow: AirflowHome
     a_lost_topic(site)
     unknown = airflow.run("restore_topic", {"topic": "oders"})
     assert unknown.state == "failed"
-    assert "it has: orders" in unknown.messages
+    assert "nothing of topic 'oders' as asked for was ever in the store" in unknown.messages
+    assert "orders" not in unknown.messages
     next(site.state.rglob("orders-*/0/*.log")).unlink()
     missing = airflow.run("restore_topic", {"topic": "orders", "dry_run": False})
     assert missing.state == "failed"

@@ -430,7 +430,8 @@ def test_a_gap_is_refused_unless_it_is_allowed(files: RemoteLogFiles, target: Pa
 def test_what_is_not_in_the_store_is_told(files: RemoteLogFiles, target: Path) -> None:
     result = run_on(files, "restore", "oders", "--to-directory", target, "--json")
     assert result.document["error"] == "ConfigurationError"
-    assert "it has: orders" in result.document["message"]
+    assert "'tiered-storage topics list' shows what there is" in result.document["message"]
+    assert "orders" not in result.document["message"]
     nowhere = run_on(files, "restore", "orders", "--json")
     assert "--to-directory" in nowhere.document["message"]
 
@@ -558,3 +559,23 @@ def test_an_unfinished_restore_of_something_else_is_told_of(
     monkeypatch.undo()
     result = restore(files, target, "--partitions", "1")
     assert "did not come to its end here" in result.document["message"]
+    assert "orders-" not in result.document["message"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--as-topic-id", "7"), "the topic's id at the target: '7' is no UUID"),
+        (("--node-id", 2**31), f"node id {2**31}: take 0 to {2**31 - 1}"),
+        (("--as-topic", "a/b"), "the name at the target is 'a/b'"),
+    ],
+)
+def test_wrong_ids_are_refused_by_a_dry_run_too_and_make_no_directory(
+    files: RemoteLogFiles, target: Path, options: tuple[object, ...], message: str
+) -> None:
+    for more in ((), ("--dry-run",)):
+        result = restore(files, target, *options, *more)
+
+        assert (result.exit_code, result.document["error"]) == (1, "ConfigurationError")
+        assert message in result.document["message"]
+    assert not target.exists()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+    from tiered_storage.remote_log.restore.directory import DirectoryTarget
     from tiered_storage.remote_log.restore.request import RestorePlan
     from tiered_storage.settings import Settings
 
@@ -50,7 +51,7 @@ class _RestoringOperator(RemoteLogOperator):
     template_fields: Sequence[str] = (
         *RemoteLogOperator.template_fields,
         "topic", "topic_id", "partitions", "from_offset", "to_offset", "from_time", "to_time", "allow_gaps",
-        "target", "connection",
+        "target", "connection", "as_topic", "as_topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +70,8 @@ class _RestoringOperator(RemoteLogOperator):
         to_directory: str = "",
         to_cluster: str = "",
         client_properties: str = "",
+        as_topic: str = "",
+        as_topic_id: str = "",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -82,6 +85,8 @@ class _RestoringOperator(RemoteLogOperator):
         self.allow_gaps = allow_gaps
         self.target = target
         self.connection = connection
+        self.as_topic = as_topic
+        self.as_topic_id = as_topic_id
         self.to_directory = _plain(to_directory, "to_directory")
         self.to_cluster = _plain(to_cluster, "to_cluster")
         self.client_properties = _plain(client_properties, "client_properties")
@@ -125,8 +130,14 @@ class _RestoringOperator(RemoteLogOperator):
             "an administrator add one"
         )
 
+    def _directory_target(self, root: Path) -> DirectoryTarget:
+        """Return the target for files. Raises ConfigurationError for an id that Kafka would not take."""
+        from tiered_storage.remote_log.restore.directory import DirectoryTarget
+
+        return DirectoryTarget(root, self.as_topic or None, self.as_topic_id or None)
+
     def _plan(self, remote_log: RemoteLogManager) -> RestorePlan:
-        """Plan, and tell what a person should know. Fails for a gap that is not allowed."""
+        """Plan, and tell what a person should know. Fails for a gap that is not allowed, and for a wrong name."""
         from tiered_storage.remote_log.restore.request import RestoreRequest, parse_time
         from tiered_storage.remote_log.selection import parse_partitions
 
@@ -139,6 +150,7 @@ class _RestoringOperator(RemoteLogOperator):
             parse_time("from_time", self.from_time),
             parse_time("to_time", self.to_time),
         )
+        request.named_as(self.as_topic or None)
         plan = remote_log.restores.plan(request)
         for finding in (*plan.notices, *plan.gaps):
             self.log.warning("%s", finding)
@@ -156,6 +168,7 @@ class PlanRestoreOperator(_RestoringOperator, SkipMixin):
     :param from_time: the earliest time of records (ISO 8601, or ms); `to_time` the end (exclusive)
     :param allow_gaps: restore what is there though offsets are missing between
     :param target: where RestoreOperator is to restore to; or `to_directory` or `to_cluster`
+    :param as_topic: the name there, and `as_topic_id` the id: as for RestoreOperator
     :param dry_run: only show the plan
     """
 
@@ -170,7 +183,10 @@ class PlanRestoreOperator(_RestoringOperator, SkipMixin):
         only_show = is_switched_on(self.is_dry_run, "dry_run")
         with self.opened() as remote_log:
             ensure_may_read(remote_log, context, self.topic)
-            self.log.info("to restore into %s", self._where(remote_log.settings).name)
+            where = self._where(remote_log.settings)
+            self.log.info("to restore into %s", where.name)
+            if isinstance(where, _Directory):
+                self._directory_target(where.path)
             plan = self._plan(remote_log)
             for each in plan.partitions:
                 self.log.info(
@@ -213,14 +229,12 @@ class RestoreOperator(_RestoringOperator):
 
     template_fields: Sequence[str] = (
         *_RestoringOperator.template_fields,
-        "as_topic", "as_topic_id", "append", "validation",
+        "append", "validation",
     )  # fmt: skip
 
     def __init__(
         self,
         *,
-        as_topic: str = "",
-        as_topic_id: str = "",
         append: bool | str = False,
         offset_map: str = "",
         validation: str = "sizes",
@@ -228,8 +242,6 @@ class RestoreOperator(_RestoringOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.as_topic = as_topic
-        self.as_topic_id = as_topic_id
         self.append = append
         self.offset_map = _plain(offset_map, "offset_map")
         self.validation = validation
@@ -247,10 +259,10 @@ class RestoreOperator(_RestoringOperator):
                 self._into_cluster(remote_log, plan, where, context)
 
     def _into_directory(self, remote_log: RemoteLogManager, plan: RestorePlan, root: Path, context: Context) -> None:
-        from tiered_storage.remote_log.restore.directory import DirectoryTarget, RestoredDirectory
+        from tiered_storage.remote_log.restore.directory import RestoredDirectory
         from tiered_storage.remote_log.restore.validation import Validation
 
-        target = DirectoryTarget(root, self.as_topic or None, self.as_topic_id or None)
+        target = self._directory_target(root)
         progress = self._progress(plan)
         done = remote_log.restores.to_directory(
             plan,

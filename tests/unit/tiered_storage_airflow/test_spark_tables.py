@@ -116,7 +116,7 @@ BAD_OPTIONS: list[tuple[dict[str, str], str]] = [
     ({"splitBytes": "0"}, "splits of 0 bytes: take 1 or more"),
     ({"isolation": "serializable"}, "isolation is 'serializable', and can only be read_committed or read_uncommitted"),
     ({"allowGaps": "yes"}, "can only be true or false"),
-    ({"topic": "payments"}, "nothing of topic 'payments' was ever copied; the remote log has: orders"),
+    ({"topic": "payments"}, "nothing of topic 'payments' was ever copied: 'tiered-storage topics list'"),
     ({"topic": ""}, "say which topic"),
     ({"topicId": "x"}, "with the id x"),
     ({"config": "nowhere.yaml"}, "nowhere.yaml"),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tiered_storage.errors import ConfigurationError, InvalidLogDirectoryError
+from tiered_storage.kafka_log.batch_header import INT32_MAX
 from tiered_storage.kafka_log.clean_shutdown import CLEAN_SHUTDOWN, UNKNOWN_BROKER_EPOCH
 from tiered_storage.kafka_log.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.kafka_uuid import decode_uuid, random_uuid
@@ -19,7 +20,12 @@ from tiered_storage.kafka_log.topic_partition import partition_directory_name
 from tiered_storage.remote_log.restore.open_transactions import OpenTransactions, all_decided, ended_before
 from tiered_storage.remote_log.restore.partition_files import PartitionWriter
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestorePlan
-from tiered_storage.remote_log.restore.target_directory import RestoredLog, TargetDirectory, UnfinishedRestore
+from tiered_storage.remote_log.restore.target_directory import (
+    UNFINISHED,
+    RestoredLog,
+    TargetDirectory,
+    UnfinishedRestore,
+)
 from tiered_storage.remote_log.restore.validation import Validation, check_store, check_written
 from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.task_progress import OnMoved, untold
@@ -31,13 +37,25 @@ class DirectoryTarget:
 
     `topic` is the name to give, else that of the store. `topic_id` is the id of the topic in the cluster that `root`
     belongs to; unless given it is that of the topic's partitions in `root`, else that of the store. `node_id` goes into
-    the meta.properties of a directory that no broker had yet.
+    the meta.properties of a directory that no broker had yet. Raises ConfigurationError for an id that Kafka would not
+    take.
     """
 
     root: Path
     topic: str | None = None
     topic_id: str | None = None
     node_id: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse wrong ids before anything is looked at."""
+        if not 0 <= self.node_id <= INT32_MAX:
+            raise ConfigurationError(f"node id {self.node_id}: take 0 to {INT32_MAX}")
+        if self.topic_id is None:
+            return
+        try:
+            decode_uuid(self.topic_id)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"the topic's id at the target: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +220,9 @@ def _unfinished(directory: TargetDirectory, topic: str, logs: Iterable[RestoredL
         return None
     left_out = {log.directory for log in unfinished.logs} - {log.directory for log in logs}
     if unfinished.topic != topic or left_out:
-        names = ", ".join(each.directory for each in unfinished.logs)
         raise InvalidLogDirectoryError(
-            f"{directory.root}: a restore of {names} did not come to its end here: finish it first, by the same command"
+            f"{directory.root}: another restore did not come to its end here; {UNFINISHED} in it names what it was "
+            "restoring: finish it first, by the same command"
         )
     return unfinished
 
@@ -219,7 +237,6 @@ def _topic_id(
     """Return the id that the topic has in the cluster of the directory."""
     known = set(directory.topic_ids(topic)) | ({unfinished.topic_id} if unfinished else set())
     if target.topic_id is not None:
-        decode_uuid(target.topic_id)
         known.add(target.topic_id)
     if len(known) > 1:
         raise ConfigurationError(

@@ -60,11 +60,10 @@ def plan_restore(
 def _wanted_partitions(known: Sequence[TopicIdPartition], request: RestoreRequest) -> list[TopicIdPartition]:
     wanted = sorted((each for each in known if request.wants(each)), key=lambda each: each.partition)
     if not wanted:
-        names = sorted({each.topic for each in known})
-        there = ", ".join(names[:NAMED_AT_MOST]) + (" and more" if len(names) > NAMED_AT_MOST else "")
         raise ConfigurationError(
-            f"nothing of topic {request.topic!r} as asked for was ever in the store; it has: {there or 'no topic'}. "
-            "Where the metadata are lost, make them again from the store first: 'tiered-storage rebuild-metadata'"
+            f"nothing of topic {request.topic!r} as asked for was ever in the store: 'tiered-storage topics list' "
+            "shows what there is. Where the metadata are lost, make them again from the store first: 'tiered-storage "
+            "rebuild-metadata'"
         )
     lives = sorted({(each.cluster_id, each.topic_id) for each in wanted})
     if len(lives) > 1:

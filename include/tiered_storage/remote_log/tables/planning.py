@@ -124,11 +124,9 @@ def _partitions_of(known: Sequence[TopicIdPartition], query: TableQuery) -> list
         key=lambda each: each.partition,
     )
     if not found:
-        names = sorted({each.topic for each in known})
-        there = ", ".join(names[:NAMED_AT_MOST]) + (" and more" if len(names) > NAMED_AT_MOST else "")
         life = "" if query.topic_id is None else f" with the id {query.topic_id}"
         raise ConfigurationError(
-            f"nothing of topic {query.topic!r}{life} was ever copied; the remote log has: {there or 'no topic'}"
+            f"nothing of topic {query.topic!r}{life} was ever copied: 'tiered-storage topics list' shows what there is"
         )
     return found
 

@@ -313,9 +313,11 @@ def test_of_several_lives_the_one_that_is_not_deleted_is_meant(remote_log: Remot
     assert {partition for partition, _, _ in ranges(planned)} == {0, 1}
 
 
-def test_an_unknown_topic_is_refused_and_those_that_there_are_named(remote_log: RemoteLogManager) -> None:
-    with pytest.raises(ConfigurationError, match="'shipments' was ever copied; the remote log has: orders, payments"):
+def test_an_unknown_topic_is_refused_and_no_other_one_named(remote_log: RemoteLogManager) -> None:
+    """Who asks by a form may not see the others."""
+    with pytest.raises(ConfigurationError, match="'shipments' was ever copied") as error:
         plan(remote_log, TableQuery("shipments"))
+    assert "orders" not in str(error.value)
 
 
 def test_splits_are_of_one_size_and_have_each_offset_once(remote_log: RemoteLogManager) -> None:
