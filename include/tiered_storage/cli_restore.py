@@ -42,7 +42,12 @@ class Compressor(StrEnum):
 def restore(
     topic: Annotated[str, typer.Argument(help="The topic's name.")],
     to_directory: Annotated[
-        Path | None, typer.Option("--to-directory", help="The log directory of a broker that is stopped, or a new one.")
+        Path | None,
+        typer.Option(
+            "--to-directory",
+            help="The log directory of a broker that is stopped, or a new one. A relative path begins in the current "
+            "folder, that of the setting restore.directory where all of the settings do.",
+        ),
     ] = None,
     to_cluster: Annotated[
         str | None, typer.Option("--to-cluster", help="host:port of a running cluster: produce the records there.")

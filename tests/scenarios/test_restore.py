@@ -53,6 +53,7 @@ from tiered_storage.remote_log.restore import directory as restoring
 from tiered_storage.remote_log.restore.target_directory import TargetDirectory
 from tiered_storage.remote_log.storage import IndexKind
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.settings import load_settings
 
 SENTINEL = Record(0, NOW, b"sentinel", b"written before the loss")
 
@@ -224,6 +225,46 @@ def test_a_directory_that_has_the_partition_is_refused_untouched(files: RemoteLo
     assert result.document["error"] == "InvalidLogDirectoryError"
     assert "orders-0, orders-1 already" in result.document["message"]
     assert {path: path.read_bytes() for path in files.log_directory.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    "name", [META_PROPERTIES, "replication-offset-checkpoint", "log-start-offset-checkpoint", ".remote-log-restore"]
+)
+def test_a_folder_with_something_else_under_a_name_of_kafkas_is_refused_untouched(
+    files: RemoteLogFiles, target: Path, name: str
+) -> None:
+    target.mkdir()
+    for text in ("x", "x=1\n"):
+        (target / name).write_text(text)
+        result = restore(files, target)
+        assert result.document["error"] == "InvalidLogDirectoryError"
+        assert f"{target} is not empty and no Kafka log directory" in result.document["message"]
+        assert [(path.name, path.read_text()) for path in target.iterdir()] == [(name, text)]
+
+
+@pytest.mark.parametrize("place", ["rsm_config_url", "work_url", "state_directory"])
+def test_nothing_is_restored_into_the_store_or_another_place_of_ours(files: RemoteLogFiles, place: str) -> None:
+    """An audit would take it for left-overs."""
+    folder = Path(str(getattr(load_settings(files.config), place)).removeprefix("file://"))
+    target = folder if place == "state_directory" else folder / "restored"
+    state = load_settings(files.config).state_directory
+    before = sorted(state.rglob("*"))
+
+    result = restore(files, target)
+
+    assert (result.exit_code, result.document["error"]) == (1, "ConfigurationError")
+    assert f"{place.replace('_', '.')} is {folder}" in result.document["message"] or f"{folder}, which is" in result.err
+    assert sorted(state.rglob("*")) == before
+
+
+def test_a_relative_directory_on_the_command_line_begins_in_the_current_folder(
+    files: RemoteLogFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    assert restore(files, Path("restored")).exit_code == 0
+    assert partitions_in(tmp_path / "here" / "restored") == ["orders-0", "orders-1"]
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "photos-2026/summer.jpg", "orders-0/photo.jpg", "ssh/id_ed25519"])

@@ -98,7 +98,7 @@ def read_partition_directory(root: Path, topic: str, partition: int) -> LogDirec
     """
     directory = root / partition_directory_name(topic, partition)
     if not directory.is_dir():
-        if (root / META_PROPERTIES).is_file():
+        if (meta := _meta(root)) is not None and meta.names_owner:
             return _read(root, ())
         # Whether `root` is a log directory at all, the others have to tell.
         return replace(read_log_directory(root), partitions=(), skipped={}, damaged={})
@@ -141,13 +141,12 @@ def _read(root: Path, directories: Iterable[Path]) -> LogDirectory:
                     f"{directory} cannot be read: {error}: give this user the right to, or look at the disk"
                 )
 
-    meta_path = root / META_PROPERTIES
-    if not (partitions or damaged or meta_path.is_file()):
+    meta = _meta(root)
+    if not (partitions or damaged or (meta is not None and meta.names_owner)):
         raise InvalidLogDirectoryError(
-            f"{root} is no Kafka log directory: it has neither {META_PROPERTIES} "
+            f"{root} is no Kafka log directory: it has neither {META_PROPERTIES} with the id of a cluster or a broker "
             "nor a directory topic-partition with .log files in it; name one of a broker's log.dirs"
         )
-    meta = MetaProperties.read(meta_path) if meta_path.is_file() else None
     return LogDirectory(
         root=root,
         cluster_id=meta.cluster_id if meta else None,
@@ -159,6 +158,11 @@ def _read(root: Path, directories: Iterable[Path]) -> LogDirectory:
         log_start_offsets=_offsets(root / LOG_START_OFFSET_CHECKPOINT),
         warnings=_warnings(root),
     )
+
+
+def _meta(root: Path) -> MetaProperties | None:
+    path = root / META_PROPERTIES
+    return MetaProperties.read(path) if path.is_file() else None
 
 
 def _no_partition(name: str) -> str:

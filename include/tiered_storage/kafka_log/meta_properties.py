@@ -68,6 +68,11 @@ class MetaProperties:
             None if directory is None else directory.text,
         )
 
+    @property
+    def names_owner(self) -> bool:
+        """Whether it tells of a cluster or a broker: any text is a properties file of version 0, with nothing in it."""
+        return self.cluster_id is not None or self.node_id is not None
+
     def write(self, path: Path) -> None:
         """Replace `path` by these properties, durably and all or nothing.
 

@@ -53,22 +53,29 @@ def store_options(settings: Settings, environ: Mapping[str, str] = os.environ) -
 
 
 def misplaced(settings: Settings) -> list[str]:
-    """Return what is wrong with where things lie: a log directory and a place of ours, one inside of the other.
+    """Return what is wrong with where things lie: a directory of log.dirs and a place of ours, one inside the other."""
+    return [why for log_dir in settings.log_dirs for why in overlaps(settings, log_dir, f"{log_dir} of log.dirs")]
+
+
+def overlaps(settings: Settings, log_dir: Path, shown: str) -> list[str]:
+    """Return which places of ours lie inside the log directory `log_dir`, `shown` so in messages, or hold it.
 
     A broker does not start on folders that are no partitions; a store's audit takes a log's files for left-overs.
-    Only folders of this machine are looked at.
+    Only places on this machine are looked at.
     """
     urls = {"rsm.config.url": settings.rsm_config_url, "work.url": settings.work_url, "export.url": settings.export_url}
-    places = {name: Path(unquote(urlsplit(url).path)) for name, url in urls.items() if url.startswith("file://")}
-    found = []
-    for log_dir in settings.log_dirs:
-        logs = log_dir.resolve()
-        for name, place in {**places, "state.directory": settings.state_directory}.items():
-            folder = place.resolve()
-            if folder.is_relative_to(logs):
-                found.append(f"{name} is {folder}, inside {log_dir} of log.dirs: name a folder outside of it")
-            elif logs.is_relative_to(folder) and name in places:
-                found.append(f"{log_dir} of log.dirs lies inside {folder}, which is {name}: name another folder")
+    folders = {name: Path(unquote(urlsplit(url).path)) for name, url in urls.items() if url.startswith("file://")}
+    places = {**folders, "state.directory": settings.state_directory}
+    # What is no SQLite file is refused where it is opened.
+    with suppress(ConfigurationError):
+        places["rlmm.config.url"] = sqlite_path(settings.rlmm_config_url.get_secret_value())
+    found, logs = [], log_dir.resolve()
+    for name, place in places.items():
+        resolved = place.resolve()
+        if resolved.is_relative_to(logs):
+            found.append(f"{name} is {resolved}, inside {shown}: name a place outside of it")
+        elif logs.is_relative_to(resolved) and name in folders:
+            found.append(f"{shown} lies inside {resolved}, which is {name}: name another folder")
     return found
 
 

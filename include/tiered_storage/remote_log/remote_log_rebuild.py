@@ -84,8 +84,14 @@ def _built_aside(path: Path) -> Iterator[Path]:
 
 
 def new_metadata_path(settings: Settings, into: Path | None = None) -> Path:
-    """Return the file that a rebuild would make. Raises ConfigurationError where it is there, or a log of it."""
+    """Return the file that a rebuild would make.
+
+    Raises ConfigurationError where it is there, or a log of it, and for one inside a log directory.
+    """
     path = into.expanduser().absolute() if into else sqlite_path(settings.rlmm_config_url.get_secret_value())
+    for log_dir in settings.log_dirs:
+        if path.resolve().is_relative_to(log_dir.resolve()):
+            raise ConfigurationError(f"{path} is inside {log_dir} of log.dirs: name a file outside of it")
     # SQLite would put what an old log holds into the new file.
     for suffix in ("", "-wal", "-journal"):
         found = path.with_name(path.name + suffix)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.remote_log.remote_log_parts import RemoteLogParts, overlaps
 from tiered_storage.remote_log.restore.directory import DirectoryTarget, RestoredDirectory, restore_to_directory
 from tiered_storage.remote_log.restore.plan import plan_restore
 from tiered_storage.remote_log.restore.request import RestorePlan, RestoreRequest
@@ -36,7 +37,12 @@ class RemoteLogRestores:
         workers: int = 2,
         on_moved: OnMoved = untold,
     ) -> list[RestoredDirectory]:
-        """Bring back what `plan` names as files of a broker; see restore_to_directory."""
+        """Bring back what `plan` names as files of a broker; see restore_to_directory.
+
+        Raises ConfigurationError for a directory inside the store or another place of ours, or around one.
+        """
+        if found := overlaps(self.parts.settings, target.root, str(target.root)):
+            raise ConfigurationError("; ".join(found))
         return restore_to_directory(
             plan,
             self.parts.storage,

@@ -21,11 +21,11 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from tiered_storage.errors import ConfigurationError, InvalidLogDirectoryError
+from tiered_storage.errors import ConfigurationError, CorruptIndexError, InvalidLogDirectoryError
 from tiered_storage.kafka_log.directory_lock import LOCK_FILE
 from tiered_storage.kafka_log.file_kind import FileKind, recognize
 from tiered_storage.kafka_log.log_segment import LogSegment, list_segments
-from tiered_storage.kafka_log.meta_properties import META_PROPERTIES
+from tiered_storage.kafka_log.meta_properties import META_PROPERTIES, MetaProperties
 from tiered_storage.kafka_log.offset_checkpoint import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
@@ -40,9 +40,7 @@ from tiered_storage.kafka_log.topic_partition import parse_partition_directory
 UNFINISHED = ".remote-log-restore"
 STAGING_SUFFIX = ".restoring-delete"
 MOST_BYTES_IN_A_NAME = 255
-_KAFKAS_FILES = frozenset(
-    {META_PROPERTIES, UNFINISHED, HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT}
-)
+_CHECKPOINTS = frozenset({HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT})
 _IN_ANY_FOLDER = frozenset({LOCK_FILE, "lost+found"})
 MAX_UNFINISHED_BYTES = 64 << 20
 
@@ -95,8 +93,21 @@ class TargetDirectory:
     def _is_kafkas(self, name: str) -> bool:
         path = self.root / name
         if path.is_file():
-            return name in _KAFKAS_FILES
+            return self._is_kafkas_file(name)
         return parse_partition_directory(name) is not None and path.is_dir() and bool(list_segments(path))
+
+    def _is_kafkas_file(self, name: str) -> bool:
+        """Whether a file is one of Kafka's or ours by its content: anything may have the name."""
+        path = self.root / name
+        try:
+            if name == META_PROPERTIES:
+                return MetaProperties.read(path).names_owner
+            if name in _CHECKPOINTS:
+                read_offset_checkpoint(path)
+                return True
+            return name == UNFINISHED and self.unfinished() is not None
+        except (CorruptIndexError, InvalidLogDirectoryError):
+            return False
 
     def is_new(self) -> bool:
         """Whether no broker ever had it: it belongs to no cluster, and holds no partition but unfinished ones."""

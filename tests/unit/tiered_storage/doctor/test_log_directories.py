@@ -166,6 +166,9 @@ def test_a_directory_whose_broker_did_not_stop_in_order_is_worth_a_note(tmp_path
         ("work.url", "logs/work", "work.url is {0}, inside {1} of log.dirs"),
         ("export.url", "link/exports", "export.url is {2}, inside {1} of log.dirs"),
         ("state.directory", "logs/state", "state.directory is {0}, inside {1} of log.dirs"),
+        ("rlmm.config.url", "sqlite:///{root}/logs/metadata.db", "rlmm.config.url is {1}/metadata.db, inside {1} of"),
+        ("rlmm.config.url", "sqlite:///{root}/link/m/m.db", "rlmm.config.url is {1}/m/m.db, inside {1} of log.dirs"),
+        ("rlmm.config.url", "sqlite:///logs/metadata.db", "rlmm.config.url is {1}/metadata.db, inside {1} of log.dirs"),
     ],
 )
 def test_a_place_of_ours_inside_a_log_directory_is_refused_and_named(
@@ -173,13 +176,14 @@ def test_a_place_of_ours_inside_a_log_directory_is_refused_and_named(
 ) -> None:
     files = a_remote_log(tmp_path)
     (tmp_path / "link").symlink_to(files.log_directory)
-    files.properties[name] = str(tmp_path / where)
+    is_url = where.startswith("sqlite")
+    files.properties[name] = where.format(root=tmp_path) if is_url else str(tmp_path / where)
     expected = why.format(tmp_path / where, files.log_directory, files.log_directory / "exports")
     before = sorted(files.log_directory.rglob("*"))
 
     assert any(expected in told for told in examined(files).wrong("log.dirs"))
-    for command in ("plan", "copy", "retain", "audit"):
-        ended = run_on(files, command)
+    for command in ("plan", "copy", "retain", "audit", "topics enable orders"):
+        ended = run_on(files, *command.split())
         assert ended.exit_code == 1
         assert expected in ended.err
     assert sorted(path for path in files.log_directory.rglob("*") if "doctor" not in str(path)) == before
