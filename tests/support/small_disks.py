@@ -17,15 +17,28 @@ _FILLER = "filler"
 def small_disk(directory: Path, size: int = 16 << 20, options: str = "") -> Iterator[Path]:
     """Mount an empty file system of `size` bytes at `directory`, which is made; unmount it at the end."""
     directory.mkdir(parents=True, exist_ok=True)
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}{options}", "tmpfs", str(directory)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    with _mounted(["-t", "tmpfs", "-o", f"size={size}{options}", "tmpfs"], directory):
+        yield directory
+
+
+@contextmanager
+def bind_mount(real: Path, directory: Path) -> Iterator[None]:
+    """Show the folder `real` at `directory` too, which is made."""
+    directory.mkdir()
+    with _mounted(["--bind", str(real)], directory):
+        yield
+
+
+@contextmanager
+def _mounted(what: list[str], directory: Path) -> Iterator[None]:
+    done = subprocess.run(["mount", *what, str(directory)], capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.fail(
-            f"a disk that is really full takes the right to mount ({done.stderr.strip()}): run the tests as root, or "
-            "under `unshare --map-root-user --mount`"
+            f"this test takes the right to mount ({done.stderr.strip()}): run the tests as root, or under `unshare "
+            "--map-root-user --mount`"
         )
     try:
-        yield directory
+        yield
     finally:
         subprocess.run(["umount", "--lazy", str(directory)], check=True)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -95,10 +96,11 @@ def ensure_unlocked(directory: Path) -> None:
         raise _locked(directory, holder)
 
 
-def ensure_not_linked(directory: Path) -> None:
-    """Raise InvalidLogDirectoryError where a partition's `directory` is a symbolic link.
+def ensure_not_linked(directory: Path, logs: Iterable[Path] = ()) -> None:
+    """Raise InvalidLogDirectoryError where a partition's `directory`, or one of its `logs`, lies elsewhere in truth.
 
-    Kafka's lock on its files is then beside what the link points to, where a broker may be at work.
+    Kafka's lock on the files of a symbolic link or of a mount point is beside the real ones, where a broker may be at
+    work. Whoever removes a log that is a link removes the link alone.
     """
     if directory.is_symlink():
         target = directory.resolve()
@@ -106,6 +108,30 @@ def ensure_not_linked(directory: Path) -> None:
             f"{directory} is a symbolic link to {target}: its files are changed only under the lock of the log "
             f"directory that they lie in. Name {target.parent} in log.dirs and remove the link, or move the files here"
         )
+    if _mount_of(directory) != _mount_of(directory.parent):
+        raise InvalidLogDirectoryError(
+            f"{directory} is a mount point: its files are changed only under the lock of the log directory that they "
+            "lie in. Name that one in log.dirs and unmount this one, or move the files here"
+        )
+    for path in logs:
+        if path.is_symlink():
+            raise InvalidLogDirectoryError(
+                f"{path} is a symbolic link to {path.resolve()}: removing it would leave the file there and free "
+                "nothing. Move that file here, in the place of the link"
+            )
+
+
+def _mount_of(directory: Path) -> str:
+    """Return the id of the mount that `directory` is in: its device is the same for a bind mount of the same disk.
+
+    Source: proc(5), /proc/pid/fdinfo.
+    """
+    descriptor = os.open(directory, os.O_PATH | os.O_CLOEXEC)
+    try:
+        lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines()
+    finally:
+        os.close(descriptor)
+    return next(line for line in lines if line.startswith("mnt_id:"))
 
 
 def _whole_file(kind: int) -> bytes:

@@ -190,7 +190,7 @@ def plan_local_retention(
         excess -= segment.size
         held_by.update({holder.segment_id.id: holder for holder in holders})
     if going:
-        ensure_not_linked(log.directory)
+        ensure_not_linked(log.directory, (segment.log_path for segment in going))
     new_start = (going[-1].end_offset or 0) + 1 if going else log.log_start_offset
     return LocalRetentionPlan(partition, tuple(going), new_start, tuple(held_by.values()), held_back, lineage, now)
 

@@ -38,7 +38,7 @@ class LogDirectoryTrim:
         if not segments:
             return new_local_start
         directory = segments[0].log_path.parent
-        ensure_not_linked(directory)
+        ensure_not_linked(directory, (segment.log_path for segment in segments))
         root = directory.parent
         with DirectoryLock.acquire(root):
             limit = new_local_start if still_due is None else still_due()

@@ -8,7 +8,7 @@ import pytest
 
 from support.command_line import run_on
 from support.remote_logs import ENABLED, ORDERS_0, RemoteLogFiles, a_copied_remote_log, a_remote_log, local_log
-from support.small_disks import fill, small_disk
+from support.small_disks import bind_mount, fill, small_disk
 from tiered_storage.errors import InvalidLogDirectoryError, LogDirectoryLockedError
 from tiered_storage.kafka_log.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.local_log import LocalLog
@@ -221,6 +221,53 @@ def test_a_partition_that_lies_elsewhere_is_not_trimmed_through_a_link(tmp_path:
 
     assert files.local_starts() == [0, 10, 20, 30]
     assert log_starts(files) == {("orders", 0): 0}
+
+
+def test_a_partition_that_is_mounted_from_elsewhere_is_not_trimmed(tmp_path: Path) -> None:
+    """The lock beside the mount point is free, whatever a broker does with the real folder."""
+    files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "local.retention.bytes": 0}})
+    other = files.root / "disk-2"
+    other.mkdir()
+    files.partition_directory().rename(other / "orders-0")
+    with DirectoryLock.acquire(other), bind_mount(other / "orders-0", files.partition_directory()):
+        with pytest.raises(InvalidLogDirectoryError, match=r"orders-0 is a mount point: .*log\.dirs"):
+            LogDirectoryTrim().trim(ORDERS_0, seen(files)[:2], 20)
+        with pytest.raises(InvalidLogDirectoryError, match="orders-0 is a mount point"):
+            LocalLog.open(files.partition_directory())
+        for arguments in (["retain", "--dry-run"], ["retain"]):
+            ended = run_on(files, *arguments)
+            assert (ended.exit_code, "orders-0 is a mount point" in " ".join(ended.err.split())) == (1, True)
+        assert files.local_starts() == [0, 10, 20, 30]
+    assert log_starts(files) == {("orders", 0): 0}
+
+
+def test_a_mounted_log_directory_is_trimmed_under_its_own_lock(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    going = seen(files)[:2]
+    real = files.log_directory.rename(tmp_path / "disk-2")
+    with bind_mount(real, files.log_directory):
+        with DirectoryLock.acquire(real), pytest.raises(LogDirectoryLockedError):
+            LogDirectoryTrim().trim(ORDERS_0, going, 20)
+        LogDirectoryTrim().trim(ORDERS_0, going, 20)
+        assert files.local_starts() == [20, 30]
+
+
+def test_a_segment_whose_log_is_a_link_is_not_trimmed(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "local.retention.bytes": 0}})
+    log = seen(files)[1].log_path
+    real = log.rename(tmp_path / "elsewhere.log")
+    log.symlink_to(real)
+
+    with pytest.raises(
+        InvalidLogDirectoryError, match=rf"10.log is a symbolic link to {real}: removing it would leave"
+    ):
+        LogDirectoryTrim().trim(ORDERS_0, seen(files)[:2], 20)
+    for arguments in (["retain", "--dry-run"], ["retain"]):
+        ended = run_on(files, *arguments)
+        assert (ended.exit_code, "10.log is a symbolic link to" in " ".join(ended.err.split())) == (1, True)
+
+    assert (log.is_symlink(), real.stat().st_size > 0) == (True, True)
+    assert files.local_starts() == [0, 10, 20, 30]
 
 
 def test_retain_names_a_linked_partition_also_when_it_only_plans(tmp_path: Path) -> None:
