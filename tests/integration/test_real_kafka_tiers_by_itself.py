@@ -84,4 +84,4 @@ def test_without_its_checkpoint_nothing_is_taken_for_the_beginning(left: Path, t
 
     said = " ".join((planned.out + planned.err).split())
     assert planned.exit_code == 1
-    assert "remote-log-index-cache shows a broker that tiers by itself" in said
+    assert "Kafka itself may tier tiered-0" in said

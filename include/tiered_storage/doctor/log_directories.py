@@ -112,10 +112,10 @@ def _check_partition(log: PartitionLog, why_no_name: Callable[[TopicIdPartition]
     if unreadable is not None:
         yield wrong(_NAME, f"{unreadable}: user {os.geteuid()} may not read it", "give that user the right to")
     if log.tiered_by_kafka is not None:
-        advice = "leave the topic to Kafka, or write its records into one that Kafka does not tier"
-        yield note(
-            _NAME, f"{log.directory} cannot be copied, since Kafka itself tiers it: {log.tiered_by_kafka}", advice
+        advice = (
+            "leave the topic to Kafka, write its records into one that it does not tier, or set the checkpoint right"
         )
+        yield note(_NAME, f"{log.directory} cannot be copied: {log.tiered_by_kafka}", advice)
     if not log.is_internal and (reason := why_no_name(log.topic_id_partition)):
         yield wrong(_NAME, f"{log.directory} cannot be stored: {reason}")
 

@@ -29,7 +29,6 @@ from tiered_storage.kafka_log.partition_metadata import PARTITION_METADATA, read
 from tiered_storage.kafka_log.topic_partition import (
     CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,
-    REMOTE_LOG_METADATA_TOPIC,
     parse_partition_directory,
     partition_directory_name,
 )
@@ -105,12 +104,6 @@ def read_partition_directory(root: Path, topic: str, partition: int) -> LogDirec
     return _read(root, [directory])
 
 
-def tiering_trace(root: Path) -> Path | None:
-    """Return what a broker with tiered storage of its own (KIP-405) left in `root`; None where there is nothing."""
-    cache = root / _INDEX_CACHE
-    return cache if cache.is_dir() else next(root.glob(f"{REMOTE_LOG_METADATA_TOPIC}-*"), None)
-
-
 def _entries(root: Path) -> Iterator[Path]:
     if not root.is_dir():
         raise InvalidLogDirectoryError(f"{root} is no directory; name one of a broker's log.dirs")
@@ -183,7 +176,7 @@ def _warnings(root: Path) -> tuple[str, ...]:
     consequences = {
         META_PROPERTIES: "the cluster's id is unknown",
         HIGH_WATERMARK_CHECKPOINT: "high watermarks are unknown",
-        LOG_START_OFFSET_CHECKPOINT: "each log starts with its first segment",
+        LOG_START_OFFSET_CHECKPOINT: "each log starts with its first segment, and is not copied where that begins above 0",
     }
     return tuple(
         f"{root / name} is missing: {what}" for name, what in consequences.items() if not (root / name).is_file()

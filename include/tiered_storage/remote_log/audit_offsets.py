@@ -56,8 +56,7 @@ class LocalLogs:
                 if isinstance(log, UnreadablePartition):
                     self.unseen.append(f"{log.partition}: its local log was not looked at: {log.reason}")
                 elif log.tiered_by_kafka is not None:
-                    first = f"its first local offset is {log.segments[0].base_offset}, and {log.tiered_by_kafka}"
-                    self.unseen.append(f"{log.topic_id_partition}: Kafka itself tiers it, so it is refused: {first}")
+                    self.unseen.append(f"{log.topic_id_partition} is refused: {log.tiered_by_kafka}")
                 else:
                     self._ranges[log.topic_id_partition] = LocalRange.of(log)
         except TieredStorageError as error:

@@ -25,7 +25,6 @@ from tiered_storage.kafka_log.log_directory import (
     PartitionDirectory,
     read_log_directory,
     read_partition_directory,
-    tiering_trace,
 )
 from tiered_storage.kafka_log.log_segment import LogSegment, segment_sizes
 from tiered_storage.kafka_log.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
@@ -190,17 +189,24 @@ def _local_segments(sizes: Sequence[tuple[LogSegment, int]]) -> tuple[LocalSegme
 
 
 def _why_tiered_by_kafka(directory: LogDirectory, found: PartitionDirectory, first: int) -> str | None:
-    """Return what shows that offsets below `first`, the local log's first one, lie in Kafka's own remote tier.
+    """Return what shows that offsets below `first`, the local log's first one, may lie in Kafka's own remote tier.
 
     A broker keeps in its checkpoint where a log begins in both tiers: always of a topic that it tiers, and of any other
-    topic only an offset within the local log. Our own trimming moves it to the first segment that stays.
+    topic only an offset within the local log. Our own trimming moves it to the first segment that stays. A broker makes
+    the file when it first starts, so without it nothing tells the two apart.
     """
-    starts, checkpoint = directory.log_start_offsets, directory.root / LOG_START_OFFSET_CHECKPOINT
-    if starts is not None:
-        start = starts.get((found.topic, found.partition), first)
-        return f"{checkpoint} has offset {start} as its log start" if start < first else None
-    trace = tiering_trace(directory.root) if first > 0 else None
-    return None if trace is None else f"{trace} shows a broker that tiers by itself, and {checkpoint} is missing"
+    name, checkpoint = f"{found.topic}-{found.partition}", directory.root / LOG_START_OFFSET_CHECKPOINT
+    if directory.log_start_offsets is None:
+        if first == 0:
+            return None
+        return f"Kafka itself may tier {name}: its first local offset is {first}, and {checkpoint} is missing"
+    start = directory.log_start_offsets.get((found.topic, found.partition), first)
+    if start >= first:
+        return None
+    return (
+        f"Kafka itself tiers {name}: its first local offset is {first}, and {checkpoint} has offset {start} as its log "
+        "start"
+    )
 
 
 def repeated_partitions(directories: Iterable[LogDirectory], cluster_id: str | None) -> dict[Path, list[Path]]:

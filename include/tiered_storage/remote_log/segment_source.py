@@ -52,7 +52,7 @@ class PartitionLog:
     """Nobody knows the topic's real id: a topic that was deleted and created again looks like the same one."""
     high_watermark: int | None = None
     tiered_by_kafka: str | None = None
-    """What shows that older records of it lie in Kafka's own remote tier; None where nothing does."""
+    """Why older records of it may lie in Kafka's own remote tier; None where they cannot."""
 
     @property
     def readable_end(self) -> int:

@@ -64,11 +64,11 @@ def refuse_log(log: PartitionLog) -> None:
         )
     if log.tiered_by_kafka is not None:
         raise UnsupportedTopicError(
-            f"topic {partition.topic}: Kafka itself tiers {partition}: its first local offset is "
-            f"{log.segments[0].base_offset}, and {log.tiered_by_kafka}. Remote Log cannot read Kafka's remote tier, so "
-            "readers would lose what lies there. Leave the topic to Kafka with 'tiered-storage topics disable', or "
-            "write its records into a topic that Kafka does not tier, and enable that one. If Kafka never tiered it, "
-            "the checkpoint is stale: start the broker there and stop it in order"
+            f"topic {partition.topic}: {log.tiered_by_kafka}. Remote Log cannot read Kafka's remote tier, so readers "
+            "would lose what lies there. Leave the topic to Kafka with 'tiered-storage topics disable', or write its "
+            "records into a topic that Kafka does not tier, and enable that one. If Kafka never tiered it, set the "
+            "checkpoint right: start the broker there and stop it in order, copy the broker's file into the directory, "
+            "or, where there is none any more, make one without entries (two lines, a 0 in each)"
         )
 
 

@@ -58,7 +58,10 @@ def test_what_is_missing_is_none_and_a_warning_says_what_that_means(tmp_path: Pa
     assert [warning.partition(" is missing: ")[::2] for warning in directory.warnings] == [
         (str(tmp_path / "meta.properties"), "the cluster's id is unknown"),
         (str(tmp_path / "replication-offset-checkpoint"), "high watermarks are unknown"),
-        (str(tmp_path / "log-start-offset-checkpoint"), "each log starts with its first segment"),
+        (
+            str(tmp_path / "log-start-offset-checkpoint"),
+            "each log starts with its first segment, and is not copied where that begins above 0",
+        ),
     ]
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from support.command_line import CommandResult, run, run_on
 from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, copy, local_log
 from tiered_storage.kafka_log.log_segment import LogSegment
@@ -64,7 +62,7 @@ def test_what_was_copied_before_kafka_tiered_it_is_neither_trimmed_nor_audited_i
         assert "Kafka itself tiers orders-0" in unreadable.message
 
         [notice] = remote_log.checks.audit().unseen
-        assert notice.startswith("orders-0: Kafka itself tiers it, so it is refused: its first local offset is 10")
+        assert notice.startswith("orders-0 is refused: Kafka itself tiers orders-0: its first local offset is 10")
 
 
 def test_enabling_it_is_refused(tmp_path: Path) -> None:
@@ -81,20 +79,36 @@ def test_doctor_names_it(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, topics={})
     let_kafka_tier(files)
 
-    assert "orders-0 cannot be copied, since Kafka itself tiers it" in said(run("doctor", "--config", files.config))
+    assert "orders-0 cannot be copied: Kafka itself tiers orders-0" in said(run("doctor", "--config", files.config))
 
 
-@pytest.mark.parametrize("trace", ["remote-log-index-cache", "__remote_log_metadata-7"])
-def test_without_the_checkpoint_what_a_tiering_broker_leaves_tells(tmp_path: Path, trace: str) -> None:
+def test_a_log_that_begins_above_0_is_refused_where_no_checkpoint_says_that_kafka_does_not_tier_it(
+    tmp_path: Path,
+) -> None:
+    """As a copy of the folder of a partition alone."""
     files = a_remote_log(tmp_path)
     let_kafka_tier(files, with_checkpoint=False)
-    with files.open() as remote_log:
-        assert remote_log.plan_copy().refused == ()
-        (files.log_directory / trace).mkdir()
 
-        [refused] = remote_log.plan_copy().refused
-        assert refused.partition == "orders"
-        assert f"{trace} shows a broker that tiers by itself" in refused.message
+    for command in ("plan", "copy", "topics enable orders"):
+        ended = run_on(files, *command.split())
+        assert ended.exit_code == 1
+        assert "Kafka itself may tier orders-0: its first local offset is 10" in said(ended)
+        assert f"{LOG_START_OFFSET_CHECKPOINT} is missing" in said(ended)
+    assert "orders-0 cannot be copied: Kafka itself may tier orders-0" in said(run("doctor", "--config", files.config))
+    assert files.objects() == []
+
+    # A person's word, as the message names it.
+    (files.log_directory / LOG_START_OFFSET_CHECKPOINT).write_text("0\n0\n")
+    assert run_on(files, "copy").exit_code == 0
+    assert len(files.objects(".log")) == 2
+
+
+def test_a_log_that_begins_at_0_needs_no_checkpoint(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    (files.log_directory / LOG_START_OFFSET_CHECKPOINT).unlink()
+
+    assert run_on(files, "copy").exit_code == 0
+    assert len(files.objects(".log")) == 3
 
 
 def test_other_topics_of_a_broker_that_tiers_are_copied(tmp_path: Path) -> None:
