@@ -176,7 +176,7 @@ def _warnings(root: Path) -> tuple[str, ...]:
     consequences = {
         META_PROPERTIES: "the cluster's id is unknown",
         HIGH_WATERMARK_CHECKPOINT: "high watermarks are unknown",
-        LOG_START_OFFSET_CHECKPOINT: "each log starts with its first segment, and is not copied where that begins above 0",
+        LOG_START_OFFSET_CHECKPOINT: "each log starts with its first segment; one above offset 0 is not copied",
     }
     return tuple(
         f"{root / name} is missing: {what}" for name, what in consequences.items() if not (root / name).is_file()

@@ -60,7 +60,7 @@ def test_what_is_missing_is_none_and_a_warning_says_what_that_means(tmp_path: Pa
         (str(tmp_path / "replication-offset-checkpoint"), "high watermarks are unknown"),
         (
             str(tmp_path / "log-start-offset-checkpoint"),
-            "each log starts with its first segment, and is not copied where that begins above 0",
+            "each log starts with its first segment; one above offset 0 is not copied",
         ),
     ]
 
