@@ -68,7 +68,7 @@ def plan(
 ) -> None:
     """Show which closed segments a copy would move, and what is left out and why. Changes nothing."""
     output = Output(as_json)
-    with opened(config, output, create=True) as remote_log:
+    with opened(config, output, only_looks=True) as remote_log:
         selection = known_selection(remote_log, topics, partitions)
         due = remote_log.plan_copy(selection, max_segments=max_segments)
         chosen = [one for one in named_partitions(remote_log) if selection.matches(one.topic, one.partition)]
@@ -87,7 +87,7 @@ def copy(
 ) -> None:
     """Copy closed segments to the remote tier and commit their metadata, in this process."""
     output = Output(as_json)
-    with opened(config, output, create=True) as remote_log:
+    with opened(config, output, create=not dry_run, only_looks=dry_run) as remote_log:
         selection = known_selection(remote_log, topics, partitions)
         due = remote_log.plan_copy(selection, max_segments=max_segments)
         if dry_run:

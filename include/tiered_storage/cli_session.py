@@ -41,18 +41,25 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what wo
 
 @contextmanager
 def opened(
-    config: Path | None, output: Output, *, create: bool = False, outdated: bool = False
+    config: Path | None,
+    output: Output,
+    *,
+    create: bool = False,
+    only_looks: bool = False,
+    outdated: bool = False,
 ) -> Iterator[RemoteLogManager]:
     """Open the remote log that the settings describe; what they want to be noticed goes to standard error.
 
-    `create` is for the commands that somebody begins with: they make metadata that are not there yet. `outdated` is for
-    those that say of metadata older than the store what is wrong with them, or mend it; all others refuse them.
+    `create` is for the commands that somebody begins with: they make metadata that are not there yet. One of these
+    that `only_looks` leaves no metadata behind. `outdated` is for those that say of metadata older than the store what
+    is wrong with them, or mend it; all others refuse them.
     """
     settings = load_settings(config)
     for notice in settings.notices:
         output.say(f"note: {notice}")
     options = store_options(settings)
-    with RemoteLogManager.open(settings, wall_clock, options, create=create, outdated=outdated) as remote_log:
+    how = {"create": create, "only_looks": only_looks, "outdated": outdated}
+    with RemoteLogManager.open(settings, wall_clock, options, **how) as remote_log:
         yield remote_log
 
 

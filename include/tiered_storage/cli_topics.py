@@ -77,7 +77,7 @@ _SHORT_COLUMNS = (
 def list_topics(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Show every topic of the log directories and of the remote log, and what holds for it."""
     output = Output(as_json)
-    with opened(config, output, create=True) as remote_log:
+    with opened(config, output, only_looks=True) as remote_log:
         found = _found(remote_log)
         lives = found.lives(lambda _: True)
         rows = [_row(remote_log, life, found) for life in lives]

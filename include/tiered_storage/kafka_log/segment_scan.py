@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from tiered_storage.errors import CorruptRecordError, UnsupportedMagicError
@@ -327,6 +326,8 @@ def _larger_buffer(scanner: SegmentScanner, available: int, batch_start: NDArray
 
 def _buffer(size: int) -> NDArray[np.uint8]:
     """Return memory of Arrow's: unlike numpy's it comes back warm when a window is given up, whoever kept it."""
+    import pyarrow as pa  # noqa: PLC0415 - headers alone are read without it
+
     return np.frombuffer(pa.allocate_buffer(size), np.uint8)
 
 

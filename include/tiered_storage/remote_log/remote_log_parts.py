@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Self
 from urllib.parse import unquote, urlsplit
 
 from tiered_storage.clock import Clock
-from tiered_storage.configuration.types import refuse_credentials_in_endpoint
+from tiered_storage.configuration.types import SecretUrl, refuse_credentials_in_endpoint
 from tiered_storage.errors import ConfigurationError, MetadataMissingError
 from tiered_storage.private_files import narrow
 from tiered_storage.remote_log.generation import GenerationGuard, GuardedSafety, GuardedTopics
@@ -131,6 +132,8 @@ class RemoteLogParts:
     storage: RemoteStorageManager
     work: WorkArea
     source: LogDirectorySource
+    scratch: TemporaryDirectory[str] | None = None
+    """Holds metadata that were made only to look."""
 
     @classmethod
     def open(
@@ -140,11 +143,13 @@ class RemoteLogParts:
         options: ObjectStoreOptions,
         *,
         create: bool = False,
+        only_looks: bool = False,
         outdated: bool = False,
     ) -> Self:
         """Open all parts; what was opened is closed again if a later one fails.
 
-        With `create`, metadata that are not there are made, but only beside an object store that belongs to none yet.
+        With `create`, metadata that are not there are made, but only beside an object store that belongs to none yet;
+        if the caller `only_looks`, they are made in a temporary folder, which `close` removes.
         Raises MetadataMissingError otherwise, StoreMismatchError for a store of other metadata, and, unless `outdated`
         ones are wanted, OutdatedMetadataError for metadata older than the store (see GenerationGuard.ensure_readable).
         Raises ConfigurationError if a log directory and a place of ours lie inside of one another (see misplaced).
@@ -154,14 +159,20 @@ class RemoteLogParts:
         narrow(settings.state_directory)
         with ExitStack() as opened:
             storage = opened.enter_context(closing(open_storage(settings, options)))
+            described, scratch = settings, None
             if not is_there(settings.rlmm_config_url.get_secret_value()):
                 _ensure_nobodys(storage, settings)
-            store = opened.enter_context(open_metadata(settings, clock, create=create))
+                if only_looks:
+                    scratch = TemporaryDirectory(prefix="remote-log-")
+                    opened.callback(scratch.cleanup)
+                    url = SecretUrl(f"sqlite:///{scratch.name}/metadata.db")
+                    described = settings.model_copy(update={"rlmm_config_url": url})
+            store = opened.enter_context(open_metadata(described, clock, create=create or described is not settings))
             GenerationGuard(store, lambda: storage, clock).ensure_readable(outdated=outdated)
             work = open_work_area(settings, options, cache(store.work_area_key))
             opened.pop_all()
         source = LogDirectorySource(settings.log_dirs, settings.cluster_id, settings.log_end_is_stable)
-        return cls(settings, clock, options, store, storage, work, source)
+        return cls(settings, clock, options, store, storage, work, source, scratch)
 
     @property
     def segments(self) -> RemoteLogMetadataManager:
@@ -232,6 +243,8 @@ class RemoteLogParts:
         self.work.close()
         self.storage.close()
         self.store.close()
+        if self.scratch is not None:
+            self.scratch.cleanup()
 
     def __enter__(self) -> Self:
         return self

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,28 @@ def test_a_plan_names_the_topics_that_it_leaves_out_since_they_are_not_enabled(t
     assert shown.err.endswith("clicks09 and 2 more\n")
     assert (one.exit_code, one.err.endswith(": clicks00\n")) == (0, True)
     assert document.document["not_enabled"] == sorted({topic for topic, _ in partitions} - {"orders"})
+
+
+@pytest.mark.parametrize("command", ["plan", "copy --dry-run", "topics list"])
+def test_a_command_that_only_looks_makes_no_metadata(tmp_path: Path, command: str) -> None:
+    files = a_remote_log(tmp_path)
+    shutil.rmtree(tmp_path / "state", ignore_errors=True)
+
+    for _ in range(2):
+        result = run_on(files, *command.split())
+        assert (result.exit_code, "orders" in result.out) == (0, True), result
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["logs", "settings.yaml"]
+
+
+def test_a_plan_beside_a_store_that_lost_its_metadata_is_an_error(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    for path in (tmp_path / "state").glob("*.db*"):
+        path.unlink()
+
+    result = run_on(files, "plan")
+
+    assert (result.exit_code, "rebuild-metadata" in result.err) == (1, True)
+    assert list((tmp_path / "state").glob("*.db*")) == []
 
 
 def test_a_plan_names_the_topics_that_it_leaves_out_since_they_are_paused(tmp_path: Path) -> None:
