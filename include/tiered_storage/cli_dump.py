@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tiered_storage.cli_output import Output, StreamedTable, printable, show_bytes
+from tiered_storage.cli_output import Output, StreamedTable, packed, printable, show_bytes
 from tiered_storage.cli_session import JsonOption
 from tiered_storage.kafka_log.dump_event import DumpEvent, DumpNote, DumpProblem, DumpRow, RowKind
 from tiered_storage.kafka_log.file_dump import dump_file, find_files
@@ -85,7 +85,8 @@ def _write_table(file: KafkaFile, events: Iterable[DumpEvent]) -> int:
         match event:
             case DumpRow(kind=RowKind.RECORD):
                 if table is not None:
-                    table.add_line(_shown_record(event.fields))
+                    for line in _shown_record(event.fields):
+                        table.add_line(line)
             case DumpRow():
                 if table is None:
                     columns = _columns(file, event.fields)
@@ -117,10 +118,9 @@ def _shown_field(value: object) -> object:
     return printable(value) if isinstance(value, str) else value
 
 
-def _shown_record(fields: Mapping[str, object]) -> str:
-    """Show a record's fields on one line as pairs of name and value."""
-    shown = (_shown_pair(name, value) for name, value in fields.items() if name != "headerKeys")
-    return "   | " + "  ".join(shown)
+def _shown_record(fields: Mapping[str, object]) -> Iterator[str]:
+    """Show a record's fields as pairs of name and value."""
+    return packed((_shown_pair(name, value) for name, value in fields.items() if name != "headerKeys"), "   | ")
 
 
 def _shown_pair(name: str, value: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -45,9 +45,8 @@ class Output:
             keys = [column.replace(" ", "_") for column in columns]
             self.document({"rows": [dict(zip(keys, row, strict=True)) for row in rows], **extra})
             return
-        width = max(_WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else _WIDTH
         sys.stdout.write(f"{title}\n\n")
-        for line in _table(columns, rows, width) if rows else (" none",):
+        for line in _table(columns, rows, _line_width()) if rows else (" none",):
             sys.stdout.write(f"{line}\n")
         sys.stdout.write("\n")
 
@@ -65,6 +64,11 @@ class Output:
         for finding in findings:
             where = f"{finding.partition}: " if finding.partition else ""
             self.say(f"{heading}: {where}{finding.reason.removeprefix(where)}")
+
+
+def _line_width() -> int:
+    """Return how many letters a line may have: 80, or as many as the terminal has."""
+    return max(_WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else _WIDTH
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], width: int) -> Iterator[str]:
@@ -134,12 +138,14 @@ def _folded(text: str, width: int) -> list[str]:
 class StreamedTable:
     """A table on standard output that may have any number of rows: its columns are as wide as the first thousand need.
 
-    A line of text can come between two rows. `finish` shows what is still held back.
+    What does not fit a line stands under its row as pairs of name and value: columns that do not fit beside the others,
+    and then a value that is wider than its column. A line of text can come between two rows. `finish` shows what is
+    still held back.
     """
 
     def __init__(self, columns: Sequence[str]) -> None:
         self._columns = columns
-        self._widths: list[int] | None = None
+        self._widths: dict[int, int] | None = None
         self._is_number: list[bool] = []
         self._held: list[Sequence[object] | str] = []
 
@@ -155,30 +161,56 @@ class StreamedTable:
         """Show all that was added, with the column's names even if it is nothing."""
         held, self._held = self._held, []
         if self._widths is None:
-            rows = [row for row in held if not isinstance(row, str)]
-            shown = [self._columns, *([_plain(value) for value in row] for row in rows)]
-            self._widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-            self._is_number = [any(isinstance(value, int) for value in column) for column in zip(*rows, strict=True)]
-            self._write(self._columns)
-            sys.stdout.write(" " + "─" * (sum(self._widths) + 3 * len(self._widths) - 2) + "\n")
+            self._widths = self._begin([row for row in held if not isinstance(row, str)])
         for row in held:
-            if isinstance(row, str):
-                sys.stdout.write(f"{row}\n")
-            else:
-                self._write([_plain(value) for value in row])
+            for line in [row] if isinstance(row, str) else self._lines([_plain(value) for value in row], self._widths):
+                sys.stdout.write(f"{line}\n")
 
     def _hold(self, row: Sequence[object] | str) -> None:
         self._held.append(row)
         if len(self._held) == _ROWS_AT_ONCE:
             self.finish()
 
-    def _write(self, row: Sequence[str]) -> None:
+    def _begin(self, rows: Sequence[Sequence[object]]) -> dict[int, int]:
+        """Write the names of the columns that stand beside each other; return the width of each, as `rows` need it."""
+        shown = [self._columns, *([_plain(value) for value in row] for row in rows)]
+        widths = {at: max(map(len, column)) for at, column in enumerate(zip(*shown, strict=True))}
+        self._is_number = [any(isinstance(value, int) for value in column) for column in zip(*rows, strict=True)]
+        _fit(widths, _line_width() - 1, folds=False)
+        # The names of the others stand before their values.
+        names = [name if at in widths else "" for at, name in enumerate(self._columns)]
+        line = " " + "─" * (sum(widths.values()) + len(_BETWEEN) * (len(widths) - 1))
+        sys.stdout.write("\n".join([*self._lines(names, widths), line]) + "\n")
+        return widths
+
+    def _lines(self, row: Sequence[str], widths: Mapping[int, int]) -> Iterator[str]:
         numbers = self._is_number or [False] * len(row)
-        cells = [
-            cell.rjust(width) if is_number else cell.ljust(width)
-            for cell, width, is_number in zip(row, self._widths or [], numbers, strict=True)
-        ]
-        sys.stdout.write((" " + "   ".join(cells)).rstrip() + "\n")
+
+        def line(cells: Mapping[int, str]) -> str:
+            padded = [cell.rjust(widths[at]) if numbers[at] else cell.ljust(widths[at]) for at, cell in cells.items()]
+            return (" " + _BETWEEN.join(padded)).rstrip()
+
+        beside = {at: row[at] for at in widths}
+        if len(line(beside)) > _line_width():
+            beside = {at: cell if len(cell) <= widths[at] else "" for at, cell in beside.items()}
+        yield line(beside)
+        under = [f"{self._columns[at]}: {cell}" for at, cell in enumerate(row) if cell and not beside.get(at)]
+        yield from packed(under, _INDENT)
+
+
+def packed(pairs: Iterable[str], margin: str) -> Iterator[str]:
+    """Yield lines that begin with `margin` and have as many of `pairs` as fit; what is wider than a line goes on."""
+    width, line = _line_width() - len(margin), ""
+    for pair in pairs:
+        if line and len(line) + 2 + len(pair) > width:
+            yield margin + line
+            line = ""
+        line += f"  {pair}" if line else pair
+        while len(line) > width:
+            yield margin + line[:width]
+            line = line[width:]
+    if line:
+        yield margin + line
 
 
 def show_size(size: int) -> str:
@@ -209,7 +241,7 @@ def _plain(value: object) -> str:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else _shown(value)
 
 
-def show_bytes(value: bytes | None, most: int = 60) -> str:
+def show_bytes(value: bytes | None, most: int = 45) -> str:
     """Return `value` as text on one line, cut behind so many bytes; what is no printable text is escaped."""
     if value is None:
         return "null"

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from support.remote_logs import a_remote_log
-from tiered_storage.cli_output import Output, show_duration
+from tiered_storage import cli_output
+from tiered_storage.cli_output import Output, StreamedTable, show_duration
 from tiered_storage.cli_session import lease_owner, opened
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import ConfigurationError
@@ -68,6 +69,29 @@ def test_a_name_that_is_too_long_has_a_line_of_its_own(capsys: pytest.CaptureFix
     assert lines[3].split()[:2] == ["3", "word"]
     assert lines[-1].split() == ["orders", "4", "short"]
     assert max(map(len, lines)) <= 80
+
+
+def test_no_line_of_a_streamed_table_is_wider_than_80_letters(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a row after the first thousand needs more."""
+    monkeypatch.setattr(cli_output, "_ROWS_AT_ONCE", 1)
+    table = StreamedTable(("offset", "key", "value", "headers"))
+    rows = [(1, "k", "v", 2), (2, "k" * 90, "a value", 0), (3, "", "", None)]
+    for row in rows:
+        table.add(row)
+    table.finish()
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        " offset   key   value   headers",
+        " ──────────────────────────────",
+        "      1   k     v             2",
+        "      2                       0",
+        "     key: " + "k" * 70,
+        "     " + "k" * 20 + "  value: a value",
+        "      3",
+    ]
 
 
 def test_a_terminal_that_is_wider_is_used(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ ODD_VALUES = [
     b"\xff\xfe is no UTF-8",
     "größe — ✓".encode(),
     b"",
-    b"x" * 61,
+    b"x" * 46,
 ]
 
 
@@ -76,8 +76,10 @@ def test_records_are_read_from_the_log_start_on(tmp_path: Path) -> None:
     result = run_on(files, "read", "orders", 0)
 
     assert result.exit_code == 0
-    lines = [line.split() for line in result.out.splitlines() if "value" in line and "key" in line]
-    assert [line[0] for line in lines[1:]] == [str(offset) for offset in range(10)]
+    lines = result.out.splitlines()
+    assert [line.split()[0] for line in lines if "UTC" in line] == [str(offset) for offset in range(10)]
+    assert [line.split()[2].partition(".")[0] for line in lines if " value: " in line] == list("0123456789")
+    assert max(map(len, lines)) <= 80
     assert "2023-11-14 22:13:23 UTC" in result.out
 
 
@@ -236,15 +238,15 @@ def test_any_bytes_can_be_shown_on_one_line_and_without_effect(tmp_path: Path, i
 
 def test_a_long_value_is_cut_and_says_how_long_it_is(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, {("orders", 0): 0})
-    values = [b"x" * 60, b"y" * 5000]
+    values = [b"x" * 45, b"y" * 5000]
     batch = encode_batch([Record(offset, NOW, None, values[offset % 2]) for offset in range(5)])
     rewrite_segment(files.local_segments()[0].log_path, [batch])
 
     out = run_on(files, "read", "orders", 0).out
 
-    assert f"{'x' * 60} " in out
-    assert f"{'y' * 60}… (5,000 bytes)" in out
-    assert "y" * 61 not in out
+    assert f"{'x' * 45}\n" in out
+    assert f"{'y' * 45}… (5,000 bytes)\n" in out
+    assert "y" * 46 not in out
 
 
 @pytest.mark.parametrize(
