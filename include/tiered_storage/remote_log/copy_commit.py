@@ -30,13 +30,18 @@ _STARTED = SegmentState.COPY_SEGMENT_STARTED
 
 @dataclass(frozen=True, slots=True)
 class CommitReport:
-    """What became visible to readers, and what a person must look at: failed copies and damaged files."""
+    """What became visible to readers, and what a person must look at: failed copies and damaged files.
+
+    `is_undecided` tells that the same commit may be tried again: of some partition nothing was written. A lease that is
+    lost, or that older metadata gave, decides against it.
+    """
 
     committed: tuple[RemoteLogSegmentMetadata, ...]
     failures: tuple[Finding, ...]
     damages: tuple[Finding, ...]
     notices: tuple[Finding, ...]
     retriable: bool
+    is_undecided: bool = False
 
     @property
     def is_whole(self) -> bool:
@@ -79,6 +84,7 @@ def commit_copy(
         _findings(by_partition, lambda outcome: outcome.damages),
         _findings(by_partition, lambda outcome: outcome.notices),
         all(each.is_retriable for each in failed),
+        any(each.lost is None and not each.is_decided for each in failed),
     )
 
 

@@ -20,9 +20,7 @@ from tiered_storage_airflow.run_time import own_path, run_folder, run_now, windo
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from tiered_storage.remote_log.copy_messages import CopyOutcome
     from tiered_storage.remote_log.copy_plan import CopyPlan, Finding
-    from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
     from tiered_storage.remote_log.work_area import WorkArea
 
 
@@ -116,7 +114,6 @@ class CommitMetadataOperator(RemoteLogOperator):
             report = remote_log.commit_copy(outcomes)
             path = committed_path(self.results["path"])
             remote_log.work.write(path, report.committed, RemoteLogSegmentMetadata)
-            undecided = _has_undecided(remote_log, outcomes)
         for segment in report.committed:
             self.log.info(
                 "committed: %s offsets %d to %d", segment.topic_id_partition, segment.start_offset, segment.end_offset
@@ -126,7 +123,7 @@ class CommitMetadataOperator(RemoteLogOperator):
         if report.is_whole:
             return path
         message = _sentence([*report.failures, *report.damages], f"{len(report.committed)} segments committed, but")
-        raise AirflowException(message) if undecided else AirflowFailException(message)
+        raise AirflowException(message) if report.is_undecided else AirflowFailException(message)
 
 
 class AnnounceCopyOperator(RemoteLogOperator):
@@ -254,18 +251,6 @@ def _not_begun_in(batch: dict[str, str], work: WorkArea) -> list[Finding]:
     from tiered_storage.remote_log.copy_plan import Finding
 
     return work.read(batch["not_begun"], Finding) if "not_begun" in batch else []
-
-
-def _has_undecided(remote_log: RemoteLogManager, outcomes: Sequence[CopyOutcome]) -> bool:
-    """Whether a commit left copies as they were; what was neither committed nor marked for deletion may still be."""
-    from tiered_storage.remote_log.model import SegmentState
-
-    ids = {outcome.task.metadata.segment_id for outcome in outcomes}
-    return any(
-        segment.segment_id in ids and segment.state is SegmentState.COPY_SEGMENT_STARTED
-        for partition in {segment_id.topic_id_partition for segment_id in ids}
-        for segment in remote_log.segments.list_remote_log_segments(partition)
-    )
 
 
 def _fail_for(findings: Sequence[Finding], introduction: str) -> None:
