@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tiered_storage.clock import Clock
+from tiered_storage.errors import RemoteObjectCorruptError
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.generation import GenerationGuard
 from tiered_storage.remote_log.metadata import Topic
@@ -30,7 +31,7 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.storage.object_names import SegmentObjectName
+from tiered_storage.remote_log.storage.object_names import HIGHEST_NUMBER, PartitionDocumentName, SegmentObjectName
 from tiered_storage.remote_log.storage.partition_document import PartitionDocument
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.store_states import StoredState
@@ -41,6 +42,19 @@ FENCING_JUMP = 2**32
 
 _OWNER = "rebuild-metadata"
 _LEASE_MS = 3_600_000
+
+
+def above_all(partition: TopicIdPartition, newest: int) -> int:
+    """Return a fencing number far above `newest`, the highest that anybody saw of `partition`.
+
+    Raises RemoteObjectCorruptError if there is none: then an object in the store has a number that no lease had.
+    """
+    if newest + FENCING_JUMP <= HIGHEST_NUMBER:
+        return newest + FENCING_JUMP
+    raise RemoteObjectCorruptError(
+        f"{partition}: fencing number {newest} is higher than any that Remote Log gives: remove "
+        f"{PartitionDocumentName(partition, newest).name} from the store, then run this again"
+    )
 
 
 SeedTopic: TypeAlias = Callable[[TopicIdPartition], Topic]
@@ -117,7 +131,7 @@ class MetadataRebuild:
         partition = stored.topic_id_partition
         seeded = self._seed_topic(partition)
         store.topics.put(replace(seeded, local_deletion_allowed=False, remote_deletion_allowed=False))
-        store.leases.begin_above({partition: stored.newest_number + FENCING_JUMP})
+        store.leases.begin_above({partition: above_all(partition, stored.newest_number)})
         lease = store.leases.acquire(partition, _OWNER, _LEASE_MS)
         state = _state_of(stored)
         if state.lineage:

@@ -22,7 +22,7 @@ from tiered_storage.remote_log.metadata.sql_migrations import later_version, sch
 from tiered_storage.remote_log.metadata.sql_schema import SCHEMA_VERSION
 from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, sqlite_path
 from tiered_storage.remote_log.metadata.sqlite_database import open_existing
-from tiered_storage.remote_log.metadata_rebuild import FENCING_JUMP
+from tiered_storage.remote_log.metadata_rebuild import above_all
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.remote_log_checks import listing_storage
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
@@ -148,4 +148,4 @@ def _above_all_leases(parts: RemoteLogParts, storage: ObjectRemoteStorageManager
         if (name := found.document) is not None:
             partition = name.topic_id_partition
             given[partition] = max(given.get(partition, 0), name.fencing_number)
-    return {partition: number + FENCING_JUMP for partition, number in given.items()}
+    return {partition: above_all(partition, number) for partition, number in given.items()}

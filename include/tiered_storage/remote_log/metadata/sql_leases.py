@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from sqlalchemy import Connection, bindparam, select, update
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import ConfigurationError, LeaseHeldError, LeaseLostError
+from tiered_storage.errors import ConfigurationError, LeaseHeldError, LeaseLostError, MetadataCorruptError
 from tiered_storage.remote_log.metadata import GrantedLeases, RefusedLease
 from tiered_storage.remote_log.metadata.sql_engine import Database, insert_missing
 from tiered_storage.remote_log.metadata.sql_partition_key import (
@@ -24,6 +24,7 @@ from tiered_storage.remote_log.metadata.sql_partition_key import (
 )
 from tiered_storage.remote_log.metadata.sql_schema import leases
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
+from tiered_storage.remote_log.storage.object_names import HIGHEST_NUMBER
 
 _GIVEN_BACK = 0
 
@@ -54,6 +55,8 @@ class SqlLeases:
         with self._database.writing() as connection:
             _insert_unheld(connection, sorted(numbers), "")
             newest = newest_leases(connection, numbers)
+            for holder in newest.values():
+                self._ensure_room(holder)
             raised = [
                 replace(newest[partition], fencing_number=number)
                 for partition, number in numbers.items()
@@ -78,6 +81,7 @@ class SqlLeases:
                 if holder.owner != owner and holder.expires_at > now:
                     refused.append(RefusedLease(partition, _held(holder)))
                 else:
+                    self._ensure_room(holder)
                     granted.append(Lease(partition, owner, holder.fencing_number + 1, expires_at))
             _write(connection, granted)
         return GrantedLeases(tuple(granted), tuple(refused))
@@ -146,9 +150,18 @@ class SqlLeases:
             holder = newest_leases(connection, [partition]).get(partition)
             if holder is None or holder.expires_at <= self._clock():
                 return None
+            self._ensure_room(holder)
             number = holder.fencing_number + 1
             _write(connection, [Lease(partition, ended_by, number, _GIVEN_BACK)])
         return holder
+
+    def _ensure_room(self, holder: Lease) -> None:
+        if holder.fencing_number >= HIGHEST_NUMBER:
+            raise MetadataCorruptError(
+                f"{self._database.where}: {holder.topic_id_partition}: the lease of {holder.owner} has fencing number "
+                f"{holder.fencing_number}, higher than any that Remote Log gives: restore the metadata from their "
+                "backup, or make them again by 'tiered-storage rebuild-metadata'"
+            )
 
 
 def check_lease_of(partition: TopicIdPartition, lease: Lease) -> None:

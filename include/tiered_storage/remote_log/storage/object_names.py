@@ -32,6 +32,12 @@ RESERVED = frozenset({STORE_IDENTITY, STORE_GENERATION, STORE_DECISIONS, STORE_C
 MAX_NAME_BYTES = 1024
 """The longest key that every object store takes, less what the root of ours adds."""
 
+HIGHEST_NUMBER = 2**62
+"""The highest fencing number and generation: none is given above it, and an object with a higher one is none of ours.
+
+Whoever counts on from a number of the store has room, in the metadata too.
+"""
+
 _MAX_OFFSET = 2**63 - 1
 _MAX_PARTITION = 2**31 - 1
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -178,7 +184,7 @@ def parse_partition_document_name(name: str) -> PartitionDocumentName | None:
     """Return what `name` tells, or None where it is not that of a partition's document."""
     partition = parse_partition_folder(name)
     match = _PARTITION_DOCUMENT.fullmatch(name)
-    if partition is None or match is None or int(match["fencing_number"]) > _MAX_OFFSET:
+    if partition is None or match is None or int(match["fencing_number"]) > HIGHEST_NUMBER:
         return None
     return PartitionDocumentName(partition, int(match["fencing_number"]), match["temporary"] or "")
 
@@ -219,7 +225,7 @@ def _number_in(name: str, folder: str) -> int | None:
     if match is None or match["folder"] != folder:
         return None
     number = int(match["number"])
-    return None if number > _MAX_OFFSET else number
+    return None if number > HIGHEST_NUMBER else number
 
 
 def temporary_name(name: str, random_hex: str) -> str:

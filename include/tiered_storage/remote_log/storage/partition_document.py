@@ -31,6 +31,7 @@ from tiered_storage.remote_log.model import EarlierLogStart, PartitionDeleteStat
 from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES, JsonDocument, encode_document
 from tiered_storage.remote_log.storage.object_client import ObjectClient
 from tiered_storage.remote_log.storage.object_names import (
+    HIGHEST_NUMBER,
     UUID,
     PartitionDocumentName,
     parse_partition_document_name,
@@ -78,7 +79,8 @@ class PartitionDocument:
             tuple(EarlierLogStart(*pair) for pair in document.optional_pairs("earlier_log_starts")),
         )
         marked = document.texts("marked_segments", UUID)
-        return cls(key, document.integer("fencing_number"), state, document.integer("written_at"), marked)
+        fencing_number = document.integer("fencing_number", maximum=HIGHEST_NUMBER)
+        return cls(key, fencing_number, state, document.integer("written_at"), marked)
 
     def to_bytes(self) -> bytes:
         """Return the document's JSON."""

@@ -21,6 +21,7 @@ from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFound
 from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES, JsonDocument, encode_document
 from tiered_storage.remote_log.storage.object_client import ObjectClient, StoredObject
 from tiered_storage.remote_log.storage.object_names import (
+    HIGHEST_NUMBER,
     STORE_DECISIONS,
     STORE_GENERATION,
     is_temporary_name,
@@ -49,7 +50,7 @@ class StoredGeneration:
     def parse(cls, raw: bytes, source: str) -> Self:
         """Read one. Raises RemoteObjectCorruptError if it is broken, and LaterVersionError."""
         document = JsonDocument(raw, source, FORMAT_VERSION)
-        number, token = document.integer("number", minimum=1), document.text("token")
+        number, token = document.integer("number", minimum=1, maximum=HIGHEST_NUMBER), document.text("token")
         holder = document.optional_text("holder") or UNKNOWN_HOLDER
         return cls(number, token, document.text("reason"), document.integer("renewed_at"), holder)
 
@@ -107,7 +108,14 @@ class StoreGenerations:
         """Create `generation` durably, unless its number is taken, and then remove earlier ones.
 
         The caller looks at `newest` to learn whether it won. What cannot be removed now, the next renewal removes.
+        Raises RemoteObjectCorruptError if no number is left.
         """
+        if generation.number > HIGHEST_NUMBER:
+            raise RemoteObjectCorruptError(
+                f"{self.client.root}/{store_generation_name(generation.number - 1)}: this generation is the highest "
+                "that there can be, and no run of Remote Log came so far: remove the object, then run 'tiered-storage "
+                "metadata take-over' with the metadata of this store"
+            )
         try:
             if not self.client.create(store_generation_name(generation.number), generation.to_bytes()):
                 return

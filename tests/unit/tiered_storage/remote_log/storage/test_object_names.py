@@ -13,6 +13,7 @@ from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.kafka_uuid import encode_uuid
 from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
 from tiered_storage.remote_log.storage.object_names import (
+    HIGHEST_NUMBER,
     ObjectKind,
     PartitionDocumentName,
     SegmentObjectName,
@@ -61,7 +62,7 @@ def test_a_name_tells_what_it_was_made_of(
 
 
 @settings(deadline=None)
-@given(SEGMENT_IDS, st.integers(0, 2**63 - 1), st.booleans())
+@given(SEGMENT_IDS, st.integers(0, HIGHEST_NUMBER), st.booleans())
 def test_the_name_of_a_partitions_document_tells_what_it_was_made_of(
     segment_id: RemoteLogSegmentId, number: int, temporary: bool
 ) -> None:

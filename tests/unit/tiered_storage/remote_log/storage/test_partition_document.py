@@ -15,7 +15,7 @@ from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
-from tiered_storage.remote_log.storage.object_names import partition_documents_folder
+from tiered_storage.remote_log.storage.object_names import HIGHEST_NUMBER, partition_documents_folder
 from tiered_storage.remote_log.storage.partition_document import MAX_MARKED, PartitionDocument, PartitionDocuments
 
 INT64 = st.integers(0, 2**63 - 1)
@@ -40,7 +40,7 @@ def names_in(tmp_path: Path) -> list[str]:
 
 
 @settings(deadline=None)
-@given(STATES, INT64, INT64, IDS)
+@given(STATES, st.integers(0, HIGHEST_NUMBER), INT64, IDS)
 def test_a_document_is_read_as_it_was_written(
     state: PartitionState, number: int, written_at: int, marked: tuple[str, ...]
 ) -> None:
