@@ -9,7 +9,8 @@ import typer
 
 from tiered_storage.cli_output import Output
 from tiered_storage.cli_session import ConfigOption, JsonOption, opened
-from tiered_storage.clock import wall_clock
+from tiered_storage.clock import as_date, wall_clock
+from tiered_storage.remote_log.clock_agreement import ClockAgreement
 from tiered_storage.remote_log.metadata_take_over import back_up_metadata, restore_metadata, take_over
 from tiered_storage.remote_log.remote_log_parts import open_metadata
 from tiered_storage.remote_log.remote_log_rebuild import store_holder
@@ -73,3 +74,22 @@ def take_over_store(
             "note: these metadata were older than the store: deletion is forbidden for every topic until "
             "'tiered-storage topics allow-deletion' allows it again; run 'tiered-storage audit' first"
         )
+
+
+@app.command("trust-clock")
+def trust_clock(
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let deletions go on by this machine's clock, after it jumped or the machine was off for more than a day."""
+    output = Output(as_json)
+    with opened(config, output) as remote_log:
+        clocks = ClockAgreement.of(remote_log)
+        if why := clocks.why_refused():
+            output.say(f"note: {why}")
+        if not yes:
+            typer.confirm(f"It is {as_date(remote_log.clock())} by this machine's clock. Is it?", abort=True, err=True)
+        clocks.trust()
+    output.rows("Trusted the clock", ("clock",), [(as_date(remote_log.clock()),)])
+    output.say("note: what is marked for deletion waits for remote.log.deletion.grace.ms once more")

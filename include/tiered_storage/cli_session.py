@@ -58,8 +58,9 @@ def opened(
     for notice in settings.notices:
         output.say(f"note: {notice}")
     options = store_options(settings)
-    how = {"create": create, "only_looks": only_looks, "outdated": outdated}
-    with RemoteLogManager.open(settings, wall_clock, options, **how) as remote_log:
+    with RemoteLogManager.open(
+        settings, wall_clock, options, create=create, only_looks=only_looks, outdated=outdated
+    ) as remote_log:
         yield remote_log
 
 
@@ -151,7 +152,7 @@ def say_grace(remote_log: RemoteLogManager, output: Output, topic: str = "TOPIC"
 
 
 def say_stop(remote_log: RemoteLogManager, output: Output) -> None:
-    """Say beside a dry run that all deletions are stopped, where they are."""
-    stopped = remote_log.deletions.gate.why_stopped()
-    if stopped is not None:
-        output.say(f"note: nothing of this goes for now: {stopped}")
+    """Say beside a dry run why nothing would be deleted: all deletions are stopped, or the clock is not believed."""
+    why = remote_log.deletions.why_nothing_goes()
+    if why is not None:
+        output.say(f"note: nothing of this goes for now: {why}")

@@ -269,8 +269,8 @@ class Settings(PropertyModel):
     enforce_local_retention and expire_remote_segments only plan; runs that a person triggers, and backfills, delete."""
 
     clock_max_skew_ms: Whole = setting("clock.max.skew.ms", 300_000, RETENTION, Source.OURS, unit="ms", at_least=1_000)
-    """How far this machine's clock may be from the store's, and behind the times in the metadata. Where it is further,
-    nothing is deleted, in either tier."""
+    """How far this machine's clock may be from the store's, from where the last run leaves it, and behind the times in
+    the metadata. Where it is further, nothing is deleted, in either tier."""
 
     remote_log_orphan_grace_ms: Whole = setting(
         "remote.log.orphan.grace.ms", 3_600_000, RETENTION, Source.OURS, unit="ms", at_least=0

@@ -19,7 +19,6 @@ from support.halting_storage import HALT, IGNORE_HANGUP
 from support.remote_logs import assert_clean
 from support.s3_server import localbucket_server
 from support.tiered_site import TIERED, TieredSite
-from tiered_storage.clock import wall_clock
 from tiered_storage.remote_log.copy_messages import CopyOutcome, from_lines
 from tiered_storage.remote_log.model import SegmentState
 from tiered_storage_airflow.embedded.java import java_home
@@ -118,8 +117,7 @@ def test_a_worker_that_stands_still_is_given_up_and_nothing_counts_of_what_it_wr
     with site.open() as remote_log:
         assert_clean(remote_log, expected=None)
 
-    later = wall_clock() + remote_log.settings.remote_log_orphan_grace_ms + 60_000
-    with site.open_at(lambda: later) as remote_log:
+    with site.open_after(remote_log.settings.remote_log_orphan_grace_ms + 60_000) as remote_log:
         assert not remote_log.deletions.delete_marked("expire").failures
         assert_clean(remote_log, expected=None)
     assert len(objects_of(site)) == 3 * 6

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import CommandResult, run
+from support.command_line import CommandResult, run_on
 from support.remote_logs import (
     ENABLED,
     RemoteLogFiles,
@@ -49,7 +49,6 @@ class Site:
         be_the_original(root / "state" / "remote_log_metadata.db")
         properties = {**source.properties, "rsm.config.url": str(root / "store")}
         self.files = RemoteLogFiles(root, source.clock, properties)
-        self.config = self.files.config
         # Reserves are made by whoever writes while there is room.
         self.run("stop-deletions")
         self.run("stop-deletions", "--lift")
@@ -63,7 +62,7 @@ class Site:
         return self.files.root / name
 
     def try_to(self, *arguments: object) -> CommandResult:
-        return run(*arguments, "--config", self.config)
+        return run_on(self.files, *arguments)
 
     def run(self, *arguments: object) -> CommandResult:
         """Run a command that has to succeed."""

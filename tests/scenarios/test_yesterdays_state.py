@@ -232,6 +232,9 @@ def test_plans_that_were_written_down_are_carried_out(root: Path) -> None:
 
 
 def test_the_deletion_that_was_under_way_is_done_and_the_audit_is_clean(root: Path) -> None:
+    with open_at(root, LATER) as remote_log:
+        # Only from here on it is known that the clock runs.
+        remote_log.deletions.clocks.note()
     with open_at(root, AFTER_THE_GRACE) as remote_log:
         let_deletions_go_on(remote_log)
         remote_log.commit_copy(messages(remote_log, f"{FOLDER}/commit-00002.jsonl", CopyOutcome))

@@ -14,7 +14,9 @@ from unittest import mock
 import typer.main
 
 from support.remote_logs import RemoteLogFiles
-from tiered_storage import cli
+from support.stamped_store import put_at
+from tiered_storage import cli, clock
+from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 
 _built_once = cache(typer.main.get_command)
 """A process of its own builds all of its commands, from their signatures, for the one that it runs."""
@@ -60,5 +62,9 @@ def run(*arguments: object) -> CommandResult:
 
 
 def run_on(files: RemoteLogFiles, *arguments: object) -> CommandResult:
-    """Run it with the settings of `files`."""
-    return run(*arguments, "--config", files.config)
+    """Run it with the settings of `files`, by their clock."""
+    with (
+        mock.patch.object(clock, "time", files.clock.time_module()),
+        mock.patch.object(LocalDirectory, "put", put_at(files.clock)),
+    ):
+        return run(*arguments, "--config", files.config)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
+from support.metadata_stores import ManualClock
 from support.remote_logs import RemoteLogFiles
+from tiered_storage import clock
 from tiered_storage.clock import wall_clock
 from tiered_storage.doctor import Check, Verdict, examine
 
@@ -41,7 +44,10 @@ class Examination:
 def examined(files: RemoteLogFiles | Path, environ: Mapping[str, str] = JAVA_IS_ELSEWHERE) -> Examination:
     """Let a doctor look at a remote log, or at what a settings file names."""
     config = files if isinstance(files, Path) else files.config
-    return Examination(list(examine(config, wall_clock, environ)))
+    # The machine that copied: it has been running since.
+    machine = ManualClock(wall_clock())
+    with mock.patch.object(clock, "time", machine.time_module()):
+        return Examination(list(examine(config, machine, environ)))
 
 
 def everything_in(folder: Path) -> dict[str, bytes | None]:

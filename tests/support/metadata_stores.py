@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tiered_storage.clock import Clock
+from tiered_storage.clock import BootTime, Clock, machine_boot_time
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, open_metadata_store
 from tiered_storage.remote_log.model import (
@@ -33,13 +34,41 @@ _numbers = itertools.count(1)
 
 
 class ManualClock:
-    """A clock that stands until it is moved."""
+    """A clock that stands until it is moved: `now` (ms) is set when time passes, for the machine too."""
+
+    started = 1_600_000_000_000
+    """When the machine started, by this clock (ms)."""
+    boot_id = machine_boot_time().boot_id
+    """The machine's own: a test may hand its clock to a command too, see time_module."""
 
     def __init__(self, now: int = 1_700_000_000_000) -> None:
         self.now = now
 
     def __call__(self) -> int:
         return self.now
+
+    def boot_time(self) -> BootTime:
+        """Return how long the machine runs."""
+        return BootTime(self.boot_id, self() - self.started)
+
+    def time_module(self) -> SimpleNamespace:
+        """Return what may stand in the place of `time` in tiered_storage.clock."""
+        return SimpleNamespace(
+            time_ns=lambda: self() * 1_000_000,
+            clock_gettime_ns=lambda _: self.boot_time().ms * 1_000_000,
+            CLOCK_BOOTTIME=None,
+        )
+
+    def step(self, by: int) -> None:
+        """Set the clock ahead by so many ms, or back: no time passes."""
+        self.now += by
+        self.started += by
+
+    def restart(self, off_for: int = 60_000) -> None:
+        """Let the machine be off for so many ms, by what the clock shows then, and start again."""
+        self.now += off_for
+        self.started = self.now - 10_000
+        self.boot_id = f"start at {self.started}"
 
 
 def sqlite_url(directory: Path) -> str:

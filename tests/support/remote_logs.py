@@ -159,7 +159,11 @@ class RemoteLogFiles:
     def open(self, *, outdated: bool = False) -> RemoteLogManager:
         """Open it; use it in a `with`."""
         settings, options = self.settings(), store_options(self.settings(), {})
-        return stamped(RemoteLogManager.open(settings, self.clock, options, create=True, outdated=outdated))
+        boot_clock = self.clock.boot_time
+        opened = RemoteLogManager.open(
+            settings, self.clock, options, create=True, outdated=outdated, boot_clock=boot_clock
+        )
+        return stamped(opened)
 
     def append(self, batches: int = 1, topic: str = "orders", number: int = 0, **options: Any) -> None:
         """Let a broker start, append so many batches, and stop cleanly."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 from support.metadata_stores import ManualClock
-from tiered_storage.clock import wall_clock
+from tiered_storage.clock import machine_boot_time, wall_clock
 
 
 class SharedClock(ManualClock):
@@ -14,6 +13,9 @@ class SharedClock(ManualClock):
 
     Where there is none yet, it begins with the time of this machine, which the files of a store have.
     """
+
+    started = wall_clock() - machine_boot_time().ms
+    """The machine's own start: other processes of a test have its clocks."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,7 +34,3 @@ class SharedClock(ManualClock):
     def move_by(self, duration_ms: int) -> None:
         """Let `duration_ms` pass."""
         self.move_to(self() + duration_ms)
-
-    def time_module(self) -> SimpleNamespace:
-        """Return what may stand in the place of `time` in tiered_storage.clock."""
-        return SimpleNamespace(time_ns=lambda: self() * 1_000_000)

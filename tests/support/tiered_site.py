@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 
 from support.stamped_store import stamped
-from tiered_storage.clock import Clock, wall_clock
+from tiered_storage.clock import BootTime, machine_boot_time, wall_clock
 from tiered_storage.kafka_log.kafka_uuid import encode_uuid
 from tiered_storage.kafka_log.log_config import LogConfig
 from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
@@ -85,12 +85,21 @@ class TieredSite:
 
     def open(self) -> RemoteLogManager:
         """Open the remote log; use it in a `with`."""
-        return self.open_at(wall_clock)
+        return self.open_after(0)
 
-    def open_at(self, clock: Clock) -> RemoteLogManager:
-        """Open it with a clock of one's own."""
+    def open_after(self, passed_ms: int) -> RemoteLogManager:
+        """Open it as if so much time had passed, for the store too."""
+
+        def later() -> int:
+            return wall_clock() + passed_ms
+
+        def later_boot_time() -> BootTime:
+            running = machine_boot_time()
+            return BootTime(running.boot_id, running.ms + passed_ms)
+
         settings = load_settings(self.config, environ={})
-        return stamped(RemoteLogManager.open(settings, clock, store_options(settings), create=True))
+        options = store_options(settings)
+        return stamped(RemoteLogManager.open(settings, later, options, create=True, boot_clock=later_boot_time))
 
     def copy(self, topics: str = ".*") -> None:
         """Copy and commit what is due of `topics`, by the library alone."""

@@ -48,8 +48,9 @@ def taken_up(number: int, root: Path) -> Path:
 def open_at(root: Path, now: int = YESTERDAY, *, outdated: bool = False) -> RemoteLogManager:
     """Open the remote log at `root`; use it in a `with`."""
     settings = load_settings(root / "settings.yaml", environ={})
-    options = store_options(settings, {})
-    return stamped(RemoteLogManager.open(settings, ManualClock(now), options, create=True, outdated=outdated))
+    clock, options = ManualClock(now), store_options(settings, {})
+    opened = RemoteLogManager.open(settings, clock, options, create=True, outdated=outdated, boot_clock=clock.boot_time)
+    return stamped(opened)
 
 
 def messages(remote_log: RemoteLogManager, path: str, kind: type[Message]) -> list[Message]:

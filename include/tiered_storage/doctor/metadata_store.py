@@ -8,10 +8,11 @@ from contextlib import closing
 from datetime import UTC, datetime
 from itertools import islice
 
-from tiered_storage.clock import Clock
+from tiered_storage.clock import Clock, machine_boot_time
 from tiered_storage.doctor.check import Check, alone, note, ok, wrong
 from tiered_storage.doctor.object_stores import check_folder
 from tiered_storage.errors import RemoteObjectNotFoundError, TieredStorageError
+from tiered_storage.remote_log.clock_agreement import ClockAgreement, has_own_clock
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.generation import why_outdated
 from tiered_storage.remote_log.metadata import Topic
@@ -20,6 +21,7 @@ from tiered_storage.remote_log.metadata.sql_migrations import later_version, sch
 from tiered_storage.remote_log.metadata.sql_schema import SCHEMA_VERSION
 from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, sqlite_path
 from tiered_storage.remote_log.metadata.sqlite_database import SqliteDatabase, open_existing
+from tiered_storage.remote_log.remote_log_parts import open_storage
 from tiered_storage.remote_log.storage.object_client import ObjectClient, ObjectStoreOptions
 from tiered_storage.remote_log.storage.object_names import segment_object_names
 from tiered_storage.remote_log.storage.opening import DEFAULT_REMOTE_STORAGE_MANAGER, open_object_client
@@ -66,6 +68,7 @@ def check_metadata(settings: Settings, clock: Clock, options: ObjectStoreOptions
             yield from alone("topics", lambda: _check_topics(settings, topics))
             yield from alone("leases", lambda: _check_leases(settings, store, clock()))
             yield from alone("backup", lambda: _check_backup(store))
+            yield from alone("clock", lambda: _check_clock(settings, options, store, clock))
             yield from alone("deletions", lambda: _check_deletions(store.safety))
             yield from alone("audit", lambda: _check_verdicts(store))
 
@@ -107,6 +110,21 @@ def _check_pair(settings: Settings, options: ObjectStoreOptions, store: SqlMetad
             yield ok("pair", f"{client.root}: store and metadata carry one another's UUID")
             yield from _check_generation(client, store)
             yield from _check_objects(client, store)
+
+
+def _check_clock(
+    settings: Settings, options: ObjectStoreOptions, store: SqlMetadataStore, clock: Clock
+) -> Iterator[Check]:
+    """Yield whether this machine's clock agrees with its last reading; the store's is asked beside the store."""
+    with closing(open_storage(settings, options)) as storage:
+        is_independent = has_own_clock(storage, options.endpoint)
+        skew = settings.clock_max_skew_ms
+        agreement = ClockAgreement(clock, machine_boot_time, storage, store.clock_reading, skew, is_independent)
+        why = agreement.why_refused()
+    if why is None:
+        yield ok("clock", "nothing shows that it jumped")
+    else:
+        yield wrong("clock", why)
 
 
 def _check_backup(store: SqlMetadataStore) -> Iterator[Check]:

@@ -1,18 +1,29 @@
-"""Holds this machine's clock against others before anything is deleted: by that clock a plan says what is old.
+"""Checks this machine's clock before anything is marked, trimmed or deleted: by that clock a plan says what is old.
 
-Two clocks tell: the store's, by an object that is written for it, and the clock of earlier runs, by the times in the
-metadata. A store in a local directory has this machine's own clock, unless it is mounted from elsewhere: there only the
-grace time of marked segments (remote.log.deletion.grace.ms) is left to notice a clock that ran ahead.
+Three checks:
+
+- the object store's clock, by an object that is written for it;
+- the last reading, which the metadata keep (sql_clock_reading.py): since then the clock must have moved on as far as
+  the machine has been running, which nobody can set. After a restart it may be a day ahead of the reading at most;
+- the times in the metadata: none may be later than now.
+
+A store in a local directory, or on a loopback address, has this machine's own clock. So only where the store's clock is
+another one does its word stand above the reading. The grace time of what is marked counts only time that has passed for
+certain (GraceTime).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from ipaddress import ip_address
 from typing import Self
+from urllib.parse import urlsplit
 
-from tiered_storage.clock import Clock, as_date
+from tiered_storage.clock import BootClock, Clock, as_date
 from tiered_storage.errors import DeletionRefusedError
+from tiered_storage.remote_log.metadata.sql_clock_reading import ClockReading, SqlClockReading
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.storage import RemoteStorageManager
@@ -21,41 +32,97 @@ from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorag
 STORE_PRECISION_MS = 1_000
 """Some stores tell whole seconds."""
 
+MOST_AFTER_RESTART_MS = 86_400_000
+"""So much later than the last reading the clock may be after a restart: how long the machine was off, nobody knows."""
+
+READING_LASTS_MS = 3_600_000
+"""So long a reading stays: a clock that is set ahead by a little at a time is compared with what it was before."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraceTime:
+    """For how long (ms) what was marked stays, counted by what is known of the clock that marked it.
+
+    Of the time before `trusted_since` (ms), `unproven_ms` may not have passed at all; None: all of it.
+    """
+
+    ms: int
+    trusted_since: int = 0
+    unproven_ms: int | None = 0
+
+    def over_at(self, marked_at: int) -> int:
+        """Return when the grace time of what was marked then is over (ms)."""
+        if marked_at >= self.trusted_since:
+            return marked_at + self.ms
+        unproven = self.trusted_since - marked_at if self.unproven_ms is None else self.unproven_ms
+        return min(marked_at + unproven, self.trusted_since) + self.ms
+
+    def over_for(self, now: int) -> int:
+        """Return until when (ms) something must have been marked for its grace time to be over `now`."""
+        if self.trusted_since + self.ms <= now:
+            return now - self.ms
+        return -1 if self.unproven_ms is None else now - self.ms - self.unproven_ms
+
 
 @dataclass(frozen=True, slots=True)
 class ClockAgreement:
-    """Compares `clock` with the others; `max_skew_ms` is how far apart they may be (clock.max.skew.ms)."""
+    """Compares `clock` with the others; `max_skew_ms` is how far apart they may be (clock.max.skew.ms).
+
+    `is_store_independent`: whether the store's clock is another machine's.
+    """
 
     clock: Clock
+    boot_clock: BootClock
     storage: RemoteStorageManager
+    reading: SqlClockReading
     max_skew_ms: int
+    is_store_independent: bool
 
     @classmethod
     def of(cls, parts: RemoteLogParts) -> Self:
         """Return that of an open remote log."""
-        return cls(parts.clock, parts.storage, parts.settings.clock_max_skew_ms)
+        is_independent = has_own_clock(parts.storage, parts.options.endpoint)
+        skew = parts.settings.clock_max_skew_ms
+        return cls(parts.clock, parts.boot_clock, parts.storage, parts.store.clock_reading, skew, is_independent)
 
-    def ensure_store_agrees(self) -> None:
-        """Raise DeletionRefusedError unless the store's clock agrees with ours; write one small object to ask it.
+    def ensure_agrees(self) -> None:
+        """Raise DeletionRefusedError unless the clock passes the first two checks; then record what it shows.
 
-        A user's own RemoteStorageManager has none that could be asked, nor does a store without room. Raises what the
-        store raises.
+        A clock that was refused is not recorded. Raises what store and metadata raise.
         """
-        if not isinstance(self.storage, ObjectRemoteStorageManager):
-            return
-        begun = self.clock()
-        told = self.storage.time_of_a_write()
-        ended = self.clock()
-        if told is None or begun - told - STORE_PRECISION_MS <= self.max_skew_ms >= told - ended - STORE_PRECISION_MS:
-            return
-        raise DeletionRefusedError(
-            f"{self.storage.place_of('')}: the store's clock showed {as_date(told)} when this machine's showed "
-            f"{as_date(ended)}, more than clock.max.skew.ms ({self.max_skew_ms}) apart: nothing is deleted, since "
-            "nobody knows what is old. Set both clocks by NTP, look at the plan again, and repeat the run"
-        )
+        is_told = ensure_store_agrees(self.clock, self.storage, self.max_skew_ms)
+        if not (is_told and self.is_store_independent):
+            self._ensure_steady()
+        self._record()
+
+    def note(self) -> None:
+        """Record what the clock shows if it agrees with the last reading, for a run that deletes nothing."""
+        if self._why_unsteady() is None:
+            self._record()
+
+    def trust(self) -> None:
+        """Record what the clock shows, by a person's word. What is marked waits its grace time once more."""
+        now = self.clock()
+        self.reading.record(ClockReading(self.boot_clock(), now, trusted_since=now, unproven_ms=None))
+
+    def why_refused(self) -> str | None:
+        """Return what `ensure_agrees` would raise, as far as can be told without asking the store; None: nothing."""
+        return None if self.is_store_independent else self._why_unsteady()
+
+    def grace(self, grace_ms: int) -> GraceTime:
+        """Return the grace time as it counts by now."""
+        if self.is_store_independent:
+            return GraceTime(grace_ms)
+        current = self._current(self.reading.read())
+        return GraceTime(grace_ms, current.trusted_since, current.unproven_ms)
 
     def ensure_not_ahead(self, partition: TopicIdPartition, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
-        """Raise DeletionRefusedError where anything happened to `segments` of `partition` later than now."""
+        """Raise DeletionRefusedError if anything happened to `segments` of `partition` later than now.
+
+        Also raises it if the clock jumped since the run began.
+        """
+        if not self.is_store_independent:
+            self._ensure_steady()
         now = self.clock()
         newest = max(segments, key=lambda segment: segment.event_timestamp, default=None)
         if newest is None or newest.event_timestamp <= now + self.max_skew_ms:
@@ -67,3 +134,99 @@ class ClockAgreement:
             f"right, 'tiered-storage undelete {partition.topic}' takes back what was marked then; the partition is "
             "deleted from again once that time has come, or by a run with a larger clock.max.skew.ms"
         )
+
+    def _ensure_steady(self) -> None:
+        why = self._why_unsteady()
+        if why is not None:
+            raise DeletionRefusedError(why)
+
+    def _why_unsteady(self) -> str | None:
+        """Return how the clock disagrees with the last reading; None if it agrees, or none was ever taken."""
+        earlier = self.reading.read()
+        if earlier is None:
+            return None
+        now, running = self.clock(), self.boot_clock()
+        if running.boot_id == earlier.boot_time.boot_id:
+            expected = earlier.wall + running.ms - earlier.boot_time.ms
+            if abs(now - expected) <= self.max_skew_ms:
+                return None
+            jump = f"{'ahead' if now > expected else 'back'} by {_duration(abs(now - expected))}"
+            return (
+                f"this machine's clock shows {as_date(now)}, and should show {as_date(expected)} by the time that "
+                f"passed since it was last checked, at {as_date(earlier.wall)}: it was set {jump}, or the machine was "
+                f"paused. {_WHAT_TO_DO}"
+            )
+        if -self.max_skew_ms <= now - earlier.wall <= MOST_AFTER_RESTART_MS:
+            return None
+        apart = "more than a day later" if now > earlier.wall else "earlier than that"
+        return (
+            f"this machine was restarted, or is another one, since its clock was last checked, at "
+            f"{as_date(earlier.wall)}; it shows {as_date(now)} now, {apart}, and nothing proves that it is right. "
+            f"{_WHAT_TO_DO}"
+        )
+
+    def _record(self) -> None:
+        earlier = self.reading.read()
+        current = self._current(earlier)
+        is_of_this_start = earlier is not None and earlier.boot_time.boot_id == current.boot_time.boot_id
+        age = 0 if earlier is None else current.boot_time.ms - earlier.boot_time.ms
+        if is_of_this_start and age < READING_LASTS_MS and self._why_unsteady() is None:
+            return
+        self.reading.record(current)
+
+    def _current(self, earlier: ClockReading | None) -> ClockReading:
+        now, running = self.clock(), self.boot_clock()
+        if earlier is None:
+            return ClockReading(running, now, trusted_since=now, unproven_ms=None)
+        if running.boot_id == earlier.boot_time.boot_id:
+            return replace(earlier, boot_time=running, wall=now)
+        return ClockReading(running, now, trusted_since=now, unproven_ms=max(now - earlier.wall, 0))
+
+
+_WHAT_TO_DO = (
+    "Nothing is marked, trimmed or deleted by it: nobody knows what is old. Set the clock by NTP; if it is right, "
+    "'tiered-storage metadata trust-clock' lets deletions go on"
+)
+
+
+def ensure_store_agrees(clock: Clock, storage: RemoteStorageManager, max_skew_ms: int) -> bool:
+    """Write a small object to ask the store for the time; return whether it told it.
+
+    A user's own RemoteStorageManager has no clock that could be asked, nor does a store without room. Raises
+    DeletionRefusedError if `clock` is more than `max_skew_ms` from the store's, and what the store raises.
+    """
+    if not isinstance(storage, ObjectRemoteStorageManager):
+        return False
+    begun = clock()
+    told = storage.time_of_a_write()
+    ended = clock()
+    if told is None:
+        return False
+    if begun - told - STORE_PRECISION_MS <= max_skew_ms >= told - ended - STORE_PRECISION_MS:
+        return True
+    raise DeletionRefusedError(
+        f"{storage.place_of('')}: the store's clock showed {as_date(told)} when this machine's showed "
+        f"{as_date(ended)}, more than clock.max.skew.ms ({max_skew_ms}) apart: nothing is deleted, since "
+        "nobody knows what is old. Set both clocks by NTP, look at the plan again, and repeat the run"
+    )
+
+
+def has_own_clock(storage: RemoteStorageManager, endpoint: str | None) -> bool:
+    """Whether the store's clock is not this machine's: not for a directory, nor for an endpoint of this machine.
+
+    Whose clock a user's own RemoteStorageManager has, nobody knows.
+    """
+    if not isinstance(storage, ObjectRemoteStorageManager) or storage.place_of("").startswith("file:"):
+        return False
+    return not _is_loopback(urlsplit(endpoint or "").hostname or "")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _duration(ms: int) -> str:
+    return str(timedelta(seconds=ms // 1000))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from tiered_storage.remote_log.clock_agreement import GraceTime
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
@@ -33,23 +34,18 @@ class DueDeletion:
     all_due_at: int | None = None
 
 
-def deletion_time(segment: RemoteLogSegmentMetadata, grace_ms: int) -> int:
-    """Return when the objects of a marked segment may be deleted (ms)."""
-    return segment.event_timestamp + grace_ms
-
-
 def due_deletions(
     partitions: Iterable[TopicIdPartition],
     metadata: RemoteLogMetadataManager,
     gate: DeletionGate,
     going: Collection[TopicIdPartition],
     now: int,
-    grace_ms: int,
+    grace: GraceTime,
     orphan_grace_ms: int,
 ) -> list[DueDeletion]:
     """Return what is due at `now` (ms) in each of `partitions` as far as it is allowed, those in `going` as a whole.
 
-    What readers could see once is due `grace_ms` after it was marked, and what copies left `orphan_grace_ms` after it.
+    What readers could see once is due when its `grace` is over, and what copies left `orphan_grace_ms` after its mark.
     Changes nothing.
     """
     found = []
@@ -62,7 +58,7 @@ def due_deletions(
         for segment in metadata.list_remote_log_segments(partition):
             is_marked = segment.state is SegmentState.DELETE_SEGMENT_STARTED
             if segment.custom_metadata is not None and may_go and (is_marked or whole):
-                due_at = deletion_time(segment, grace_ms) if is_marked else now + grace_ms
+                due_at = grace.over_at(segment.event_timestamp) if is_marked else now + grace.ms
                 if due_at <= now:
                     segments.append(segment)
                 else:

@@ -17,11 +17,10 @@ from tiered_storage.errors import (
     OutdatedMetadataError,
     RemoteStorageError,
 )
-from tiered_storage.remote_log.clock_agreement import ClockAgreement
+from tiered_storage.remote_log.clock_agreement import ClockAgreement, GraceTime
 from tiered_storage.remote_log.copy_plan import Finding, finding_of
 from tiered_storage.remote_log.copy_run import abandon_unfinished
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
-from tiered_storage.remote_log.due_deletions import deletion_time
 from tiered_storage.remote_log.later_versions import ensure_known_partition
 from tiered_storage.remote_log.lease_keeper import kept_alive
 from tiered_storage.remote_log.leftover_check import LeftoverCheck
@@ -54,7 +53,7 @@ class ObjectDeletion:
 
     Nothing goes of a partition of which the metadata are older than the store. A copy that never finished waits
     `orphan_grace_ms` from when it was marked: its worker may still be writing; and one that may be the last copy of its
-    offsets stays (LeftoverCheck). What readers could see once waits `grace_ms` from when it was marked, so that a
+    offsets stays (LeftoverCheck). What readers could see once waits its `grace` from when it was marked, so that a
     person can undelete it, and stays for as long as `gate` refuses it: deletion may have been forbidden since then. It
     also stays where `clocks` find a mark of later than now: the clock that made it was ahead.
     """
@@ -68,7 +67,7 @@ class ObjectDeletion:
     owner: str
     lease_duration_ms: int
     orphan_grace_ms: int
-    grace_ms: int
+    grace: GraceTime
     batch_segments: int
     going: Collection[TopicIdPartition] = frozenset()
     """The partitions that are to go as a whole."""
@@ -295,8 +294,8 @@ class ObjectDeletion:
 
     def _is_over(self, segment: RemoteLogSegmentMetadata) -> bool:
         """Whether the grace time of a marked segment is over; also where it was marked later than now."""
-        now = self.clocks.clock()
-        return deletion_time(segment, self.grace_ms) <= now or segment.event_timestamp > now + self.clocks.max_skew_ms
+        now, marked_at = self.clocks.clock(), segment.event_timestamp
+        return self.grace.over_at(marked_at) <= now or marked_at > now + self.clocks.max_skew_ms
 
     def _due_and_believed(self, partition: TopicIdPartition, found: Found) -> list[RemoteLogSegmentMetadata]:
         """Return what is due of those that readers could see once; nothing where one was marked later than now."""

@@ -15,7 +15,7 @@ from tiered_storage.errors import (
     TieredStorageError,
 )
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
-from tiered_storage.remote_log.clock_agreement import ClockAgreement
+from tiered_storage.remote_log.clock_agreement import ClockAgreement, GraceTime
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
@@ -162,7 +162,11 @@ class RemoteLogDeletions:
     @property
     def _settled_before(self) -> int:
         """What was marked until then (ms) can be undeleted no more."""
-        return self.parts.clock() - self.parts.settings.remote_log_deletion_grace_ms
+        return self._grace.over_for(self.parts.clock())
+
+    @property
+    def _grace(self) -> GraceTime:
+        return self.clocks.grace(self.parts.settings.remote_log_deletion_grace_ms)
 
     def _keep_lineage(self, plan: LocalRetentionPlan) -> None:
         """Keep what the local log is about to forget. Raises LeaseHeldError: then the next run trims."""
@@ -240,13 +244,22 @@ class RemoteLogDeletions:
         """Renew the generation for a `run` that deletes.
 
         Raises what stands against any deletion: a stop, another's store, metadata that are not the store's, a wrong
-        clock. The store's clock is asked only if there is any of `partitions`.
+        clock. Without any of `partitions` the clock is only recorded.
         """
         self.parts.spend_reserves()
         self.gate.ensure_running()
         self.parts.guard.renew(run)
         if any(True for _ in partitions):
-            self.clocks.ensure_store_agrees()
+            self.clocks.ensure_agrees()
+        else:
+            self.clocks.note()
+
+    def why_nothing_goes(self) -> str | None:
+        """Return why a run would delete nothing now: a stop, or a clock that jumped; None if nothing is known.
+
+        Changes nothing, and asks the store nothing.
+        """
+        return self.gate.why_stopped() or self.clocks.why_refused()
 
     @property
     def clocks(self) -> ClockAgreement:
@@ -291,7 +304,7 @@ class RemoteLogDeletions:
             self.gate,
             _going(states),
             self.parts.clock(),
-            self.parts.settings.remote_log_deletion_grace_ms,
+            self._grace,
             self.parts.settings.remote_log_orphan_grace_ms,
         )
 
@@ -324,7 +337,7 @@ class RemoteLogDeletions:
             owner,
             self.parts.settings.lease_duration_ms,
             self.parts.settings.remote_log_orphan_grace_ms,
-            self.parts.settings.remote_log_deletion_grace_ms,
+            self._grace,
             self.parts.settings.deletion_batch_segments,
             _going(states),
             self.parts.local_log,

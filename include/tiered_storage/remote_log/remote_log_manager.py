@@ -133,9 +133,11 @@ class RemoteLogManager(RemoteLogParts):
 
     def begin_copy(self, plan: CopyPlan, owner: str, new_segment_id: Callable[[], str] = random_uuid) -> BegunCopy:
         """Take leases, write COPY_SEGMENT_STARTED, and renew the generation; see begin_copy."""
+        from tiered_storage.remote_log.clock_agreement import ClockAgreement
         from tiered_storage.remote_log.copy_run import begin_copy
 
         self.bind_store()
+        ClockAgreement.of(self).note()
         begun = begin_copy(
             plan,
             self.segments,

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Self
 from urllib.parse import unquote, urlsplit
 
-from tiered_storage.clock import Clock
+from tiered_storage.clock import BootClock, Clock, machine_boot_time
 from tiered_storage.configuration.types import SecretUrl, refuse_credentials_in_endpoint
 from tiered_storage.errors import ConfigurationError, MetadataMissingError
 from tiered_storage.private_files import narrow
@@ -132,6 +132,7 @@ class RemoteLogParts:
     storage: RemoteStorageManager
     work: WorkArea
     source: LogDirectorySource
+    boot_clock: BootClock
     scratch: TemporaryDirectory[str] | None = None
     """Holds metadata that were made only to look."""
 
@@ -145,9 +146,11 @@ class RemoteLogParts:
         create: bool = False,
         only_looks: bool = False,
         outdated: bool = False,
+        boot_clock: BootClock = machine_boot_time,
     ) -> Self:
         """Open all parts; what was opened is closed again if a later one fails.
 
+        `boot_clock` belongs to the same machine as `clock`.
         With `create`, metadata that are not there are made, but only beside an object store that belongs to none yet;
         if the caller `only_looks`, they are made in a temporary folder, which `close` removes.
         Raises MetadataMissingError otherwise, StoreMismatchError for a store of other metadata, and, unless `outdated`
@@ -172,7 +175,7 @@ class RemoteLogParts:
             work = open_work_area(settings, options, cache(store.work_area_key))
             opened.pop_all()
         source = LogDirectorySource(settings.log_dirs, settings.cluster_id, settings.log_end_is_stable)
-        return cls(settings, clock, options, store, storage, work, source, scratch)
+        return cls(settings, clock, options, store, storage, work, source, boot_clock, scratch)
 
     @property
     def segments(self) -> RemoteLogMetadataManager:

@@ -105,12 +105,12 @@ class RemoteLogRepairs:
         """Write documents anew; let `copy` begin, make and commit the copies; then finish what nobody finished, rebuild
         lost indexes, end what copies replace, and remove leftovers.
 
-        Raises StoreMismatchError, OutdatedMetadataError and, by a clock that disagrees with the store's,
+        Raises StoreMismatchError, OutdatedMetadataError and, by a clock that is not believed,
         DeletionRefusedError before anything is changed, and what store and metadata raise as a whole.
         """
         self.parts.guard.renew("a repair")
         # Ages of leftovers count: what a copy under way has written must not look old.
-        ClockAgreement.of(self.parts).ensure_store_agrees()
+        ClockAgreement.of(self.parts).ensure_agrees()
         settings = self.parts.settings
         limit = RateLimit(settings.audit_worker_bytes_per_second)
         repair = Repair(

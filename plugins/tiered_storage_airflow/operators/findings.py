@@ -20,10 +20,10 @@ def told(findings: Iterable[Finding]) -> str:
 
 
 def tell_stop(remote_log: RemoteLogManager, log: Any) -> None:
-    """Tell where all deletions are stopped: a plan shows what would go all the same."""
-    stopped = remote_log.deletions.gate.why_stopped()
-    if stopped is not None:
-        log.warning("nothing of this plan goes for now: %s", stopped)
+    """Log why nothing would be deleted, such as a stop or a wrong clock: a plan shows what would go all the same."""
+    why = remote_log.deletions.why_nothing_goes()
+    if why is not None:
+        log.warning("nothing of this plan goes for now: %s", why)
 
 
 def why_only_planned(remote_log: RemoteLogManager, context: Mapping[str, Any]) -> str | None:

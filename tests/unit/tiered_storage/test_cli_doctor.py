@@ -7,6 +7,7 @@ import pytest
 from support.command_line import run, run_on
 from support.examinations import examined
 from support.remote_logs import a_copied_remote_log, a_remote_log
+from tiered_storage.clock import wall_clock
 
 
 @pytest.fixture(autouse=True)
@@ -16,13 +17,15 @@ def _no_java(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_is_well_with_exit_code_0(tmp_path: Path) -> None:
-    result = run_on(a_copied_remote_log(tmp_path), "doctor", "--json")
+    files = a_copied_remote_log(tmp_path)
+    files.clock.now = wall_clock()
+    result = run_on(files, "doctor", "--json")
 
     assert result.exit_code == 0
     assert {row["verdict"] for row in result.rows} == {"ok", "note"}
     assert {row["check"] for row in result.rows} == {
         "settings", "log.dirs", "state.directory", "rights", "store", "work area", "metadata", "pair", "topics",
-        "deletions", "audit", "backup", "read service", "versions", "kernels", "java",
+        "deletions", "audit", "backup", "clock", "read service", "versions", "kernels", "java",
     }  # fmt: skip
     assert "0 wrong, " in result.err
 

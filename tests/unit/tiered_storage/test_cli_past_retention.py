@@ -46,8 +46,8 @@ def test_what_is_remote_and_past_both_limits_is_counted_in_each_tier(tmp_path: P
 
 @pytest.mark.parametrize("command", [("plan",), ("topics", "allow-deletion", "orders")])
 def test_what_was_never_copied_is_counted_by_its_age(tmp_path: Path, command: tuple[str, ...]) -> None:
-    """The records are of years ago."""
     files = a_remote_log(tmp_path, topics={"orders": {**ENABLED_ONLY, "retention.ms": 86_400_000}})
+    files.clock.now += 2 * 86_400_000
 
     assert past(files, *command) == amounts(local=3, never_copied=3)
     said = run_on(files, *command).err
@@ -85,6 +85,7 @@ def test_a_partition_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
         topics={"orders": {**ENABLED_ONLY, "retention.ms": 86_400_000}},
     )
     (files.partition_directory("orders", 1) / "leader-epoch-checkpoint").write_text("broken")
+    files.clock.now += 2 * 86_400_000
 
     told = run_on(files, "plan", "--json").document["past_retention"]
     assert [one["never_copied_segments"] for one in told] == [2]

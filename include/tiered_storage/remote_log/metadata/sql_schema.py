@@ -14,6 +14,7 @@
     deletion_stop        one row, once somebody used it: the switch that stops all deletions
     generation           one row: the token that metadata and object store share (sql_generation.py)
     work_area_key        one row: the key that signs the messages in the work area
+    clock_reading        one row, once a run checked the clock: what it showed then (sql_clock_reading.py)
 
 A deleted segment keeps its row: only so is a repeated deletion harmless, and a late attempt that still knows the id
 refused. It moves to a table of its own, so that history never weighs on a look-up.
@@ -44,7 +45,7 @@ from sqlalchemy import (
     false,
 )
 
-SCHEMA_VERSION = "0006"
+SCHEMA_VERSION = "0007"
 """The newest revision in migrations/versions."""
 
 VERSION_TABLE = "remote_log_schema_version"
@@ -210,4 +211,17 @@ work_area_key = Table(
         "id", Integer, CheckConstraint("id = 1", name="only_one_work_area_key"), primary_key=True, autoincrement=False
     ),
     Column("key", LargeBinary, nullable=False),
+)
+
+clock_reading = Table(
+    "clock_reading",
+    metadata,
+    Column(
+        "id", Integer, CheckConstraint("id = 1", name="only_one_clock_reading"), primary_key=True, autoincrement=False
+    ),
+    Column("boot_id", String, nullable=False),
+    Column("boot_ms", BigInteger, nullable=False),
+    Column("wall_ms", BigInteger, nullable=False),
+    Column("trusted_since", BigInteger, nullable=False),
+    Column("unproven_ms", BigInteger),
 )

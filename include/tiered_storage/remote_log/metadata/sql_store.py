@@ -11,6 +11,7 @@ from sqlalchemy import URL, exc, make_url, select
 from tiered_storage.clock import Clock
 from tiered_storage.errors import ConfigurationError, MetadataCorruptError, MetadataMissingError
 from tiered_storage.kafka_log.kafka_uuid import random_uuid
+from tiered_storage.remote_log.metadata.sql_clock_reading import SqlClockReading
 from tiered_storage.remote_log.metadata.sql_engine import Database
 from tiered_storage.remote_log.metadata.sql_generation import SqlGeneration
 from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
@@ -34,6 +35,7 @@ class SqlMetadataStore:
         self.safety = SqlSafety(database, clock)
         self.identity = StoreIdentity(database)
         self.generation = SqlGeneration(database)
+        self.clock_reading = SqlClockReading(database)
 
     def work_area_key(self) -> bytes:
         """Return the key that signs the messages in the work area; it never leaves this process."""

@@ -93,19 +93,19 @@ def test_both_times_are_named(files: RemoteLogFiles) -> None:
 @pytest.mark.parametrize("by", [SKEW, -SKEW, 0])
 def test_a_small_skew_is_tolerated(files: RemoteLogFiles, by: int) -> None:
     for remote_log in jumped(files, by):
-        remote_log.deletions.clocks.ensure_store_agrees()
+        remote_log.deletions.clocks.ensure_agrees()
 
 
 def test_the_limit_is_a_setting(files: RemoteLogFiles) -> None:
     files.properties["clock.max.skew.ms"] = 2 * WEEK
     for remote_log in jumped(files, WEEK):
-        remote_log.deletions.clocks.ensure_store_agrees()
+        remote_log.deletions.clocks.ensure_agrees()
 
 
 def test_one_object_asks_for_the_time_however_often(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         for _ in range(3):
-            remote_log.deletions.clocks.ensure_store_agrees()
+            remote_log.deletions.clocks.ensure_agrees()
     assert len(list(files.store.rglob("store.clock/*"))) == 1
 
 
@@ -118,7 +118,7 @@ def test_a_store_without_room_cannot_be_asked_and_holds_up_nothing(
             raise RemoteStorageFullError("no room")
 
         monkeypatch.setattr(type(remote_log.storage._client), "put", full)  # type: ignore[attr-defined]
-        remote_log.deletions.clocks.ensure_store_agrees()
+        remote_log.deletions.clocks.ensure_agrees()
 
 
 def test_a_partition_to_which_something_happened_later_than_now_is_left_and_others_are_not(tmp_path: Path) -> None:

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from support.metadata_stores import ManualClock
 from support.remote_logs import (
     ENABLED,
-    NOW,
     ORDERS_0,
     SEGMENT_BYTES,
     RemoteLogFiles,
@@ -188,21 +186,20 @@ def test_a_zero_grace_deletes_in_the_same_run(tmp_path: Path) -> None:
         assert len(expire(remote_log).deleted) == 2
 
 
-def test_a_clock_that_was_ahead_for_one_run_deletes_nothing(tmp_path: Path) -> None:
-    """Plan, mark and deletion of that run ask the same clock; the store is a directory with the same clock."""
+def test_what_a_clock_that_was_ahead_marked_is_not_deleted_by_the_right_one(tmp_path: Path) -> None:
+    """A person trusted it while it was ahead, and the store is a directory with the same clock."""
     files = a_copied_remote_log(
         tmp_path, topics={"orders": {**ENABLED, "retention.ms": 604_800_000}}, remote_log_deletion_grace_ms=GRACE
     )
     with files.open() as remote_log:
-        right = files.clock
-        jumped = ManualClock(NOW + 20 * 365 * 24 * 3_600_000)
-        object.__setattr__(remote_log, "clock", jumped)
-        remote_log.storage._client._clock = jumped  # type: ignore[attr-defined]
+        years = 20 * 365 * 24 * 3_600_000
+        files.clock.step(years)
+        remote_log.deletions.clocks.trust()
         assert len(expire(remote_log).deleted) == 0
         assert len(files.objects()) == 9
 
-        object.__setattr__(remote_log, "clock", right)
-        remote_log.storage._client._clock = right  # type: ignore[attr-defined]
+        files.clock.step(-years)
+        remote_log.deletions.clocks.trust()
         report = remote_log.deletions.delete_marked("expire")
         assert (report.deleted, len(report.failures)) == ((), 1)
         remote_log.deletions.undelete("orders", "ada")

@@ -1,0 +1,305 @@
+"""Nothing is deleted by a clock that jumped, where the store in a local directory has the same clock."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from support.command_line import run_on
+from support.remote_logs import (
+    ENABLED,
+    ORDERS_0,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    a_remote_log,
+    copy,
+    states_of,
+    topic_id,
+)
+from tiered_storage.clock import machine_boot_time
+from tiered_storage.errors import DeletionRefusedError
+from tiered_storage.remote_log.clock_agreement import GraceTime, has_own_clock
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.selection import EVERYTHING
+from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
+from tiered_storage.remote_log.storage.opening import open_object_client
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+
+MINUTE = 60_000
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+YEAR = 365 * DAY
+SKEW = 5 * MINUTE
+GRACE = HOUR
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> RemoteLogFiles:
+    """Three segments of a topic that keeps a week were copied by a right clock; a grace time of an hour."""
+    kept = {**ENABLED, "retention.ms": 7 * DAY, "local.retention.ms": 7 * DAY}
+    return a_copied_remote_log(tmp_path, topics={"orders": kept}, remote_log_deletion_grace_ms=GRACE)
+
+
+def expire(remote_log: RemoteLogManager) -> None:
+    plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
+    remote_log.deletions.mark_expired(plans, "expire")
+    remote_log.deletions.delete_marked("expire")
+
+
+def delete_records(remote_log: RemoteLogManager) -> None:
+    plan = remote_log.deletions.plan_record_deletion(ORDERS_0, 20)
+    assert plan is not None
+    remote_log.deletions.mark_expired([plan], "delete-records")
+
+
+def delete_topic(remote_log: RemoteLogManager) -> None:
+    shutil.rmtree(remote_log.settings.log_dirs[0] / "orders-0", ignore_errors=True)
+    plan = remote_log.deletions.plan_topic_deletion("orders", topic_id("orders"))
+    remote_log.deletions.mark_topic_deleted(plan, "delete-topic")
+
+
+def trim(remote_log: RemoteLogManager) -> None:
+    plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, remote_log.clock())
+    remote_log.deletions.enforce_local_retention(plans)
+
+
+def repair(remote_log: RemoteLogManager) -> None:
+    plan = remote_log.repairs.plan(remote_log.checks.audit(), EVERYTHING)
+    remote_log.repairs.carry_out(plan, "repair", lambda _: pytest.fail())
+
+
+def check(remote_log: RemoteLogManager) -> None:
+    remote_log.deletions.clocks.ensure_agrees()
+
+
+def run(files: RemoteLogFiles, *operations: Callable[[RemoteLogManager], None]) -> None:
+    with files.open() as remote_log:
+        for operation in operations:
+            operation(remote_log)
+
+
+def refused(files: RemoteLogFiles, operation: Callable[[RemoteLogManager], None], match: str = "trust-clock") -> None:
+    with files.open() as remote_log, pytest.raises(DeletionRefusedError, match=match):
+        operation(remote_log)
+
+
+@pytest.mark.parametrize("deletes", [expire, delete_records, delete_topic, trim, repair])
+def test_two_runs_under_a_clock_a_year_ahead_delete_nothing(
+    files: RemoteLogFiles, deletes: Callable[[RemoteLogManager], None]
+) -> None:
+    files.clock.step(YEAR)
+    for _ in range(3):
+        refused(files, deletes, "this machine's clock shows 2024-11-.*should show 2023-11-.*ahead by 365 days")
+        files.clock.now += HOUR
+    with files.open() as remote_log:
+        assert [state for _, state in states_of(remote_log)] == ["COPY_SEGMENT_FINISHED"] * 3
+    assert len(files.objects()) == 9
+    assert deletes is delete_topic or files.local_starts() == [0, 10, 20, 30]
+
+
+def test_what_was_marked_by_a_right_clock_keeps_its_grace_time_when_the_clock_jumps(files: RemoteLogFiles) -> None:
+    run(files, delete_records)
+    files.clock.step(2 * HOUR)
+    refused(files, expire, "ahead by 2:00:00")
+    assert len(files.objects()) == 9
+
+
+def test_a_clock_that_was_set_back_marks_nothing_so_that_the_right_one_finds_it_in_its_grace_time(
+    files: RemoteLogFiles,
+) -> None:
+    files.clock.step(-2 * HOUR)
+    refused(files, delete_records, "back by 2:00:00")
+    files.clock.step(2 * HOUR)
+    run(files, delete_records, expire)
+    assert len(files.objects()) == 9
+
+
+def test_copying_goes_on_under_a_clock_that_jumped_and_does_not_let_it_pass(files: RemoteLogFiles) -> None:
+    files.clock.step(YEAR)
+    files.append(4)
+    with files.open() as remote_log:
+        assert len(copy(remote_log).committed) == 2
+    refused(files, expire)
+
+
+@pytest.mark.parametrize("by", [-SKEW, -2_000, 2_000, SKEW])
+def test_a_step_by_ntp_passes(files: RemoteLogFiles, by: int) -> None:
+    files.clock.step(by)
+    run(files, delete_records, expire)
+    files.clock.now += GRACE + SKEW
+    run(files, expire)
+    assert len(files.objects()) == 3
+
+
+def test_a_machine_that_slept_or_was_idle_for_months_passes(files: RemoteLogFiles) -> None:
+    """The time since the machine started counts what it slept."""
+    files.clock.now += 90 * DAY
+    run(files, expire)
+    files.clock.now += GRACE
+    run(files, expire)
+    assert files.objects() == []
+
+
+def test_a_virtual_machine_that_was_paused_is_refused_until_a_person_trusts_its_clock(files: RemoteLogFiles) -> None:
+    files.clock.step(3 * HOUR)
+    refused(files, delete_records, "ahead by 3:00:00, or the machine was paused.*metadata trust-clock")
+    done = run_on(files, "metadata", "trust-clock", "--yes")
+    assert (done.exit_code, "note: this machine's clock shows" in done.err) == (0, True)
+    run(files, delete_records)
+
+
+def test_a_clock_that_creeps_is_compared_with_where_it_was(files: RemoteLogFiles) -> None:
+    run(files, check)
+    files.clock.step(SKEW - MINUTE)
+    run(files, check)
+    files.clock.step(SKEW - MINUTE)
+    refused(files, check, "ahead by 0:08:00")
+
+
+def test_after_a_restart_the_clock_may_be_a_day_later_at_most(files: RemoteLogFiles) -> None:
+    files.clock.restart(off_for=DAY)
+    run(files, delete_records)
+    files.clock.restart(off_for=3 * DAY)
+    refused(files, check, "restarted, or is another one.* more than a day later.*trust-clock")
+    files.clock.now += 30 * DAY
+    refused(files, expire, "more than a day later")
+
+
+def test_after_a_restart_the_clock_may_not_be_earlier(files: RemoteLogFiles) -> None:
+    files.clock.restart(off_for=-HOUR)
+    refused(files, delete_records, "earlier than that")
+
+
+def test_the_time_that_a_machine_was_off_is_no_part_of_a_grace_time(files: RemoteLogFiles) -> None:
+    """Nobody knows whether it was off for so long, or its clock is ahead since."""
+    run(files, delete_records)
+    files.clock.restart(off_for=23 * HOUR)
+    run(files, expire)
+    assert len(files.objects()) == 9
+    with files.open() as remote_log:
+        [due] = remote_log.deletions.due_deletions()
+        assert (due.segments, due.waiting, due.all_due_at) == (0, 2, files.clock() + GRACE)
+    files.clock.now += GRACE
+    run(files, expire)
+    assert len(files.objects()) == 3
+
+
+def test_restarts_do_not_keep_anything_for_ever(files: RemoteLogFiles) -> None:
+    run(files, delete_records)
+    for _ in range(20):
+        files.clock.restart(off_for=10 * MINUTE)
+        run(files, expire)
+    assert len(files.objects()) == 3
+
+
+def test_what_a_wrong_clock_marked_waits_once_more_when_the_right_one_is_trusted(tmp_path: Path) -> None:
+    """The first reading of all may be that of a clock that is behind."""
+    files = a_remote_log(tmp_path, remote_log_deletion_grace_ms=GRACE)
+    with files.open() as remote_log:
+        assert copy(remote_log).is_whole
+        delete_records(remote_log)
+    files.clock.step(2 * HOUR)
+    refused(files, check)
+    run_on(files, "metadata", "trust-clock", "--yes")
+    run(files, expire)
+    assert len(files.objects()) == 9
+    files.clock.now += GRACE
+    run(files, expire)
+    assert len(files.objects()) == 3
+
+
+def test_local_retention_waits_as_long_for_what_can_be_undeleted(files: RemoteLogFiles) -> None:
+    run(files, delete_records)
+    files.clock.restart(off_for=2 * HOUR)
+    with files.open() as remote_log:
+        clocks, grace_ms = remote_log.deletions.clocks, remote_log.settings.remote_log_deletion_grace_ms
+        assert clocks.grace(grace_ms).over_for(files.clock()) < files.clock() - GRACE - HOUR
+
+
+def test_a_person_is_asked_and_may_say_no(files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    files.clock.step(YEAR)
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    done = run_on(files, "metadata", "trust-clock")
+    assert done.exit_code == 1
+    assert "It is 2024-11-14 01:00:00 UTC by this machine's clock. Is it?" in done.err
+    refused(files, expire)
+
+
+def test_a_clock_that_jumps_within_a_run_marks_and_deletes_no_more(files: RemoteLogFiles) -> None:
+    with files.open() as remote_log:
+        plan = remote_log.deletions.plan_record_deletion(ORDERS_0, 20)
+        assert plan is not None
+        clocks = remote_log.deletions.clocks
+        files.clock.step(HOUR)
+        with pytest.raises(DeletionRefusedError, match="trust-clock"):
+            clocks.ensure_not_ahead(ORDERS_0, ())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("expire", "--dry-run"),
+        ("retain", "--dry-run"),
+        ("delete-records", "orders", "0", "--before", "20", "--dry-run"),
+    ],
+)
+def test_a_dry_run_says_that_nothing_would_be_deleted(files: RemoteLogFiles, command: tuple[str, ...]) -> None:
+    assert "nothing of this goes for now" not in run_on(files, *command).err
+    files.clock.step(YEAR)
+    assert "note: nothing of this goes for now: this machine's clock shows" in run_on(files, *command).err
+
+
+def test_doctor_reports_it(files: RemoteLogFiles) -> None:
+    files.clock.step(YEAR)
+    [found] = [row for row in run_on(files, "doctor", "--json").rows if row["check"] == "clock"]
+    assert found["verdict"] == "wrong"
+    assert "ahead by 365 days" in found["message"]
+
+
+def test_metadata_of_an_earlier_release_trust_the_first_clock(files: RemoteLogFiles) -> None:
+    with closing(sqlite3.connect(files.root / "state" / "remote_log_metadata.db")) as connection, connection:
+        connection.execute("DELETE FROM clock_reading")
+    files.clock.step(DAY)
+    run(files, delete_records)
+    files.clock.step(DAY)
+    refused(files, check)
+
+
+def test_a_store_with_a_clock_of_its_own_stands_above_the_reading(files: RemoteLogFiles) -> None:
+    """Nobody is asked for their word where the store's clock agrees."""
+    with files.open() as remote_log:
+        clocks = replace(remote_log.deletions.clocks, is_store_independent=True)
+        files.clock.step(YEAR)
+        assert clocks.why_refused() is None
+        clocks.ensure_agrees()
+        assert clocks.grace(GRACE) == GraceTime(GRACE)
+
+
+@pytest.mark.parametrize(
+    ("url", "endpoint", "is_own"),
+    [
+        ("file:///tmp/store", None, False),
+        ("s3://bucket/prefix", "http://localhost:9000", False),
+        ("s3://bucket/prefix", "http://127.0.0.1:9000", False),
+        ("s3://bucket/prefix", "http://[::1]:9000", False),
+        ("s3://bucket/prefix", "https://s3.eu-central-1.amazonaws.com", True),
+        ("s3://bucket/prefix", None, True),
+    ],
+)
+def test_which_stores_have_a_clock_of_their_own(url: str, endpoint: str | None, is_own: bool) -> None:
+    options = ObjectStoreOptions(endpoint=endpoint, region="r", allow_http=True)
+    with closing(ObjectRemoteStorageManager(open_object_client(url, options))) as storage:
+        assert has_own_clock(storage, endpoint) is is_own
+
+
+def test_this_machines_own_clocks_agree(tmp_path: Path) -> None:
+    first, then = machine_boot_time(), machine_boot_time()
+    assert first.boot_id == then.boot_id != "unknown"
+    assert 0 <= then.ms - first.ms < HOUR
