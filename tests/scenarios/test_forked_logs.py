@@ -231,6 +231,29 @@ def test_the_log_that_was_copied_goes_on_whatever_its_fork_does(tmp_path: Path) 
         assert offsets_of_all(remote_log) == list(range(20 + 30 + 60))
 
 
+def test_a_fork_is_not_copied_though_both_logs_end_alike_at_the_join(tmp_path: Path) -> None:
+    """As where one source feeds both copies again: the last batch is the same, those before it are not."""
+    here = write(tmp_path / "here", [5] * 4, "shared", 500)
+    there = shutil.copytree(here, tmp_path / "there")
+    for root, word in ((here, "ours!"), (there, "their")):
+        write(root, [5] * 4, word, 500)
+        write(root, [5] * 4, "alike", 500)
+    last = list_segments(here / "orders-0")[-2]
+    assert {b"ours!", b"alike"} <= set(re.findall(rb"ours!|alike", last.log_path.read_bytes()))
+    with over(tmp_path, here).open() as remote_log:
+        assert copy(remote_log).is_whole
+        copied = segments_of(remote_log)
+    write(there, [5] * 10, "their", 500)
+
+    files = over(tmp_path, there)
+    ended = run_on(files, "copy")
+
+    assert ended.exit_code == 1
+    assert "is a fork of the log that was copied" in everything_said([ended])
+    with files.open() as remote_log:
+        assert [one for one in segments_of(remote_log) if one.state is FINISHED] == copied
+
+
 # ------------------------------------------------------------------------------------------ what was copied of both
 
 
@@ -515,3 +538,63 @@ def test_expire_deletes_a_copy_with_a_marker_and_no_indexes_only_where_its_batch
     else:
         assert report.failures == ()
         assert not files.objects(".indexes") or is_copied
+
+
+# ----------------------------------------------------------------------- below a log start that moved without the fork
+
+
+def ended_below(files: RemoteLogFiles, before: int) -> None:
+    """Delete the records before an offset, with their objects."""
+    with files.open() as remote_log:
+        plan = remote_log.deletions.plan_record_deletion(ORDERS_0, before)
+        assert plan is not None
+        remote_log.deletions.mark_expired([plan], "ada")
+        remote_log.deletions.delete_marked("expire")
+    files.clock.now += 10**9
+
+
+@pytest.mark.parametrize("verifies", [True, False])
+@pytest.mark.parametrize("cut_there", [300, 500])
+def test_retain_leaves_a_fork_that_was_elsewhere_when_our_log_start_moved(
+    tmp_path: Path, cut_there: int, verifies: bool
+) -> None:
+    here = write(tmp_path / "here", [5] * 4, "shared")
+    there = shutil.copytree(here, tmp_path / "there")
+    write(here, [5] * 30, "here", 500)
+    write(there, [5] * 30, "there", cut_there)
+    with over(tmp_path, here).open() as remote_log:
+        assert copy(remote_log).is_whole
+    files = over(tmp_path, here)
+    ended_below(files, 100)
+    before = local_values(there)
+
+    # What is above our log start stays local: none of it is compared for its own sake.
+    kept = {"orders": {**ENABLED, "local.retention.bytes": 10**9}}
+    files = over(tmp_path, there, topics=kept, **{"remote.log.verify.before.trim": verifies})
+    files.clock.now += 10**9
+    with files.open() as remote_log:
+        failures = retain(remote_log)
+
+    assert local_values(there) == before
+    assert any("is a fork of the log that was copied" in failure for failure in failures)
+    files = over(tmp_path, here, topics=kept)
+    files.clock.now += 10**9
+    with files.open() as remote_log:
+        assert retain(remote_log) == []
+        assert 50 < list_segments(here / "orders-0")[0].base_offset <= 100
+
+
+def test_retain_leaves_what_a_person_deleted_where_nothing_tells_whether_it_is_the_same_log(tmp_path: Path) -> None:
+    here, there = forked(tmp_path, [5] * 4, [5] * 12, [5] * 8)
+    with over(tmp_path, here).open() as remote_log:
+        assert copy(remote_log).is_whole
+        end = segments_of(remote_log)[-1].end_offset + 1
+    ended_below(over(tmp_path, here), end)
+    before = local_values(there)
+
+    files = over(tmp_path, there)
+    files.clock.now += 10**9
+    ended = run_on(files, "retain")
+
+    assert local_values(there) == before
+    assert "nothing remote tells whether they are of the same log" in everything_said([ended])

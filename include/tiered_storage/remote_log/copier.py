@@ -15,7 +15,15 @@ from pathlib import Path
 
 import tiered_storage
 from tiered_storage.clock import Clock
-from tiered_storage.errors import CorruptIndexError, CorruptRecordError, TieredStorageError
+from tiered_storage.errors import (
+    CorruptIndexError,
+    CorruptLogError,
+    CorruptRecordError,
+    LaterVersionError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+    TieredStorageError,
+)
 from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.index_builder import IndexBuilder
 from tiered_storage.kafka_log.index_check import OffsetIndexCheck, TimeIndexCheck
@@ -27,6 +35,7 @@ from tiered_storage.kafka_log.segment_scan import iterate_segment
 from tiered_storage.kafka_log.time_index import TimeIndex
 from tiered_storage.remote_log.batch_epochs import wrong_epoch
 from tiered_storage.remote_log.copy_messages import CopyFailure, CopyOutcome, CopyTask
+from tiered_storage.remote_log.forked_log import ensure_same_segment
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState
 from tiered_storage.remote_log.producer_files import ProducerFiles, instead_of_index
 from tiered_storage.remote_log.remote_index_builder import RemoteIndexBuilder
@@ -58,6 +67,7 @@ def copy_segment(
     """
     begun = time.monotonic()
     try:
+        _ensure_continues(task, storage)
         source = _SegmentStream(task, sizes, history or ProducerHistory(), moved)
         data = LogSegmentData(task.metadata.size, source.chunks(), source.indexes)
         custom_metadata = storage.copy_log_segment_data(task.metadata, data)
@@ -79,6 +89,17 @@ def copy_segment(
         seconds=time.monotonic() - begun,
         library=_LIBRARY,
     )
+
+
+def _ensure_continues(task: CopyTask, storage: RemoteStorageManager) -> None:
+    """Raise ForkedLogError unless the local log has the batches of the remote segment that `task` continues."""
+    if task.after is None:
+        return
+    try:
+        ensure_same_segment(task.log_path.parent, task.after, task.lineage, storage)
+    except (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError, LaterVersionError):
+        # An audit names what is damaged there; what continues it is copied all the same.
+        return
 
 
 class _SegmentStream:

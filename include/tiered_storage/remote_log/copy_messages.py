@@ -26,6 +26,8 @@ class CopyTask:
     """One segment to copy, begun as `metadata` under `lease`. `lineage` holds all epochs up to its end.
 
     `readable_from` is the first offset (inclusive) of the partition that readers are given once this is committed.
+    `after` is the remote segment that it continues, if no other task of the run continues it: the local log must have
+    the same batches.
     """
 
     metadata: RemoteLogSegmentMetadata
@@ -33,6 +35,7 @@ class CopyTask:
     log_path: Path
     lineage: tuple[EpochEntry, ...]
     readable_from: int = 0
+    after: RemoteLogSegmentMetadata | None = None
 
 
 @dataclass(frozen=True, slots=True)

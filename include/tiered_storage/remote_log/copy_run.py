@@ -208,7 +208,8 @@ def _tasks(
     coverage = Coverage.of(segments, lineage)
     log_start = state.log_start_offset or 0
     first = _first_readable(segments, log_start)
-    tasks = []
+    tasks: list[CopyTask] = []
+    continued: RemoteLogSegmentMetadata | None = None
     for segment in planned:
         if not coverage.lacks(segment.base_offset, segment.end_offset, log_start):
             continue
@@ -224,7 +225,10 @@ def _tasks(
         )
         first = segment.base_offset if first is None else min(first, segment.base_offset)
         lived = up_to(lineage, segment.end_offset)
-        tasks.append(CopyTask(started, lease, segment.log_path, lived, max(first, log_start)))
+        before = coverage.last_before(segment.base_offset)
+        after = before if before is not continued else None
+        continued = before
+        tasks.append(CopyTask(started, lease, segment.log_path, lived, max(first, log_start), after))
     return tasks
 
 

@@ -8,6 +8,7 @@ anything, nothing is contradicted.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -92,6 +93,11 @@ class Coverage:
     def ranges_from(self, offset: int) -> Iterator[CoveredRange]:
         """Yield the ranges that end at or behind `offset`, in order."""
         return islice(self.ranges, self._first_ending_at_or_after(offset), None)
+
+    def last_before(self, offset: int) -> RemoteLogSegmentMetadata | None:
+        """Return the segment of the last range that begins below `offset`."""
+        at = bisect_left(self.ranges, offset, key=lambda covered: covered.start_offset)
+        return self.ranges[at - 1].segment if at else None
 
     def lacks(self, start_offset: int, end_offset: int, log_start_offset: int) -> bool:
         """Whether an offset of [`start_offset`, `end_offset`] at or above `log_start_offset` is missing."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
 from tiered_storage.errors import (
@@ -106,6 +106,46 @@ def ensure_same_below(
         ensure_same_batches(partition, compared, holders, lineage, read, run[-1].end_offset)
 
 
+def ensure_joined_above(
+    partition: TopicIdPartition,
+    directory: Path,
+    offset: int,
+    metadata: RemoteLogMetadataManager,
+    lineage: Sequence[EpochEntry],
+    storage: RemoteStorageManager,
+) -> None:
+    """Compare the first remote segment that ends at `offset` or above with what the log in `directory` has of it.
+
+    So a log is told from its fork where nothing remote is left of what lies below. Raises as ensure_same_batches.
+    """
+    coverage = Coverage.of(metadata.list_remote_log_segments(partition), lineage)
+    covered = next(coverage.ranges_from(offset), None)
+    if covered is not None and not ensure_same_segment(directory, covered.segment, lineage, storage):
+        _ensure_same_batch(partition, directory, max(offset, covered.start_offset), covered, storage)
+
+
+def ensure_same_segment(
+    directory: Path,
+    segment: RemoteLogSegmentMetadata,
+    lineage: Sequence[EpochEntry],
+    storage: RemoteStorageManager,
+) -> bool:
+    """Compare a remote `segment` with the closed segments in `directory` that share offsets; return if there are any.
+
+    Reads those once. Where one has the bytes that were sent the remote segment is not read. Raises as
+    ensure_same_batches.
+    """
+    closed = [
+        LocalSegment(file.base_offset, following.base_offset - 1, file.size(), file.log_path)
+        for file, following in pairwise(list_segments(directory))
+    ]
+    shared = [one for one in closed if share_offsets(segment, one)]
+    compared = [one for one in shared if not is_same_file(one, [segment], storage)]
+    end = valid_end(segment, whole_lineage([segment], lineage))
+    ensure_same_batches(segment.topic_id_partition, compared, [segment], lineage, storage.fetch_log_segment, end)
+    return bool(shared)
+
+
 def _runs(coverage: Coverage, start_offset: int, end_offset: int) -> list[list[CoveredRange]]:
     """Return the ranges that hold offsets from `start_offset` to `end_offset` (inclusive), those in a row together."""
     runs: list[list[CoveredRange]] = []
@@ -124,13 +164,16 @@ def is_same_file(
 ) -> bool:
     """Whether a remote segment of the very offsets of `local` was made from its bytes, or `local` is gone by now.
 
-    Reads the local segment once, in pieces, and of the remote one its manifest.
+    Reads the local segment once, in pieces, and of the remote one its manifest, unless its metadata have the checksum.
     """
     for holder in held_by:
         if of_same_offsets(holder, local):
-            manifest = Manifest.parse(storage.fetch_index(holder, IndexKind.MANIFEST), str(holder.segment_id))
+            sent = _sent_crc32c(holder)
+            if sent is None:
+                raw = storage.fetch_index(holder, IndexKind.MANIFEST)
+                sent = Manifest.parse(raw, str(holder.segment_id)).data_crc32c
             with suppress(FileNotFoundError):
-                return (local.size, _file_crc32c(local.log_path)) == (manifest.size, manifest.data_crc32c)
+                return (local.size, _file_crc32c(local.log_path)) == (holder.size, sent)
             return True
     return False
 
@@ -283,16 +326,22 @@ def _ensure_joined(
         covered = [each for each in coverage.ranges if each.start_offset <= end]
         if not covered or not local:
             return
-        offset = min(end, covered[-1].end_offset)
-        holding = [segment for segment in local if segment.base_offset <= offset]
-        found = LocalSegmentReader().read(holding[-1], offset) if holding else None
-        if found is None:
-            return
-        ours = read_batch_header(found[0])
-        theirs = _remote_batch(covered[-1].segment, offset, storage)
+        _ensure_same_batch(partition, directory, min(end, covered[-1].end_offset), covered[-1], storage)
     except (CorruptLogError, RemoteObjectNotFoundError, RemoteObjectCorruptError, LaterVersionError, OSError):
         # Damage is for the copy and the audit to name.
         return
+
+
+def _ensure_same_batch(
+    partition: TopicIdPartition, directory: Path, offset: int, covered: CoveredRange, storage: RemoteStorageManager
+) -> None:
+    """Compare the batch that holds `offset`, where the log in `directory` has one. Raises what reading raises."""
+    holding = [segment for segment in list_segments(directory) if segment.base_offset <= offset]
+    found = LocalSegmentReader().read(holding[-1], offset) if holding else None
+    if found is None:
+        return
+    ours = read_batch_header(found[0])
+    theirs = _remote_batch(covered.segment, offset, storage)
     same = (ours.base_offset, ours.last_offset, ours.crc) == (theirs.base_offset, theirs.last_offset, theirs.crc)
     if not same and ours.partition_leader_epoch == theirs.partition_leader_epoch:
         raise _fork(

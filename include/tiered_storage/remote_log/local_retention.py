@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tiered_storage.errors import (
+    CorruptLogError,
     OutdatedMetadataError,
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
@@ -19,12 +20,14 @@ from tiered_storage.errors import (
 )
 from tiered_storage.kafka_log.directory_lock import ensure_not_linked
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.log_segment import LogSegment
 from tiered_storage.remote_log.copy_plan import Finding, finding_of
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.deletion_gate import DeletionGate, DeletionKind
-from tiered_storage.remote_log.forked_log import ensure_same_batches, is_same_file
+from tiered_storage.remote_log.forked_log import ensure_joined_above, ensure_same_batches, is_same_file
 from tiered_storage.remote_log.later_versions import ensure_known_versions
 from tiered_storage.remote_log.lineage import trusted_lineage
+from tiered_storage.remote_log.local_timestamps import is_older_than
 from tiered_storage.remote_log.metadata import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.segment_source import (
@@ -158,6 +161,9 @@ def plan_local_retention(
     going: list[LocalSegment] = []
     held_by: dict[str, RemoteLogSegmentMetadata] = {}
     held_back = None
+    remaining = sum(segment.size for segment in log.segments)
+    shared = next(coverage.ranges_from(log.segments[0].base_offset), None) if log.segments else None
+    has_remote = shared is not None and shared.start_offset < log.stable_offset
     for segment in log.closed_segments:
         if len(going) == max_segments:
             break
@@ -186,8 +192,16 @@ def plan_local_retention(
                 "that they are of the same topic"
             )
             break
-        going.append(segment)
         excess -= segment.size
+        remaining -= segment.size
+        is_told = bool(holders) or has_remote or _is_past_total(segment, remaining, settings, now)
+        if not is_told:
+            held_back = (
+                f"offsets {segment.base_offset} to {end_offset} lie below our log start, and nothing remote tells "
+                "whether they are of the same log as what was deleted there: they stay until a later segment is copied"
+            )
+            break
+        going.append(segment)
         held_by.update({holder.segment_id.id: holder for holder in holders})
     if going:
         ensure_not_linked(log.directory, (segment.log_path for segment in going))
@@ -280,6 +294,11 @@ class LocalRetentionEnforcement:
         holders = [one for one in plan.held_by if any(share_offsets(one, local) for local in compared)]
         read = self._read_back if self.verifies else self.storage.fetch_log_segment
         ensure_same_batches(plan.topic_id_partition, compared, holders, plan.lineage, read)
+        if not plan.is_held_whole:
+            # Of what expired nothing remote is left to compare.
+            directory = plan.segments[0].log_path.parent
+            joined = (plan.segments[0].base_offset, self.metadata, plan.lineage, self.storage)
+            ensure_joined_above(plan.topic_id_partition, directory, *joined)
         for local in plan.segments:
             self.on_moved(local.size, 1)
 
@@ -345,6 +364,19 @@ def _holders(coverage: Coverage, start_offset: int, end_offset: int) -> list[Rem
 
 def _is_missing(coverage: Coverage, start_offset: int, end_offset: int) -> bool:
     return start_offset <= end_offset and coverage.holding(start_offset, end_offset) is None
+
+
+def _is_past_total(segment: LocalSegment, newer_bytes: int, settings: TopicSettings, now: int) -> bool:
+    """Whether total retention takes `segment` by what is local alone, which has so many bytes above it."""
+    if 0 <= settings.retention_bytes <= newer_bytes:
+        return True
+    if settings.retention_ms < 0:
+        return False
+    try:
+        return is_older_than(LogSegment(segment.base_offset, segment.log_path.parent), now - settings.retention_ms)
+    except (CorruptLogError, OSError):
+        # How old it is nobody can tell.
+        return False
 
 
 def _excess(log: PartitionLog, limit: int) -> int:

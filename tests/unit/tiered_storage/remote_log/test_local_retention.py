@@ -220,18 +220,32 @@ def test_the_copy_of_another_leader_covers_nothing(tmp_path: Path) -> None:
         assert bases(plan_with(remote_log, local_retention_bytes=0)) == [0]
 
 
+@pytest.mark.parametrize("limits", [{"retention_bytes": 2 * SEGMENT_BYTES}, {"retention_ms": 1}])
 def test_local_segments_below_our_log_start_go_without_any_remote_copy_where_both_rights_are_given(
-    tmp_path: Path,
+    tmp_path: Path, limits: dict[str, int]
 ) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
         remote_log.segments.advance_log_start_offset(ORDERS_0, 15, held_by(remote_log, "test"))
 
-        plan = plan_with(remote_log, remote_deletion_allowed=True)
+        plan = plan_with(remote_log, NOW + 10**9, remote_deletion_allowed=True, **limits)
 
     assert bases(plan) == [0]
     assert plan.held_by == ()
     assert not plan.is_held_whole
     assert plan.new_local_start == 10
+
+
+@pytest.mark.parametrize("limits", [{}, {"retention_bytes": 3 * SEGMENT_BYTES}, {"retention_ms": 10**10}])
+def test_what_no_limit_ends_and_nothing_remote_shows_to_be_of_the_same_log_stays(
+    tmp_path: Path, limits: dict[str, int]
+) -> None:
+    with a_remote_log(tmp_path).open() as remote_log:
+        remote_log.segments.advance_log_start_offset(ORDERS_0, 15, held_by(remote_log, "test"))
+
+        plan = plan_with(remote_log, NOW + 10**9, remote_deletion_allowed=True, **limits)
+
+    assert bases(plan) == []
+    assert "nothing remote tells whether they are of the same log" in (plan.held_back or "")
 
 
 def test_the_last_copy_below_our_log_start_stays_where_remote_deletion_is_not_allowed(tmp_path: Path) -> None:
