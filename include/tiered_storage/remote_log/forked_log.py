@@ -2,8 +2,11 @@
 
 A log directory that was copied and then written on in both places has two logs under one name. Offsets and epochs do
 not tell them apart, the checksums of batches do. Trimming compares every batch before it removes a segment, expiry
-every batch that is in both tiers and falls below our log start. Copying compares one: logs that have the same batch at
-an offset have the same log below it.
+every batch that is in both tiers and falls below our log start, a repair every batch of a damaged segment that can
+still be read. A plan of a copy compares the last remote batch; a run then compares the whole remote segment that it
+continues, as far as closed local segments hold it. Segments before that one, and one that is damaged or local no more,
+are not compared: forks of a producer that wrote the same bytes again may be copied after one another. Nothing is
+trimmed then, since trimming compares all.
 """
 
 from __future__ import annotations

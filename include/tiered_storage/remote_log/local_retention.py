@@ -2,8 +2,9 @@
 
 KIP-405: local.retention.ms and local.retention.bytes. A segment goes only, oldest first, when finished remote segments
 on the lineage hold every offset of it and the store still shows their objects. What lies below our log start (total
-retention took it) may be the last copy: it goes without one where remote deletion is allowed too. Nothing goes unless
-local deletion was allowed for the topic.
+retention took it) may be the last copy. It goes without one if remote deletion is allowed too and the first remote
+segment above matches the local log; if there is no such segment, only if total retention takes it by the local log
+alone. Nothing goes unless local deletion was allowed for the topic.
 """
 
 from __future__ import annotations
