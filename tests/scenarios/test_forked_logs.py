@@ -500,7 +500,7 @@ def committed_after_a_backup(root: Path, here: Path) -> None:
     for path in database.parent.glob(f"{database.name}*"):
         path.unlink()
     shutil.copy(backup, database)
-    with over(root, here).open() as remote_log:
+    with over(root, here).open(outdated=True) as remote_log:
         assert take_over(remote_log).was_outdated
 
 

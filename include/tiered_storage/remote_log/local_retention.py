@@ -163,8 +163,6 @@ def plan_local_retention(
     held_by: dict[str, RemoteLogSegmentMetadata] = {}
     held_back = None
     remaining = sum(segment.size for segment in log.segments)
-    shared = next(coverage.ranges_from(log.segments[0].base_offset), None) if log.segments else None
-    has_remote = shared is not None and shared.start_offset < log.stable_offset
     for segment in log.closed_segments:
         if len(going) == max_segments:
             break
@@ -195,8 +193,9 @@ def plan_local_retention(
             break
         excess -= segment.size
         remaining -= segment.size
-        is_told = bool(holders) or has_remote or _is_past_total(segment, remaining, settings, now)
-        if not is_told:
+        above = next(coverage.ranges_from(end_offset + 1), None)
+        is_shown = bool(holders) or (above is not None and above.start_offset < log.stable_offset)
+        if not is_shown and not _is_past_total(segment, remaining, settings, now):
             held_back = (
                 f"offsets {segment.base_offset} to {end_offset} lie below our log start, and nothing remote tells "
                 "whether they are of the same log as what was deleted there: they stay until a later segment is copied"
@@ -298,7 +297,7 @@ class LocalRetentionEnforcement:
         if not plan.is_held_whole:
             # Of what expired nothing remote is left to compare.
             directory = plan.segments[0].log_path.parent
-            joined = (plan.segments[0].base_offset, self.metadata, plan.lineage, self.storage)
+            joined = (plan.new_local_start, self.metadata, plan.lineage, self.storage)
             ensure_joined_above(plan.topic_id_partition, directory, *joined)
         for local in plan.segments:
             self.on_moved(local.size, 1)
