@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from airflow.sdk import Param, dag
 
-from tiered_storage_airflow.forms import DRY_RUN, SETTINGS, dry_run_param, settings_param, topic_param
+from tiered_storage_airflow.forms import (
+    DRY_RUN,
+    LARGEST_NUMBER,
+    SETTINGS,
+    dry_run_param,
+    settings_param,
+    topic_param,
+)
 from tiered_storage_airflow.operators.deletion import PlanRecordDeletionOperator
 from tiered_storage_airflow.operators.expiry import MarkDeletedOperator
 from tiered_storage_airflow.task_defaults import BY_HAND, DELETER, METADATA, RETRIED
@@ -23,9 +30,14 @@ from tiered_storage_airflow.task_defaults import BY_HAND, DELETER, METADATA, RET
     default_args={**RETRIED, "pool": METADATA, "settings": SETTINGS},
     params={
         "topic": topic_param(),
-        "partition": Param(0, type="integer", minimum=0, title="Partition"),
+        "partition": Param(0, type="integer", minimum=0, maximum=2**31 - 1, title="Partition"),
         "before": Param(
-            0, type="integer", minimum=-1, title="Before", description="The first offset that stays; -1: the end."
+            0,
+            type="integer",
+            minimum=-1,
+            maximum=LARGEST_NUMBER,
+            title="Before",
+            description="The first offset that stays; -1: the end.",
         ),
         "dry_run": dry_run_param("Only show what would go", default=True),
         "settings": settings_param(),

@@ -31,6 +31,7 @@ FORM = {
         60,
         type="integer",
         minimum=0,
+        maximum=forms.LARGEST_NUMBER // 60_000,
         title="Most disorder within a batch, in minutes",
         description="A record that is earlier by more than this than the first one of its batch may be left out.",
     ),
@@ -39,6 +40,7 @@ FORM = {
         10,
         type="integer",
         minimum=0,
+        maximum=forms.LARGEST_NUMBER,
         title="At most so many late intervals",
         description=(
             "Intervals exported before, of which more has been copied since, are exported again too, the latest first; "

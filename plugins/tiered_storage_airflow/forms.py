@@ -29,6 +29,8 @@ MUST_MATCH = "{{ 'true' if params.topics or params.partitions else 'false' }}"
 COMMON = {"settings": SETTINGS, "topics": TOPICS, "partitions": PARTITIONS, "must_match": MUST_MATCH}
 """For default_args: what the operators of a DAG with the fields of `common_params` take from its form."""
 
+LARGEST_NUMBER = 2**63 - 1
+"""Of an offset, a count or a size."""
 OFFSET_PATTERN = r"^$|^[0-9]{1,19}$"
 TIME_PATTERN = (
     r"^$|^[0-9]{1,16}$"
@@ -92,6 +94,7 @@ def max_segments_param(empty: str = "all that are due") -> Param:
         None,
         type=["null", "integer"],
         minimum=1,
+        maximum=LARGEST_NUMBER,
         title="At most so many segments",
         description=f"Empty: {empty}. The following runs take the rest.",
     )
@@ -121,6 +124,7 @@ def word_param(name: str, description: str, pattern: str = "") -> Param:
         type=["null", "string", "integer"] if pattern == OFFSET_PATTERN else ["null", "string"],
         maxLength=4096,
         minimum=0,
+        maximum=LARGEST_NUMBER,
         pattern=pattern,
         title=name.replace("_", " ").capitalize(),
         description=description,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
     from tiered_storage.remote_log.selection import Selection
 
+
 Overrides = Mapping[str, object] | str | None
 """Properties by name that go over all others; as text they are JSON that a form gives, with what a form may set."""
 
@@ -131,7 +132,7 @@ def _parsed(settings: str) -> Mapping[str, object] | None:
         return None
     try:
         properties = json.loads(settings)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise AirflowFailException(f"settings are no JSON: {error}") from error
     if properties is not None and not isinstance(properties, dict):
         raise AirflowFailException("settings are no properties by name")

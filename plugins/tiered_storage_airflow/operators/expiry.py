@@ -156,7 +156,7 @@ class DeleteSegmentsOperator(SelectingOperator):
             progress = TaskProgress("deleted", remote_log.deletions.marked(selection), self.log.info)
             report = remote_log.deletions.delete_marked(lease_owner(context), selection, on_moved=progress)
             progress.conclude()
-            not_expired = self._not_expired(remote_log)
+            not_expired = self._not_expired(remote_log, context)
             keep_done(remote_log, context, "deleted", report.deleted, RemoteLogSegmentMetadata)
             keep_done(remote_log, context, "not-deleted", (*report.failures, *report.left), Finding)
             failures = [*report.failures, *(each for each in report.left if not isinstance(each, HeldFinding))]
@@ -180,12 +180,13 @@ class DeleteSegmentsOperator(SelectingOperator):
         if not_expired:
             raise AirflowFailException(f"not expired; mend it, and the next run takes it up: {told(not_expired)}")
 
-    def _not_expired(self, remote_log: RemoteLogManager) -> list[Finding]:
+    def _not_expired(self, remote_log: RemoteLogManager, context: Context) -> list[Finding]:
         from tiered_storage.remote_log.copy_plan import Finding
 
         if not self.plan:
             return []
-        paths = (left_alone_path(self.plan), _not_marked_path(self.plan))
+        plan = own_path(context, self.plan)
+        paths = (left_alone_path(plan), _not_marked_path(plan))
         return [finding for path in paths for finding in remote_log.work.read_if_there(path, Finding)]
 
 

@@ -108,7 +108,7 @@ class CommitMetadataOperator(RemoteLogOperator):
 
         context["batch_name"] = self.results["name"]  # type: ignore[typeddict-unknown-key]  # for map_index_template
         with self.opened() as remote_log:
-            if failed := _not_begun_in(self.results, remote_log.work):
+            if failed := _not_begun_in(self.results, remote_log.work, context):
                 raise AirflowFailException(not_begun(failed))
             outcomes = remote_log.work.read(own_path(context, self.results["path"]), CopyOutcome)
             report = remote_log.commit_copy(outcomes)
@@ -148,7 +148,7 @@ class AnnounceCopyOperator(RemoteLogOperator):
 
         with self.opened() as remote_log:
             work = remote_log.work
-            batches = [batch["path"] for batch in self.results or []]
+            batches = [own_path(context, batch["path"]) for batch in self.results or []]
             committed = [
                 segment
                 for path in batches
@@ -156,7 +156,7 @@ class AnnounceCopyOperator(RemoteLogOperator):
             ]
             copied = [outcome for path in batches for outcome in work.read_if_there(path, CopyOutcome)]
             failed = {str(each.task.metadata.topic_id_partition) for each in copied if each.finished is None}
-            failed |= {each.partition for batch in self.results or [] for each in _not_begun_in(batch, work)}
+            failed |= {each.partition for batch in self.results or [] for each in _not_begun_in(batch, work, context)}
             summarize(
                 remote_log,
                 context,
@@ -198,7 +198,7 @@ class ConcludeCopyOperator(SelectingOperator):
 
         end = window_end(context)
         with self.opened() as remote_log:
-            [plan] = remote_log.work.read(self.plan, CopyPlan)
+            [plan] = remote_log.work.read(own_path(context, self.plan), CopyPlan)
             lacking = () if end is None else remote_log.plan_copy(self.selection(remote_log), end).segments
         _fail_for([*plan.refused, *plan.unreadable], "all that could be copied is committed, but")
         if lacking:
@@ -247,10 +247,10 @@ def not_begun(failed: Sequence[Finding]) -> str:
     return _sentence(failed, f"nothing could be copied of {len(failed)} partitions")
 
 
-def _not_begun_in(batch: dict[str, str], work: WorkArea) -> list[Finding]:
+def _not_begun_in(batch: dict[str, str], work: WorkArea, context: Context) -> list[Finding]:
     from tiered_storage.remote_log.copy_plan import Finding
 
-    return work.read(batch["not_begun"], Finding) if "not_begun" in batch else []
+    return work.read(own_path(context, batch["not_begun"]), Finding) if "not_begun" in batch else []
 
 
 def _fail_for(findings: Sequence[Finding], introduction: str) -> None:

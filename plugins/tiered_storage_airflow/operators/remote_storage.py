@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowException
 from tiered_storage_airflow.operators.remote_log_metadata import not_begun
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
 from tiered_storage_airflow.operators.spark_groups import SPARK_JOBS, SparkGroupsOperator
+from tiered_storage_airflow.run_scope import required_number
 from tiered_storage_airflow.run_time import lease_owner, own_path, run_folder
 
 if TYPE_CHECKING:
@@ -117,7 +118,8 @@ class FetchSegmentOperator(RemoteLogOperator):
         temporary = target.with_name(target.name + ".part")
         try:
             with self.opened() as remote_log, temporary.open("wb") as out:
-                for chunk in remote_log.fetch(self.topic, int(self.partition), int(self.offset)):
+                number, offset = required_number(self.partition, "partition"), required_number(self.offset, "offset")
+                for chunk in remote_log.fetch(self.topic, number, offset):
                     out.write(chunk)
             temporary.rename(target)
         finally:

@@ -46,6 +46,8 @@ class StopDeletionsOperator(RemoteLogOperator):
         user = getattr(dag_run, "triggering_user_name", None)
         triggered_by = user or f"{dag_run.dag_id}/{dag_run.run_id}"
         by = f"{self.by} ({triggered_by})" if self.by else triggered_by
+        # A stop goes through, whatever the words are.
+        self.reason = self.reason.encode(errors="replace").decode()
         lift = is_switched_on(self.lift, "lift")
         if lift:
             with self.opened() as remote_log:

@@ -50,7 +50,7 @@ def test_settings_may_come_as_json() -> None:
     assert _properties('{"copy.window.bytes": 65536}') == {"copy.window.bytes": 65536}
     assert _properties({"a": 1}) == {"a": 1}
     assert [_properties(value) for value in (None, "", "null")] == [None, None, None]
-    for value in ('["s3cr3t"]', "7", "{s3cr3t"):
+    for value in ('["s3cr3t"]', "7", "{s3cr3t", "[" * 100_000):
         with pytest.raises(AirflowFailException, match="settings") as error:
             _properties(value)
         assert "s3cr3t" not in str(error.value)

@@ -134,6 +134,13 @@ def test_every_task_refuses_what_is_not_signed(site: TieredSite, name: str) -> N
     assert site.local("orders-0") == [0, 10, 20, 30]
 
 
+@pytest.mark.parametrize("name", sorted(CONSUMERS.keys() - {"repair.jsonl"}))
+def test_every_task_refuses_a_path_of_another_run(site: TieredSite, name: str) -> None:
+    with pytest.raises(AirflowFailException, match="no message of this run"):
+        CONSUMERS[name](f"runs/another/{name}").execute(context())
+    assert site.finished("orders-0") == [0, 10]
+
+
 def begun_copy(remote_log: RemoteLogManager, folder: str) -> tuple[BegunCopy, CopyJob]:
     begun = remote_log.begin_copy(remote_log.plan_copy(), "run")
     assert begun.tasks

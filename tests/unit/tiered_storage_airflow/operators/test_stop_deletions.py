@@ -38,7 +38,11 @@ def full_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tiere
 
 def switch(site: TieredSite, *, lift: bool) -> None:
     run = SimpleNamespace(
-        dag_id="stop_deletions", run_id="run", run_type="manual", triggering_user_name="ada", run_after=datetime.now(UTC)
+        dag_id="stop_deletions",
+        run_id="run",
+        run_type="manual",
+        triggering_user_name="ada",
+        run_after=datetime.now(UTC),
     )
     task = SimpleNamespace(try_number=1, task_id="switch", xcom_push=lambda **_: None)
     context: Any = {"dag_run": run, "ti": task, "params": {}}
