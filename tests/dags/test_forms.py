@@ -38,6 +38,7 @@ DELETABLE = {**TIERED, "local.deletion.allowed": True, "remote.deletion.allowed"
         ("topics", "orders(", False),
         ("settings", {"copy.window.bytes": 65536}, True),
         ("settings", "none", False),
+        ("max_segments", 10**19, False),
     ],
 )
 def test_a_field_takes_what_can_be_meant(airflow: AirflowHome, field: str, value: Any, is_taken: bool) -> None:

@@ -181,7 +181,10 @@ class _Teller:
             name = unknown_name(location[-1], model.noun, nearest(location[-1], model.known_names()))
             return [f"{self._where(location)}: {_shown_name((*location[:-1], name))}"]
         if not location:
-            return [f"{self.place}: a name is no Unicode text"]
+            odd = next(
+                (given.where for path, given in self.chosen.items() if not "".join(path).isprintable()), self.place
+            )
+            return [f"{odd}: a name is no Unicode text"]
         if location[-1] == "[key]":
             return [f"{self._where(location[:-1])}: {location[-2]!r}: {_reason(detail)}"]
         return [f"{self._where(location)}: {self._refused(location, detail)}"]

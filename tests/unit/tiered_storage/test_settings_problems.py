@@ -35,6 +35,11 @@ def refusal(file: Path) -> Refusal:
     return refusal_of
 
 
+def test_a_name_that_is_no_text_is_refused(refusal: Refusal) -> None:
+    """As JSON may give one, by an escape of half a character."""
+    assert "the run's parameters" in refusal("", overrides={"\ud800": 1})
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

@@ -19,6 +19,7 @@ from tiered_storage_airflow.operators.remote_log_metadata import (
     committed_path,
 )
 from tiered_storage_airflow.operators.remote_storage import COPY_JOB, CopySegmentsOperator, FetchSegmentOperator
+from tiered_storage_airflow.run_time import run_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -65,9 +66,8 @@ def test_the_segments_of_a_topic_are_listed_in_the_work_area(site: TieredSite) -
 
 
 def test_nothing_committed_is_nothing_to_announce(site: TieredSite) -> None:
-    operator = AnnounceCopyOperator(
-        task_id="announce", results=[{"name": "a batch", "path": "runs/none/1/commit.jsonl"}]
-    )
+    path = f"runs/{run_folder(context())}/1/commit.jsonl"
+    operator = AnnounceCopyOperator(task_id="announce", results=[{"name": "a batch", "path": path}])
     with pytest.raises(AirflowSkipException, match="nothing was committed"):
         operator.execute(context())
     with pytest.raises(AirflowSkipException):

@@ -46,7 +46,7 @@ def switch(site: TieredSite, *, lift: bool) -> None:
     )
     task = SimpleNamespace(try_number=1, task_id="switch", xcom_push=lambda **_: None)
     context: Any = {"dag_run": run, "ti": task, "params": {}}
-    StopDeletionsOperator(task_id="switch", lift=lift, reason="doubt").execute(cast("Context", context))
+    StopDeletionsOperator(task_id="switch", lift=lift, reason="doubt \ud800").execute(cast("Context", context))
     with site.open() as remote_log:
         assert (remote_log.safety.stopped() is None) is lift
 
