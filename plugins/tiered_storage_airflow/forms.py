@@ -7,6 +7,7 @@ take plain arguments.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
 
@@ -14,8 +15,6 @@ from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowFailException
 from jsonschema import FormatChecker
 
-from tiered_storage.errors import ConfigurationError
-from tiered_storage.remote_log.selection import Selection
 from tiered_storage_airflow.form_settings import BY_A_FORM
 from tiered_storage_airflow.topic_choice import TOPICS, TOPICS_VARIABLE
 
@@ -45,12 +44,20 @@ _TOPIC_PATTERN = r"^[A-Za-z0-9._-]{1,249}$"
 
 
 def _is_valid(topics: object) -> bool:
-    """Whether a value of the field Topics is nothing, or a valid regular expression; raises ConfigurationError."""
-    return not isinstance(topics, str) or not topics or bool(Selection(topics))
+    """Whether a value of the field Topics is nothing, or a valid regular expression."""
+    if not isinstance(topics, str) or not topics:
+        return True
+    from tiered_storage.errors import ConfigurationError  # noqa: PLC0415 - a DAG file is parsed every few seconds
+    from tiered_storage.remote_log.selection import Selection  # noqa: PLC0415 - as above
+
+    with suppress(ConfigurationError):
+        Selection(topics)
+        return True
+    return False
 
 
 # JSON Schema's own `regex` is Python's, whose compiler fails in ways that Airflow answers with status 500.
-FormatChecker.checkers[TOPICS_FORMAT] = (_is_valid, ConfigurationError)
+FormatChecker.checkers[TOPICS_FORMAT] = (_is_valid, ())
 
 
 def common_params() -> dict[str, Param]:
