@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,16 +16,19 @@ from tiered_storage.errors import (
     RemoteObjectCorruptError,
     RemoteStorageError,
 )
+from tiered_storage.remote_log.copy_commit import CommitReport
 from tiered_storage.remote_log.deletion_gate import DeletionKind
 from tiered_storage.remote_log.generation import GenerationGuard, GuardedSafety
 from tiered_storage.remote_log.metadata.safety import AuditVerdict
 from tiered_storage.remote_log.metadata.sql_generation import Generation, SqlGeneration
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.object_names import STORE_DECISIONS, STORE_GENERATION, temporary_name
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.storage.store_generation import StoredGeneration, StoreGenerations
+from tiered_storage.remote_log.topic_deletion import TopicDeletionPlan
 
 
 @pytest.fixture
@@ -106,6 +110,33 @@ def test_every_run_that_copies_or_deletes_renews(files: RemoteLogFiles) -> None:
         deletions.mark_expired([], "expire")
         deletions.delete_marked("expire")
         assert agreed(remote_log) == before + 4
+
+
+def begun_by_a_person(remote_log: RemoteLogManager) -> dict[str, Callable[[], object]]:
+    """Return what a person starts, each planned already: nothing but the run itself looks at the generation."""
+    repairs, deletions = remote_log.repairs, remote_log.deletions
+    repair = repairs.plan(remote_log.checks.audit(), EVERYTHING)
+    return {
+        "delete-topic": lambda: deletions.mark_topic_deleted(TopicDeletionPlan("orders", "", ()), "delete-topic"),
+        "undelete": lambda: deletions.undelete("orders", "ada"),
+        "repair": lambda: repairs.carry_out(repair, "repair", lambda _: CommitReport((), (), (), (), retriable=False)),
+    }
+
+
+@pytest.mark.parametrize("name", ["delete-topic", "undelete", "repair"])
+def test_what_a_person_starts_renews_though_it_finds_nothing_and_metadata_that_lack_a_renewal_are_refused(
+    files: RemoteLogFiles, name: str
+) -> None:
+    with files.open() as remote_log:
+        run = begun_by_a_person(remote_log)[name]
+        before = agreed(remote_log)
+        # An undelete that finds nothing marked is an error, after it renewed.
+        with suppress(ConfigurationError):
+            run()
+        assert agreed(remote_log) == before + 1
+        put_another(remote_log)
+        with pytest.raises(OutdatedMetadataError, match=r"\(an expiry\).*older than the store"):
+            run()
 
 
 @pytest.mark.parametrize("decision", DECISIONS)
