@@ -152,6 +152,22 @@ def test_the_only_local_copy_of_what_expired_stays_as_long(tmp_path: Path) -> No
         assert trim() == [20, 30]
 
 
+def test_the_second_look_of_a_trim_waits_for_the_grace_time_too(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, topics={"orders": ALL_BUT_THE_LAST}, remote_log_deletion_grace_ms=GRACE)
+    with files.open() as remote_log:
+        expire(remote_log)
+        files.clock.now += GRACE
+        plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, files.clock.now)
+        assert [segment.base_offset for segment in plans[0].segments] == [0, 10]
+        # The clock of whoever planned was ahead.
+        files.clock.now -= 1
+        remote_log.deletions.enforce_local_retention(plans)
+        assert files.local_starts() == [0, 10, 20, 30]
+        files.clock.now += 1
+        remote_log.deletions.enforce_local_retention(plans)
+        assert files.local_starts() == [20, 30]
+
+
 def test_the_log_start_before_each_move_is_kept(tmp_path: Path) -> None:
     files = a_site(tmp_path)
     with files.open() as remote_log:

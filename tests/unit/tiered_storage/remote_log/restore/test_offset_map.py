@@ -129,6 +129,18 @@ def test_neither_a_link_nor_a_pipe_is_written_to(tmp_path: Path) -> None:
     assert not (tmp_path / "absent").exists()
 
 
+@pytest.mark.parametrize("content", [b"", b"another's notes\n"])
+def test_a_file_that_appears_just_before_ours_is_made_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "map.jsonl"
+
+    def appears() -> None:
+        path.write_bytes(content)
+
+    with pytest.raises(ConfigurationError, match="no offset map can be written there: File exists"):
+        OffsetMapWriter.open(path, head(p0=0), appears)
+    assert path.read_bytes() == content
+
+
 @pytest.mark.parametrize("begun", [b"", b'{"source":{"topic":'])
 def test_an_empty_file_and_one_with_a_torn_first_line_of_ours_become_the_map(tmp_path: Path, begun: bytes) -> None:
     path = tmp_path / "map.jsonl"
