@@ -112,8 +112,12 @@ class ObjectRemoteStorageManager:
         A manifest among the indexes is held against `metadata` and, where it tells one, against the checksum of what
         was sent; it gets that checksum. Where there is none, one is made from `metadata`.
 
-        The commit marker is created exclusively. Where another attempt wrote one, nothing is written over what it
-        finished: `data` is only compared. Raises RemoteObjectCorruptError if it differs.
+        The commit marker is created exclusively. If another attempt's marker is there before the first write, nothing
+        is written: `data` is only compared. Raises RemoteObjectCorruptError if it differs.
+
+        A window remains: an attempt that began before the other one's marker was there may overwrite what that one
+        finished. If the content differs, this attempt raises; local retention, which reads remote bytes back before it
+        removes local ones (`remote.log.verify.before.trim`), and a deep audit find the damage.
         """
         names = self._names(metadata)
         if data.size != metadata.size:

@@ -103,6 +103,33 @@ def test_of_two_copies_at_once_under_one_id_the_first_to_finish_is_the_one(
         storage.verify(copied(metadata, finished[0]))
 
 
+def test_once_a_segment_is_finished_another_attempt_writes_nothing(
+    storage: ObjectRemoteStorageManager, client: RecordingDirectory
+) -> None:
+    metadata = copy(storage)
+    client.calls.clear()
+    storage.copy_log_segment_data(replace(metadata, custom_metadata=None), segment_data(CONTENT))
+    assert [call for call in client.calls if not call.startswith("get commit")] == []
+
+
+def test_an_attempt_that_overtakes_the_finished_one_fails_and_every_look_at_the_bytes_finds_it(
+    storage: ObjectRemoteStorageManager, client: RecordingDirectory, tmp_path: Path
+) -> None:
+    metadata = segment_metadata(len(CONTENT))
+    first = ObjectRemoteStorageManager(LocalDirectory(tmp_path))
+    finished: list[bytes] = []
+
+    def while_it_is_sent() -> Iterator[memoryview]:
+        finished.append(first.copy_log_segment_data(metadata, segment_data(CONTENT)))
+        yield memoryview(segment_bytes(len(CONTENT), 1))
+
+    late = replace(segment_data(CONTENT), chunks=while_it_is_sent())
+    with pytest.raises(RemoteObjectCorruptError, match="another attempt finished this segment with other content"):
+        storage.copy_log_segment_data(metadata, late)
+    with pytest.raises(RemoteObjectCorruptError):
+        storage.verify(copied(metadata, finished[0]))
+
+
 def test_the_marker_is_removed_first(storage: ObjectRemoteStorageManager, client: RecordingDirectory) -> None:
     metadata = copy(storage)
     client.calls.clear()
