@@ -12,7 +12,7 @@ from tiered_storage.cli_session import ConfigOption, JsonOption, opened
 from tiered_storage.clock import as_date, wall_clock
 from tiered_storage.remote_log.clock_agreement import ClockAgreement
 from tiered_storage.remote_log.metadata_take_over import back_up_metadata, restore_metadata, take_over
-from tiered_storage.remote_log.remote_log_parts import open_metadata
+from tiered_storage.remote_log.remote_log_parts import open_metadata, open_storage, store_options
 from tiered_storage.remote_log.remote_log_rebuild import store_holder
 from tiered_storage.settings import load_settings
 
@@ -34,7 +34,9 @@ def backup(
     output = Output(as_json)
     settings = load_settings(config)
     with open_metadata(settings, wall_clock) as store:
-        back_up_metadata(store, target.expanduser().absolute(), wall_clock)
+        back_up_metadata(
+            store, target.expanduser().absolute(), wall_clock, lambda: open_storage(settings, store_options(settings))
+        )
     output.rows("Backup of the metadata", ("file", "bytes"), [(str(target), target.expanduser().stat().st_size)])
 
 

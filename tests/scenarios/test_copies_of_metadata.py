@@ -30,6 +30,28 @@ READING = [
     ("topics", "list"),
     ("failed-deletions",),
 ]
+EVERY = [
+    *READING,
+    ("copy",),
+    ("expire",),
+    ("retain",),
+    ("repair",),
+    ("delete-records", "orders", 0, "--before", 20),
+    ("delete-topic", "orders"),
+    ("undelete", "orders"),
+    ("stop-deletions",),
+    ("stop-deletions", "--lift"),
+    ("leases", "list"),
+    ("leases", "end", "orders", 0, "--yes"),
+    *(("topics", name, "orders") for name in ("enable", "disable", "pause", "resume")),
+    *(("topics", name, "orders") for name in ("allow-deletion", "forbid-deletion")),
+    ("metadata", "backup", "BACKUP"),
+    ("metadata", "take-over", "--yes"),
+    ("metadata", "trust-clock", "--yes"),
+    ("restore", "orders", "--to-directory", "TARGET"),
+    ("doctor",),
+]
+"""Every command that opens the metadata, but for the two that make them again."""
 
 
 @pytest.fixture
@@ -128,7 +150,11 @@ def test_metadata_that_a_person_lets_take_over_lose_every_right(site: RemoteLogF
     assert run_on(site, "metadata", "backup", backup).exit_code == 0
     assert run_on(site, "topics", "pause", "orders").exit_code == 0
     remove_metadata(site)
-    assert run_on(site, "metadata", "restore", backup).exit_code == 0
+    restored = run_on(site, "metadata", "restore", backup)
+    assert restored.exit_code == 0
+    assert "the backup may lack what was copied and decided since" in restored.err
+    assert "'tiered-storage rebuild-metadata'" in restored.err
+    assert "'tiered-storage metadata take-over'" in restored.err
     refused(site, "expire")
     refused(site, "copy")
 
@@ -200,27 +226,41 @@ def test_the_doctor_names_a_backup_that_lacks_copies(site: RemoteLogFiles) -> No
     assert "none was ever made" in run_on(site, "doctor").out
     assert run_on(site, "metadata", "backup", site.root / "backup.db").exit_code == 0
     assert "last backup" not in run_on(site, "doctor").out
+    backed_up_at = site.clock.now
+    site.clock.now += 60_000
+    site.append(4)
+    assert run_on(site, "copy").exit_code == 0
+    told = " ".join(run_on(site, "doctor").out.split())
+    assert "after the last backup of the metadata: the last one is of" in told
+    assert as_date(backed_up_at).removesuffix(" UTC") in told
 
 
-@pytest.mark.parametrize("command", [*READING, ("copy",), ("expire",), ("retain",), ("stop-deletions",)])
+def named(command: tuple[object, ...]) -> str:
+    return " ".join(map(str, command))
+
+
+@pytest.mark.parametrize("command", EVERY, ids=named)
 def test_missing_metadata_of_a_bound_store_are_an_error_and_are_not_made(
     site: RemoteLogFiles, command: tuple[object, ...]
 ) -> None:
     remove_metadata(site)
-
-    told = refused(site, *command)
-
-    assert "rebuild-metadata" in told.err
+    assert_names_the_rebuild(site, command)
     assert not database_of(site).exists()
 
 
-@pytest.mark.parametrize("command", READING)
+@pytest.mark.parametrize("command", EVERY, ids=named)
 def test_empty_metadata_of_a_bound_store_are_an_error(site: RemoteLogFiles, command: tuple[object, ...]) -> None:
     remove_metadata(site)
     with open_metadata_store(f"sqlite:///{database_of(site)}", site.clock):
         pass
+    assert_names_the_rebuild(site, command)
 
-    assert "rebuild-metadata" in refused(site, *command).err
+
+def assert_names_the_rebuild(site: RemoteLogFiles, command: tuple[object, ...]) -> None:
+    files = {name: site.root / name.lower() for name in ("BACKUP", "TARGET")}
+    told = refused(site, *(files.get(str(each), each) for each in command))
+    assert "rebuild-metadata" in told.out + told.err, told
+    assert not any(path.exists() for path in files.values())
 
 
 @pytest.mark.parametrize(

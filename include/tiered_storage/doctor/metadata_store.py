@@ -97,7 +97,8 @@ def _check_pair(settings: Settings, options: ObjectStoreOptions, store: SqlMetad
             yield wrong(
                 "pair",
                 f"{client.root}: the store belongs to the metadata {identity.metadata_uuid}, which are not there",
-                "set rlmm.config.url to them, or restore their backup; another store is needed for new ones",
+                "set rlmm.config.url to them, put their backup back with 'tiered-storage metadata restore', or make "
+                "them again with 'tiered-storage rebuild-metadata'; new ones need another store",
             )
         elif store is None or (identity is None and bound is None):
             yield note(

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from tiered_storage.clock import Clock
 from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, StoreMismatchError
 from tiered_storage.kafka_log.small_files import sync_directory
 from tiered_storage.private_files import PRIVATE_FILE, make_private_folder
-from tiered_storage.remote_log.generation import is_carried
+from tiered_storage.remote_log.generation import GenerationGuard, is_carried
 from tiered_storage.remote_log.metadata.sql_migrations import later_version, schema_version
 from tiered_storage.remote_log.metadata.sql_schema import SCHEMA_VERSION
 from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, sqlite_path
@@ -26,6 +28,7 @@ from tiered_storage.remote_log.metadata_rebuild import above_all
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.remote_log_checks import listing_storage
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
+from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.topic_decision import withhold_seeded_rights
 from tiered_storage.settings import Settings
@@ -41,11 +44,18 @@ class TakeOver:
     generation: int
 
 
-def back_up_metadata(store: SqlMetadataStore, target: Path, clock: Clock) -> None:
+def back_up_metadata(
+    store: SqlMetadataStore, target: Path, clock: Clock, open_storage: Callable[[], RemoteStorageManager]
+) -> None:
     """Write what is committed to the new file `target`, durably, while other processes go on.
 
-    Raises ConfigurationError if there is such a file, and RemoteMetadataError if it cannot be written.
+    Raises ConfigurationError if there is such a file, RemoteMetadataError if it cannot be written, and
+    StoreMismatchError if the metadata know no store but the store that `open_storage` opens belongs to others: such a
+    backup would lack all that was copied. Metadata that know their store are backed up without opening it.
     """
+    if store.identity.bound_store_uuid() is None:
+        with closing(open_storage()) as storage:
+            GenerationGuard(store, lambda: storage, clock).ensure_readable(outdated=True)
     store.copy_to(target)
     store.generation.record_backup(clock())
 

@@ -68,9 +68,7 @@ def test_copy_shows_its_progress_and_a_total(tmp_path: Path, monkeypatch: pytest
     files = a_remote_log(tmp_path)
     copy_data = ObjectRemoteStorageManager.copy_log_segment_data
 
-    def slowly(
-        storage: ObjectRemoteStorageManager, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
-    ) -> bytes:
+    def slowly(storage: ObjectRemoteStorageManager, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
         assert isinstance(sys.stderr, io.StringIO)
         wait_until_shown("copied so far: ", sys.stderr)
         return copy_data(storage, metadata, data)
