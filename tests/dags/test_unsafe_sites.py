@@ -1,0 +1,125 @@
+"""A run by form or REST on a site that is not safe to work on is red, says why and what to do, and loses nothing.
+
+The command line has tests of its own for each; here only that its errors reach the run.
+"""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from support.airflow_home import AirflowHome
+from support.small_disks import bind_mount
+from support.tiered_site import TIERED, TieredSite
+from tiered_storage.clock import machine_boot_time, wall_clock
+from tiered_storage.kafka_log.checksum import crc32c
+from tiered_storage.kafka_log.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
+from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.remote_log_parts import store_options
+from tiered_storage.settings import load_settings
+
+DELETABLE = {
+    **TIERED,
+    "local.deletion.allowed": True,
+    "remote.deletion.allowed": True,
+    "local.retention.ms": 0,
+    "retention.bytes": 1500,
+}
+YEAR_MS = 365 * 24 * 3_600_000
+
+Unsafe = Callable[[TieredSite], AbstractContextManager[None]]
+
+
+@contextmanager
+def with_a_clock_that_jumped(site: TieredSite) -> Iterator[None]:
+    """Let the last run have gone by a clock that was a year behind, with no restart since."""
+    settings = load_settings(site.config, environ={})
+    with RemoteLogManager.open(
+        settings, lambda: wall_clock() - YEAR_MS, store_options(settings), boot_clock=machine_boot_time
+    ) as remote_log:
+        remote_log.deletions.clocks.trust()
+    yield
+
+
+@contextmanager
+def linked(site: TieredSite) -> Iterator[None]:
+    site.logs.joinpath("orders-0").symlink_to(moved(site))
+    yield
+
+
+@contextmanager
+def mounted(site: TieredSite) -> Iterator[None]:
+    other, here = moved(site), site.logs / "orders-0"
+    with bind_mount(other, here):
+        yield
+
+
+def moved(site: TieredSite) -> Path:
+    other = site.root / "disk-2" / "orders-0"
+    other.parent.mkdir()
+    return (site.logs / "orders-0").rename(other)
+
+
+@contextmanager
+def forked(site: TieredSite) -> Iterator[None]:
+    """Let the first local segment hold another record than the one that was copied, under a right checksum."""
+    path = site.logs / "orders-0" / f"{0:020}.log"
+    batch = bytearray(path.read_bytes())
+    batch[-20] ^= 1
+    struct.pack_into(">I", batch, 17, crc32c(batch[21:]))
+    path.write_bytes(batch)
+    yield
+
+
+@contextmanager
+def tiered_by_kafka(site: TieredSite) -> Iterator[None]:
+    for path in (site.logs / "orders-0").glob(f"{0:020}.*"):
+        path.unlink()
+    write_offset_checkpoint(site.logs / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 0})
+    yield
+
+
+@contextmanager
+def twice(site: TieredSite) -> Iterator[None]:
+    again = shutil.copytree(site.logs, site.root / "again")
+    site.configure({"orders": DELETABLE}, log_dirs=[str(site.logs), str(again)])
+    yield
+
+
+@pytest.mark.parametrize(
+    ("unsafe", "is_copied", "dag_id", "told"),
+    [
+        pytest.param(with_a_clock_that_jumped, True, "enforce_local_retention", ["clock", "trust-clock"], id="clock"),
+        pytest.param(with_a_clock_that_jumped, True, "expire_remote_segments", ["clock", "trust-clock"], id="clock-2"),
+        pytest.param(linked, True, "enforce_local_retention", ["orders-0 is a symbolic link", "log.dirs"], id="link"),
+        pytest.param(mounted, True, "enforce_local_retention", ["orders-0 is a mount point", "log.dirs"], id="mount"),
+        pytest.param(forked, True, "enforce_local_retention", ["orders-0", "fork"], id="fork"),
+        pytest.param(forked, True, "expire_remote_segments", ["orders-0", "fork"], id="fork-2"),
+        pytest.param(tiered_by_kafka, False, "copy_segments", ["Kafka itself tiers orders-0"], id="kafka"),
+        pytest.param(twice, False, "copy_segments", ["orders-0", "are the same partition: name only one"], id="twice"),
+        pytest.param(twice, True, "enforce_local_retention", ["are the same partition: name only one"], id="twice-2"),
+    ],
+)
+def test_a_run_by_form_on_an_unsafe_site_is_red_says_why_and_loses_nothing(
+    airflow: AirflowHome, site: TieredSite, unsafe: Unsafe, is_copied: bool, dag_id: str, told: list[str]
+) -> None:
+    site.write_logs({"orders-0": 3})
+    site.configure({"orders": DELETABLE})
+    if is_copied:
+        site.copy()
+    with unsafe(site):
+        before = everything(site)
+        run = airflow.run(dag_id)
+        assert (run.state, [text for text in told if text not in run.messages]) == ("failed", []), run.messages
+        assert everything(site) == before
+
+
+def everything(site: TieredSite) -> dict[Path, bytes]:
+    """Return the content of every log and every object of a segment."""
+    found = [*(site.logs / "orders-0").glob("*.log"), *site.root.glob("state/**/orders-*/0/*")]
+    return {path: path.read_bytes() for path in found if path.is_file()}
