@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Annotated
 
@@ -193,6 +194,7 @@ def expire(
             plan_file,
             save_plan_to,
         )
+        _refuse_record_deletions(plans, plan_file)
         deleted = 0
         if dry_run:
             say_stop(remote_log, output)
@@ -264,6 +266,19 @@ def _why_not_expired(topic: Topic) -> str | None:
 
 def _stopped(why: str | None) -> list[Finding]:
     return [] if why is None else [Finding("", f"stopped before the end: {why}")]
+
+
+def _refuse_record_deletions(plans: Iterable[ExpiryPlan], plan_file: Path | None) -> None:
+    """Raise ConfigurationError for a plan that deletes records by a person's word: nobody saved one of those."""
+    from tiered_storage.remote_log.expiry import Reason
+
+    for plan in plans:
+        if plan.reason is Reason.RECORDS:
+            raise ConfigurationError(
+                f"{plan_file}: {plan.topic_id_partition}: the plan deletes records before an offset, past retention "
+                "or not; expire only deletes what is past retention, so nothing was done: delete records with "
+                "'tiered-storage delete-records', or make the plan again with --dry-run --save-plan"
+            )
 
 
 def _expiry_rows(plans: Iterable[ExpiryPlan]) -> list[tuple[object, ...]]:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from support.command_line import run_on
-from support.remote_logs import ENABLED, SEGMENT_BYTES, RemoteLogFiles, a_copied_remote_log
+from support.remote_logs import ENABLED, ORDERS_0, SEGMENT_BYTES, RemoteLogFiles, a_copied_remote_log
 
 DELETABLE = {**ENABLED, "retention.bytes": 2 * SEGMENT_BYTES, "local.retention.bytes": SEGMENT_BYTES}
 
@@ -119,3 +120,21 @@ def test_a_file_that_is_no_plan_is_named_with_its_line(files: RemoteLogFiles, tm
     result = run_on(files, "retain", "--plan", plan, "--json")
     assert (result.exit_code, result.document["error"]) == (1, "ConfigurationError")
     assert "line 1 is not a LocalRetentionPlan" in result.document["message"]
+
+
+def test_expire_takes_no_plan_that_deletes_records_by_a_persons_word(files: RemoteLogFiles, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.jsonl"
+    assert run_on(files, "expire", "--dry-run", "--save-plan", plan).exit_code == 0
+    head, _, line = plan.read_text().partition("\n")
+    forged = {**json.loads(line), "reason": "records", "new_log_start": 30}
+    plan.write_text(f"{head}\n{json.dumps(forged)}\n")
+
+    result = run_on(files, "expire", "--plan", plan, "--json")
+
+    assert (result.exit_code, result.document["error"]) == (1, "ConfigurationError")
+    assert f"{plan}: " in result.document["message"]
+    assert "orders-0" in result.document["message"]
+    assert "'tiered-storage delete-records'" in result.document["message"]
+    assert len(files.objects(".log")) == 6
+    with files.open() as remote_log:
+        assert not remote_log.segments.log_start_offset(ORDERS_0)
