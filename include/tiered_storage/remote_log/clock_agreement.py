@@ -4,7 +4,9 @@ Three checks:
 
 - the object store's clock, by an object that is written for it;
 - the last reading, which the metadata keep (sql_clock_reading.py): since then the clock must have moved on as far as
-  the machine has been running, which nobody can set. After a restart it may be a day ahead of the reading at most;
+  the machine has been running, which nobody can set. After a restart it may be a day ahead of the reading at most.
+  Where no clock was read yet (metadata of an earlier release, rebuilt ones), the newest time that metadata and store
+  know stands for a reading before a restart;
 - the times in the metadata: none may be later than now.
 
 A store in a local directory, or on a loopback address, has this machine's own clock. So only where the store's clock is
@@ -97,6 +99,7 @@ class ClockAgreement:
 
     def note(self) -> None:
         """Record what the clock shows if it agrees with the last reading, for a run that deletes nothing."""
+        self.reading.begin(self._renewed_at)
         if self._why_unsteady() is None:
             self._record()
 
@@ -106,7 +109,10 @@ class ClockAgreement:
         self.reading.record(ClockReading(self.boot_clock(), now, trusted_since=now, unproven_ms=None))
 
     def why_refused(self) -> str | None:
-        """Return what `ensure_agrees` would raise, as far as can be told without asking the store; None: nothing."""
+        """Return what `ensure_agrees` would raise, as far as can be told without writing; None: nothing.
+
+        If no clock was ever read, it asks the store when its generation was begun, and goes without where that fails.
+        """
         return None if self.is_store_independent else self._why_unsteady()
 
     def grace(self, grace_ms: int) -> GraceTime:
@@ -141,8 +147,8 @@ class ClockAgreement:
             raise DeletionRefusedError(why)
 
     def _why_unsteady(self) -> str | None:
-        """Return how the clock disagrees with the last reading; None if it agrees, or none was ever taken."""
-        earlier = self.reading.read()
+        """Return how the clock disagrees with the last reading; None if it agrees, or no time is known."""
+        earlier = self.reading.read_or_newest(self._renewed_at)
         if earlier is None:
             return None
         now, running = self.clock(), self.boot_clock()
@@ -160,10 +166,13 @@ class ClockAgreement:
             return None
         apart = "more than a day later" if now > earlier.wall else "earlier than that"
         return (
-            f"this machine was restarted, or is another one, since its clock was last checked, at "
-            f"{as_date(earlier.wall)}; it shows {as_date(now)} now, {apart}, and nothing proves that it is right. "
-            f"{_WHAT_TO_DO}"
+            f"{_since(earlier)} {as_date(earlier.wall)}; this machine's clock shows {as_date(now)} now, {apart}, and "
+            f"nothing proves that it is right. {_WHAT_TO_DO}"
         )
+
+    def _renewed_at(self) -> int | None:
+        storage = self.storage
+        return storage.generations.renewed_at() if isinstance(storage, ObjectRemoteStorageManager) else None
 
     def _record(self) -> None:
         earlier = self.reading.read()
@@ -176,11 +185,17 @@ class ClockAgreement:
 
     def _current(self, earlier: ClockReading | None) -> ClockReading:
         now, running = self.clock(), self.boot_clock()
-        if earlier is None:
+        if earlier is None or not earlier.is_taken:
             return ClockReading(running, now, trusted_since=now, unproven_ms=None)
         if running.boot_id == earlier.boot_time.boot_id:
             return replace(earlier, boot_time=running, wall=now)
         return ClockReading(running, now, trusted_since=now, unproven_ms=max(now - earlier.wall, 0))
+
+
+def _since(earlier: ClockReading) -> str:
+    if earlier.is_taken:
+        return "this machine was restarted, or is another one, since its clock was last checked, at"
+    return "these metadata never read a clock, and the newest time known before is"
 
 
 _WHAT_TO_DO = (

@@ -19,6 +19,7 @@ from tiered_storage.errors import RemoteObjectCorruptError
 from tiered_storage.remote_log.copy_plan import Finding
 from tiered_storage.remote_log.generation import GenerationGuard
 from tiered_storage.remote_log.metadata import Topic
+from tiered_storage.remote_log.metadata.sql_clock_reading import ClockReading
 from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore
 from tiered_storage.remote_log.model import (
     Lease,
@@ -94,6 +95,7 @@ class MetadataRebuild:
         self._clock = clock
         self._seed_topic = seed_topic
         self._documents: list[PartitionDocument] = []
+        self._newest_copy = 0
 
     def read(self) -> RebuildReport:
         """Read the whole store, partition by partition, and write down what it tells.
@@ -109,6 +111,7 @@ class MetadataRebuild:
             segments += len(stored.finished)
             size += sum(segment.size for segment in stored.finished)
             unfinished += len(stored.unfinished)
+            self._newest_copy = max(self._newest_copy, stored.newest_copy)
             unreadable.extend(stored.unreadable)
             notices.extend(stored.notices)
             if self._store is not None and (stored.newest_number or stored.is_known):
@@ -121,6 +124,9 @@ class MetadataRebuild:
         Where it raises, nobody can say to which metadata the store belongs: this may be done again.
         """
         self._storage.bind_anew(store.identity.metadata_uuid, store.identity.bind_store)
+        if self._newest_copy:
+            # Not the store's generation nor marks: a rebuild writes both by an unchecked clock, and may be repeated.
+            store.clock_reading.record(ClockReading.of_newest_time(self._newest_copy))
         GenerationGuard(store, lambda: self._storage, self._clock).claim("the metadata were made again from the store")
         # Not before: while the old metadata may still be used, no lease that they never gave may show in the store.
         for document in self._documents:

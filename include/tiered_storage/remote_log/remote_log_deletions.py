@@ -257,7 +257,7 @@ class RemoteLogDeletions:
     def why_nothing_goes(self) -> str | None:
         """Return why a run would delete nothing now: a stop, or a clock that jumped; None if nothing is known.
 
-        Changes nothing, and asks the store nothing.
+        Changes nothing, and asks the store nothing but when its generation was begun, if no clock was ever read.
         """
         return self.gate.why_stopped() or self.clocks.why_refused()
 

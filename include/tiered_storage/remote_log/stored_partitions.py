@@ -72,6 +72,11 @@ class StoredPartition:
         return bool(self.finished or self.unfinished or self.damaged or self.marked)
 
     @property
+    def newest_copy(self) -> int:
+        """When the newest whole segment was copied (ms); 0 if there is none."""
+        return max((segment.event_timestamp for segment in (*self.finished, *self.marked)), default=0)
+
+    @property
     def is_anything_left(self) -> bool:
         """Whether there is any object of a segment, readable or not."""
         return self.is_known or bool(self.unreadable)

@@ -4,17 +4,22 @@ boot_id, boot_ms   how long the machine had been running then, and since which s
 wall_ms            what the clock showed then (ms since the epoch)
 trusted_since      since when (by this clock, ms) it was seen to run without a jump
 unproven_ms        how much of the time before that may not have passed at all; null: nobody knows
+
+Until a clock is read for the first time, the row may hold the newest time that metadata and store know, with
+an empty boot_id. It is written before an unchecked clock leaves any time there, so that no clock vouches for itself.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from tiered_storage.clock import BootTime
-from tiered_storage.remote_log.metadata.sql_engine import Database, insert_or_replace
-from tiered_storage.remote_log.metadata.sql_schema import clock_reading
+from tiered_storage.remote_log.metadata.sql_engine import Database, insert_missing, insert_or_replace
+from tiered_storage.remote_log.metadata.sql_schema import clock_reading, deleted_segments, segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,30 +31,65 @@ class ClockReading:
     trusted_since: int
     unproven_ms: int | None
 
+    @classmethod
+    def of_newest_time(cls, newest: int) -> Self:
+        """Return what stands for the first reading: `newest` is the newest time that metadata and store know."""
+        return cls(BootTime("", 0), newest, trusted_since=newest, unproven_ms=None)
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether a clock was read, and not only the newest time known is recorded."""
+        return bool(self.boot_time.boot_id)
+
+
+RenewedAt = Callable[[], int | None]
+"""Returns when the store's generation was begun (ms); None if the store cannot tell."""
+
 
 class SqlClockReading:
-    """Reads and writes the row. Both raise MetadataUnavailableError and MetadataCorruptError."""
+    """Reads and writes the row. All raise MetadataUnavailableError and MetadataCorruptError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def read(self) -> ClockReading | None:
-        """Return the reading; None before the first."""
+        """Return what is recorded; None before the first."""
         with self._database.reading() as connection:
             row = connection.execute(select(clock_reading)).one_or_none()
         if row is None:
             return None
         return ClockReading(BootTime(row.boot_id, row.boot_ms), row.wall_ms, row.trusted_since, row.unproven_ms)
 
+    def read_or_newest(self, renewed_at: RenewedAt) -> ClockReading | None:
+        """Return what is recorded, else what `begin` would record; None if neither metadata nor store know a time."""
+        return self.read() or self._newest(renewed_at())
+
+    def begin(self, renewed_at: RenewedAt) -> None:
+        """Record the newest time known, if nothing is recorded: before anything is written by an unchecked clock."""
+        if self.read() is None and (newest := self._newest(renewed_at())) is not None:
+            with self._database.writing() as connection:
+                insert_missing(connection, clock_reading, [_row(newest)])
+
+    def _newest(self, renewed_at: int | None) -> ClockReading | None:
+        with self._database.reading() as connection:
+            found = [
+                connection.scalar(select(func.max(table.c.event_timestamp))) for table in (segments, deleted_segments)
+            ]
+        newest = max((time for time in (*found, renewed_at) if time is not None), default=None)
+        return None if newest is None else ClockReading.of_newest_time(newest)
+
     def record(self, reading: ClockReading) -> None:
         """Replace the reading; whoever calls it checked the clock against the earlier one."""
-        row = {
-            "id": 1,
-            "boot_id": reading.boot_time.boot_id,
-            "boot_ms": reading.boot_time.ms,
-            "wall_ms": reading.wall,
-            "trusted_since": reading.trusted_since,
-            "unproven_ms": reading.unproven_ms,
-        }
         with self._database.writing() as connection:
-            insert_or_replace(connection, clock_reading, [row])
+            insert_or_replace(connection, clock_reading, [_row(reading)])
+
+
+def _row(reading: ClockReading) -> dict[str, object]:
+    return {
+        "id": 1,
+        "boot_id": reading.boot_time.boot_id,
+        "boot_ms": reading.boot_time.ms,
+        "wall_ms": reading.wall,
+        "trusted_since": reading.trusted_since,
+        "unproven_ms": reading.unproven_ms,
+    }

@@ -100,6 +100,13 @@ class StoreGenerations:
             return self._seen
         return None
 
+    def renewed_at(self) -> int | None:
+        """Return when the newest generation was begun (ms); None if there is none, or it cannot be read."""
+        with suppress(RemoteStorageError):
+            if (newest := self.newest()) is not None:
+                return newest.renewed_at
+        return None
+
     def _newest_object(self) -> StoredObject | None:
         numbered = (found for found in self.client.list(STORE_GENERATION) if _number(found.name))
         return max(numbered, key=lambda found: _number(found.name), default=None)

@@ -263,13 +263,126 @@ def test_doctor_reports_it(files: RemoteLogFiles) -> None:
     assert "ahead by 365 days" in found["message"]
 
 
-def test_metadata_of_an_earlier_release_trust_the_first_clock(files: RemoteLogFiles) -> None:
+def forget_reading(files: RemoteLogFiles) -> None:
+    """Let the metadata be those of an earlier release, which read no clock."""
     with closing(sqlite3.connect(files.root / "state" / "remote_log_metadata.db")) as connection, connection:
         connection.execute("DELETE FROM clock_reading")
-    files.clock.step(DAY)
+
+
+def rebuild(files: RemoteLogFiles) -> None:
+    """Lose the metadata and make them again from the store, by what the clock shows."""
+    for path in (files.root / "state").glob("remote_log_metadata.db*"):
+        path.unlink()
+    assert run_on(files, "rebuild-metadata", "--yes").exit_code == 0
+    assert run_on(files, "topics", "allow-deletion", "orders").exit_code == 0
+
+
+def rebuild_twice(files: RemoteLogFiles) -> None:
+    """Make them again once more, as after something could not be read."""
+    rebuild(files)
+    rebuild(files)
+
+
+def copy_more(files: RemoteLogFiles) -> None:
+    files.append(4)
+    with files.open() as remote_log:
+        assert len(copy(remote_log).committed) == 2
+
+
+def decide(files: RemoteLogFiles) -> None:
+    for words in (("topics", "pause"), ("topics", "enable")):
+        assert run_on(files, *words, "orders").exit_code == 0
+
+
+def take_over(files: RemoteLogFiles) -> None:
+    assert run_on(files, "metadata", "take-over", "--yes").exit_code == 0
+
+
+def take_back(files: RemoteLogFiles) -> None:
+    run_on(files, "undelete", "orders")
+
+
+@pytest.mark.parametrize("lose", [forget_reading, rebuild, rebuild_twice])
+@pytest.mark.parametrize("deletes", [expire, delete_records, trim])
+def test_a_clock_that_was_never_read_is_held_against_the_newest_time_known(
+    files: RemoteLogFiles, deletes: Callable[[RemoteLogManager], None], lose: Callable[[RemoteLogFiles], None]
+) -> None:
+    files.clock.step(YEAR)
+    lose(files)
+    for _ in range(2):
+        refused(files, deletes, "never read.* 2023-11-.*more than a day later.*trust-clock")
+        files.clock.now += 3 * HOUR
+    assert len(files.objects()) == 9
+    assert files.local_starts() == [0, 10, 20, 30]
+
+
+@pytest.mark.parametrize("writes", [copy_more, decide, take_over, take_back])
+@pytest.mark.parametrize("lose", [forget_reading, rebuild])
+def test_what_a_clock_that_was_never_read_writes_does_not_vouch_for_it(
+    files: RemoteLogFiles, lose: Callable[[RemoteLogFiles], None], writes: Callable[[RemoteLogFiles], None]
+) -> None:
+    files.clock.step(YEAR)
+    lose(files)
+    writes(files)
+    files.clock.now += 3 * HOUR
+    refused(files, expire, "never read.* 2023-11-.*more than a day later.*trust-clock")
+
+
+@pytest.mark.parametrize("lose", [forget_reading, rebuild])
+def test_a_clock_that_was_never_read_is_taken_within_a_day(
+    files: RemoteLogFiles, lose: Callable[[RemoteLogFiles], None]
+) -> None:
+    files.clock.now += DAY
+    lose(files)
+    run(files, check)
+    files.clock.now += 10 * DAY
     run(files, delete_records)
-    files.clock.step(DAY)
-    refused(files, check)
+
+
+@pytest.mark.parametrize("lose", [forget_reading, rebuild])
+def test_a_site_that_was_idle_for_more_than_a_day_needs_a_persons_word_once(
+    files: RemoteLogFiles, lose: Callable[[RemoteLogFiles], None]
+) -> None:
+    files.clock.now += DAY + HOUR
+    lose(files)
+    refused(files, delete_records, "never read")
+    refused(files, delete_records, "never read")
+    run_on(files, "metadata", "trust-clock", "--yes")
+    run(files, delete_records)
+
+
+def test_a_run_since_the_last_copy_shows_the_time_too(files: RemoteLogFiles) -> None:
+    """The store keeps when its generation was renewed."""
+    files.clock.now += 5 * DAY
+    run(files, expire)
+    forget_reading(files)
+    files.clock.now += 23 * HOUR
+    run(files, check)
+
+
+def test_a_clock_that_was_never_read_may_not_be_behind(files: RemoteLogFiles) -> None:
+    forget_reading(files)
+    files.clock.step(-2 * HOUR)
+    refused(files, delete_records, "never read.*earlier than that")
+
+
+def test_what_was_marked_before_the_first_reading_waits_its_grace_time_once_more(files: RemoteLogFiles) -> None:
+    run(files, delete_records)
+    forget_reading(files)
+    files.clock.now += 2 * HOUR
+    run(files, expire)
+    assert len(files.objects()) == 9
+    files.clock.now += GRACE
+    run(files, expire)
+    assert len(files.objects()) == 3
+
+
+def test_a_dry_run_reports_a_clock_that_was_never_read_and_records_nothing(files: RemoteLogFiles) -> None:
+    forget_reading(files)
+    files.clock.step(YEAR)
+    assert "never read" in run_on(files, "expire", "--dry-run").err
+    with files.open() as remote_log:
+        assert remote_log.store.clock_reading.read() is None
 
 
 def test_a_store_with_a_clock_of_its_own_stands_above_the_reading(files: RemoteLogFiles) -> None:

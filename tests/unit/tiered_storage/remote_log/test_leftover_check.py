@@ -174,6 +174,7 @@ def test_a_segment_that_lost_its_marker_stays_when_the_metadata_are_made_anew(tm
     remove_metadata(files)
     assert run_on(files, "rebuild-metadata", "--yes").exit_code == 0
     files.clock.now = 2_000_000_000_000
+    assert run_on(files, "metadata", "trust-clock", "--yes").exit_code == 0
 
     report = expire_twice(files)
 

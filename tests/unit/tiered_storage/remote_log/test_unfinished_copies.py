@@ -163,6 +163,7 @@ def test_what_lost_its_marker_before_the_metadata_were_made_anew_is_finished_too
     assert run_on(files, "rebuild-metadata", "--yes").exit_code == 0
     files.clock.now = 2_000_000_000_000
     with files.open() as remote_log:
+        remote_log.deletions.clocks.trust()
         found = remote_log.checks.audit()
         assert [anomaly.message for anomaly in found.anomalies] == ["offsets 10 to 19 are in no segment"]
         plan = remote_log.repairs.plan(found, EVERYTHING)
@@ -188,6 +189,7 @@ def test_where_nobody_knows_our_log_start_nothing_that_is_readable_is_hidden_by_
         connection.execute("DELETE FROM log_starts")
     files.clock.now = 2_000_000_000_000
     with files.open() as remote_log:
+        remote_log.deletions.clocks.trust()
         assert ranges(repaired(remote_log).finished) == [(10, 19)]
         assert remote_log.segments.log_start_offset(ORDERS_0) == 0
         assert offsets_read(remote_log, 0) == list(range(30))
