@@ -319,6 +319,37 @@ def test_expire_leaves_a_fork_whose_young_records_local_retention_would_take_for
         assert {value for value in before if value and value.startswith(b"there")} <= local_values(there)
 
 
+@pytest.mark.parametrize("limit", ["retention.bytes", "retention.ms"])
+@pytest.mark.parametrize("are_closed", [True, False])
+def test_expire_ends_nothing_while_a_fork_is_in_its_place(tmp_path: Path, limit: str, are_closed: bool) -> None:
+    """Only shared records would end, by what the fork has more of: nothing that ends differs."""
+    here = write(tmp_path / "here", [5] * 20, "shared")
+    there = shutil.copytree(here, tmp_path / "there")
+    write(here, [5] * 8, "here")
+    write(there, [5] * 60, "there", 300 if are_closed else 100_000)
+    local_bytes = sum(segment.size() for segment in list_segments(there / "orders-0"))
+    value = {"retention.bytes": local_bytes - 600, "retention.ms": 1000}[limit]
+    topics = {"orders": {**ENABLED, "local.retention.bytes": 0, limit: value}}
+    files = over(tmp_path, here, topics=topics)
+    files.clock.now = NOW + 1060
+    with files.open() as remote_log:
+        assert copy(remote_log).is_whole
+        copied = segments_of(remote_log)
+    files = over(tmp_path, there, topics=topics, **{"remote.log.deletion.grace.ms": 0})
+    files.clock.now = NOW + 1060
+    with files.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, files.clock.now)
+        assert 0 < plans[0].new_log_start <= 100
+
+    ended = run_on(files, "expire")
+
+    assert ended.exit_code == 1
+    assert "is a fork of the log that was copied" in everything_said([ended])
+    with files.open() as remote_log:
+        assert segments_of(remote_log) == copied
+        assert remote_log.segments.log_start_offset(ORDERS_0) in (None, 0)
+
+
 def test_expire_goes_on_where_a_replica_cut_its_segments_elsewhere(tmp_path: Path) -> None:
     topics = {"orders": {**ENABLED, "local.retention.bytes": 0, "retention.ms": 1000}}
     here = write(tmp_path / "here", [5] * 20, "same", 300)

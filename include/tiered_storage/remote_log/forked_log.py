@@ -1,12 +1,12 @@
 """Refuse a forked log: one whose local batches differ from the remote ones at the same offsets and leader epoch.
 
 A log directory that was copied and then written on in both places has two logs under one name. Offsets and epochs do
-not tell them apart, the checksums of batches do. Trimming compares every batch before it removes a segment, expiry
-every batch that is in both tiers and falls below our log start, a repair every batch of a damaged segment that can
-still be read. A plan of a copy compares the last remote batch; a run then compares the whole remote segment that it
-continues, as far as closed local segments hold it. Segments before that one, and one that is damaged or local no more,
-are not compared: forks of a producer that wrote the same bytes again may be copied after one another. Nothing is
-trimmed then, since trimming compares all.
+not tell them apart, the checksums of batches do. Trimming compares every batch before it removes a segment. Expiry
+compares every batch that is in both tiers and falls below our log start, and the last remote segment that the local log
+shares. A repair compares every batch of a damaged segment that can still be read. A plan of a copy compares the last
+remote batch; a run then compares the whole remote segment that it continues, as far as closed local segments hold it.
+Segments before that one, and one that is damaged or local no more, are not compared: forks of a producer that wrote the
+same bytes again may be copied after one another. Nothing is trimmed then, since trimming compares all.
 """
 
 from __future__ import annotations
@@ -107,6 +107,25 @@ def ensure_same_below(
         holders = [each for each in held_by if any(share_offsets(each, one) for one in compared)]
         read = storage.fetch_log_segment
         ensure_same_batches(partition, compared, holders, lineage, read, run[-1].end_offset)
+
+
+def ensure_joined(log: PartitionLog, metadata: RemoteLogMetadataManager, storage: RemoteStorageManager) -> None:
+    """Compare the last remote segment that shares offsets with `log`, before anything remote of the partition ends.
+
+    The records of a fork count towards total retention, but must never end records of the log that was copied. Raises
+    as ensure_same_batches, and LineageContradictedError.
+    """
+    partition, directory = log.topic_id_partition, log.directory
+    lineage = trusted_lineage(metadata.partition_state(partition).lineage, log)
+    coverage = Coverage.of(metadata.list_remote_log_segments(partition), lineage)
+    active_from = max((one.base_offset for one in log.segments), default=0)
+    for covered in reversed(list(coverage.ranges_from(log.log_start_offset))):
+        is_compared = ensure_same_segment(directory, covered.segment, lineage, storage)
+        if covered.end_offset >= active_from:
+            ends = (covered.end_offset, max(covered.start_offset, active_from))
+            is_compared |= any(_ensure_same_batch(partition, directory, end, covered, storage) for end in ends)
+        if is_compared:
+            return
 
 
 def ensure_joined_above(
@@ -337,12 +356,15 @@ def _ensure_joined(
 
 def _ensure_same_batch(
     partition: TopicIdPartition, directory: Path, offset: int, covered: CoveredRange, storage: RemoteStorageManager
-) -> None:
-    """Compare the batch that holds `offset`, where the log in `directory` has one. Raises what reading raises."""
+) -> bool:
+    """Compare the batch that holds `offset`; return whether the log in `directory` has one.
+
+    Raises what reading raises.
+    """
     holding = [segment for segment in list_segments(directory) if segment.base_offset <= offset]
     found = LocalSegmentReader().read(holding[-1], offset) if holding else None
     if found is None:
-        return
+        return False
     ours = read_batch_header(found[0])
     theirs = _remote_batch(covered.segment, offset, storage)
     same = (ours.base_offset, ours.last_offset, ours.crc) == (theirs.base_offset, theirs.last_offset, theirs.crc)
@@ -354,6 +376,7 @@ def _ensure_same_batch(
             shown_batch(ours.base_offset, ours.last_offset, ours.crc),
             shown_batch(theirs.base_offset, theirs.last_offset, theirs.crc),
         )
+    return True
 
 
 def _ensure_replaceable(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tiered_storage.errors import (
@@ -23,7 +24,7 @@ from tiered_storage.remote_log.due_deletions import DueDeletion, due_deletions
 from tiered_storage.remote_log.expiry import ExpiryPlan
 from tiered_storage.remote_log.expiry_marking import ExpiryMarking
 from tiered_storage.remote_log.expiry_planning import ExpiryPlanner
-from tiered_storage.remote_log.forked_log import ensure_same_below, why_other_records
+from tiered_storage.remote_log.forked_log import ensure_joined, ensure_same_below, why_other_records
 from tiered_storage.remote_log.lineage import merged
 from tiered_storage.remote_log.local_retention import (
     LocalRetentionEnforcement,
@@ -279,18 +280,17 @@ class RemoteLogDeletions:
         return why_other_records(segment, held_by, segment.start_offset, lineage, self.parts.storage) is None
 
     def _ensure_no_fork(self, plan: ExpiryPlan, *, gives_up: bool) -> None:
-        partition, segments = plan.topic_id_partition, self.parts.segments
-        if plan.new_log_start <= (segments.log_start_offset(partition) or 0):
+        segments = self.parts.segments
+        log = self.parts.local_log(plan.topic_id_partition)
+        if log is None:
             return
-        log = self.parts.local_log(partition)
+        given_up = (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError) if gives_up else ()
+        with suppress(*given_up):
+            ensure_joined(log, segments, self.parts.storage)
         # Of a topic whose id nobody knows local retention keeps what nothing remote holds.
-        if log is None or log.topic_id_is_derived:
-            return
-        try:
-            ensure_same_below(log, plan.new_log_start, segments, self.parts.storage)
-        except (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError):
-            if not gives_up:
-                raise
+        if not log.topic_id_is_derived:
+            with suppress(*given_up):
+                ensure_same_below(log, plan.new_log_start, segments, self.parts.storage)
 
     def due_deletions(self, selection: Selection = EVERYTHING) -> list[DueDeletion]:
         """Return what delete_marked would find marked already; see due_deletions, while deletions are stopped too.
