@@ -275,31 +275,39 @@ def is_held_elsewhere(
     held_by: Sequence[CoveredRange],
     log: PartitionLog | None,
     lineage: Sequence[EpochEntry],
-    storage: RemoteStorageManager,
+    storage: ObjectRemoteStorageManager,
 ) -> bool:
     """Whether each readable batch of `copy`, from `start_offset` on, is in `held_by`, or else after them in `log`.
 
-    A local file or a remote segment of the same offsets is told by its checksum (None: not known); else all is read.
-    Raises what reading of the others raises.
+    Of a copy whose leader epochs nobody knows every batch counts, up to its end.
+    A local file of the same offsets is told by its checksum (None: not known); else every byte of `held_by` is read
+    and verified first. Raises what that and the reading of the others raise.
     """
     told = (copy.size, data_crc32c)
+    local = [one for one in (() if log is None else log.segments) if share_offsets(copy, one)]
+    for one in local:
+        if of_same_offsets(copy, one) and (one.size, _file_crc32c(one.log_path)) == told:
+            return True
+    for covered in held_by:
+        storage.verify(covered.segment)
     for covered in held_by:
         holder = covered.segment
         if (holder.start_offset, covered.end_offset) == (copy.start_offset, copy.end_offset):
             other = Manifest.parse(storage.fetch_index(holder, IndexKind.MANIFEST), str(holder.segment_id))
             if (other.size, other.data_crc32c) == told:
                 return True
-    local = [one for one in (() if log is None else log.segments) if share_offsets(copy, one)]
-    for one in local:
-        if of_same_offsets(copy, one) and (one.size, _file_crc32c(one.log_path)) == told:
-            return True
     reached = max((covered.end_offset for covered in held_by), default=-1)
     read = storage.fetch_log_segment
-    end = valid_end(copy, whole_lineage([copy], lineage))
+    end = valid_end(copy, whole_lineage([copy], lineage)) if copy.leader_epochs else copy.end_offset
     windows = (window.touching(start_offset, end) for window in _readable_batches(copy, storage))
     remote = remote_batches([covered.segment for covered in held_by], lineage, read)
     known = chain(remote, (window.between(reached + 1) for window in local_batches(local)))
     return first_difference(windows, known) is None
+
+
+def last_sound_offset(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> int | None:
+    """Return the last offset of the batches of `segment` that can still be read; None where there is none."""
+    return max((int(window.last[-1]) for window in _readable_batches(segment, storage) if len(window)), default=None)
 
 
 def forked_copies(

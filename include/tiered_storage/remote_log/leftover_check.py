@@ -3,13 +3,14 @@
 Metadata from a backup that was made while a copy ran know it as begun, though it was committed since, and what is
 local was trimmed. Metadata made anew know a segment that lost its commit marker as never finished. So what the store
 has whole is deleted only where its very batches are somewhere else, or ended their life; a repair finishes it
-(unfinished_copies.py). What holds its offsets may be a fork, with other records.
+(unfinished_copies.py). What holds its offsets may be a fork, with other records. If the metadata did not see it begin,
+a `.log` that lost its indexes stays in the same way, for a person to mend.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tiered_storage.errors import (
     CorruptLogError,
@@ -19,7 +20,7 @@ from tiered_storage.errors import (
 )
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.coverage import Coverage, CoveredRange, finished
-from tiered_storage.remote_log.forked_log import is_held_elsewhere
+from tiered_storage.remote_log.forked_log import is_held_elsewhere, last_sound_offset
 from tiered_storage.remote_log.lineage import trusted_lineage
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
@@ -28,6 +29,8 @@ from tiered_storage.remote_log.storage import IndexKind
 from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.object_names import segment_object_names
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
+
+_HIGHEST_OFFSET = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +51,14 @@ class LeftoverCheck:
     ) -> dict[str, str]:
         """Return, by segment id, why some of `leftovers` have to stay; `listed` is all of the partition's folder.
 
-        With `to_finish` those are left out whose offsets readers have of other remote segments, whatever is in those:
-        readers would be given two logs in turn. Raises what the store raises.
+        With `to_finish` those are left out that lost their indexes, and those whose offsets readers have of other
+        remote segments, whatever is in those: readers would be given two logs in turn. Raises what the store raises.
         """
         sizes = {found.name: found.size for found in listed}
         kept = self._of_later_versions(leftovers, sizes)
         known = [one for one in leftovers if one.segment_id.id not in kept]
         whole = [found for one in known if (found := self._look_for(one, sizes)) is not None]
+        whole = [one for one in whole if not (to_finish and one.is_data_alone)]
         if not whole:
             return kept
         state = self.metadata.partition_state(partition)
@@ -70,23 +74,27 @@ class LeftoverCheck:
                 remote = coverage.holding(start_offset, found.end_offset)
                 if remote is not None and to_finish:
                     continue
-                if not self._is_same(found, start_offset, held if remote is None else remote, local, lineage):
-                    kept[found.leftover.segment_id.id] = _message_of_fork(found, start_offset)
+                why = self._why_other(found, start_offset, held if remote is None else remote, local, lineage)
+                if why is not None:
+                    kept[found.leftover.segment_id.id] = _message_of_fork(found, start_offset, why)
         return kept
 
-    def _is_same(
+    def _why_other(
         self,
         whole: _Whole,
         start_offset: int,
         held_by: Sequence[CoveredRange],
         local: PartitionLog | None,
         lineage: Sequence[EpochEntry],
-    ) -> bool:
+    ) -> str | None:
+        """Return why `held_by` and `local` may not have the batches of `whole`; None: they have them all."""
         try:
             copy = whole.copy or whole.leftover
-            return is_held_elsewhere(copy, whole.data_crc32c, start_offset, held_by, local, lineage, self.storage)
-        except (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError, OSError):
-            return False
+            if is_held_elsewhere(copy, whole.data_crc32c, start_offset, held_by, local, lineage, self.storage):
+                return None
+        except (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError, OSError) as error:
+            return f"what holds them is damaged ({error})"
+        return "another log may be a fork of it, or damaged"
 
     def _of_later_versions(
         self, leftovers: Sequence[RemoteLogSegmentMetadata], sizes: dict[str, int]
@@ -104,7 +112,7 @@ class LeftoverCheck:
     def _look_for(self, leftover: RemoteLogSegmentMetadata, sizes: dict[str, int]) -> _Whole | None:
         """Return what the store has of a copy that it has whole, or once had; None of any other."""
         names = segment_object_names(leftover.segment_id, leftover.start_offset)
-        if names.commit_marker not in sizes and not {names.data, names.indexes} <= sizes.keys():
+        if names.commit_marker not in sizes and names.data not in sizes:
             return None
         stored = self.storage.find_copy(leftover)
         if stored is not None:
@@ -114,7 +122,16 @@ class LeftoverCheck:
             return _Whole(leftover, end_offset, stored.finished, manifest.data_crc32c)
         if names.commit_marker in sizes:
             return _Whole(leftover, leftover.end_offset)
-        return None
+        # What a copy run began here and left without indexes was never committed: its local log stayed.
+        return None if leftover.leader_epochs else self._data_of(leftover, sizes[names.data])
+
+    def _data_of(self, leftover: RemoteLogSegmentMetadata, size: int) -> _Whole | None:
+        """Return what the `size` bytes of a `.log` hold by themselves; None where not one batch of it is sound."""
+        end_offset = last_sound_offset(replace(leftover, size=size, end_offset=_HIGHEST_OFFSET), self.storage)
+        if end_offset is None:
+            return None
+        copy = replace(leftover, size=size, end_offset=end_offset)
+        return _Whole(leftover, end_offset, copy, is_data_alone=True)
 
     def _coverage(self, partition: TopicIdPartition, sizes: dict[str, int]) -> Coverage:
         """Return what finished segments hold whose objects the store lists, each with its size."""
@@ -143,23 +160,29 @@ class LeftoverCheck:
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """A copy that the store has whole, to `end_offset` (inclusive), or of which it has the commit marker alone."""
+    """A copy that the store has whole, to `end_offset` (inclusive), or of which it has the commit marker alone.
+
+    Or the data alone: then `copy` ends with the last sound batch of them.
+    """
 
     leftover: RemoteLogSegmentMetadata
     end_offset: int
     copy: RemoteLogSegmentMetadata | None = None
     data_crc32c: int | None = None
+    is_data_alone: bool = False
 
     @property
     def seen(self) -> str:
         """What the store has of it."""
+        if self.is_data_alone:
+            return "its .log"
         return "its commit marker" if self.copy is None else "all of it"
 
     @property
     def how_to_finish(self) -> str:
         """What a person does to let readers have it."""
         repair = "'tiered-storage repair' finishes it"
-        if self.copy is not None:
+        if self.copy is not None and not self.is_data_alone:
             return repair
         names = segment_object_names(self.leftover.segment_id, self.leftover.start_offset)
         return f"put what is missing or broken of {names.stem}.* back from a backup, then {repair}"
@@ -181,10 +204,10 @@ def _message(whole: _Whole, start_offset: int) -> str:
     )
 
 
-def _message_of_fork(whole: _Whole, start_offset: int) -> str:
+def _message_of_fork(whole: _Whole, start_offset: int, why: str) -> str:
     return (
         f"the metadata know it as a copy that never finished, but the store has {whole.seen}, and no other copy of "
-        f"offsets {start_offset} to {whole.end_offset} was found to have the same batches: another log may be a fork "
-        f"of it, or damaged; it stays. If the local log is the fork, {whole.how_to_finish}; if it is to go, move its "
-        "objects out of the store"
+        f"offsets {start_offset} to {whole.end_offset} was found to have the same batches: {why}; it stays. "
+        f"'tiered-storage audit --deep' and 'repair' look for damage. If the local log is the fork, "
+        f"{whole.how_to_finish}; if it is to go, move its objects out of the store"
     )

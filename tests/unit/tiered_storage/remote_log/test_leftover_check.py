@@ -17,6 +17,7 @@ from support.remote_logs import (
     carry_out,
     copy,
     end_below,
+    flip_bit,
     offsets_read,
     states_of,
 )
@@ -163,6 +164,29 @@ def test_a_second_copy_stays_where_the_finished_one_is_not_in_the_store(tmp_path
     assert set(files.objects(".log")) == first
 
 
+def test_a_second_copy_stays_where_the_finished_one_is_rotten(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, topics=TOPICS)
+    with files.open() as remote_log:
+        begun = begin(remote_log)
+        carry_out(remote_log, begun)
+        first = files.objects(".log")
+        for lease in {task.lease for task in begun.tasks}:
+            remote_log.leases.release(lease)
+        assert copy(remote_log, owner="another").is_whole
+        trim(remote_log)
+    [rotten, *_] = [path for path in files.objects(".log") if path not in first]
+    flip_bit(rotten, -10)
+
+    report = expire_twice(files)
+
+    [kept] = [path for path in first if path.exists()]
+    assert kept.name[:20] == rotten.name[:20]
+    assert [failure.partition for failure in report.failures] == ["orders-0"]
+    assert "what holds them is damaged (" in report.failures[0].message
+    assert rotten.name in report.failures[0].message
+    assert "'tiered-storage audit --deep'" in report.failures[0].message
+
+
 def test_a_segment_that_lost_its_marker_stays_when_the_metadata_are_made_anew(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, topics=TOPICS)
     with files.open() as remote_log:
@@ -187,6 +211,81 @@ def test_a_segment_that_lost_its_marker_stays_when_the_metadata_are_made_anew(tm
     assert run_on(files, "rebuild-metadata", "--yes").exit_code == 0
     with files.open() as remote_log:
         assert offsets_read(remote_log, 0) == list(range(35))
+
+
+def only_data_left(files: RemoteLogFiles, lost: Path, *, broken: bool = False) -> Path:
+    """Take marker and indexes of the segment `lost` away, or break them, and make the metadata anew; return `lost`."""
+    lost.with_suffix(".commit").unlink()
+    if broken:
+        lost.with_suffix(".indexes").write_bytes(b"broken")
+    else:
+        lost.with_suffix(".indexes").unlink()
+    remove_metadata(files)
+    assert run_on(files, "rebuild-metadata", "--yes").exit_code == 0
+    files.clock.now = 2_000_000_000_000
+    return lost
+
+
+@pytest.mark.parametrize("broken", [False, True])
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_segment_of_which_only_the_data_are_left_stays_when_the_metadata_are_made_anew(
+    tmp_path: Path, broken: bool, damaged: bool
+) -> None:
+    files = a_remote_log(tmp_path, topics=TOPICS)
+    with files.open() as remote_log:
+        assert copy(remote_log).is_whole
+        trim(remote_log)
+    data = only_data_left(files, files.objects(".log")[1], broken=broken)
+    if damaged:
+        flip_bit(data, -10)
+    content = data.read_bytes()
+
+    report = expire_twice(files)
+
+    assert report.deleted == ()
+    [failure] = report.failures
+    assert "the store has its .log and nothing else holds offsets 10 to " in failure.message
+    assert "put what is missing or broken of " in failure.message
+    assert f"{data.stem}.* back from a backup" in failure.message
+    assert run_on(files, "repair").exit_code == 1
+    assert expire_twice(files).deleted == ()
+    assert data.read_bytes() == content
+
+
+def test_the_data_of_a_segment_go_where_the_local_log_has_their_batches(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, topics=TOPICS)
+    with files.open() as remote_log:
+        assert copy(remote_log).is_whole
+    data = only_data_left(files, files.objects(".log")[1])
+
+    assert expire_twice(files).failures == ()
+    assert not data.exists()
+
+
+def test_the_data_of_a_second_copy_go_where_a_finished_one_has_their_batches(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, topics=TOPICS)
+    with files.open() as remote_log:
+        assert copy(remote_log).is_whole
+    data = files.objects(".log")[1]
+    only_data_left(files, data)
+    with files.open() as remote_log:
+        assert copy(remote_log).is_whole
+        trim(remote_log)
+
+    assert expire_twice(files).failures == ()
+    assert not data.exists()
+
+
+def test_data_without_any_sound_batch_go(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, topics=TOPICS)
+    with files.open() as remote_log:
+        assert copy(remote_log).is_whole
+        trim(remote_log)
+    data = only_data_left(files, files.objects(".log")[1])
+    data.write_bytes(bytes(1000))
+
+    assert expire_twice(files).failures == ()
+    assert not data.exists()
 
 
 def test_half_of_a_copy_goes_whatever_else_there_is(restored: RemoteLogFiles) -> None:
