@@ -498,6 +498,59 @@ def test_repair_replaces_no_damaged_segment_by_a_fork_while_a_batch_of_it_can_be
     assert "is a fork of the log that was copied" in everything_said(ended)
 
 
+@pytest.mark.parametrize("left", [None, 0, 100, 250])
+@pytest.mark.parametrize("cut_there", [300, 700])
+def test_repair_replaces_no_lost_segment_by_a_fork_of_other_boundaries(
+    tmp_path: Path, left: int | None, cut_there: int
+) -> None:
+    here = write(tmp_path / "here", [5] * 4, "shared")
+    there = shutil.copytree(here, tmp_path / "there")
+    # Only the last remote segment tells the logs apart.
+    write(here, [5] * 3, "here", 500)
+    write(there, [5] * 30, "there", cut_there)
+    files = lost_the_last(tmp_path, here, there, left)
+    stored, before = stored_values(files), local_values(there)
+
+    ended = run_on(files, "repair")
+
+    assert ended.exit_code == 1
+    assert "fork of the log" in everything_said([ended]) or "nothing proves that" in everything_said([ended])
+    assert (stored_values(files), local_values(there)) == (stored, before)
+    with files.open() as remote_log:
+        assert all(one.state is FINISHED for one in segments_of(remote_log))
+
+
+@pytest.mark.parametrize("left", [None, 0, 100])
+@pytest.mark.parametrize("cut_there", [300, 700])
+def test_repair_replaces_a_lost_segment_by_a_replica_of_other_boundaries(
+    tmp_path: Path, left: int | None, cut_there: int
+) -> None:
+    here = write(tmp_path / "here", [5] * 10, "same", 500)
+    there = write(tmp_path / "there", [5] * 30, "same", cut_there)
+    files = lost_the_last(tmp_path, here, there, left)
+
+    assert run_on(files, "repair").exit_code == 0
+
+    assert run_on(files, "audit").exit_code == 0
+    with files.open() as remote_log:
+        assert {value for value in local_values(here) if value} <= local_values(there) | remote_values(remote_log)
+
+
+def lost_the_last(root: Path, here: Path, there: Path, left: int | None) -> RemoteLogFiles:
+    """Copy and trim the log in `here`, cut the last remote `.log` to `left` bytes (None: delete it), go on `there`."""
+    with over(root, here).open() as remote_log:
+        assert copy(remote_log).is_whole
+        assert retain(remote_log) == []
+    files = over(root, there)
+    lost = files.objects(".log")[-1]
+    if left is None:
+        lost.unlink()
+    else:
+        cut(lost, left)
+    files.clock = ManualClock(time.time_ns() // 1_000_000 + 10**10)
+    return files
+
+
 def test_undelete_brings_back_what_an_earlier_release_replaced_by_a_fork(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

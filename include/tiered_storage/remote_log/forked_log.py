@@ -3,7 +3,8 @@
 A log directory that was copied and then written on in both places has two logs under one name. Offsets and epochs do
 not tell them apart, the checksums of batches do. Trimming compares every batch before it removes a segment. Expiry
 compares every batch that is in both tiers and falls below our log start, and the last remote segment that the local log
-shares. A repair compares every batch of a damaged segment that can still be read. A plan of a copy compares the last
+shares. A repair takes local batches for a damaged segment only if they have the checksum that was sent; where that does
+not apply, it compares every batch that can still be read, with the last one. A plan of a copy compares the last
 remote batch; a run then compares the whole remote segment that it continues, as far as closed local segments hold it.
 Segments before that one, and one that is damaged or local no more, are not compared: forks of a producer that wrote the
 same bytes again may be copied after one another. Nothing is trimmed then, since trimming compares all.
@@ -17,6 +18,8 @@ from contextlib import suppress
 from itertools import chain, pairwise
 from pathlib import Path
 
+import numpy as np
+
 from tiered_storage.errors import (
     CorruptLogError,
     ForkedLogError,
@@ -26,10 +29,12 @@ from tiered_storage.errors import (
     RemoteStorageError,
 )
 from tiered_storage.kafka_log.batch_header import BATCH_OVERHEAD, RecordBatch, check_crc, read_batch_header
+from tiered_storage.kafka_log.batch_table import BatchTable
 from tiered_storage.kafka_log.checksum import crc32c
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.log_segment import list_segments
 from tiered_storage.kafka_log.offset_index import OffsetIndex
+from tiered_storage.kafka_log.segment_scan import iterate_segment
 from tiered_storage.remote_log.batch_comparison import (
     Batches,
     ReadSegment,
@@ -326,7 +331,7 @@ def forked_copies(
 
     def look(item: tuple[TopicIdPartition, Sequence[PlannedSegment]]) -> ForkedLogError | RemoteStorageError | None:
         partition, due = item
-        segments = metadata.list_remote_log_segments(partition)
+        segments = list(metadata.list_remote_log_segments(partition))
         counting = [each for each in segments if each.segment_id.id not in replacing]
         replaced = [each for each in finished(segments) if each.segment_id.id in replacing]
         try:
@@ -393,33 +398,78 @@ def _ensure_replaceable(
     due: Sequence[PlannedSegment],
     storage: RemoteStorageManager,
 ) -> None:
-    """Compare what can be read of the damaged `segment` with those of `due` that would be read instead.
+    """Ensure that those of `due` that would be read instead of the damaged `segment` have its records.
 
-    Raises RemoteObjectCorruptError where the local log cannot be compared.
+    The checksum that was sent proves it, whatever the boundaries. Where that is not known, or `due` have only a part
+    of the segment, every batch that can still be read must be the same, with the last one. Raises ForkedLogError, and
+    RemoteObjectCorruptError where nothing proves it.
     """
     local = [one for one in due if one.base_offset <= segment.end_offset and segment.start_offset <= one.end_offset]
-    directory, sent, end = due[0].log_path.parent, _sent_crc32c(segment), valid_end(segment, due[-1].lineage)
+    if not local:
+        return
+    end, sent = valid_end(segment, due[-1].lineage), _recorded_crc32c(segment, storage)
+    last_shared = min(end, local[-1].end_offset)
     try:
-        same = [one for one in local if (one.base_offset, one.end_offset) == (segment.start_offset, segment.end_offset)]
-        found_crc32c = _file_crc32c(same[0].log_path) if same and sent is not None else None
-        if not local or (found_crc32c is not None and found_crc32c == sent):
+        if _are_sent_bytes(segment, sent, _local_windows(local)):
             return
-        windows = (
-            window.touching(one.base_offset, min(end, one.end_offset))
-            for window in _readable_batches(segment, storage)
-            for one in local
-        )
-        found = first_difference(windows, local_batches(local))
+        readable = [
+            window.touching(local[0].base_offset, last_shared) for window in _readable_batches(segment, storage)
+        ]
+        found = first_difference(readable, local_batches(local))
     except (CorruptLogError, OSError) as error:
         raise RemoteObjectCorruptError(
             f"{segment.segment_id} is damaged, and what would replace it cannot be compared with it: {error}"
         ) from error
     if found is not None:
         theirs, row, known = found
+        directory = due[0].log_path.parent
         raise _fork(partition, directory, int(theirs.base[row]), overlapping(known, theirs, row), theirs.shown(row))
-    if found_crc32c is not None:
-        ours, sent_then = f"a segment with CRC-32C {found_crc32c:08x}", f"one that was sent with {sent:08x}"
-        raise _fork(partition, directory, segment.start_offset, ours, sent_then)
+    is_whole = local[0].base_offset <= segment.start_offset and end == segment.end_offset <= local[-1].end_offset
+    if (sent is not None and is_whole) or not _reach(readable, last_shared):
+        raise RemoteObjectCorruptError(
+            f"{segment.segment_id} is damaged, and nothing proves that {due[0].log_path.parent} has its records: their "
+            "checksum is not the one that was sent, or only a part of them is there, and too little of the damaged "
+            "object can be read to compare it. The log may be a fork: name the log directory of the log that was "
+            "copied in log.dirs, or put the object back from a backup"
+        )
+
+
+def _reach(windows: Iterable[Batches], offset: int) -> bool:
+    """Whether the last batch of `windows` holds `offset` or more: a fork differs in its last batch."""
+    return any(len(window) and window.last[-1] >= offset for window in windows)
+
+
+def _recorded_crc32c(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> int | None:
+    """Return the checksum of the data of `segment` as it was sent; None where neither metadata nor manifest have it."""
+    sent = _sent_crc32c(segment)
+    if sent is not None:
+        return sent
+    with suppress(RemoteObjectNotFoundError, RemoteObjectCorruptError, LaterVersionError):
+        return Manifest.parse(storage.fetch_index(segment, IndexKind.MANIFEST), str(segment.segment_id)).data_crc32c
+    return None
+
+
+def _are_sent_bytes(
+    segment: RemoteLogSegmentMetadata, sent: int | None, windows: Iterable[tuple[memoryview, BatchTable]]
+) -> bool:
+    """Whether the batches of `windows` at the offsets of `segment`, each once, are the bytes that were sent."""
+    if sent is None:
+        return False
+    size, checksum, next_offset = 0, 0, segment.start_offset
+    for window, table in windows:
+        first = int(np.searchsorted(table.base_offset, next_offset))
+        stop = int(np.searchsorted(table.last_offset, segment.end_offset, side="right"))
+        if first < stop:
+            begin = int(table.position[first] - table.position[0])
+            end = int(table.position[stop - 1] + table.size[stop - 1] - table.position[0])
+            size, checksum = size + end - begin, crc32c(window[begin:end], checksum)
+            next_offset = int(table.last_offset[stop - 1]) + 1
+    return (size, checksum) == (segment.size, sent)
+
+
+def _local_windows(local: Iterable[PlannedSegment]) -> Iterator[tuple[memoryview, BatchTable]]:
+    for one in local:
+        yield from iterate_segment(one.log_path, one.base_offset)
 
 
 def _remote_batch(segment: RemoteLogSegmentMetadata, offset: int, storage: RemoteStorageManager) -> RecordBatch:
