@@ -15,6 +15,7 @@ import pytest
 from support.command_line import CommandResult, run_on
 from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, assert_clean
 from tiered_storage.clock import as_date
+from tiered_storage.remote_log.metadata import sqlite_database
 from tiered_storage.remote_log.metadata.sql_store import open_metadata_store
 from tiered_storage.remote_log.storage.object_names import STORE_GENERATION, STORE_IDENTITY
 
@@ -107,6 +108,27 @@ def test_a_copy_of_the_metadata_changes_nothing_though_it_comes_first(
     assert "rsm.config.url" in told.err
     assert set(site.objects()) == objects
     assert run_on(site, "expire").exit_code == 0
+
+
+def test_the_same_disk_on_another_machine_is_a_copy_until_it_takes_over(
+    site: RemoteLogFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is copied block by block has the same files, down to the inode and the time of birth."""
+    machine_id = tmp_path / "machine-id"
+    machine_id.write_text("1" * 32)
+    monkeypatch.setattr(sqlite_database, "MACHINE_ID", machine_id)
+    assert run_on(site, "topics", "pause", "orders").exit_code == 0
+    assert run_on(site, "topics", "resume", "orders").exit_code == 0
+    machine_id.write_text("2" * 32)
+
+    told = refused(site, "expire")
+
+    assert "is a copy of the metadata" in told.err
+    assert run_on(site, "segments").exit_code == 0
+    assert run_on(site, "metadata", "take-over", "--yes").exit_code == 0
+    assert run_on(site, "expire").exit_code == 0
+    machine_id.write_text("1" * 32)
+    refused(site, "expire")
 
 
 def test_a_copy_that_takes_over_fences_the_original_off(site: RemoteLogFiles, tmp_path: Path) -> None:

@@ -52,6 +52,10 @@ class Database(ABC):
         """Return what tells this database from a copy of it: it stays while the database is used, and copies differ."""
 
     @abstractmethod
+    def is_at(self, place: str | None) -> bool:
+        """Whether `place`, which an earlier look at a database returned, is that of this one."""
+
+    @abstractmethod
     def check_integrity(self) -> None:
         """Read the whole database; raise MetadataCorruptError where its structure is broken."""
 

@@ -59,7 +59,7 @@ class SqlGeneration:
                 row.number,
                 row.token,
                 row.next_token,
-                is_first or row.place == self._database.place(),
+                is_first or self._database.is_at(row.place),
                 is_first or row.decisions_digest == _digest(connection),
             )
 

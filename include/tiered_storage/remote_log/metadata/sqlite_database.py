@@ -12,7 +12,9 @@ Connections must not cross a fork (SQLite's locks belong to the process): all th
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
+import re
 import sqlite3
 import struct
 import tempfile
@@ -45,6 +47,11 @@ RESTORE = (
 
 # statx(2): Python's os.stat does not tell when a file was born.
 _AT_FDCWD, _STATX_BTIME, _STATX_BYTES = -100, 0x800, 256
+
+MACHINE_ID = Path("/etc/machine-id")
+"""Where a machine has its id (machine-id(5)); many containers have none."""
+
+_ON_MACHINE = " on machine "
 
 SMALLEST_STORE = 4096
 """Bytes: even an empty store has more, in its many tables."""
@@ -170,8 +177,18 @@ class SqliteDatabase(Database):
             )
 
     def place(self) -> str:
-        """Return the file's identity; see file_identity."""
-        return file_identity(self._path)
+        """Return the file's identity, and the machine's where it has one: a copied disk has the same files.
+
+        See file_identity. Of the machine's id only a digest is told, as machine-id(5) asks for.
+        """
+        machine = _machine()
+        return file_identity(self._path) + (f"{_ON_MACHINE}{machine}" if machine else "")
+
+    def is_at(self, place: str | None) -> bool:
+        """As Database.is_at. Where one of the two has no machine, as in a container, the file alone decides."""
+        file, _, machine = (place or "").partition(_ON_MACHINE)
+        here, _, this_machine = self.place().partition(_ON_MACHINE)
+        return file == here and (machine == this_machine or not (machine and this_machine))
 
     def explain(self, error: exc.DBAPIError) -> RemoteMetadataError:
         """Tell SQLite's result codes apart (sqlite.org/rescode.html)."""
@@ -296,7 +313,7 @@ def _begin(connection: Connection) -> None:
 
 
 def file_identity(path: Path) -> str:
-    """Return the inode of `path` and when it was born, which no copy has in common with it.
+    """Return the inode of `path` and when it was born, which only a copy of the whole disk has in common with it.
 
     The device is left out: its number may change when the machine starts again. A file system that keeps no time of
     birth leaves the inode alone.
@@ -307,6 +324,17 @@ def file_identity(path: Path) -> str:
         return f"inode {path.stat().st_ino}"
     mask, inode, seconds, nanoseconds = struct.unpack_from("=I28xQ40xqI", found)
     return f"inode {inode}" + (f" born {seconds}.{nanoseconds:09}" if mask & _STATX_BTIME else "")
+
+
+def _machine() -> str:
+    """Return a digest of this machine's id; empty where it has none."""
+    try:
+        found = MACHINE_ID.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    if re.fullmatch("[0-9a-f]{32}", found) is None:
+        return ""
+    return hashlib.sha256(f"Remote Log metadata on {found}".encode()).hexdigest()[:32]
 
 
 def _file_number(path: Path) -> tuple[int, int] | None:

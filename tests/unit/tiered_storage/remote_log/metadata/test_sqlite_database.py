@@ -26,6 +26,7 @@ from tiered_storage.errors import (
     MetadataUnavailableError,
     RemoteMetadataError,
 )
+from tiered_storage.remote_log.metadata import sqlite_database
 from tiered_storage.remote_log.metadata.sql_store import open_metadata_store
 from tiered_storage.remote_log.metadata.sqlite_database import SqliteDatabase, file_identity
 
@@ -348,3 +349,47 @@ def test_a_file_in_the_place_of_another_has_another_identity(tmp_path: Path) -> 
         seen.add(first)
         path.unlink()
     assert len(seen) == 20
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "is_same"),
+    [
+        ("1" * 32, "1" * 32, True),
+        ("1" * 32, "2" * 32, False),
+        (None, "2" * 32, True),
+        ("1" * 32, None, True),
+        ("1" * 32, "", True),
+        ("1" * 32, "uninitialized", True),
+        (None, None, True),
+    ],
+)
+def test_the_same_file_on_another_machine_is_at_another_place(
+    tmp_path: Path,
+    path: Path,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    then: str | None,
+    now: str | None,
+    is_same: bool,
+) -> None:
+    machine_id = tmp_path / "machine-id"
+    monkeypatch.setattr(sqlite_database, "MACHINE_ID", machine_id)
+
+    def start_on(machine: str | None) -> None:
+        machine_id.unlink(missing_ok=True)
+        if machine is not None:
+            machine_id.write_text(f"{machine}\n")
+
+    sqlite_store(tmp_path, clock).close()
+    database = SqliteDatabase(path, 1000)
+    try:
+        start_on(then)
+        place = database.place()
+        assert database.is_at(place)
+        assert then is None or then not in place
+        start_on(now)
+        assert database.is_at(place) is is_same
+        assert not database.is_at(None)
+        assert not database.is_at(place.replace("inode ", "inode 1"))
+    finally:
+        database.close()
