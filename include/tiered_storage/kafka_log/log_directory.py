@@ -29,6 +29,7 @@ from tiered_storage.kafka_log.partition_metadata import PARTITION_METADATA, read
 from tiered_storage.kafka_log.topic_partition import (
     CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,
+    REMOTE_LOG_METADATA_TOPIC,
     parse_partition_directory,
     partition_directory_name,
 )
@@ -102,6 +103,12 @@ def read_partition_directory(root: Path, topic: str, partition: int) -> LogDirec
         # Whether `root` is a log directory at all, the others have to tell.
         return replace(read_log_directory(root), partitions=(), skipped={}, damaged={})
     return _read(root, [directory])
+
+
+def sign_of_tiering(root: Path) -> Path | None:
+    """Return what only a broker with a remote tier of its own leaves in the log directory `root`; None without it."""
+    cache = root / _INDEX_CACHE
+    return cache if cache.exists() else next(root.glob(f"{REMOTE_LOG_METADATA_TOPIC}-*"), None)
 
 
 def _entries(root: Path) -> Iterator[Path]:

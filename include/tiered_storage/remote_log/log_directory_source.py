@@ -25,6 +25,7 @@ from tiered_storage.kafka_log.log_directory import (
     PartitionDirectory,
     read_log_directory,
     read_partition_directory,
+    sign_of_tiering,
 )
 from tiered_storage.kafka_log.log_segment import LogSegment, segment_sizes
 from tiered_storage.kafka_log.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
@@ -191,22 +192,38 @@ def _local_segments(sizes: Sequence[tuple[LogSegment, int]]) -> tuple[LocalSegme
 def _why_tiered_by_kafka(directory: LogDirectory, found: PartitionDirectory, first: int) -> str | None:
     """Return what shows that offsets below `first`, the local log's first one, may lie in Kafka's own remote tier.
 
-    A broker keeps in its checkpoint where a log begins in both tiers: always of a topic that it tiers, and of any other
-    topic only an offset within the local log. Our own trimming moves it to the first segment that stays. A broker makes
-    the file when it first starts, so without it nothing tells the two apart.
+    A broker's checkpoint names where a log begins in both tiers: always of a topic that it tiers, and of any other
+    topic only an offset within the local log. Our own trimming moves it to the first segment that stays. A broker that
+    was killed early has not written the entry yet: then the leader epochs tell, which begin with the log in both tiers,
+    or without any, what else tiering leaves in the directory.
     """
     name, checkpoint = f"{found.topic}-{found.partition}", directory.root / LOG_START_OFFSET_CHECKPOINT
+    if first == 0:
+        return None
+    may_tier = f"Kafka itself may tier {name}: its first local offset is {first}, and"
     if directory.log_start_offsets is None:
-        if first == 0:
-            return None
-        return f"Kafka itself may tier {name}: its first local offset is {first}, and {checkpoint} is missing"
-    start = directory.log_start_offsets.get((found.topic, found.partition), first)
+        return f"{may_tier} {checkpoint} is missing"
+    start = directory.log_start_offsets.get((found.topic, found.partition))
+    if start is None:
+        sign = _sign_of_tiering(directory, found.path, first)
+        return None if sign is None else f"{may_tier} {checkpoint} does not name it, but {sign}"
     if start >= first:
         return None
     return (
         f"Kafka itself tiers {name}: its first local offset is {first}, and {checkpoint} has offset {start} as its log "
         "start"
     )
+
+
+def _sign_of_tiering(directory: LogDirectory, partition_directory: Path, first: int) -> str | None:
+    """Return what else than the checkpoint of log starts shows that a log begins below its first local offset."""
+    path = partition_directory / LEADER_EPOCH_CHECKPOINT
+    epochs = read_leader_epochs(path) if path.is_file() else ()
+    if not epochs:
+        sign = sign_of_tiering(directory.root)
+        return None if sign is None else f"{sign} is there"
+    began = epochs[0].start_offset
+    return f"{path} begins at offset {began}" if began < first else None
 
 
 def repeated_partitions(directories: Iterable[LogDirectory], cluster_id: str | None) -> dict[Path, list[Path]]:

@@ -68,7 +68,8 @@ def refuse_log(log: PartitionLog) -> None:
             "would lose what lies there. Leave the topic to Kafka with 'tiered-storage topics disable', or write its "
             "records into a topic that Kafka does not tier, and enable that one. If Kafka never tiered it, set the "
             "checkpoint right: start the broker there and stop it in order, copy the broker's file into the directory, "
-            "or, where there is none any more, make one without entries (two lines, a 0 in each)"
+            f"or add the entry '{partition.topic} {partition.partition} {log.segments[0].base_offset}' to it (lines: a "
+            "0, the count of entries, each entry)"
         )
 
 

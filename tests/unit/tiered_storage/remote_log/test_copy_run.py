@@ -133,7 +133,7 @@ def test_the_leader_epochs_of_a_started_segment_are_those_within_it(tmp_path: Pa
 def test_a_task_says_from_where_on_readers_are_given_the_partition(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     LogSegment(0, files.partition_directory()).log_path.unlink()
-    write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {})
+    write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 10})
 
     with files.open() as remote_log:
         begun = remote_log.begin_copy(remote_log.plan_copy(max_segments=1), "copy").tasks

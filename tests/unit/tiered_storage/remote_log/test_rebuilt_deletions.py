@@ -29,6 +29,8 @@ from support.remote_logs import (
 )
 from support.sudden_death import dies_at
 from tiered_storage.errors import RemoteStorageError
+from tiered_storage.kafka_log.leader_epoch_cache import LeaderEpochCache
+from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
 from tiered_storage.kafka_log.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.metadata.sql_remote_log_metadata import SqlRemoteLogMetadataManager
@@ -81,6 +83,7 @@ def local_starts_at(files: RemoteLogFiles, offset: int) -> None:
     for path in files.partition_directory().iterdir():
         if path.suffix in {".log", ".index", ".timeindex"} and int(path.stem) < offset:
             path.unlink()
+    LeaderEpochCache.read(files.partition_directory() / LEADER_EPOCH_CHECKPOINT).truncate_from_start(offset)
     write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {})
 
 

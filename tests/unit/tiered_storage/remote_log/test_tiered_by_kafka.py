@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+
+import pytest
 
 from support.command_line import CommandResult, run, run_on
 from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, copy, local_log
+from tiered_storage.kafka_log.leader_epoch_checkpoint import (
+    LEADER_EPOCH_CHECKPOINT,
+    EpochEntry,
+    write_leader_epochs,
+)
 from tiered_storage.kafka_log.log_segment import LogSegment
 from tiered_storage.kafka_log.offset_checkpoint import (
     LOG_START_OFFSET_CHECKPOINT,
@@ -25,6 +33,12 @@ def let_kafka_tier(files: RemoteLogFiles, *, with_checkpoint: bool = True) -> No
     write_offset_checkpoint(checkpoint, {("orders", 0): 0})
     if not with_checkpoint:
         checkpoint.unlink()
+
+
+def begin_at_10(files: RemoteLogFiles) -> None:
+    """Do what a broker's retention does to a topic that it does not tier."""
+    LogSegment(0, files.partition_directory()).log_path.unlink()
+    write_leader_epochs(files.partition_directory() / LEADER_EPOCH_CHECKPOINT, [EpochEntry(0, 10)])
 
 
 def said(ended: CommandResult) -> str:
@@ -98,9 +112,33 @@ def test_a_log_that_begins_above_0_is_refused_where_no_checkpoint_says_that_kafk
     assert files.objects() == []
 
     # A person's word, as the message names it.
-    (files.log_directory / LOG_START_OFFSET_CHECKPOINT).write_text("0\n0\n")
+    assert "add the entry 'orders 0 10' to it" in said(run_on(files, "copy"))
+    (files.log_directory / LOG_START_OFFSET_CHECKPOINT).write_text("0\n1\norders 0 10\n")
     assert run_on(files, "copy").exit_code == 0
     assert len(files.objects(".log")) == 2
+
+
+@pytest.mark.parametrize("others", [{}, {("other", 0): 5}])
+@pytest.mark.parametrize("sign", ["leader-epoch-checkpoint", "remote-log-index-cache", "__remote_log_metadata-0"])
+def test_a_log_above_0_that_the_checkpoint_does_not_name_is_refused_at_any_sign_of_tiering(
+    tmp_path: Path, sign: str, others: Mapping[tuple[str, int], int]
+) -> None:
+    """As where a broker was killed before it wrote the entry."""
+    files = a_remote_log(tmp_path)
+    let_kafka_tier(files)
+    write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, others)
+    if sign != LEADER_EPOCH_CHECKPOINT:
+        (files.partition_directory() / LEADER_EPOCH_CHECKPOINT).unlink()
+        (files.log_directory / sign).mkdir()
+
+    for command in ("plan", "copy", "topics enable orders"):
+        ended = run_on(files, *command.split())
+        assert ended.exit_code == 1
+        assert "Kafka itself may tier orders-0: its first local offset is 10" in said(ended)
+        assert "does not name it, but" in said(ended)
+        assert sign in said(ended)
+        assert "add the entry 'orders 0 10' to it" in said(ended)
+    assert files.objects() == []
 
 
 def test_a_log_that_begins_at_0_needs_no_checkpoint(tmp_path: Path) -> None:
@@ -112,10 +150,13 @@ def test_a_log_that_begins_at_0_needs_no_checkpoint(tmp_path: Path) -> None:
 
 
 def test_other_topics_of_a_broker_that_tiers_are_copied(tmp_path: Path) -> None:
-    """Of a topic that a broker does not tier its checkpoint has no entry, or one within the local log."""
+    """Of a topic that a broker does not tier its checkpoint has no entry, or one within the local log.
+
+    Its leader epochs begin with the local log.
+    """
     files = a_remote_log(tmp_path)
     (files.log_directory / "remote-log-index-cache").mkdir()
-    LogSegment(0, files.partition_directory()).log_path.unlink()
+    begin_at_10(files)
     for starts in ({}, {("orders", 0): 10}, {("orders", 0): 13}):
         write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, starts)
         with files.open() as remote_log:
@@ -139,7 +180,7 @@ def test_what_we_trimmed_ourselves_is_no_sign_of_it(tmp_path: Path) -> None:
 def test_a_log_that_no_broker_tiers_gets_a_log_start_within_it(tmp_path: Path) -> None:
     """A broker names only such logs in its checkpoint that begin within a segment, or that it tiers."""
     files = a_remote_log(tmp_path)
-    LogSegment(0, files.partition_directory()).log_path.unlink()
+    begin_at_10(files)
     checkpoint = files.log_directory / LOG_START_OFFSET_CHECKPOINT
     write_offset_checkpoint(checkpoint, {})
 
