@@ -6,11 +6,12 @@ Planning changes nothing: the plan IS the dry run.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from pathlib import Path
 
 from tiered_storage.errors import (
+    InvalidLogDirectoryError,
     LeaseHeldError,
     LineageContradictedError,
     TieredStorageError,
@@ -26,6 +27,8 @@ from tiered_storage.remote_log.segment_source import LocalSegment, PartitionLog,
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.topic_decision import Decisions
 from tiered_storage.settings import Settings
+
+_OLDER_MAGICS = (0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +200,11 @@ def plan_copy(
             notices.append(Finding(str(log.topic_id_partition), why_deleted(state.delete_state)))
             continue
         try:
-            looked.append(_look(log, state, source, metadata, selection.window_end, replacing))
-        except (LineageContradictedError, UnsupportedMagicError) as error:
+            looked.append(_look(log, state, source, metadata, selection, replacing))
+        except LineageContradictedError as error:
             unreadable.append(Finding(str(log.topic_id_partition), str(error)))
     notices.extend(notice for found in looked for notice in found.notices)
+    unreadable.extend(found.uncopyable for found in looked if found.uncopyable is not None)
     segments = [due for found in looked for due in found.due]
     lineages = [seen for found in looked for seen in found.lineages]
     chosen, left = _limit(segments, selection.max_segments)
@@ -225,6 +229,7 @@ class _Found:
     due: list[PlannedSegment]
     lineages: list[SeenLineage]
     notices: list[Finding]
+    uncopyable: Finding | None
 
 
 def _look(
@@ -232,7 +237,7 @@ def _look(
     state: PartitionState,
     source: SegmentSource,
     metadata: RemoteLogMetadataManager,
-    window_end: int | None,
+    selection: CopySelection,
     replacing: frozenset[str],
 ) -> _Found:
     partition = log.topic_id_partition
@@ -242,46 +247,62 @@ def _look(
     log_start = state.log_start_offset or 0
     missing_locals = [
         (segment, end_offset)
-        for segment, end_offset in _closed_by(log, source, window_end)
+        for segment, end_offset in _closed_by(log, source, selection.window_end)
         if log.log_start_offset <= end_offset < log.stable_offset
         and coverage.lacks(segment.base_offset, end_offset, log_start)
     ]
-    _refuse_older_format(missing_locals, source)
+    copyable, uncopyable = _cut_at_uncopyable(missing_locals, source, selection.max_segments)
     due = [
         PlannedSegment(
             partition, segment.log_path, segment.base_offset, end_offset, segment.size, up_to(lineage, end_offset)
         )
-        for segment, end_offset in missing_locals
+        for segment, end_offset in copyable
     ]
     notices = []
     if coverage.end_offset is not None and coverage.end_offset + 1 < log.log_start_offset:
         gap = f"offsets {coverage.end_offset + 1} to {log.log_start_offset - 1} went locally and were never copied"
         notices.append(Finding(str(partition), gap))
     seen = [SeenLineage(partition, lineage)] if lineage != state.lineage else []
-    return _Found(due, seen, notices)
+    return _Found(due, seen, notices, None if uncopyable is None else Finding(str(partition), str(uncopyable)))
 
 
-def _refuse_older_format(due: Sequence[tuple[LocalSegment, int]], source: SegmentSource) -> None:
-    """Raise UnsupportedMagicError where the first of `due` are of a record format before v2: nothing can be copied.
+def _cut_at_uncopyable(
+    due: Sequence[tuple[LocalSegment, int]], source: SegmentSource, limit: int | None
+) -> tuple[Sequence[tuple[LocalSegment, int]], TieredStorageError | None]:
+    """Return those of `due`, at most `limit`, in front of the first that cannot be copied, and why that one cannot.
 
-    Looks no further than the first that is not: one in the midst of them stops the copy that comes to it.
+    What follows it waits, since readers must find no gap.
     """
-    older = list(takewhile(lambda each: source.magic(each[0]) in (0, 1), due))
-    if not older:
-        return
-    (first, _), (_, end_offset) = older[0], older[-1]
-    reason = (
-        f"offsets {first.base_offset} to {end_offset} ({len(older)} closed segments) begin in record format v0 or v1, "
-        "which is not copied"
-    )
-    if waiting := len(due) - len(older):
-        reason += f"; {waiting} closed segments after them wait, since readers must find no gap"
-    raise UnsupportedMagicError(
+    for at, (segment, _) in enumerate(due[:limit]):
+        try:
+            if source.magic(segment) in _OLDER_MAGICS:
+                return due[:at], _older_format(due[at:], source)
+        except OSError as error:
+            reason = f"{segment.log_path} cannot be read: {error}: give this user the right to, or look at the disk"
+            return due[:at], InvalidLogDirectoryError(reason + _waiting(len(due) - at - 1, "it"))
+    return due, None
+
+
+def _older_format(due: Sequence[tuple[LocalSegment, int]], source: SegmentSource) -> UnsupportedMagicError:
+    """Return the error for the segments of a record format before v2 with which `due` begins."""
+    (first, end_offset), count = due[0], 1
+    with suppress(OSError):
+        for segment, segment_end in due[1:]:
+            if source.magic(segment) not in _OLDER_MAGICS:
+                break
+            end_offset, count = segment_end, count + 1
+    waiting = _waiting(len(due) - count, "them")
+    return UnsupportedMagicError(
         first.log_path,
         0,
-        f"{reason}. Let the broker's retention take these offsets, or kafka-delete-records those before "
-        f"{end_offset + 1}; or disable the topic",
+        f"offsets {first.base_offset} to {end_offset} ({count} closed segments) begin in record format v0 or v1, which "
+        f"is not copied{waiting}. Let the broker's retention take these offsets, or "
+        f"kafka-delete-records those before {end_offset + 1}; or disable the topic",
     )
+
+
+def _waiting(count: int, what: str) -> str:
+    return f"; {count} closed segments after {what} wait, since readers must find no gap" if count else ""
 
 
 def _closed_by(log: PartitionLog, source: SegmentSource, window_end: int | None) -> Iterator[tuple[LocalSegment, int]]:

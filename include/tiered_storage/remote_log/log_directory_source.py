@@ -119,11 +119,8 @@ class LogDirectorySource:
         """Read it from the header of the segment's first batch; who copies the segment names what is wrong with it."""
         from tiered_storage.kafka_log.batch_header import MAGIC_END
 
-        try:
-            with segment.log_path.open("rb") as file:
-                head = file.read(MAGIC_END)
-        except OSError:
-            return None
+        with segment.log_path.open("rb") as file:
+            head = file.read(MAGIC_END)
         return head[-1] if len(head) == MAGIC_END and any(head) else None
 
     def _read(self, root: Path, only: TopicIdPartition | None = None) -> tuple[LogDirectory, frozenset[str]]:

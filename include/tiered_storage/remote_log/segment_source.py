@@ -140,7 +140,10 @@ class SegmentSource(Protocol):
         ...
 
     def magic(self, segment: LocalSegment) -> int | None:
-        """Return the magic of a segment's first batch; None where it holds none or cannot be read. It opens a file."""
+        """Return the magic of a segment's first batch; None where it holds none.
+
+        It opens a file; raises OSError where that cannot be read.
+        """
         ...
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -503,3 +504,42 @@ def test_segments_of_an_older_record_format_are_named_and_what_follows_them_wait
     with files.open() as remote_log:
         assert copy(remote_log).is_whole
         assert ranges(segments_of(remote_log)) == [(20, 29), (30, 39)]
+
+
+def test_a_segment_of_an_older_format_behind_others_is_named_by_the_plan(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 4})
+    older = files.local_segments()[1]
+    older.log_path.write_bytes(a_message_of_magic_1(older.base_offset))
+
+    for command in ("plan", "copy"):
+        ended = run_on(files, command)
+
+        said = " ".join((ended.out + ended.err).split())
+        assert ended.exit_code == 1
+        assert "offsets 10 to 19 (1 closed segments) begin in record format v0 or v1, which is not copied" in said
+        assert "2 closed segments after them wait, since readers must find no gap" in said
+    with files.open() as remote_log:
+        assert ranges(segments_of(remote_log)) == [(0, 9)]
+
+
+def test_a_closed_log_that_may_not_be_read_is_named_by_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 4})
+    shut, really_open = files.local_segments()[1].log_path, Path.open
+
+    def opened(path: Path, *args: Any, **named: Any) -> Any:
+        if path == shut:
+            raise PermissionError(13, "Permission denied", str(path))
+        return really_open(path, *args, **named)
+
+    monkeypatch.setattr(Path, "open", opened)
+    for command in ("plan", "copy"):
+        ended = run_on(files, command)
+
+        said = " ".join((ended.out + ended.err).split())
+        assert ended.exit_code == 1
+        assert f"{shut} cannot be read: [Errno 13] Permission denied" in said
+        assert "2 closed segments after it wait, since readers must find no gap" in said
+    with files.open() as remote_log:
+        assert ranges(segments_of(remote_log)) == [(0, 9)]
