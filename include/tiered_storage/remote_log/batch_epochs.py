@@ -42,8 +42,9 @@ class WrongEpoch:
 def wrong_epoch(table: BatchTable, lineage: Sequence[EpochEntry]) -> WrongEpoch | None:
     """Return the first batch that was not written under the epoch which `lineage` gives its offset.
 
-    Offsets below the lineage have none to be held against, nor have batches of brokers too old to stamp theirs (-1).
-    What is below -1 is wrong everywhere: no broker stamps that. The batches of `table` rise by offset.
+    Offsets below the lineage have none to be held against: a broker that keeps epochs stamps every batch, so batches
+    without one (-1) lie only there. What is below -1 is wrong everywhere: no broker stamps that. The batches of `table`
+    rise by offset.
     """
     if not len(table):
         return None
@@ -58,7 +59,7 @@ def wrong_epoch(table: BatchTable, lineage: Sequence[EpochEntry]) -> WrongEpoch 
     else:
         entry_of = np.searchsorted(np.array(starts, np.int64), table.base_offset, side="right")
         expected = np.array(epochs, np.int32)[entry_of]
-    differs = (found != NO_LEADER_EPOCH) & (found != expected) & np.not_equal(expected, NO_LEADER_EPOCH)
+    differs = (found != expected) & np.not_equal(expected, NO_LEADER_EPOCH)
     wrong = np.flatnonzero((found < NO_LEADER_EPOCH) | differs)
     if not wrong.size:
         return None

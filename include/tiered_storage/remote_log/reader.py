@@ -255,7 +255,7 @@ def _check_chunk(content: bytes, chunk: RemoteLogIndexEntry, segment: RemoteLogS
         epoch, expected = header.partition_leader_epoch, epoch_at(segment.leader_epochs, header.base_offset)
         if expected is None:
             expected = NO_LEADER_EPOCH
-        if epoch < NO_LEADER_EPOCH or (NO_LEADER_EPOCH not in {epoch, expected} and expected != epoch):
+        if epoch < NO_LEADER_EPOCH or expected not in {NO_LEADER_EPOCH, epoch}:
             wrong = WrongEpoch(chunk.position + position, header.base_offset, epoch, expected)
             raise wrong.error(segment, chunk.object_name)
         position += header.size

@@ -294,8 +294,13 @@ def test_batches_of_another_leader_than_the_lineage_names_are_refused(
 
 @pytest.mark.parametrize(
     ("batch_epoch", "lineage"),
-    [(-1, LINEAGE), (5, ()), (5, (EpochEntry(9, 15),))],
-    ids=["the broker did not stamp it", "no lineage is known", "the lineage begins later"],
+    [(-1, ()), (5, ()), (-1, (EpochEntry(9, 15),)), (5, (EpochEntry(9, 15),))],
+    ids=[
+        "the broker did not stamp it",
+        "no lineage is known",
+        "not stamped, and the lineage begins later",
+        "the lineage begins later",
+    ],
 )
 def test_where_nothing_is_known_of_leaders_nothing_contradicts(
     segment: LogSegment, storage: ObjectRemoteStorageManager, batch_epoch: int, lineage: tuple[EpochEntry, ...]
@@ -311,6 +316,18 @@ def test_where_nothing_is_known_of_leaders_nothing_contradicts(
     )
 
     finished(run(task_for(segment, lineage=lineage), storage))
+
+
+def test_a_batch_that_is_not_stamped_is_refused_where_the_log_has_epochs(
+    segment: LogSegment, storage: ObjectRemoteStorageManager
+) -> None:
+    """Its epoch was damaged: a broker that keeps epochs stamps every batch."""
+    first, second = batches_in(segment.log_path)
+    rewrite_segment(segment.log_path, [first, second[:12] + struct.pack(">i", -1) + second[16:]])
+
+    _, message = failed(run(task_for(segment, lineage=LINEAGE), storage), storage)
+
+    assert "the batch at offset 15 was written under leader epoch -1" in message
 
 
 def test_gaps_that_compaction_left_inside_are_kept(segment: LogSegment, storage: ObjectRemoteStorageManager) -> None:

@@ -16,14 +16,16 @@ from support.remote_logs import (
     BATCH_BYTES,
     ORDERS_0,
     a_copied_remote_log,
+    a_remote_log,
     batches_in,
+    copy,
     records,
     rewrite_segment,
     segments_of,
 )
 from tiered_storage.errors import CorruptRecordError, RemoteObjectCorruptError, TieredStorageError
 from tiered_storage.kafka_log.batch_table import BatchTable
-from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, EpochEntry
 from tiered_storage.remote_log.batch_epochs import WrongEpoch, wrong_epoch
 from tiered_storage.remote_log.lineage import epoch_at
 from tiered_storage.remote_log.reading.blocking import BlockingLogReader
@@ -69,13 +71,18 @@ def rows(remote_log: RemoteLogManager, on_broken: Callable[[BrokenBytes], None] 
     return [offset for batch in found for offset in batch.column("offset").to_pylist()]
 
 
+def with_epochs(path: Path, epoch: int) -> None:
+    """Write another epoch into the header of every batch of a segment."""
+    rewrite_segment(path, [each[:12] + struct.pack(">i", epoch) + each[16:] for each in batches_in(path)])
+
+
 def with_epoch(path: Path, epoch: int) -> None:
     """Write another epoch into the header of a segment's second batch."""
     first, second = batches_in(path)
     rewrite_segment(path, [first, second[:12] + struct.pack(">i", epoch) + second[16:]])
 
 
-@pytest.mark.parametrize("epoch", [WRONG, -2, -(2**31)])
+@pytest.mark.parametrize("epoch", [WRONG, -1, -2, -(2**31)])
 @pytest.mark.parametrize("read", [batches, segment_bytes, fetch, fetch_remote, tables])
 def test_a_wrong_epoch_in_a_header_is_not_served(
     tmp_path: Path, read: Callable[[RemoteLogManager], None], epoch: int
@@ -101,11 +108,16 @@ def test_a_wrong_epoch_in_a_header_is_not_served(
 
 
 @pytest.mark.parametrize("read", [batches, segment_bytes, fetch, fetch_remote, tables])
-def test_an_epoch_that_no_broker_stamped_is_none_that_is_wrong(
-    tmp_path: Path, read: Callable[[RemoteLogManager], None]
-) -> None:
-    files = a_copied_remote_log(tmp_path)
-    with_epoch(files.objects(".log")[1], -1)
+def test_batches_of_a_log_without_epochs_are_read(tmp_path: Path, read: Callable[[RemoteLogManager], None]) -> None:
+    files = a_remote_log(tmp_path)
+    (files.partition_directory() / LEADER_EPOCH_CHECKPOINT).unlink()
+    for segment in files.local_segments():
+        with_epochs(segment.log_path, -1)
+    with files.open() as remote_log:
+        assert copy(remote_log).is_whole
+        assert segments_of(remote_log)[1].leader_epochs == ()
+    for segment in files.local_segments()[:3]:
+        segment.log_path.unlink()
     with files.open() as remote_log:
         read(remote_log)
 
@@ -137,7 +149,7 @@ def test_the_first_wrong_epoch_is_that_of_each_batch_by_itself(
         table.base_offset[row], table.partition_leader_epoch[row], table.position[row] = start, epoch, 100 * row
         true = epoch_at(lineage, start)
         known = -1 if true is None else true
-        if expected is None and (epoch < -1 or (known >= 0 and epoch not in {-1, known})):
+        if expected is None and (epoch < -1 or (known >= 0 and epoch != known)):
             expected = WrongEpoch(100 * row, start, epoch, known)
             assert ("which no broker writes" in str(expected)) == (known == -1)
         start += count
