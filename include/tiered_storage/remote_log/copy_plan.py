@@ -5,7 +5,7 @@ Planning changes nothing: the plan IS the dry run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,10 +19,11 @@ from tiered_storage.errors import (
     UnsupportedTopicError,
 )
 from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.partition_metadata import PARTITION_METADATA
 from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.lineage import trusted_lineage, up_to, whole_lineage
 from tiered_storage.remote_log.metadata import RemoteLogMetadataManager, Topics
-from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState, TopicIdPartition
+from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.segment_source import LocalSegment, PartitionLog, SegmentSource, UnreadablePartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.topic_decision import Decisions
@@ -171,6 +172,7 @@ def plan_copy(
     notices = [Finding("", notice) for notice in source.notices]
     looked: list[_Found] = []
     states = metadata.partition_states()
+    lives = _by_name(states)
     decisions = Decisions(topics, settings)
     for log in source.partitions():
         if isinstance(log, UnreadablePartition):
@@ -200,8 +202,9 @@ def plan_copy(
             notices.append(Finding(str(log.topic_id_partition), why_deleted(state.delete_state)))
             continue
         try:
+            _refuse_lost_id(log, lives, metadata)
             looked.append(_look(log, state, source, metadata, selection, replacing))
-        except LineageContradictedError as error:
+        except (InvalidLogDirectoryError, LineageContradictedError) as error:
             unreadable.append(Finding(str(log.topic_id_partition), str(error)))
     notices.extend(notice for found in looked for notice in found.notices)
     unreadable.extend(found.uncopyable for found in looked if found.uncopyable is not None)
@@ -215,6 +218,37 @@ def plan_copy(
     return CopyPlan(
         tuple(chosen), tuple(refused.values()), tuple(unreadable), tuple(notices), tuple(lineages), replacing
     )
+
+
+_Lives = Mapping[tuple[str, str], Mapping[str, Sequence[TopicIdPartition]]]
+
+
+def _by_name(partitions: Iterable[TopicIdPartition]) -> _Lives:
+    """Return `partitions` by topic id, for each cluster and topic name."""
+    lives: dict[tuple[str, str], dict[str, list[TopicIdPartition]]] = {}
+    for each in partitions:
+        lives.setdefault((each.cluster_id, each.topic), {}).setdefault(each.topic_id, []).append(each)
+    return lives
+
+
+def _refuse_lost_id(log: PartitionLog, lives: _Lives, metadata: RemoteLogMetadataManager) -> None:
+    """Raise InvalidLogDirectoryError where `log` has a derived topic id, and its topic is remote under another one.
+
+    Under the derived id all of it would be copied again, as another topic of that name.
+    """
+    if not log.topic_id_is_derived:
+        return
+    own = log.topic_id_partition
+    for topic_id, partitions in lives.get((own.cluster_id, own.topic), {}).items():
+        if topic_id != own.topic_id and any(
+            SegmentState.COPY_SEGMENT_FINISHED in metadata.count_remote_log_segments(each) for each in partitions
+        ):
+            raise InvalidLogDirectoryError(
+                f"{log.directory / PARTITION_METADATA} is missing. The remote log has topic {own.topic} under the id "
+                f"{topic_id}; without the file all would be copied again under the derived id {own.topic_id}. Put the "
+                f"broker's file back (two lines: 'version: 0' and 'topic_id: {topic_id}'). If this is another topic of "
+                "that name, write an id of its own there ('kafka-storage random-uuid' makes one)"
+            )
 
 
 def why_deleted(state: PartitionDeleteState) -> str:

@@ -27,6 +27,7 @@ from support.remote_logs import (
     record,
     rewrite_segment,
     segments_of,
+    topic_id,
 )
 from tiered_storage.errors import ConfigurationError, LogDirectoryLockedError
 from tiered_storage.kafka_log.directory_lock import DirectoryLock
@@ -36,6 +37,7 @@ from tiered_storage.kafka_log.offset_checkpoint import (
     LOG_START_OFFSET_CHECKPOINT,
     write_offset_checkpoint,
 )
+from tiered_storage.kafka_log.partition_metadata import PARTITION_METADATA, write_topic_id
 from tiered_storage.kafka_log.record_batch import encode_batch
 from tiered_storage.remote_log.copy_plan import CopyPlan, Finding, PassingFinding, PlannedSegment, _limit
 from tiered_storage.remote_log.log_directory_source import CLEANER_CHECKPOINT
@@ -543,3 +545,45 @@ def test_a_closed_log_that_may_not_be_read_is_named_by_the_plan(
         assert "2 closed segments after it wait, since readers must find no gap" in said
     with files.open() as remote_log:
         assert ranges(segments_of(remote_log)) == [(0, 9)]
+
+
+# ------------------------------------------------------------------------------------------------- lost topic ids
+
+
+def test_a_topic_that_is_remote_is_not_copied_again_without_its_id(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    path = files.partition_directory() / PARTITION_METADATA
+    kept, stored = path.read_bytes(), files.objects()
+    path.unlink()
+
+    for command in ("plan", "copy"):
+        ended = run_on(files, command)
+
+        said = " ".join((ended.out + ended.err).split())
+        assert ended.exit_code == 1
+        assert f"{path} is missing" in said
+        assert f"under the id {topic_id('orders')}" in said
+        assert "again under the derived id" in said
+        assert f"'topic_id: {topic_id('orders')}'" in said
+    assert files.objects() == stored
+
+    path.write_bytes(kept)
+    assert run_on(files, "copy").exit_code == 0
+
+
+def test_another_topic_of_the_name_is_copied_under_an_id_of_its_own(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    write_topic_id(files.partition_directory() / PARTITION_METADATA, topic_id("another life"))
+
+    assert run_on(files, "copy").exit_code == 0
+    assert len(files.objects(".log")) == 6
+
+
+def test_a_topic_that_never_had_an_id_is_copied_on(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    (files.partition_directory() / PARTITION_METADATA).unlink()
+    assert run_on(files, "copy").exit_code == 0
+
+    files.append(2)
+    assert run_on(files, "copy").exit_code == 0
+    assert len(files.objects(".log")) == 4
