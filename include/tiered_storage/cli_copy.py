@@ -158,6 +158,7 @@ def retain(
     rows = [
         (str(each.topic_id_partition), each.new_local_start, len(each.segments), each.size, each.held_back)
         for each in plans
+        if each.segments or as_json
     ]
     title = "Would be removed locally" if dry_run else "Removed locally"
     output.rows(

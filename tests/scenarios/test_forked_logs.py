@@ -687,3 +687,5 @@ def test_retain_leaves_what_a_person_deleted_where_nothing_tells_whether_it_is_t
 
     assert local_values(there) == before
     assert "nothing remote tells whether they are of the same log" in everything_said([ended])
+    # Nothing was removed: no row says so.
+    assert "Removed locally none" in everything_said([ended])
