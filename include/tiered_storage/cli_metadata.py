@@ -84,7 +84,7 @@ def trust_clock(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let deletions go on by this machine's clock, after it jumped or the machine was off for more than a day."""
+    """Let deletions go on by this machine's clock, after it jumped or a restart that NTP did not follow."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
         clocks = ClockAgreement.of(remote_log)

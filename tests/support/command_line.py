@@ -65,6 +65,7 @@ def run_on(files: RemoteLogFiles, *arguments: object) -> CommandResult:
     """Run it with the settings of `files`, by their clock."""
     with (
         mock.patch.object(clock, "time", files.clock.time_module()),
+        mock.patch.object(clock, "is_synchronised_by_ntp", lambda: files.clock.is_synchronised),
         mock.patch.object(LocalDirectory, "put", put_at(files.clock)),
     ):
         return run(*arguments, "--config", files.config)

@@ -40,6 +40,8 @@ class ManualClock:
     """When the machine started, by this clock (ms)."""
     boot_id = machine_boot_time().boot_id
     """The machine's own: a test may hand its clock to a command too, see time_module."""
+    is_synchronised = False
+    """Whether the kernel says that NTP synchronised it."""
 
     def __init__(self, now: int = 1_700_000_000_000) -> None:
         self.now = now
@@ -49,7 +51,7 @@ class ManualClock:
 
     def boot_time(self) -> BootTime:
         """Return how long the machine runs."""
-        return BootTime(self.boot_id, self() - self.started)
+        return BootTime(self.boot_id, self() - self.started, self.is_synchronised)
 
     def time_module(self) -> SimpleNamespace:
         """Return what may stand in the place of `time` in tiered_storage.clock."""

@@ -118,7 +118,7 @@ def _check_clock(
 ) -> Iterator[Check]:
     """Yield whether this machine's clock agrees with its last reading; the store's is asked beside the store."""
     with closing(open_storage(settings, options)) as storage:
-        is_independent = has_own_clock(storage, options.endpoint)
+        is_independent = has_own_clock(storage, options)
         skew = settings.clock_max_skew_ms
         agreement = ClockAgreement(clock, machine_boot_time, storage, store.clock_reading, skew, is_independent)
         why = agreement.why_refused()

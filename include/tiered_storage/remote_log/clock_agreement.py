@@ -4,24 +4,24 @@ Three checks:
 
 - the object store's clock, by an object that is written for it;
 - the last reading, which the metadata keep (sql_clock_reading.py): since then the clock must have moved on as far as
-  the machine has been running, which nobody can set. After a restart it may be a day ahead of the reading at most.
-  Where no clock was read yet (metadata of an earlier release, rebuilt ones), the newest time that metadata and store
-  know stands for a reading before a restart;
+  the machine has been running, which nobody can set. After a restart, it must have moved on as far as the machine has
+  been running since, or the kernel must say that NTP synchronised it. Where no clock was read yet (metadata of an
+  earlier release, rebuilt ones), the newest time that metadata and store know stands for a reading before a restart;
 - the times in the metadata: none may be later than now.
 
-A store in a local directory, or on a loopback address, has this machine's own clock. So only where the store's clock is
-another one does its word stand above the reading. The grace time of what is marked counts only time that has passed for
-certain (GraceTime).
+A store in a local directory has this machine's own clock, and one at an endpoint of the user's may have it. So only the
+clocks of AWS, Google and Azure stand above the reading. The grace time of what is marked begins again at every restart,
+since nobody knows how long it took (GraceTime).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from ipaddress import ip_address
 from typing import Self
-from urllib.parse import urlsplit
 
 from tiered_storage.clock import BootClock, Clock, as_date
 from tiered_storage.errors import DeletionRefusedError
@@ -29,13 +29,11 @@ from tiered_storage.remote_log.metadata.sql_clock_reading import ClockReading, S
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.remote_log_parts import RemoteLogParts
 from tiered_storage.remote_log.storage import RemoteStorageManager
+from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 STORE_PRECISION_MS = 1_000
 """Some stores tell whole seconds."""
-
-MOST_AFTER_RESTART_MS = 86_400_000
-"""So much later than the last reading the clock may be after a restart: how long the machine was off, nobody knows."""
 
 READING_LASTS_MS = 3_600_000
 """So long a reading stays: a clock that is set ahead by a little at a time is compared with what it was before."""
@@ -43,27 +41,18 @@ READING_LASTS_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class GraceTime:
-    """For how long (ms) what was marked stays, counted by what is known of the clock that marked it.
-
-    Of the time before `trusted_since` (ms), `unproven_ms` may not have passed at all; None: all of it.
-    """
+    """For how long (ms) what was marked stays: time before `trusted_since` (ms) does not count."""
 
     ms: int
     trusted_since: int = 0
-    unproven_ms: int | None = 0
 
     def over_at(self, marked_at: int) -> int:
         """Return when the grace time of what was marked then is over (ms)."""
-        if marked_at >= self.trusted_since:
-            return marked_at + self.ms
-        unproven = self.trusted_since - marked_at if self.unproven_ms is None else self.unproven_ms
-        return min(marked_at + unproven, self.trusted_since) + self.ms
+        return max(marked_at, self.trusted_since) + self.ms
 
     def over_for(self, now: int) -> int:
         """Return until when (ms) something must have been marked for its grace time to be over `now`."""
-        if self.trusted_since + self.ms <= now:
-            return now - self.ms
-        return -1 if self.unproven_ms is None else now - self.ms - self.unproven_ms
+        return now - self.ms if self.trusted_since + self.ms <= now else -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +72,7 @@ class ClockAgreement:
     @classmethod
     def of(cls, parts: RemoteLogParts) -> Self:
         """Return that of an open remote log."""
-        is_independent = has_own_clock(parts.storage, parts.options.endpoint)
+        is_independent = has_own_clock(parts.storage, parts.options)
         skew = parts.settings.clock_max_skew_ms
         return cls(parts.clock, parts.boot_clock, parts.storage, parts.store.clock_reading, skew, is_independent)
 
@@ -106,7 +95,7 @@ class ClockAgreement:
     def trust(self) -> None:
         """Record what the clock shows, by a person's word. What is marked waits its grace time once more."""
         now = self.clock()
-        self.reading.record(ClockReading(self.boot_clock(), now, trusted_since=now, unproven_ms=None))
+        self.reading.record(ClockReading(self.boot_clock(), now, trusted_since=now))
 
     def why_refused(self) -> str | None:
         """Return what `ensure_agrees` would raise, as far as can be told without writing; None: nothing.
@@ -119,8 +108,7 @@ class ClockAgreement:
         """Return the grace time as it counts by now."""
         if self.is_store_independent:
             return GraceTime(grace_ms)
-        current = self._current(self.reading.read())
-        return GraceTime(grace_ms, current.trusted_since, current.unproven_ms)
+        return GraceTime(grace_ms, self._current(self.reading.read()).trusted_since)
 
     def ensure_not_ahead(self, partition: TopicIdPartition, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
         """Raise DeletionRefusedError if anything happened to `segments` of `partition` later than now.
@@ -160,14 +148,17 @@ class ClockAgreement:
             return (
                 f"this machine's clock shows {as_date(now)}, and should show {as_date(expected)} by the time that "
                 f"passed since it was last checked, at {as_date(earlier.wall)}: it was set {jump}, or the machine was "
-                f"paused. {_WHAT_TO_DO}"
+                f"paused. {_NOBODY_KNOWS} Set the clock by NTP; {_IF_IT_IS_RIGHT}"
             )
-        if -self.max_skew_ms <= now - earlier.wall <= MOST_AFTER_RESTART_MS:
+        later = now - earlier.wall
+        explained = running.ms if earlier.is_taken else 0
+        if abs(later - explained) <= self.max_skew_ms or (running.is_synchronised and later >= -self.max_skew_ms):
             return None
-        apart = "more than a day later" if now > earlier.wall else "earlier than that"
+        apart = "later" if later > 0 else "earlier"
         return (
-            f"{_since(earlier)} {as_date(earlier.wall)}; this machine's clock shows {as_date(now)} now, {apart}, and "
-            f"nothing proves that it is right. {_WHAT_TO_DO}"
+            f"{_since(earlier)} {as_date(earlier.wall)}; this machine's clock shows {as_date(now)} now, "
+            f"{_duration(abs(later))} {apart}, and nothing proves that it is right. {_NOBODY_KNOWS} Wait until NTP has "
+            f"synchronised this machine's clock; {_IF_IT_IS_RIGHT}"
         )
 
     def _renewed_at(self) -> int | None:
@@ -185,11 +176,9 @@ class ClockAgreement:
 
     def _current(self, earlier: ClockReading | None) -> ClockReading:
         now, running = self.clock(), self.boot_clock()
-        if earlier is None or not earlier.is_taken:
-            return ClockReading(running, now, trusted_since=now, unproven_ms=None)
-        if running.boot_id == earlier.boot_time.boot_id:
+        if earlier is not None and running.boot_id == earlier.boot_time.boot_id:
             return replace(earlier, boot_time=running, wall=now)
-        return ClockReading(running, now, trusted_since=now, unproven_ms=max(now - earlier.wall, 0))
+        return ClockReading(running, now, trusted_since=now)
 
 
 def _since(earlier: ClockReading) -> str:
@@ -198,10 +187,8 @@ def _since(earlier: ClockReading) -> str:
     return "these metadata never read a clock, and the newest time known before is"
 
 
-_WHAT_TO_DO = (
-    "Nothing is marked, trimmed or deleted by it: nobody knows what is old. Set the clock by NTP; if it is right, "
-    "'tiered-storage metadata trust-clock' lets deletions go on"
-)
+_NOBODY_KNOWS = "Nothing is marked, trimmed or deleted by it: nobody knows what is old."
+_IF_IT_IS_RIGHT = "if it is right, 'tiered-storage metadata trust-clock' lets deletions go on"
 
 
 def ensure_store_agrees(clock: Clock, storage: RemoteStorageManager, max_skew_ms: int) -> bool:
@@ -226,21 +213,23 @@ def ensure_store_agrees(clock: Clock, storage: RemoteStorageManager, max_skew_ms
     )
 
 
-def has_own_clock(storage: RemoteStorageManager, endpoint: str | None) -> bool:
-    """Whether the store's clock is not this machine's: not for a directory, nor for an endpoint of this machine.
+_PROVIDERS = ("AWS_", "GOOGLE_", "AZURE_", "AZURITE_")
+_NAMES_ENDPOINT = re.compile("ENDPOINT|BASE_URL|EMULATOR|SERVICE_ACCOUNT")
+"""In names of properties and variables, which obstore reads by itself. Google's key files may name an endpoint too."""
 
-    Whose clock a user's own RemoteStorageManager has, nobody knows.
+
+def has_own_clock(
+    storage: RemoteStorageManager, options: ObjectStoreOptions, environ: Mapping[str, str] = os.environ
+) -> bool:
+    """Whether the store's clock is surely not this machine's: it is the one of AWS, Google or Azure.
+
+    A directory has this machine's clock. Which machine an endpoint that is named in `options` or `environ` means, and
+    whose clock a user's own RemoteStorageManager has, nobody knows.
     """
     if not isinstance(storage, ObjectRemoteStorageManager) or storage.place_of("").startswith("file:"):
         return False
-    return not _is_loopback(urlsplit(endpoint or "").hostname or "")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
+    given = [*options.properties, *(name for name in environ if name.upper().startswith(_PROVIDERS))]
+    return not options.endpoint and not any(_NAMES_ENDPOINT.search(name.upper()) for name in given)
 
 
 def _duration(ms: int) -> str:

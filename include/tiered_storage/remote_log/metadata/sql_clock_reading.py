@@ -2,8 +2,7 @@
 
 boot_id, boot_ms   how long the machine had been running then, and since which start
 wall_ms            what the clock showed then (ms since the epoch)
-trusted_since      since when (by this clock, ms) it was seen to run without a jump
-unproven_ms        how much of the time before that may not have passed at all; null: nobody knows
+trusted_since      since when (by this clock, ms) it was seen to run without a jump or a restart
 
 Until a clock is read for the first time, the row may hold the newest time that metadata and store know, with
 an empty boot_id. It is written before an unchecked clock leaves any time there, so that no clock vouches for itself.
@@ -29,12 +28,11 @@ class ClockReading:
     boot_time: BootTime
     wall: int
     trusted_since: int
-    unproven_ms: int | None
 
     @classmethod
     def of_newest_time(cls, newest: int) -> Self:
         """Return what stands for the first reading: `newest` is the newest time that metadata and store know."""
-        return cls(BootTime("", 0), newest, trusted_since=newest, unproven_ms=None)
+        return cls(BootTime("", 0), newest, trusted_since=newest)
 
     @property
     def is_taken(self) -> bool:
@@ -58,7 +56,7 @@ class SqlClockReading:
             row = connection.execute(select(clock_reading)).one_or_none()
         if row is None:
             return None
-        return ClockReading(BootTime(row.boot_id, row.boot_ms), row.wall_ms, row.trusted_since, row.unproven_ms)
+        return ClockReading(BootTime(row.boot_id, row.boot_ms), row.wall_ms, row.trusted_since)
 
     def read_or_newest(self, renewed_at: RenewedAt) -> ClockReading | None:
         """Return what is recorded, else what `begin` would record; None if neither metadata nor store know a time."""
@@ -91,5 +89,4 @@ def _row(reading: ClockReading) -> dict[str, object]:
         "boot_ms": reading.boot_time.ms,
         "wall_ms": reading.wall,
         "trusted_since": reading.trusted_since,
-        "unproven_ms": reading.unproven_ms,
     }

@@ -223,5 +223,4 @@ clock_reading = Table(
     Column("boot_ms", BigInteger, nullable=False),
     Column("wall_ms", BigInteger, nullable=False),
     Column("trusted_since", BigInteger, nullable=False),
-    Column("unproven_ms", BigInteger),
 )

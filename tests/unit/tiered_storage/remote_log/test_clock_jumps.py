@@ -1,4 +1,4 @@
-"""Nothing is deleted by a clock that jumped, where the store in a local directory has the same clock."""
+"""Nothing is deleted by a clock that jumped, where the store may have the same clock."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import io
 import shutil
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -23,8 +25,8 @@ from support.remote_logs import (
     states_of,
     topic_id,
 )
-from tiered_storage.clock import machine_boot_time
-from tiered_storage.errors import DeletionRefusedError
+from tiered_storage.clock import is_synchronised_by_ntp, machine_boot_time
+from tiered_storage.errors import DeletionRefusedError, RemoteStorageError
 from tiered_storage.remote_log.clock_agreement import GraceTime, has_own_clock
 from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.selection import EVERYTHING
@@ -163,40 +165,95 @@ def test_a_clock_that_creeps_is_compared_with_where_it_was(files: RemoteLogFiles
     refused(files, check, "ahead by 0:08:00")
 
 
-def test_after_a_restart_the_clock_may_be_a_day_later_at_most(files: RemoteLogFiles) -> None:
-    files.clock.restart(off_for=DAY)
+@pytest.mark.parametrize("off_for", [MINUTE, SKEW])
+def test_after_a_short_restart_the_clock_is_taken(files: RemoteLogFiles, off_for: int) -> None:
+    files.clock.restart(off_for)
     run(files, delete_records)
-    files.clock.restart(off_for=3 * DAY)
-    refused(files, check, "restarted, or is another one.* more than a day later.*trust-clock")
+
+
+def test_time_that_the_machine_ran_since_its_restart_needs_no_proof(files: RemoteLogFiles) -> None:
+    files.clock.restart()
     files.clock.now += 30 * DAY
-    refused(files, expire, "more than a day later")
+    run(files, delete_records)
+
+
+@pytest.mark.parametrize("deletes", [expire, delete_records, delete_topic, trim, repair])
+def test_a_clock_that_a_restart_set_ahead_deletes_nothing(
+    files: RemoteLogFiles, deletes: Callable[[RemoteLogManager], None]
+) -> None:
+    """The hardware clock is 23 hours further ahead at each of ten restarts."""
+    for _ in range(10):
+        files.clock.restart(off_for=23 * HOUR)
+        # What finds nothing to do says nothing.
+        with suppress(DeletionRefusedError):
+            run(files, deletes)
+    refused(files, deletes, "restarted, or is another one.*9 days, 14:00:00 later.*Wait until NTP.*trust-clock")
+    files.clock.now += 30 * DAY
+    refused(files, deletes)
+    assert len(files.objects()) == 9
+    assert deletes is delete_topic or files.local_starts() == [0, 10, 20, 30]
+
+
+def test_a_machine_that_was_off_for_long_waits_for_ntp(files: RemoteLogFiles) -> None:
+    files.clock.restart(off_for=30 * DAY)
+    refused(files, delete_records, "30 days.* later.*Wait until NTP has synchronised")
+    files.clock.is_synchronised = True
+    run(files, delete_records)
+    files.clock.is_synchronised = False
+    run(files, expire)
+
+
+def test_another_machine_that_runs_for_longer_waits_for_ntp(files: RemoteLogFiles) -> None:
+    """How long it has been running says nothing about the time since the other one read its clock."""
+    files.clock.restart()
+    files.clock.started -= YEAR
+    refused(files, delete_records, "or is another one")
+    files.clock.is_synchronised = True
+    run(files, delete_records)
+
+
+def test_a_jump_without_a_restart_needs_a_persons_word_though_ntp_agrees(files: RemoteLogFiles) -> None:
+    files.clock.is_synchronised = True
+    files.clock.step(3 * HOUR)
+    refused(files, delete_records, "or the machine was paused.*trust-clock")
 
 
 def test_after_a_restart_the_clock_may_not_be_earlier(files: RemoteLogFiles) -> None:
-    files.clock.restart(off_for=-HOUR)
-    refused(files, delete_records, "earlier than that")
+    for files.clock.is_synchronised in (False, True):
+        files.clock.restart(off_for=-HOUR)
+        refused(files, delete_records, "restarted.* earlier, and nothing proves")
 
 
-def test_the_time_that_a_machine_was_off_is_no_part_of_a_grace_time(files: RemoteLogFiles) -> None:
-    """Nobody knows whether it was off for so long, or its clock is ahead since."""
+@pytest.mark.parametrize("deletes", [expire, trim])
+def test_the_grace_time_begins_again_at_each_restart(
+    files: RemoteLogFiles, deletes: Callable[[RemoteLogManager], None]
+) -> None:
+    """Nobody knows how long a machine was off: two restarts do not make what was marked older than one."""
     run(files, delete_records)
-    files.clock.restart(off_for=23 * HOUR)
-    run(files, expire)
+    files.clock.is_synchronised = True
+    for off_for in (23 * HOUR, MINUTE, 50 * MINUTE):
+        files.clock.restart(off_for)
+        run(files, deletes, expire)
     assert len(files.objects()) == 9
     with files.open() as remote_log:
         [due] = remote_log.deletions.due_deletions()
         assert (due.segments, due.waiting, due.all_due_at) == (0, 2, files.clock() + GRACE)
-    files.clock.now += GRACE
+    files.clock.now += GRACE - 1
+    run(files, expire)
+    assert len(files.objects()) == 9
+    files.clock.now += 1
     run(files, expire)
     assert len(files.objects()) == 3
 
 
-def test_restarts_do_not_keep_anything_for_ever(files: RemoteLogFiles) -> None:
+def test_a_restart_after_a_persons_word_keeps_the_grace_time(files: RemoteLogFiles) -> None:
     run(files, delete_records)
-    for _ in range(20):
-        files.clock.restart(off_for=10 * MINUTE)
-        run(files, expire)
-    assert len(files.objects()) == 3
+    files.clock.step(3 * HOUR)
+    run_on(files, "metadata", "trust-clock", "--yes")
+    files.clock.now += MINUTE
+    files.clock.restart(MINUTE)
+    run(files, expire)
+    assert len(files.objects()) == 9
 
 
 def test_what_a_wrong_clock_marked_waits_once_more_when_the_right_one_is_trusted(tmp_path: Path) -> None:
@@ -217,10 +274,13 @@ def test_what_a_wrong_clock_marked_waits_once_more_when_the_right_one_is_trusted
 
 def test_local_retention_waits_as_long_for_what_can_be_undeleted(files: RemoteLogFiles) -> None:
     run(files, delete_records)
-    files.clock.restart(off_for=2 * HOUR)
-    with files.open() as remote_log:
-        clocks, grace_ms = remote_log.deletions.clocks, remote_log.settings.remote_log_deletion_grace_ms
-        assert clocks.grace(grace_ms).over_for(files.clock()) < files.clock() - GRACE - HOUR
+    marked_at = files.clock()
+    files.clock.restart()
+    run(files, check)
+    for passed, is_settled in ((GRACE - 1, False), (1, True)):
+        files.clock.now += passed
+        with files.open() as remote_log:
+            assert (remote_log.deletions.clocks.grace(GRACE).over_for(files.clock()) >= marked_at) is is_settled
 
 
 def test_a_person_is_asked_and_may_say_no(files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,7 +370,7 @@ def test_a_clock_that_was_never_read_is_held_against_the_newest_time_known(
     files.clock.step(YEAR)
     lose(files)
     for _ in range(2):
-        refused(files, deletes, "never read.* 2023-11-.*more than a day later.*trust-clock")
+        refused(files, deletes, "never read.* 2023-11-.*365 days.* later.*trust-clock")
         files.clock.now += 3 * HOUR
     assert len(files.objects()) == 9
     assert files.local_starts() == [0, 10, 20, 30]
@@ -325,14 +385,16 @@ def test_what_a_clock_that_was_never_read_writes_does_not_vouch_for_it(
     lose(files)
     writes(files)
     files.clock.now += 3 * HOUR
-    refused(files, expire, "never read.* 2023-11-.*more than a day later.*trust-clock")
+    refused(files, expire, "never read.* 2023-11-.*365 days.* later.*trust-clock")
 
 
+@pytest.mark.parametrize("is_synchronised", [False, True])
 @pytest.mark.parametrize("lose", [forget_reading, rebuild])
-def test_a_clock_that_was_never_read_is_taken_within_a_day(
-    files: RemoteLogFiles, lose: Callable[[RemoteLogFiles], None]
+def test_a_clock_that_was_never_read_is_taken_if_ntp_synchronised_it_or_it_shows_the_newest_time(
+    files: RemoteLogFiles, lose: Callable[[RemoteLogFiles], None], is_synchronised: bool
 ) -> None:
-    files.clock.now += DAY
+    files.clock.is_synchronised = is_synchronised
+    files.clock.now += 90 * DAY if is_synchronised else SKEW
     lose(files)
     run(files, check)
     files.clock.now += 10 * DAY
@@ -340,10 +402,10 @@ def test_a_clock_that_was_never_read_is_taken_within_a_day(
 
 
 @pytest.mark.parametrize("lose", [forget_reading, rebuild])
-def test_a_site_that_was_idle_for_more_than_a_day_needs_a_persons_word_once(
+def test_a_site_that_was_idle_and_has_no_ntp_needs_a_persons_word_once(
     files: RemoteLogFiles, lose: Callable[[RemoteLogFiles], None]
 ) -> None:
-    files.clock.now += DAY + HOUR
+    files.clock.now += HOUR
     lose(files)
     refused(files, delete_records, "never read")
     refused(files, delete_records, "never read")
@@ -356,20 +418,21 @@ def test_a_run_since_the_last_copy_shows_the_time_too(files: RemoteLogFiles) -> 
     files.clock.now += 5 * DAY
     run(files, expire)
     forget_reading(files)
-    files.clock.now += 23 * HOUR
+    files.clock.now += SKEW
     run(files, check)
 
 
 def test_a_clock_that_was_never_read_may_not_be_behind(files: RemoteLogFiles) -> None:
     forget_reading(files)
     files.clock.step(-2 * HOUR)
-    refused(files, delete_records, "never read.*earlier than that")
+    refused(files, delete_records, "never read.* earlier, and nothing")
 
 
 def test_what_was_marked_before_the_first_reading_waits_its_grace_time_once_more(files: RemoteLogFiles) -> None:
     run(files, delete_records)
     forget_reading(files)
     files.clock.now += 2 * HOUR
+    files.clock.is_synchronised = True
     run(files, expire)
     assert len(files.objects()) == 9
     files.clock.now += GRACE
@@ -396,23 +459,69 @@ def test_a_store_with_a_clock_of_its_own_stands_above_the_reading(files: RemoteL
 
 
 @pytest.mark.parametrize(
-    ("url", "endpoint", "is_own"),
+    ("url", "endpoint", "environ", "is_own"),
     [
-        ("file:///tmp/store", None, False),
-        ("s3://bucket/prefix", "http://localhost:9000", False),
-        ("s3://bucket/prefix", "http://127.0.0.1:9000", False),
-        ("s3://bucket/prefix", "http://[::1]:9000", False),
-        ("s3://bucket/prefix", "https://s3.eu-central-1.amazonaws.com", True),
-        ("s3://bucket/prefix", None, True),
+        ("file:///tmp/store", None, {}, False),
+        ("s3://bucket/prefix", "http://localhost:9000", {}, False),
+        ("s3://bucket/prefix", "http://[::ffff:127.0.0.1]:9000", {}, False),
+        ("s3://bucket/prefix", "http://0.0.0.0:9000", {}, False),
+        ("s3://bucket/prefix", "http://minio:9000", {}, False),
+        ("s3://bucket/prefix", "https://s3.eu-central-1.amazonaws.com", {}, False),
+        ("s3://bucket/prefix", None, {"AWS_ENDPOINT": "http://minio:9000"}, False),
+        ("s3://bucket/prefix", None, {"AWS_ENDPOINT_URL_S3": "http://minio:9000"}, False),
+        ("s3://bucket/prefix", None, {"aws_endpoint_url": "http://minio:9000"}, False),
+        ("s3://bucket/prefix", None, {"AZURE_STORAGE_USE_EMULATOR": "true"}, False),
+        ("s3://bucket/prefix", None, {"GOOGLE_BASE_URL": "http://gcs:4443"}, False),
+        ("s3://bucket/prefix", None, {"GOOGLE_SERVICE_ACCOUNT": "/etc/key.json"}, False),
+        ("s3://bucket/prefix", None, {"AWS_REGION": "r", "AWS_ACCESS_KEY_ID": "k", "MY_ENDPOINT": "e"}, True),
+        ("s3://bucket/prefix", None, {}, True),
     ],
 )
-def test_which_stores_have_a_clock_of_their_own(url: str, endpoint: str | None, is_own: bool) -> None:
+def test_only_a_store_without_an_endpoint_has_a_clock_of_its_own(
+    url: str, endpoint: str | None, environ: dict[str, str], is_own: bool
+) -> None:
+    """Any endpoint may be this very machine."""
     options = ObjectStoreOptions(endpoint=endpoint, region="r", allow_http=True)
     with closing(ObjectRemoteStorageManager(open_object_client(url, options))) as storage:
-        assert has_own_clock(storage, endpoint) is is_own
+        assert has_own_clock(storage, options, environ) is is_own
+        named = replace(options, properties={"azure_storage_use_emulator": "true"})
+        assert not has_own_clock(storage, named, environ)
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT", "AWS_ENDPOINT_URL_S3"])
+def test_obstore_takes_an_endpoint_from_the_environment(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So has_own_clock looks there too."""
+    monkeypatch.setenv(variable, "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    options = ObjectStoreOptions(region="r", access_key_id="k", secret_access_key="s", max_retries=0)
+    with closing(ObjectRemoteStorageManager(open_object_client("s3://bucket/prefix", options))) as storage:
+        with pytest.raises(RemoteStorageError, match=r"127\.0\.0\.1:1"):
+            storage.read_identity()
+        assert not has_own_clock(storage, options)
 
 
 def test_this_machines_own_clocks_agree(tmp_path: Path) -> None:
     first, then = machine_boot_time(), machine_boot_time()
     assert first.boot_id == then.boot_id != "unknown"
     assert 0 <= then.ms - first.ms < HOUR
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "is_synchronised"),
+    [(0, 0x2001, True), (1, 0x11, True), (0, 0x40, False), (5, 0, False), (5, 0x40, False), (-1, 0, False)],
+)
+def test_the_kernel_says_whether_ntp_synchronised_the_clock(
+    monkeypatch: pytest.MonkeyPatch, state: int, status: int, is_synchronised: bool
+) -> None:
+    def adjtimex(found: Any) -> int:
+        assert found._obj.modes == 0, "nothing is set"
+        found._obj.status = status
+        return state
+
+    monkeypatch.setattr("ctypes.CDLL", lambda _: SimpleNamespace(adjtimex=adjtimex))
+    assert machine_boot_time().is_synchronised is is_synchronised
+
+
+def test_a_kernel_that_does_not_say_it_has_not_synchronised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctypes.CDLL", lambda _: SimpleNamespace())
+    assert not is_synchronised_by_ntp()

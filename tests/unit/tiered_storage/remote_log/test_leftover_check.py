@@ -224,6 +224,7 @@ def only_data_left(files: RemoteLogFiles, lost: Path, *, broken: bool = False) -
     assert run_on(files, "rebuild-metadata", "--yes").exit_code == 0
     assert run_on(files, "metadata", "trust-clock", "--yes").exit_code == 0
     files.clock.now = 2_000_000_000_000
+    assert run_on(files, "metadata", "trust-clock", "--yes").exit_code == 0
     return lost
 
 

@@ -156,6 +156,7 @@ def test_what_was_never_finished_is_marked_and_goes_in_the_ordinary_way(files: R
         ]  # fmt: skip
         assert remote_log.checks.audit().anomalies == ()
         files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
+        remote_log.deletions.clocks.trust()
         assert len(remote_log.deletions.delete_marked("expire").deleted) == 1
         assert len(files.objects(".log")) == 4
         assert_clean(remote_log)

@@ -18,6 +18,5 @@ def upgrade() -> None:
         sa.Column("boot_ms", sa.BigInteger, nullable=False),
         sa.Column("wall_ms", sa.BigInteger, nullable=False),
         sa.Column("trusted_since", sa.BigInteger, nullable=False),
-        sa.Column("unproven_ms", sa.BigInteger),
         sa.CheckConstraint("id = 1", name="only_one_clock_reading"),
     )
