@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime
 from itertools import islice
 
-from tiered_storage.clock import Clock, machine_boot_time
+from tiered_storage.clock import Clock, as_date, machine_boot_time
 from tiered_storage.doctor.check import Check, alone, note, ok, wrong
 from tiered_storage.doctor.object_stores import check_folder
 from tiered_storage.errors import RemoteObjectNotFoundError, TieredStorageError
@@ -141,10 +140,10 @@ def _check_backup(store: SqlMetadataStore) -> Iterator[Check]:
     )
     if newest <= (backed_up_at or 0):
         return
-    last = "none was ever made" if backed_up_at is None else f"the last one is of {_time(backed_up_at)}"
+    last = "none was ever made" if backed_up_at is None else f"the last one is of {as_date(backed_up_at)}"
     yield note(
         "backup",
-        f"segments were copied until {_time(newest)}, after the last backup of the metadata: {last}",
+        f"segments were copied until {as_date(newest)}, after the last backup of the metadata: {last}",
         "tiered-storage metadata backup FILE makes one; what it lacks, rebuild-metadata takes from the store",
     )
 
@@ -198,7 +197,7 @@ def _check_leases(settings: Settings, store: SqlMetadataStore, now: int) -> Iter
             name = names.get(lease.topic_id_partition, str(lease.topic_id_partition))
             yield wrong(
                 "leases",
-                f"{name}: {lease.owner} holds it until {_time(lease.expires_at)}, far longer than lease.duration.ms: "
+                f"{name}: {lease.owner} holds it until {as_date(lease.expires_at)}, far longer than lease.duration.ms: "
                 "its clock was ahead when it took the lease, or this one is behind; until then no run works on it",
                 "set the clocks right, see that the holder does not run any more, then tiered-storage leases end",
             )
@@ -210,14 +209,14 @@ def _check_deletions(safety: Safety) -> Iterator[Check]:
         yield ok("deletions", "nobody has stopped them")
     else:
         reason = f": {stop.reason}" if stop.reason else ""
-        message = f"all deletions are stopped, by {stop.said_by}, at {_time(stop.said_at)}{reason}"
+        message = f"all deletions are stopped, by {stop.said_by}, at {as_date(stop.said_at)}{reason}"
         yield note("deletions", message, "tiered-storage stop-deletions --lift lets them go on")
     failures = iter(safety.failures())
     for failure in islice(failures, MOST_FAILURES_NAMED):
         yield note(
             "deletions",
             f"{failure.segment_id} could not be deleted, {failure.attempts} times since "
-            f"{_time(failure.first_failed_at)}: {failure.error}",
+            f"{as_date(failure.first_failed_at)}: {failure.error}",
             "it is tried again by each expiry",
         )
     if more := sum(1 for _ in failures):
@@ -237,14 +236,10 @@ def _check_verdicts(store: SqlMetadataStore) -> Iterator[Check]:
         yield note("audit", "nothing was ever audited", "tiered-storage audit does, as audit_remote_log each night")
     elif verdicts and not found:
         latest = max(each.audited_at for _, each in verdicts)
-        yield ok("audit", f"the last one, at {_time(latest)}, found nothing")
+        yield ok("audit", f"the last one, at {as_date(latest)}, found nothing")
 
 
 def _told(topic: str, verdict: AuditVerdict) -> str:
     depth = "deep" if verdict.deep else "quick"
     message = f": {verdict.message}" if verdict.message else ""
-    return f"{topic}: the {depth} audit at {_time(verdict.audited_at)} found {verdict.anomalies} anomalies{message}"
-
-
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(" ", "seconds")
+    return f"{topic}: the {depth} audit at {as_date(verdict.audited_at)} found {verdict.anomalies} anomalies{message}"

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import io
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,20 @@ def test_the_lease_of_a_clock_that_was_ahead_is_seen_and_ended(files: RemoteLogF
     assert run_on(files, "copy").exit_code == 0
     with files.open() as remote_log, pytest.raises(LeaseLostError):
         remote_log.leases.check(ahead)
+
+
+@pytest.mark.parametrize("command", ["copy", "doctor"])
+def test_a_lease_until_the_end_of_all_time_is_an_error_like_another(files: RemoteLogFiles, command: str) -> None:
+    taken_by_a_clock_that_was_ahead(files)
+    files.append(4)
+    with closing(sqlite3.connect(files.root / "state" / "remote_log_metadata.db")) as database, database:
+        database.execute("UPDATE leases SET expires_at = ?", (2**63 - 1,))
+
+    told = run_on(files, command, "--json")
+
+    assert told.exit_code == 1
+    assert f"until {2**63 - 1} ms" in told.err + told.out
+    assert run_on(files, "leases", "end", "orders", "0", "--yes").exit_code == 0
 
 
 def test_it_asks_before_and_a_no_leaves_the_lease(files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from sqlalchemy import Connection, bindparam, select, update
 
-from tiered_storage.clock import Clock
+from tiered_storage.clock import Clock, as_date
 from tiered_storage.errors import ConfigurationError, LeaseHeldError, LeaseLostError, MetadataCorruptError
 from tiered_storage.remote_log.metadata import GrantedLeases, RefusedLease
 from tiered_storage.remote_log.metadata.sql_engine import Database, insert_missing
@@ -240,9 +239,8 @@ def _only(leases_given: GrantedLeases) -> Lease:
 
 
 def _held(holder: Lease) -> LeaseHeldError:
-    until = datetime.fromtimestamp(holder.expires_at / 1000, UTC).isoformat(timespec="seconds")
     return LeaseHeldError(
-        f"{holder.topic_id_partition}: {holder.owner} works on it until {until} or longer: "
+        f"{holder.topic_id_partition}: {holder.owner} works on it until {as_date(holder.expires_at)} or longer: "
         "wait for it to end, or for its lease to run out; if you know that it does not run any more, "
         "'tiered-storage leases end' ends its lease"
     )
