@@ -53,7 +53,7 @@ check: setup-test ## Lint, formatting, types, and whether the generated document
 	@$(PYTHON_BIN)/ruff check $(CODE)
 	@$(PYTHON_BIN)/ruff format --check $(CODE)
 	@$(PYTHON_BIN)/mypy --strict $(CODE)
-	@$(PYTHON_BIN)/python -m tiered_storage.settings_reference --check docs/configuration.md
+	@$(PYTHON_BIN)/python -m tiered_storage.settings.reference --check docs/configuration.md
 
 format: setup-test ## Format the code and mend what ruff can mend
 	@$(PYTHON_BIN)/ruff check --fix $(CODE)

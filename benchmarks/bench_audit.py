@@ -20,11 +20,12 @@ from measuring import STATE, print_goal, print_machine
 from sample_site import SampleLog, SampleSite
 
 from tiered_storage.clock import wall_clock
-from tiered_storage.kafka_log.kafka_uuid import random_uuid
-from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.audit import audit_remote_log
-from tiered_storage.remote_log.copy_worker import run_copy_group
-from tiered_storage.remote_log.deep_audit import audit_segment
+from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.audit.audit import audit_remote_log
+from tiered_storage.remote_log.audit.deep_audit import audit_segment
+from tiered_storage.remote_log.copy.worker import run_copy_group
+from tiered_storage.remote_log.jobs.throttle import RateLimit
 from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, open_metadata_store
 from tiered_storage.remote_log.model import (
     Lease,
@@ -34,11 +35,10 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.rate_limit import RateLimit
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
-from tiered_storage.remote_log.storage.partition_document import PartitionDocument
+from tiered_storage.remote_log.storage.partition_manifest import PartitionDocument
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 QUICK_GOAL = 60.0

@@ -30,8 +30,7 @@ from measuring import STATE, print_goal, print_machine
 from numpy.typing import NDArray
 from sample_segments import SampleSegment, kib_records, one_kib_record_batches, one_record_batches, small_records
 
-from tiered_storage.kafka_log.batch_table import BatchTable
-from tiered_storage.kafka_log.columnar import (
+from tiered_storage.kafka_log.columnar.decoder import (
     CHUNK_BYTES,
     STRICT,
     Checks,
@@ -39,8 +38,9 @@ from tiered_storage.kafka_log.columnar import (
     chunk_bytes_of,
     iterate_columns,
 )
-from tiered_storage.kafka_log.record_batch import Compression
-from tiered_storage.kafka_log.segment_scan import WINDOW_BYTES, SegmentScanner
+from tiered_storage.kafka_log.records.batch_table import BatchTable
+from tiered_storage.kafka_log.records.record_batch import Compression
+from tiered_storage.kafka_log.records.segment_scan import WINDOW_BYTES, SegmentScanner
 
 MB = 10**6
 TIMES_A_THREAD = 6
@@ -48,13 +48,13 @@ KIB_SEGMENT_BYTES = 64 * MB
 CODEC_GOALS = {Compression.LZ4: 1.6, Compression.ZSTD: 0.9, Compression.SNAPPY: 0.9, Compression.GZIP: 0.55}
 IMPORT = (
     "import time; begun = time.perf_counter();"
-    "import tiered_storage.kafka_log.local_log, tiered_storage.kafka_log.segment_scan,"
-    " tiered_storage.kafka_log.record_batch, tiered_storage.kafka_log.columnar;"
+    "import tiered_storage.kafka_log.log.local_log, tiered_storage.kafka_log.records.segment_scan,"
+    " tiered_storage.kafka_log.records.record_batch, tiered_storage.kafka_log.columnar.decoder;"
     "print(time.perf_counter() - begun)"
 )
 FIRST_DECODE = (
     "import sys, time; begun = time.perf_counter(); from pathlib import Path;"
-    "from tiered_storage.kafka_log.columnar import iterate_columns;"
+    "from tiered_storage.kafka_log.columnar.decoder import iterate_columns;"
     "assert next(iterate_columns(Path(sys.argv[1]), 0)).num_rows;"
     "print(time.perf_counter() - begun)"
 )

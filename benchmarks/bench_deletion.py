@@ -16,8 +16,10 @@ import yaml
 from measuring import STATE, print_goal, print_machine
 
 from tiered_storage.clock import wall_clock
-from tiered_storage.kafka_log.kafka_uuid import random_uuid
-from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.context import store_options
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import (
     Lease,
     RemoteLogSegmentId,
@@ -26,12 +28,10 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.remote_log_parts import store_options
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
 from tiered_storage.remote_log.storage.object_names import segment_object_names
-from tiered_storage.settings import load_settings
+from tiered_storage.settings.settings import load_settings
 
 GOAL_SECONDS = 30.0
 SEGMENTS = 10_000

@@ -27,14 +27,14 @@ from measuring import STATE, Timings, print_comparison, print_goal, print_machin
 from spark_sessions import CONNECTOR, SessionProcess, session_environment, spark_of_the_connector
 
 from tiered_storage.clock import wall_clock
-from tiered_storage.remote_log.copier import CopySizes, copy_segment
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.remote_log_parts import store_options
-from tiered_storage.remote_log.remote_log_tables import ExportRequest
+from tiered_storage.remote_log.context import store_options
+from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.tables.export_worker import run_export_group
+from tiered_storage.remote_log.tables.exports import ExportRequest
 from tiered_storage.remote_log.tables.layout import Interval
 from tiered_storage.remote_log.tables.query import TableQuery
-from tiered_storage.settings import load_settings
+from tiered_storage.settings.settings import load_settings
 from tiered_storage_airflow.embedded.environment import PROJECT_ROOT
 
 sys.path.append(str(PROJECT_ROOT / "tests"))

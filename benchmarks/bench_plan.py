@@ -24,24 +24,26 @@ import yaml
 from measuring import STATE, print_goal, print_machine
 
 from tiered_storage.clock import wall_clock
-from tiered_storage.kafka_log.kafka_uuid import random_uuid
-from tiered_storage.kafka_log.leader_epoch_checkpoint import (
+from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import (
     LEADER_EPOCH_CHECKPOINT,
     EpochEntry,
     write_leader_epochs,
 )
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.log_segment import LogSegment, producer_snapshot_path
-from tiered_storage.kafka_log.offset_checkpoint import (
+from tiered_storage.kafka_log.files.log_segment import LogSegment, producer_snapshot_path
+from tiered_storage.kafka_log.files.offset_checkpoint import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     write_offset_checkpoint,
 )
-from tiered_storage.kafka_log.partition_metadata import PARTITION_METADATA, write_topic_id
-from tiered_storage.kafka_log.producer_snapshot import write_producer_snapshot
-from tiered_storage.kafka_log.record import Record
-from tiered_storage.kafka_log.record_batch import encode_batch
-from tiered_storage.remote_log.metadata import Topic
+from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, write_topic_id
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.producers.producer_snapshot import write_producer_snapshot
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_log.records.record_batch import encode_batch
+from tiered_storage.remote_log.context import store_options
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore
 from tiered_storage.remote_log.model import (
     RemoteLogSegmentId,
@@ -50,9 +52,7 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.remote_log_parts import store_options
-from tiered_storage.settings import load_settings
+from tiered_storage.settings.settings import load_settings
 
 SECONDS = 10
 MEMORY = 500 << 20

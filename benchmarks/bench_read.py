@@ -28,19 +28,19 @@ from obstore.store import S3Store
 from sample_site import SampleLog, SampleSite
 
 from tiered_storage.clock import wall_clock
-from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.copy_worker import run_copy_group
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.context import store_options
+from tiered_storage.remote_log.copy.worker import run_copy_group
 from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     SegmentState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.reading.partition_view import PartitionView
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.remote_log_parts import store_options
-from tiered_storage.settings import load_settings
+from tiered_storage.remote_log.read.partition_view import PartitionView
+from tiered_storage.settings.settings import load_settings
 
 CATCH_UP_GOAL = 1.5
 """GB/s from a local store."""

@@ -27,7 +27,7 @@ import yaml
 from measuring import STATE, Timings, print_comparison, print_goal, print_machine
 from sample_site import SampleLog, SampleSite
 
-from tiered_storage.remote_log.copier import CopySizes
+from tiered_storage.remote_log.copy.copier import CopySizes
 
 SEGMENT_BYTES = 256 << 20
 SAMPLE = SampleLog(1, 1, SEGMENT_BYTES, 95)

@@ -19,9 +19,9 @@ import psutil
 from measuring import STATE, print_goal, print_machine
 from sample_site import SampleLog, SampleSite
 
-from tiered_storage.library_archive import build_library_archive
-from tiered_storage.remote_log.copy_job import CopyJob
-from tiered_storage.remote_log.job_worker import JOB_SECRET
+from tiered_storage.remote_log.copy.job import CopyJob
+from tiered_storage.remote_log.jobs.library_archive import build_library_archive
+from tiered_storage.remote_log.jobs.worker import JOB_SECRET
 from tiered_storage_airflow.embedded.environment import FOREIGN_VARIABLES, LOOPBACK, PROJECT_ROOT
 from tiered_storage_airflow.embedded.java import java_home
 

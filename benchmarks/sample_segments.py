@@ -7,8 +7,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tiered_storage.kafka_log.record import Headers, Record
-from tiered_storage.kafka_log.record_batch import Compression, encode_batch
+from tiered_storage.kafka_log.records.record import Headers, Record
+from tiered_storage.kafka_log.records.record_batch import Compression, encode_batch
 
 RECORD_BYTES = 1024
 BATCH_RECORDS = 95

@@ -11,15 +11,15 @@ from pathlib import Path
 import yaml
 
 from tiered_storage.clock import wall_clock
-from tiered_storage.kafka_log.kafka_uuid import random_uuid
-from tiered_storage.kafka_log.local_log import LocalLog
-from tiered_storage.kafka_log.log_config import LogConfig
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.record import Record
-from tiered_storage.remote_log.copy_job import CopyJob
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.remote_log_parts import store_options
-from tiered_storage.settings import load_settings
+from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
+from tiered_storage.kafka_log.log.local_log import LocalLog
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.remote_log.context import store_options
+from tiered_storage.remote_log.copy.job import CopyJob
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.settings.settings import load_settings
 
 TOPIC = "benchmark"
 RECORD_BYTES = 1024

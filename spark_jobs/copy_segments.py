@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from job_stub import run_groups
 
 if TYPE_CHECKING:
-    from tiered_storage.remote_log.job_worker import JobAccess
+    from tiered_storage.remote_log.jobs.worker import JobAccess
 
 
 def copy(access: JobAccess, group: int) -> int:
-    from tiered_storage.remote_log.copy_worker import run_copy_group
+    from tiered_storage.remote_log.copy.worker import run_copy_group
 
     return run_copy_group(access, group)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from job_stub import run_groups
 
 if TYPE_CHECKING:
-    from tiered_storage.remote_log.job_worker import JobAccess
+    from tiered_storage.remote_log.jobs.worker import JobAccess
 
 
 def export(access: JobAccess, group: int) -> int:

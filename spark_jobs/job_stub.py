@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 if TYPE_CHECKING:
-    from tiered_storage.remote_log.job_worker import JobAccess
+    from tiered_storage.remote_log.jobs.worker import JobAccess
 
 STORE_VARIABLES = (
     "AWS_ACCESS_KEY_ID",
@@ -90,7 +90,7 @@ def run_groups(about: str, run_group: Callable[[JobAccess, int], int]) -> tuple[
     arguments = parser.parse_args()
     work_url, job, store = arguments.work_url, arguments.job, arguments.store
     use_library(sys.path)
-    from tiered_storage.remote_log.job_worker import JOB_SECRET, group_count
+    from tiered_storage.remote_log.jobs.worker import JOB_SECRET, group_count
 
     secret = os.environ.get(JOB_SECRET, "")
 
@@ -104,6 +104,6 @@ def run_groups(about: str, run_group: Callable[[JobAccess, int], int]) -> tuple[
 
 
 def _access(work_url: str, job: str, store: str, secret: str) -> JobAccess:
-    from tiered_storage.remote_log.job_worker import JobAccess, StoreAccess
+    from tiered_storage.remote_log.jobs.worker import JobAccess, StoreAccess
 
     return JobAccess(work_url, job, StoreAccess.parse(store), secret)

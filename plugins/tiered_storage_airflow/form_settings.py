@@ -32,7 +32,7 @@ def refuse_what_no_form_sets(properties: Mapping[str, object]) -> None:
 
     Names that do not exist are left to whoever reads the settings: they know the nearest one. Values are not shown.
     """
-    from tiered_storage.settings import Settings  # noqa: PLC0415 - a DAG file is parsed every few seconds
+    from tiered_storage.settings.settings import Settings  # noqa: PLC0415 - a DAG file is parsed every few seconds
 
     held = [name for name in Settings.known_names() if name in properties and name not in BY_A_FORM]
     if not held:
@@ -45,7 +45,7 @@ def refuse_what_no_form_sets(properties: Mapping[str, object]) -> None:
 
 def _where(names: Iterable[str]) -> str:
     """Return where to set `names` instead."""
-    from tiered_storage.configuration.sources import environment_variable  # noqa: PLC0415 - as above
+    from tiered_storage.settings.sources import environment_variable  # noqa: PLC0415 - as above
 
     variables = [environment_variable(name) for name in names if name != _TOPICS]
     environment = f", or as {_listed(variables)} in Airflow's environment" if variables else ""

@@ -14,7 +14,7 @@ from tiered_storage_airflow.hooks.remote_log import RemoteLogHook
 from tiered_storage_airflow.run_time import was_taken_over
 
 if TYPE_CHECKING:
-    from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+    from tiered_storage.remote_log.manager import RemoteLogManager
     from tiered_storage.remote_log.selection import Selection
 
 
@@ -64,7 +64,7 @@ def ensure_may_read(remote_log: RemoteLogManager, context: Mapping[str, Any], to
     Airflow lets a backfill take a run over with a form of its own, and keeps the name of who triggered it before: such
     a run is refused if its form names the topic.
     """
-    from tiered_storage.read_rights import NO_RIGHTS, Right, load_read_rights  # noqa: PLC0415 - as above
+    from tiered_storage.settings.read_rights import NO_RIGHTS, Right, load_read_rights  # noqa: PLC0415 - as above
 
     dag_run = context["dag_run"]
     if topic in (getattr(dag_run, "conf", None) or {}).values() and was_taken_over(context):

@@ -17,7 +17,7 @@ from tiered_storage_airflow.run_time import task_folder, task_name
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+    from tiered_storage.remote_log.manager import RemoteLogManager
 
 Done = TypeVar("Done")
 Figure = int | str | list[str]

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-    from tiered_storage.remote_log.job_worker import StoreAccess
+    from tiered_storage.remote_log.jobs.worker import StoreAccess
 
 NAME = "remote_log"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -166,10 +166,10 @@ class TableReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Plan: one task for each split."""
         from tiered_storage.clock import wall_clock  # noqa: PLC0415 - heavy
-        from tiered_storage.remote_log.job_worker import StoreAccess  # noqa: PLC0415 - as above
-        from tiered_storage.remote_log.remote_log_manager import RemoteLogManager  # noqa: PLC0415 - as above
-        from tiered_storage.remote_log.remote_log_parts import store_options  # noqa: PLC0415 - as above
-        from tiered_storage.settings import load_settings  # noqa: PLC0415 - as above
+        from tiered_storage.remote_log.context import store_options  # noqa: PLC0415 - as above
+        from tiered_storage.remote_log.jobs.worker import StoreAccess  # noqa: PLC0415 - as above
+        from tiered_storage.remote_log.manager import RemoteLogManager  # noqa: PLC0415 - as above
+        from tiered_storage.settings.settings import load_settings  # noqa: PLC0415 - as above
 
         if not self._query.topic:
             raise ConfigurationError(f'{NAME}: say which topic: .option("topic", ...), or a filter topic = ...')

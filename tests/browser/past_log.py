@@ -15,10 +15,10 @@ from pathlib import Path
 import yaml
 
 from tiered_storage.clock import Clock
-from tiered_storage.kafka_log.kafka_uuid import random_uuid
-from tiered_storage.kafka_log.log_config import LogConfig
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.records.record import Record
 
 WINDOW = timedelta(minutes=5)
 _BATCH_EVERY = timedelta(minutes=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from playwright.sync_api import FrameLocator, Page, expect
 
 from browser.stage import COPY, Stage
-from tiered_storage.kafka_log.log_segment import list_segments
+from tiered_storage.kafka_log.files.log_segment import list_segments
 
 NARROW = 390
 _PARTITION = "/remote-log/page/topics/orders/partitions/0"

@@ -10,7 +10,7 @@ import psutil
 from browser.backfills import LAST_WINDOW
 from browser.past_log import PARTITIONS, closed_by
 from browser.stage import COPY, RUN_WITHIN, Committed, Stage
-from tiered_storage.kafka_log.log_segment import list_segments
+from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage_airflow.embedded.api_client import DagRun
 from tiered_storage_airflow.embedded.waiting import wait_until
 

@@ -22,10 +22,10 @@ from playwright.sync_api import Locator
 from browser.airflow_pages import AirflowPages, find_chromium, logged_in
 from browser.past_log import TOPICS, WINDOW, start_of_the_day_before, write_past_log, write_settings
 from tiered_storage.clock import wall_clock
+from tiered_storage.remote_log.context import store_options
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.remote_log_parts import store_options
-from tiered_storage.settings import load_settings
+from tiered_storage.settings.settings import load_settings
 from tiered_storage_airflow.embedded import services
 from tiered_storage_airflow.embedded.api_client import AirflowApi, DagRun, TaskInstance
 from tiered_storage_airflow.embedded.credentials import ADMIN, read

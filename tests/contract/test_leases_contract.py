@@ -10,7 +10,7 @@ import pytest
 
 from support.metadata_stores import METADATA_STORES, ORDERS_0, ORDERS_1, ManualClock, MetadataStoreOpener
 from tiered_storage.errors import ConfigurationError, LeaseHeldError, LeaseLostError
-from tiered_storage.remote_log.metadata import Leases
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases
 from tiered_storage.remote_log.model import Lease
 
 

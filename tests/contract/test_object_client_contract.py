@@ -10,7 +10,7 @@ import pytest
 
 from support.remote_segments import reused_chunks, segment_bytes
 from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, RemoteObjectNotFoundError
-from tiered_storage.kafka_log.checksum import crc32c
+from tiered_storage.kafka_log.kernels.checksum import crc32c
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.storage.object_client import ObjectClient

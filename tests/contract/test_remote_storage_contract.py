@@ -24,9 +24,8 @@ from tiered_storage.errors import (
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
 )
-from tiered_storage.remote_log.clock_agreement import STORE_PRECISION_MS, ensure_store_agrees
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
-from tiered_storage.remote_log.storage import IndexKind
+from tiered_storage.remote_log.retention.clock_agreement import STORE_PRECISION_MS, ensure_store_agrees
 from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.object_names import (
     STORE_CLOCK,
@@ -34,6 +33,7 @@ from tiered_storage.remote_log.storage.object_names import (
     partition_folder,
     segment_object_names,
 )
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 if TYPE_CHECKING:
     from support.stores_under_test import StoreUnderTest

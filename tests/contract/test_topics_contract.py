@@ -12,7 +12,7 @@ import pytest
 
 from support.metadata_stores import METADATA_STORES, ManualClock, MetadataStoreOpener
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.remote_log.metadata import Topic, Topics
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic, Topics
 
 ORDERS = Topic("cluster-1", "id-of-orders", "orders")
 

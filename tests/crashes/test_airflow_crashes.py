@@ -24,7 +24,7 @@ from support.halting_storage import HALT
 from support.remote_logs import ENABLED, SEGMENT_BYTES, RemoteLogFiles, a_remote_log, partition_of, segments_of
 from support.shared_clock import SharedClock
 from tiered_storage.remote_log.coverage import finished
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage_airflow.embedded import services
 from tiered_storage_airflow.embedded.api_client import AirflowApi, DagRun
 from tiered_storage_airflow.embedded.credentials import read

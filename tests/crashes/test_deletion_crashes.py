@@ -18,7 +18,7 @@ from support.crash_points import Crash, CrashPoint
 from support.crash_site import CrashSite, cells
 from support.losses import lose_metadata
 from support.remote_logs import BATCH_BYTES, ENABLED, ORDERS_0, assert_clean
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 
 PARTITIONS = {("orders", 0): 3, ("orders", 1): 3}
 KEEPS_ONE_SEGMENT = {"orders": {**ENABLED, "retention.bytes": 3 * BATCH_BYTES}}

@@ -39,7 +39,7 @@ def test_a_copy_in_which_no_byte_moves_is_ended_what_is_finished_is_committed_an
     }
     begun = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "tiered_storage.cli", "copy", "--json", "--config", str(site.config)],
+        [sys.executable, "-m", "tiered_storage.cli.main", "copy", "--json", "--config", str(site.config)],
         env=environment,
         capture_output=True,
         text=True,

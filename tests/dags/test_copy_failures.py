@@ -17,14 +17,14 @@ import pytest
 from support.airflow_home import AirflowHome
 from support.tiered_site import TIERED, TieredSite, partition
 from tiered_storage.errors import LogDirectoryLockedError, MetadataUnavailableError
-from tiered_storage.remote_log.copy_commit import CommitReport
-from tiered_storage.remote_log.copy_messages import CopyOutcome
-from tiered_storage.remote_log.log_directory_source import LogDirectorySource
+from tiered_storage.remote_log.copy.commit import CommitReport
+from tiered_storage.remote_log.copy.tasks import CopyOutcome
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.metadata.manifest_sync import documents_of
 from tiered_storage.remote_log.model import PartitionState, SegmentState, TopicIdPartition
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.segment_source import PartitionLog
-from tiered_storage.remote_log.storage.partition_document import PartitionDocument
-from tiered_storage.remote_log.store_states import documents_of
+from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource
+from tiered_storage.remote_log.source.segment_source import PartitionLog
+from tiered_storage.remote_log.storage.partition_manifest import PartitionDocument
 
 if TYPE_CHECKING:
     from support.spark_in_process import SparkInProcess
@@ -41,8 +41,8 @@ number = len(list(calls.iterdir()))
 (calls / str(number)).write_text(json.dumps({{"arguments": sys.argv, "environment": dict(os.environ)}}))
 if number < int(os.environ.get("TEST_SPARK_SUBMIT_FAILURES", "0")):
     sys.exit(3)
-from tiered_storage.remote_log.copy_worker import run_copy_group
-from tiered_storage.remote_log.job_worker import JOB_SECRET, JobAccess, StoreAccess, group_count
+from tiered_storage.remote_log.copy.worker import run_copy_group
+from tiered_storage.remote_log.jobs.worker import JOB_SECRET, JobAccess, StoreAccess, group_count
 
 work_url, _, folder, _, store = sys.argv[-5:]
 access = JobAccess(work_url, folder, StoreAccess.parse(store), os.environ[JOB_SECRET])
@@ -253,7 +253,7 @@ def test_a_job_in_which_no_byte_moves_is_ended_and_what_it_had_finished_is_commi
     monkeypatch: pytest.MonkeyPatch,
     finished: int,
 ) -> None:
-    from tiered_storage.remote_log import job_progress
+    from tiered_storage.remote_log.jobs import progress as job_progress
 
     # The setting takes ten seconds at least.
     watch = partial(job_progress.JobWatch, look_seconds=0.05)

@@ -50,7 +50,7 @@ def test_the_connection_type_is_known_with_a_form_of_its_own(api: TestClient) ->
 def test_a_connection_filled_in_by_that_form_reaches_the_store(
     airflow: AirflowHome, api: TestClient, site: TieredSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tiered_storage.settings import load_settings
+    from tiered_storage.settings.settings import load_settings
     from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
 
     filled_in = {

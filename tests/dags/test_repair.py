@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from support.airflow_home import AirflowHome
 from support.tiered_site import TIERED, TieredSite
 from tiered_storage.clock import wall_clock
-from tiered_storage.remote_log.copier import CopySizes, copy_segment
+from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
 
 if TYPE_CHECKING:
     from support.spark_in_process import SparkInProcess

@@ -17,13 +17,13 @@ from airflow.sdk import XComArg
 
 from support.airflow_home import AirflowHome
 from support.tiered_site import CLUSTER_ID, FIRST_TIMESTAMP, HOUR_MS, RECORDS, TIERED, TieredSite, topic_id
-from tiered_storage.kafka_log.local_log import LocalLog
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.remote_log.remote_log_restores import RemoteLogRestores
+from tiered_storage.kafka_log.log.local_log import LocalLog
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.remote_log.restore.cluster import ClusterReport, ClusterTarget, RestoredRecords
 from tiered_storage.remote_log.restore.directory import DirectoryTarget
+from tiered_storage.remote_log.restore.restores import RemoteLogRestores
 from tiered_storage.remote_log.restore.validation import Validation
-from tiered_storage.settings import load_settings
+from tiered_storage.settings.settings import load_settings
 from tiered_storage_airflow.operators import restore
 from tiered_storage_airflow.operators.restore import PlanRestoreOperator, RestoreOperator
 from tiered_storage_airflow.operators.tables import PlanExportOperator

@@ -201,8 +201,8 @@ def test_the_audit_is_green_when_all_is_there_and_names_every_anomaly_without_a_
 def test_a_deep_audit_of_much_is_read_by_spark_and_one_that_loses_a_worker_is_red(
     airflow: AirflowHome, site: TieredSite, spark: SparkInProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tiered_storage.remote_log import job_groups
-    from tiered_storage.remote_log.audit_job import AuditJob
+    from tiered_storage.remote_log.audit.job import AuditJob
+    from tiered_storage.remote_log.jobs import groups as job_groups
     from tiered_storage_airflow.operators import audit
 
     site.write_logs({"orders-0": 2, "orders-1": 2})

@@ -17,11 +17,11 @@ from support.airflow_home import AirflowHome
 from support.small_disks import bind_mount
 from support.tiered_site import TIERED, TieredSite
 from tiered_storage.clock import machine_boot_time, wall_clock
-from tiered_storage.kafka_log.checksum import crc32c
-from tiered_storage.kafka_log.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.remote_log_parts import store_options
-from tiered_storage.settings import load_settings
+from tiered_storage.kafka_log.files.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
+from tiered_storage.kafka_log.kernels.checksum import crc32c
+from tiered_storage.remote_log.context import store_options
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.settings.settings import load_settings
 
 DELETABLE = {
     **TIERED,

@@ -21,7 +21,15 @@ from tiered_storage.errors import (
     RemoteObjectCorruptError,
     UnexpectedAppendOffsetError,
 )
-from tiered_storage.kafka_log.batch_header import (
+from tiered_storage.kafka_log.log.batch_validation import SOURCE, RecordTimes, read_produced_batch, read_record_times
+from tiered_storage.kafka_log.log.log_append import (
+    PlacedBatch,
+    check_followed_epochs,
+    place_batch,
+    read_markers,
+    split_batches,
+)
+from tiered_storage.kafka_log.records.batch_header import (
     APPEND_TIME_BIT,
     BATCH_OVERHEAD,
     HIGHEST_OFFSET,
@@ -34,18 +42,10 @@ from tiered_storage.kafka_log.batch_header import (
     check_crc,
     read_batch_header,
 )
-from tiered_storage.kafka_log.batch_validation import SOURCE, RecordTimes, read_produced_batch, read_record_times
-from tiered_storage.kafka_log.control_record import read_end_marker
-from tiered_storage.kafka_log.log_append import (
-    PlacedBatch,
-    check_followed_epochs,
-    place_batch,
-    read_markers,
-    split_batches,
-)
-from tiered_storage.kafka_log.record import INT64_MAX, Record
-from tiered_storage.kafka_log.record_batch import encode_batch, read_records
-from tiered_storage.kafka_log.segment_scan import SegmentScanner
+from tiered_storage.kafka_log.records.control_record import read_end_marker
+from tiered_storage.kafka_log.records.record import INT64_MAX, Record
+from tiered_storage.kafka_log.records.record_batch import encode_batch, read_records
+from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
 
 _PARTITION = "orders-0"
 _NOW = 1_700_000_000_000

@@ -16,28 +16,20 @@ from fuzz.target import SOURCE, MemoryFile, Target, value_or_error
 from support.record_rows import Row, expected_rows, rows_of
 from support.transactions import ABORT, marker
 from tiered_storage.errors import CorruptLogError
-from tiered_storage.kafka_log import columnar
-from tiered_storage.kafka_log.batch_header import (
-    HIGHEST_OFFSET,
-    INT32_MAX,
-    TimestampType,
-)
-from tiered_storage.kafka_log.batch_table import BatchTable
-from tiered_storage.kafka_log.columnar import Checks, ColumnDecoder, RecordRange
-from tiered_storage.kafka_log.compression import Compression
-from tiered_storage.kafka_log.control_record import read_control_type, read_end_marker
-from tiered_storage.kafka_log.index_builder import IndexBuilder
-from tiered_storage.kafka_log.index_check import OffsetIndexCheck, TimeIndexCheck
-from tiered_storage.kafka_log.producer_state import ProducerState
-from tiered_storage.kafka_log.record import INT64_MAX, INT64_MIN
-from tiered_storage.kafka_log.record_batch import (
-    RecordBatch,
-    read_batch_header,
-    read_records,
-)
-from tiered_storage.kafka_log.record_columns import SCHEMA
-from tiered_storage.kafka_log.segment_scan import SegmentScanner, iterate_segment, recover_valid_length
-from tiered_storage.kafka_log.varint import append_varint, read_varint, read_varlong
+from tiered_storage.kafka_log.columnar import decoder as columnar
+from tiered_storage.kafka_log.columnar.decoder import Checks, ColumnDecoder, RecordRange
+from tiered_storage.kafka_log.columnar.record_columns import SCHEMA
+from tiered_storage.kafka_log.indexes.index_builder import IndexBuilder
+from tiered_storage.kafka_log.indexes.index_check import OffsetIndexCheck, TimeIndexCheck
+from tiered_storage.kafka_log.producers.producer_state import ProducerState
+from tiered_storage.kafka_log.records.batch_header import HIGHEST_OFFSET, INT32_MAX, TimestampType
+from tiered_storage.kafka_log.records.batch_table import BatchTable
+from tiered_storage.kafka_log.records.compression import Compression
+from tiered_storage.kafka_log.records.control_record import read_control_type, read_end_marker
+from tiered_storage.kafka_log.records.record import INT64_MAX, INT64_MIN
+from tiered_storage.kafka_log.records.record_batch import RecordBatch, read_batch_header, read_records
+from tiered_storage.kafka_log.records.segment_scan import SegmentScanner, iterate_segment, recover_valid_length
+from tiered_storage.kafka_log.records.varint import append_varint, read_varint, read_varlong
 
 MAX_DECOMPRESSED_BYTES = 1 << 20
 _CHOICE_BYTES = 6

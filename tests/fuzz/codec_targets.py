@@ -10,7 +10,7 @@ import lz4.frame
 import zstandard
 
 from fuzz.target import SOURCE, Target, value_or_error
-from tiered_storage.kafka_log.compression import Compression, compress, decompress
+from tiered_storage.kafka_log.records.compression import Compression, compress, decompress
 
 MAX_BYTES = 1 << 20
 SMALL_CAP = 1000

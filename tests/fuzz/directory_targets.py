@@ -15,24 +15,24 @@ from support.local_logs import NOW, TOPIC_ID, records
 from support.log_contents import check_what_is_read_of_a_broken_segment, segment_content
 from support.transactions import next_offset
 from tiered_storage.errors import CorruptRecordError, OffsetOutOfRangeError, TieredStorageError
-from tiered_storage.kafka_log.batch_header import HIGHEST_OFFSET
-from tiered_storage.kafka_log.clean_shutdown import CLEAN_SHUTDOWN
-from tiered_storage.kafka_log.control_record import ControlRecordType
-from tiered_storage.kafka_log.directory_lock import LOCK_FILE
-from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
-from tiered_storage.kafka_log.local_log import LocalLog
-from tiered_storage.kafka_log.log_config import LogConfig
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.log_read import Isolation
-from tiered_storage.kafka_log.meta_properties import META_PROPERTIES
-from tiered_storage.kafka_log.offset_checkpoint import (
+from tiered_storage.kafka_log.files.clean_shutdown import CLEAN_SHUTDOWN
+from tiered_storage.kafka_log.files.directory_lock import LOCK_FILE
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
+from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES
+from tiered_storage.kafka_log.files.offset_checkpoint import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     read_offset_checkpoint,
 )
-from tiered_storage.kafka_log.partition_metadata import PARTITION_METADATA
-from tiered_storage.kafka_log.record_batch import Compression
+from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA
+from tiered_storage.kafka_log.log.local_log import LocalLog
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.log.log_read import Isolation
+from tiered_storage.kafka_log.records.batch_header import HIGHEST_OFFSET
+from tiered_storage.kafka_log.records.control_record import ControlRecordType
+from tiered_storage.kafka_log.records.record_batch import Compression
 
 _CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=0)
 _MEND = 1

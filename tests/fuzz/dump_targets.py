@@ -17,12 +17,12 @@ import typer
 from fuzz.directory_targets import sound_files
 from fuzz.segments import mended
 from fuzz.target import Target
-from tiered_storage.cli_dump import dump
+from tiered_storage.cli.dump import dump
 from tiered_storage.errors import CorruptLogError, TieredStorageError
-from tiered_storage.kafka_log.control_record_fields import describe_control_record
-from tiered_storage.kafka_log.log_directory import read_log_directory
-from tiered_storage.kafka_log.log_leftovers import clear_leftovers
-from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.dump.control_record_fields import describe_control_record
+from tiered_storage.kafka_log.files.log_directory import read_log_directory
+from tiered_storage.kafka_log.log.log_leftovers import clear_leftovers
+from tiered_storage.kafka_log.records.record import Record
 
 _MEND, _JSON, _RECORDS = 1, 2, 4
 _BOOTSTRAP = "bootstrap.checkpoint"

@@ -8,27 +8,27 @@ from pathlib import Path
 from fuzz.target import MemoryFile, Target, value_or_error
 from support.batch_tables import Batch, batch_table
 from tiered_storage.errors import CorruptLogError, LaterVersionError, RemoteObjectCorruptError
-from tiered_storage.kafka_log.checksum import crc32c
-from tiered_storage.kafka_log.index_builder import IndexBuilder
-from tiered_storage.kafka_log.index_check import OffsetIndexCheck, TimeIndexCheck
-from tiered_storage.kafka_log.kafka_uuid import decode_uuid
-from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, encode_leader_epochs, read_leader_epochs
-from tiered_storage.kafka_log.meta_properties import MetaProperties
-from tiered_storage.kafka_log.offset_checkpoint import read_offset_checkpoint
-from tiered_storage.kafka_log.offset_index import OffsetIndex
-from tiered_storage.kafka_log.partition_metadata import read_topic_id
-from tiered_storage.kafka_log.producer_snapshot import (
-    ProducerSnapshotEntry,
-    encode_producer_snapshot,
-    read_producer_snapshot,
-)
-from tiered_storage.kafka_log.producer_state import ProducerState
-from tiered_storage.kafka_log.time_index import TimeIndex
-from tiered_storage.kafka_log.transaction_index import (
+from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, encode_leader_epochs, read_leader_epochs
+from tiered_storage.kafka_log.files.meta_properties import MetaProperties
+from tiered_storage.kafka_log.files.offset_checkpoint import read_offset_checkpoint
+from tiered_storage.kafka_log.files.partition_metadata import read_topic_id
+from tiered_storage.kafka_log.indexes.index_builder import IndexBuilder
+from tiered_storage.kafka_log.indexes.index_check import OffsetIndexCheck, TimeIndexCheck
+from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
+from tiered_storage.kafka_log.indexes.time_index import TimeIndex
+from tiered_storage.kafka_log.indexes.transaction_index import (
     AbortedTransaction,
     TransactionIndex,
     encode_aborted_transactions,
 )
+from tiered_storage.kafka_log.kernels.checksum import crc32c
+from tiered_storage.kafka_log.producers.producer_snapshot import (
+    ProducerSnapshotEntry,
+    encode_producer_snapshot,
+    read_producer_snapshot,
+)
+from tiered_storage.kafka_log.producers.producer_state import ProducerState
 
 INT64_MAX = (1 << 63) - 1
 

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tiered_storage.kafka_log import column_parts as parts
-from tiered_storage.kafka_log.machine_code import address_of
-from tiered_storage.kafka_log.record_columns import Chunk, ChunkMemory
+from tiered_storage.kafka_log.columnar.record_columns import Chunk, ChunkMemory
+from tiered_storage.kafka_log.kernels import constants as parts
+from tiered_storage.kafka_log.kernels.machine_code import address_of
 
 _PAGE = mmap.PAGESIZE
 _PROT_NONE = 0

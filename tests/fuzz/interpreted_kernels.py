@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tiered_storage.kafka_log import column_parts as parts
+from tiered_storage.kafka_log.kernels import constants as parts
 
 _Region = tuple[int, int, bool]
 _HEADER_BYTES = 61
@@ -69,7 +69,7 @@ class InterpretedKernels:
     """The kernels as they are called, each with just the memory that its arguments give it."""
 
     def __init__(self, memory: CheckedMemory) -> None:
-        from tiered_storage.kafka_log import decode_kernels, scan_kernels
+        from tiered_storage.kafka_log.kernels import decode_kernels, scan_kernels
 
         self._memory = memory
         self._scan = scan_kernels
@@ -135,7 +135,7 @@ def interpret_kernels() -> None:
     assert "numba" not in sys.modules, "numba was imported before: it has compiled the kernels"
     os.environ["NUMBA_DISABLE_JIT"] = "1"
     np.seterr(over="ignore")  # compiled code wraps, too
-    from tiered_storage.kafka_log import kernel_memory, machine_code
+    from tiered_storage.kafka_log.kernels import kernel_memory, machine_code
 
     memory = CheckedMemory()
     replacements: dict[str, Callable[..., Any]] = {

@@ -7,15 +7,15 @@ import zlib
 from collections.abc import Iterable
 
 from fuzz.target import SOURCE, Target, value_or_error
-from tiered_storage.kafka_log.checksum import crc32c
-from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.kernels.checksum import crc32c
+from tiered_storage.remote_log.indexes.remote_index_lookup import RemoteIndexes
+from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEntry, iterate_entries
 from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
-from tiered_storage.remote_log.remote_index_lookup import RemoteIndexes
-from tiered_storage.remote_log.remote_log_index import RemoteLogIndexEntry, iterate_entries
-from tiered_storage.remote_log.storage import IndexKind
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
 from tiered_storage.remote_log.storage.index_bundle import BundleHead, build_bundle, parse_bundle
 from tiered_storage.remote_log.storage.manifest import Manifest
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 _PARTITION = TopicIdPartition("MkU3OEVBNTcwNTJENDM2Qg", "cxfmXdFdRF2-6WITmvYjdA", 0, "orders")
 _SEGMENT_ID = RemoteLogSegmentId(_PARTITION, "xsMTrxMGRlSGrhb3Dmq0Yg")

@@ -6,10 +6,16 @@ from collections.abc import Iterable
 
 from support.transactions import ABORT, data, marker
 from support.varied_records import varied_records
-from tiered_storage.kafka_log.batch_header import BATCH_OVERHEAD, CODEC_BITS, CRC_END, HIGHEST_OFFSET, LOG_OVERHEAD
-from tiered_storage.kafka_log.checksum import crc32c
-from tiered_storage.kafka_log.compression import Compression, compress
-from tiered_storage.kafka_log.record_batch import Record, TimestampType, encode_batch, encode_empty_batch
+from tiered_storage.kafka_log.kernels.checksum import crc32c
+from tiered_storage.kafka_log.records.batch_header import (
+    BATCH_OVERHEAD,
+    CODEC_BITS,
+    CRC_END,
+    HIGHEST_OFFSET,
+    LOG_OVERHEAD,
+)
+from tiered_storage.kafka_log.records.compression import Compression, compress
+from tiered_storage.kafka_log.records.record_batch import Record, TimestampType, encode_batch, encode_empty_batch
 
 
 def mended(content: bytes, *, with_codecs: bool) -> list[bytes]:

@@ -18,12 +18,12 @@ import yaml
 import tiered_storage
 from support.remote_logs import SIZES, a_remote_log, topic_id
 from support.yesterdays_state import CLUSTER_ID, FOLDER, PLACE, RUN, generation, open_at, works_texts
-from tiered_storage.remote_log.copy_commit import CommitReport
-from tiered_storage.remote_log.copy_messages import CopyOutcome
-from tiered_storage.remote_log.copy_plan import CopyPlan
-from tiered_storage.remote_log.expiry import ExpiryPlan
-from tiered_storage.remote_log.metadata import Topic
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.copy.commit import CommitReport
+from tiered_storage.remote_log.copy.plan import CopyPlan
+from tiered_storage.remote_log.copy.tasks import CopyOutcome
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
+from tiered_storage.remote_log.retention.expiry import ExpiryPlan
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 
 _LIBRARY = Path(tiered_storage.__file__).parent

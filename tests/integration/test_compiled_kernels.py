@@ -11,8 +11,8 @@ import tiered_storage
 PROGRAM = """
 import sys
 from support.record_batches import batches_of
-from tiered_storage.kafka_log import machine_code
-from tiered_storage.kafka_log.segment_scan import SegmentScanner
+from tiered_storage.kafka_log.kernels import machine_code
+from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
 
 compiled = []
 compile_now = machine_code.compiled_code
@@ -29,7 +29,7 @@ def test_machine_code_of_one_process_serves_the_next(tmp_path: Path) -> None:
     package = Path(tiered_storage.__file__).parent
     for name in ("first", "second"):
         shutil.copytree(package, tmp_path / name / package.name, ignore=shutil.ignore_patterns("__pycache__"))
-    in_the_way = tmp_path / "second" / package.name / "kafka_log" / "__pycache__"
+    in_the_way = tmp_path / "second" / package.name / "kafka_log" / "kernels" / "__pycache__"
     in_the_way.touch()
 
     compiled = [_compiles(tmp_path / name, tmp_path / "cache") for name in ("first", "first", "second", "second")]

@@ -24,11 +24,11 @@ from support.raw_produce import ProduceRefusedError, produce_batch
 from support.real_kafka import RealKafka
 from support.real_kafka_client import send
 from support.varied_records import varied_records
-from tiered_storage.kafka_log.dump_event import DumpRow
-from tiered_storage.kafka_log.file_dump import dump_file, find_files
-from tiered_storage.kafka_log.file_kind import FileKind, KafkaFile
-from tiered_storage.kafka_log.kafka_uuid import random_uuid
-from tiered_storage.kafka_log.record_batch import read_records
+from tiered_storage.kafka_log.dump.dump_event import DumpRow
+from tiered_storage.kafka_log.dump.file_dump import dump_file, find_files
+from tiered_storage.kafka_log.dump.file_kind import FileKind, KafkaFile
+from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
+from tiered_storage.kafka_log.records.record_batch import read_records
 
 SCALE = 6
 _ROW_OF_ZEROS = {

@@ -18,7 +18,7 @@ LOOK = """
 import json, sys
 from pathlib import Path
 from airflow import plugins_manager
-from tiered_storage.library_archive import build_library_archive
+from tiered_storage.remote_log.jobs.library_archive import build_library_archive
 from tiered_storage_airflow.operators.audit import AUDIT_JOB
 from tiered_storage_airflow.operators.remote_storage import COPY_JOB
 from tiered_storage_airflow.operators.spark_groups import JOB_STUB

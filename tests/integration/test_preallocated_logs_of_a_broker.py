@@ -16,12 +16,12 @@ from support.real_kafka_client import Codec
 from support.record_rows import rows_of
 from support.transactions import split
 from support.varied_records import varied_records
-from tiered_storage.kafka_log.columnar import iterate_columns
-from tiered_storage.kafka_log.local_log import LocalLog
-from tiered_storage.kafka_log.log_segment import LogSegment, list_segments
-from tiered_storage.kafka_log.offset_index import OffsetIndex
-from tiered_storage.kafka_log.record import Record
-from tiered_storage.kafka_log.time_index import TimeIndex
+from tiered_storage.kafka_log.columnar.decoder import iterate_columns
+from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments
+from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
+from tiered_storage.kafka_log.indexes.time_index import TimeIndex
+from tiered_storage.kafka_log.log.local_log import LocalLog
+from tiered_storage.kafka_log.records.record import Record
 
 SEGMENT_BYTES = 1 << 20
 INDEX_BYTES = 64 << 10

@@ -16,9 +16,9 @@ from support.led_by_another import led_by_another, records_after_the_cut
 from support.local_logs import read_all
 from support.real_kafka import RealKafka
 from support.remote_logs import a_copied_remote_log
-from tiered_storage.kafka_log.kafka_uuid import random_uuid
-from tiered_storage.kafka_log.local_log import LocalLog
-from tiered_storage.kafka_log.meta_properties import META_PROPERTIES, MetaProperties
+from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
+from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES, MetaProperties
+from tiered_storage.kafka_log.log.local_log import LocalLog
 
 SECONDS = 60
 

@@ -15,24 +15,28 @@ from support.real_kafka_client import CODECS, RealKafkaClient, send
 from support.transactions import committed_offsets, split
 from support.varied_records import varied_records
 from tiered_storage.errors import LogDirectoryLockedError
-from tiered_storage.kafka_log.batch_header import TimestampType
-from tiered_storage.kafka_log.compression import Compression
-from tiered_storage.kafka_log.directory_lock import DirectoryLock, ensure_unlocked
-from tiered_storage.kafka_log.index_rebuild import rebuild_indexes
-from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, EpochEntry, read_leader_epochs
-from tiered_storage.kafka_log.local_log import LocalLog
-from tiered_storage.kafka_log.log_config import LogConfig
-from tiered_storage.kafka_log.log_directory import LogDirectory, read_log_directory
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.log_read import Isolation
-from tiered_storage.kafka_log.log_segment import list_segments, producer_snapshot_path
-from tiered_storage.kafka_log.meta_properties import META_PROPERTIES, MetaProperties
-from tiered_storage.kafka_log.offset_checkpoint import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoint
-from tiered_storage.kafka_log.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
-from tiered_storage.kafka_log.record_batch import Record, RecordBatch, read_batch_header, read_records
-from tiered_storage.kafka_log.segment_scan import iterate_segment
-from tiered_storage.kafka_log.transaction_index import TransactionIndex
-from tiered_storage.kafka_log.transaction_state import last_stable_offset
+from tiered_storage.kafka_log.files.directory_lock import DirectoryLock, ensure_unlocked
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import (
+    LEADER_EPOCH_CHECKPOINT,
+    EpochEntry,
+    read_leader_epochs,
+)
+from tiered_storage.kafka_log.files.log_directory import LogDirectory, read_log_directory
+from tiered_storage.kafka_log.files.log_segment import list_segments, producer_snapshot_path
+from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES, MetaProperties
+from tiered_storage.kafka_log.files.offset_checkpoint import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoint
+from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex
+from tiered_storage.kafka_log.log.index_rebuild import rebuild_indexes
+from tiered_storage.kafka_log.log.local_log import LocalLog
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.log.log_read import Isolation
+from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
+from tiered_storage.kafka_log.producers.transaction_state import last_stable_offset
+from tiered_storage.kafka_log.records.batch_header import TimestampType
+from tiered_storage.kafka_log.records.compression import Compression
+from tiered_storage.kafka_log.records.record_batch import Record, RecordBatch, read_batch_header, read_records
+from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 
 SMALL_SEGMENTS = {"internal.segment.bytes": "16384"}
 SMALL_LOG = LogConfig(segment_bytes=16_384)

@@ -14,10 +14,10 @@ from support.local_logs import NOW, create
 from support.raw_produce import ProduceRefusedError, produce_batch
 from support.real_kafka import RealKafka
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.kafka_log.compression import Compression
-from tiered_storage.kafka_log.log_config import LogConfig
-from tiered_storage.kafka_log.record import Record
-from tiered_storage.kafka_log.record_batch import encode_batch
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.records.compression import Compression
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_log.records.record_batch import encode_batch
 
 MESSAGE_BYTES = 1000
 SEGMENT_BYTES = 1 << 20

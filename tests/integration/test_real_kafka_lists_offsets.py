@@ -12,12 +12,12 @@ from confluent_kafka import IsolationLevel, TopicPartition, admin
 
 from support.real_kafka import RealKafka
 from tiered_storage.clock import wall_clock
-from tiered_storage.remote_log.reading.blocking import BlockingLogReader
-from tiered_storage.remote_log.reading.read_values import FoundOffset, Isolation, OffsetSpec
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.remote_log_parts import store_options
-from tiered_storage.remote_log.segment_source import PartitionLog
-from tiered_storage.settings import load_settings
+from tiered_storage.remote_log.context import store_options
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
+from tiered_storage.remote_log.read.read_values import FoundOffset, Isolation, OffsetSpec
+from tiered_storage.remote_log.source.segment_source import PartitionLog
+from tiered_storage.settings.settings import load_settings
 
 TOPIC = "listed"
 TIME = 1_700_000_000_000

@@ -18,11 +18,11 @@ from support.local_logs import closed_files
 from support.real_kafka import RealKafka
 from support.real_kafka_client import CODECS
 from support.varied_records import FIRST_TIMESTAMP, varied_records
-from tiered_storage.kafka_log.compression import Compression
-from tiered_storage.kafka_log.kafka_uuid import random_uuid
-from tiered_storage.kafka_log.local_log import LocalLog
-from tiered_storage.kafka_log.log_config import LogConfig
-from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
+from tiered_storage.kafka_log.log.local_log import LocalLog
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.records.compression import Compression
+from tiered_storage.kafka_log.records.record import Record
 
 TOPIC = "written-by-us"
 RECORDS = 1500

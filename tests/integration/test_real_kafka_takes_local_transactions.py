@@ -21,18 +21,18 @@ from support.real_kafka import RealKafka
 from support.real_kafka_client import Isolation, send
 from support.transactions import committed_offsets, split
 from support.varied_records import FIRST_TIMESTAMP, varied_records
-from tiered_storage.kafka_log import log_read
-from tiered_storage.kafka_log.batch_header import TimestampType
-from tiered_storage.kafka_log.compression import Compression
-from tiered_storage.kafka_log.control_record import ControlRecordType
-from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
-from tiered_storage.kafka_log.local_log import LocalLog
-from tiered_storage.kafka_log.log_config import LogConfig
-from tiered_storage.kafka_log.offset_checkpoint import RECOVERY_POINT_CHECKPOINT
-from tiered_storage.kafka_log.producer_snapshot import read_producer_snapshot
-from tiered_storage.kafka_log.record import Record
-from tiered_storage.kafka_log.record_batch import encode_batch
-from tiered_storage.kafka_log.transaction_index import TransactionIndex
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
+from tiered_storage.kafka_log.files.offset_checkpoint import RECOVERY_POINT_CHECKPOINT
+from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex
+from tiered_storage.kafka_log.log import log_read
+from tiered_storage.kafka_log.log.local_log import LocalLog
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.producers.producer_snapshot import read_producer_snapshot
+from tiered_storage.kafka_log.records.batch_header import TimestampType
+from tiered_storage.kafka_log.records.compression import Compression
+from tiered_storage.kafka_log.records.control_record import ControlRecordType
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_log.records.record_batch import encode_batch
 
 TOPIC = "our-transactions"
 ENDED, UNFINISHED, APPEND_TIME = 0, 1, 2

@@ -19,9 +19,9 @@ from support.real_kafka import RealKafka
 from support.real_kafka_client import CODECS, Isolation, RealKafkaClient, send
 from support.remote_logs import RemoteLogFiles, a_copied_remote_log, copy
 from support.varied_records import FIRST_TIMESTAMP, varied_records
-from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, read_leader_epochs
-from tiered_storage.kafka_log.log_segment import list_segments
-from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, read_leader_epochs
+from tiered_storage.kafka_log.files.log_segment import list_segments
+from tiered_storage.kafka_log.records.record import Record
 
 TOPIC = "lost"
 MANY, TRANSACTIONS = 0, 1

@@ -12,7 +12,7 @@ from support.kafka_programs import KafkaPrograms
 from support.real_kafka import RealKafka
 from support.remote_logs import ENABLED, RemoteLogFiles
 from support.varied_records import varied_records
-from tiered_storage.kafka_log.log_segment import list_segments
+from tiered_storage.kafka_log.files.log_segment import list_segments
 
 WAIT_SECONDS = 60
 SMALL_SEGMENTS = {"internal.segment.bytes": "16384"}

@@ -23,12 +23,12 @@ from support.remote_logs import (
 from support.shared_clock import SharedClock
 from support.varied_records import varied_records
 from tiered_storage.errors import TargetClusterError
-from tiered_storage.kafka_log.compression import Compression
-from tiered_storage.kafka_log.control_record import ControlRecordType
-from tiered_storage.kafka_log.local_log import LocalLog
-from tiered_storage.kafka_log.log_config import LogConfig
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.log.local_log import LocalLog
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.records.compression import Compression
+from tiered_storage.kafka_log.records.control_record import ControlRecordType
+from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.remote_log.restore.offset_map import OffsetMap, OffsetMapWriter
 from tiered_storage.remote_log.restore.sending import Sender
 

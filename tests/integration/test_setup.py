@@ -73,7 +73,7 @@ def test_it_installs_the_locked_requirements_by_hash_and_the_project_itself(clon
     assert "--build-constraints .ci/build.txt --require-build-hashes" in synced
     assert "--build-constraints .ci/build.txt --require-build-hashes" in installed
     assert "4/5 Java for Spark: /a/java" in done.stdout
-    assert "-m tiered_storage.kafka_log.machine_code" in calls(clone)
+    assert "-m tiered_storage.kafka_log.kernels.machine_code" in calls(clone)
 
 
 def test_the_second_time_nothing_is_called(clone: Path) -> None:

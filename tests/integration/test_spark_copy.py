@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 from support.tiered_site import TIERED, TieredSite
-from tiered_storage.library_archive import build_library_archive
-from tiered_storage.remote_log.copy_job import CopyJob
-from tiered_storage.remote_log.copy_messages import CopyOutcome
-from tiered_storage.remote_log.job_worker import JOB_SECRET
+from tiered_storage.remote_log.copy.job import CopyJob
+from tiered_storage.remote_log.copy.tasks import CopyOutcome
+from tiered_storage.remote_log.jobs.library_archive import build_library_archive
+from tiered_storage.remote_log.jobs.worker import JOB_SECRET
 from tiered_storage_airflow.embedded.java import java_home
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -24,16 +24,16 @@ import yaml
 
 from support.refusing_proxy import refusing_proxy
 from support.s3_server import S3Endpoint
-from tiered_storage.cli import main
-from tiered_storage.kafka_log.compression import Compression
-from tiered_storage.kafka_log.kafka_uuid import random_uuid
-from tiered_storage.kafka_log.log_config import LogConfig
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.log_segment import list_segments
-from tiered_storage.kafka_log.record import Record
-from tiered_storage.remote_log.copy_commit import CommitReport
-from tiered_storage.remote_log.copy_messages import CopyOutcome
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.cli.main import main
+from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
+from tiered_storage.kafka_log.files.log_segment import list_segments
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.records.compression import Compression
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.remote_log.copy.commit import CommitReport
+from tiered_storage.remote_log.copy.tasks import CopyOutcome
+from tiered_storage.remote_log.manager import RemoteLogManager
 
 SEGMENT_BYTES = 4096
 VICTIM = "victim-0"
@@ -249,7 +249,7 @@ def test_a_target_without_room_is_named_and_smaller_neighbours_commit(deployment
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
     done = subprocess.run(
-        [sys.executable, "-m", "tiered_storage.cli", "copy", "--config", str(deployment.config), "--json"],
+        [sys.executable, "-m", "tiered_storage.cli.main", "copy", "--config", str(deployment.config), "--json"],
         preexec_fn=leave_little_room,  # the kernel itself refuses to write beyond the limit
         capture_output=True,
         text=True,
@@ -403,7 +403,7 @@ def test_a_corrupt_metadata_store_is_named_and_left_as_it_is(deployment: Deploym
 
 
 def test_of_two_runs_at_once_each_segment_is_copied_by_one(deployment: Deployment, command: Command) -> None:
-    arguments = [sys.executable, "-m", "tiered_storage.cli", "copy", "--config", str(deployment.config), "--json"]
+    arguments = [sys.executable, "-m", "tiered_storage.cli.main", "copy", "--config", str(deployment.config), "--json"]
     runs = [subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     ended = [run.communicate(timeout=120) for run in runs]
 

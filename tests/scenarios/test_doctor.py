@@ -17,9 +17,9 @@ from support.refusing_proxy import refusing_proxy
 from support.remote_logs import RemoteLogFiles, a_remote_log, assert_clean, copy, unsynced
 from support.s3_server import S3Endpoint, localbucket_server
 from tiered_storage.clock import wall_clock
-from tiered_storage.kafka_log.directory_lock import DirectoryLock
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.remote_log_parts import store_options
+from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
+from tiered_storage.remote_log.context import store_options
+from tiered_storage.remote_log.manager import RemoteLogManager
 
 SECONDS = 60
 
@@ -48,7 +48,7 @@ def doctor(files: RemoteLogFiles, endpoint: S3Endpoint) -> tuple[int, list[dict[
         "AWS_ACCESS_KEY_ID": endpoint.access_key,
         "AWS_SECRET_ACCESS_KEY": endpoint.secret_key,
     }
-    command = [sys.executable, "-m", "tiered_storage.cli", "doctor", "--json", "--config", str(files.config)]
+    command = [sys.executable, "-m", "tiered_storage.cli.main", "doctor", "--json", "--config", str(files.config)]
     if "PYTHONPATH" in os.environ:
         environ["PYTHONPATH"] = os.environ["PYTHONPATH"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=SECONDS, check=False)

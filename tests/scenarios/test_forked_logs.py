@@ -39,18 +39,19 @@ from support.remote_logs import (
     unsynced,
 )
 from tiered_storage.errors import ForkedLogError
-from tiered_storage.kafka_log.log_config import LogConfig
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.log_segment import list_segments
-from tiered_storage.kafka_log.record import Record
-from tiered_storage.kafka_log.record_batch import read_records
-from tiered_storage.kafka_log.segment_scan import iterate_segment
-from tiered_storage.remote_log import copier, copy_run, forked_log
-from tiered_storage.remote_log.metadata_take_over import take_over
+from tiered_storage.kafka_log.files.log_segment import list_segments
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_log.records.record_batch import read_records
+from tiered_storage.kafka_log.records.segment_scan import iterate_segment
+from tiered_storage.remote_log.context import store_options
+from tiered_storage.remote_log.copy import copier, forked_log
+from tiered_storage.remote_log.copy import start as copy_run
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.remote_log_parts import store_options
-from tiered_storage.remote_log.remote_log_rebuild import rebuild_metadata
+from tiered_storage.remote_log.rebuild.rebuild import rebuild_metadata
+from tiered_storage.remote_log.rebuild.take_over import take_over
 from tiered_storage.remote_log.selection import EVERYTHING
 
 FINISHED = SegmentState.COPY_SEGMENT_FINISHED

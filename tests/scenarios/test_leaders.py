@@ -20,9 +20,9 @@ from support.remote_logs import (
     segments_of,
 )
 from tiered_storage.errors import LeaseHeldError, RemoteObjectNotFoundError
-from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.audit_report import AnomalyKind
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.audit.report import AnomalyKind
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.selection import EVERYTHING
 
 

@@ -17,14 +17,14 @@ from support.remote_logs import (
     segments_of,
     topic_id,
 )
-from tiered_storage.kafka_log.local_log import LocalLog
-from tiered_storage.kafka_log.log_config import LogConfig
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.record import Record
-from tiered_storage.kafka_log.record_batch import encode_batch
+from tiered_storage.kafka_log.log.local_log import LocalLog
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_log.records.record_batch import encode_batch
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage.remote_log.reader import Tier
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.read.reader import Tier
 from tiered_storage.remote_log.selection import EVERYTHING
 
 

@@ -19,7 +19,7 @@ from support.remote_logs import (
     copy,
     unsynced,
 )
-from tiered_storage.remote_log.reading.blocking import BlockingLogReader
+from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage.remote_log.restore.offset_map import MapHead, OffsetMapWriter
 
 DELETABLE = {**ENABLED, "retention.bytes": 2000, "local.retention.bytes": 1000}

@@ -36,22 +36,22 @@ from support.remote_logs import (
 )
 from support.sudden_death import dies_at
 from tiered_storage.errors import ConfigurationError, DeletionRefusedError, TieredStorageError
-from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.audit_report import AnomalyKind
-from tiered_storage.remote_log.copy_commit import CommitReport
-from tiered_storage.remote_log.copy_messages import CopyOutcome
-from tiered_storage.remote_log.copy_plan import CopyPlan, Finding
-from tiered_storage.remote_log.deletion_gate import DeletionKind
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.audit.report import AnomalyKind
+from tiered_storage.remote_log.context import store_options
+from tiered_storage.remote_log.copy.commit import CommitReport
+from tiered_storage.remote_log.copy.plan import CopyPlan, Finding
+from tiered_storage.remote_log.copy.tasks import CopyOutcome
 from tiered_storage.remote_log.lineage import contradiction
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import (
     PartitionDeleteState,
     RemoteLogSegmentMetadata,
     SegmentState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.remote_log_parts import store_options
-from tiered_storage.remote_log.remote_log_rebuild import rebuild_metadata
+from tiered_storage.remote_log.rebuild.rebuild import rebuild_metadata
+from tiered_storage.remote_log.retention.deletion_gate import DeletionKind
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.object_names import partition_folder
 

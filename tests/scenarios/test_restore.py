@@ -37,23 +37,27 @@ from support.remote_logs import (
     unsynced,
 )
 from tiered_storage.errors import InvalidLogDirectoryError, RemoteObjectNotFoundError
-from tiered_storage.kafka_log import meta_properties, small_files
-from tiered_storage.kafka_log.clean_shutdown import CLEAN_SHUTDOWN
-from tiered_storage.kafka_log.control_record import ControlRecordType
-from tiered_storage.kafka_log.kafka_uuid import random_uuid
-from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, EpochEntry, read_leader_epochs
-from tiered_storage.kafka_log.local_log import LocalLog
-from tiered_storage.kafka_log.log_directory import read_log_directory
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.log_segment import list_segments
-from tiered_storage.kafka_log.meta_properties import META_PROPERTIES
-from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.files import meta_properties, small_files
+from tiered_storage.kafka_log.files.clean_shutdown import CLEAN_SHUTDOWN
+from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import (
+    LEADER_EPOCH_CHECKPOINT,
+    EpochEntry,
+    read_leader_epochs,
+)
+from tiered_storage.kafka_log.files.log_directory import read_log_directory
+from tiered_storage.kafka_log.files.log_segment import list_segments
+from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES
+from tiered_storage.kafka_log.log.local_log import LocalLog
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.records.control_record import ControlRecordType
+from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.restore import directory as restoring
 from tiered_storage.remote_log.restore.target_directory import TargetDirectory
-from tiered_storage.remote_log.storage import IndexKind
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage.settings import load_settings
+from tiered_storage.settings.settings import load_settings
 
 SENTINEL = Record(0, NOW, b"sentinel", b"written before the loss")
 

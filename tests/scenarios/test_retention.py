@@ -33,13 +33,13 @@ from support.remote_logs import (
     segments_of,
 )
 from tiered_storage.errors import RemoteStorageError
-from tiered_storage.kafka_log.offset_checkpoint import (
+from tiered_storage.kafka_log.files.offset_checkpoint import (
     LOG_START_OFFSET_CHECKPOINT,
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from tiered_storage.remote_log.marked_objects import DeletionReport
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.retention.segment_deleter import DeletionReport
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 

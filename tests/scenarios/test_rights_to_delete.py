@@ -6,7 +6,7 @@ from pathlib import Path
 
 from support.command_line import run_on
 from support.remote_logs import ENABLED, ORDERS_0, RemoteLogFiles, a_copied_remote_log, a_remote_log, topic_id
-from tiered_storage.kafka_log.kafka_uuid import encode_uuid
+from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
 
 DELETABLE = {**ENABLED, "retention.ms": 1, "local.retention.ms": 0}
 

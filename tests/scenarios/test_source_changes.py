@@ -28,13 +28,13 @@ from support.remote_logs import (
     segments_of,
     topic_id,
 )
-from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.log_segment import LogSegment, producer_snapshot_path
-from tiered_storage.kafka_log.meta_properties import META_PROPERTIES
-from tiered_storage.kafka_log.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT
-from tiered_storage.kafka_log.record import Record
-from tiered_storage.remote_log.storage import IndexKind
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
+from tiered_storage.kafka_log.files.log_segment import LogSegment, producer_snapshot_path
+from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES
+from tiered_storage.kafka_log.files.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 
 @pytest.mark.parametrize("what", ["offset index", "time index", "snapshot"])

@@ -26,14 +26,14 @@ from support.remote_logs import (
     topic_id,
     unsynced,
 )
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.offset_checkpoint import (
+from tiered_storage.kafka_log.files.offset_checkpoint import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.remote_log.model import PartitionDeleteState, TopicIdPartition
 
 NEW_LIFE = topic_id("orders, created again")

@@ -24,22 +24,22 @@ from support.remote_logs import (
 )
 from support.yesterdays_state import FOLDER, RUN, YESTERDAY, generation, messages, open_at, taken_up
 from tiered_storage.errors import DeletionRefusedError, LeaseHeldError, OutdatedMetadataError, UntrustedMessageError
-from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.copy_commit import CommitReport
-from tiered_storage.remote_log.copy_job import CopyJob, CopyJobDescription
-from tiered_storage.remote_log.copy_messages import CopyOutcome
-from tiered_storage.remote_log.copy_plan import CopyPlan
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.context import store_options
+from tiered_storage.remote_log.copy.commit import CommitReport
+from tiered_storage.remote_log.copy.job import CopyJob, CopyJobDescription
+from tiered_storage.remote_log.copy.plan import CopyPlan
+from tiered_storage.remote_log.copy.tasks import CopyOutcome
 from tiered_storage.remote_log.coverage import finished
-from tiered_storage.remote_log.expiry import ExpiryPlan
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.sql_schema import SCHEMA_VERSION, VERSION_TABLE
 from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.remote_log_parts import store_options
-from tiered_storage.remote_log.remote_log_rebuild import rebuild_metadata
+from tiered_storage.remote_log.rebuild.rebuild import rebuild_metadata
+from tiered_storage.remote_log.retention.expiry import ExpiryPlan
 from tiered_storage.remote_log.selection import EVERYTHING
-from tiered_storage.remote_log.storage.partition_document import PartitionDocument
+from tiered_storage.remote_log.storage.partition_manifest import PartitionDocument
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage.settings import load_settings
+from tiered_storage.settings.settings import load_settings
 
 ORDERS_0, ORDERS_1 = (partition_of("orders", number) for number in range(2))
 PAYMENTS_0 = partition_of("payments")

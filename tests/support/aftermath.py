@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from support.command_line import CommandResult, run_on
 from support.remote_logs import RemoteLogFiles, assert_clean, local_log, partition_of, record
 from support.shared_clock import SharedClock
-from tiered_storage.remote_log.copy_commit import CommitReport
-from tiered_storage.remote_log.copy_job import CopyJob
+from tiered_storage.remote_log.copy.commit import CommitReport
+from tiered_storage.remote_log.copy.job import CopyJob
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import (
     PartitionDeleteState,
     RemoteLogSegmentMetadata,
     SegmentState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.segment_source import PartitionLog
+from tiered_storage.remote_log.source.segment_source import PartitionLog
 from tiered_storage.remote_log.storage.object_names import segment_object_names
 
 LEASE_MS = 600_000

@@ -6,7 +6,7 @@ import asyncio
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.records.record import Record
 
 _SECONDS = 30
 

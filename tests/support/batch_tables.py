@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 from hypothesis import strategies as st
 
-from tiered_storage.kafka_log.batch_table import BatchTable
+from tiered_storage.kafka_log.records.batch_table import BatchTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from support.remote_logs import BATCH_RECORDS, CLUSTER_ID, LOG_CONFIG, NOW, topic_id, unsynced
-from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry, write_leader_epochs
-from tiered_storage.kafka_log.local_log import LocalLog
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, write_leader_epochs
+from tiered_storage.kafka_log.log.local_log import LocalLog
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.records.record import Record
 
 PADDING = 60
 

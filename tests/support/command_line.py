@@ -15,7 +15,8 @@ import typer.main
 
 from support.remote_logs import RemoteLogFiles
 from support.stamped_store import put_at
-from tiered_storage import cli, clock
+from tiered_storage import clock
+from tiered_storage.cli import main as cli
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 
 _built_once = cache(typer.main.get_command)

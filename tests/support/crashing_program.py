@@ -24,11 +24,11 @@ from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 GO_ON = "go-on"
 """The file in a program's folder that lets it go on where it was made to stand still."""
 
-COMMAND_LINE = "tiered_storage.cli:main"
+COMMAND_LINE = "tiered_storage.cli.main:main"
 PRELOADED = (
-    *("tiered_storage.cli", "tiered_storage.cli_copy", "tiered_storage.cli_delete", "tiered_storage.cli_repair"),
-    *("tiered_storage.cli_restore", "tiered_storage.cli_topics", "tiered_storage.remote_log.copy_job"),
-    *("tiered_storage.remote_log.remote_log_deletions", "tiered_storage.remote_log.reading.log_reader"),
+    *("tiered_storage.cli.main", "tiered_storage.cli.copy", "tiered_storage.cli.delete", "tiered_storage.cli.repair"),
+    *("tiered_storage.cli.restore", "tiered_storage.cli.topics", "tiered_storage.remote_log.copy.job"),
+    *("tiered_storage.remote_log.retention.deletions", "tiered_storage.remote_log.read.log_reader"),
 )
 
 

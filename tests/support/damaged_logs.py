@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tiered_storage.kafka_log.checksum import crc32c
+from tiered_storage.kafka_log.kernels.checksum import crc32c
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _LENGTH_END, _MAGIC_AT, _CRC_END, _OVERHEAD = 12, 16, 21, 61

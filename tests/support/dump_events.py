@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tiered_storage.kafka_log.dump_event import DumpEvent, DumpNote, DumpProblem, DumpRow, RowKind
-from tiered_storage.kafka_log.file_dump import dump_file
-from tiered_storage.kafka_log.file_kind import recognize
+from tiered_storage.kafka_log.dump.dump_event import DumpEvent, DumpNote, DumpProblem, DumpRow, RowKind
+from tiered_storage.kafka_log.dump.file_dump import dump_file
+from tiered_storage.kafka_log.dump.file_kind import recognize
 
 
 def dumped(path: Path, *, with_records: bool = False) -> list[DumpEvent]:

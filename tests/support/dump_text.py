@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tiered_storage.kafka_log.dump_event import DumpEvent, DumpRow, RowKind
-from tiered_storage.kafka_log.file_kind import FileKind
+from tiered_storage.kafka_log.dump.dump_event import DumpEvent, DumpRow, RowKind
+from tiered_storage.kafka_log.dump.file_kind import FileKind
 
 _ROW_START = re.compile(r"\n(?=baseOffset: |\| offset: )")
 _LOG_TITLE = re.compile(r"\A(?:Log starting offset: |KRaft |Snapshot end offset: )[^\n]*\n")

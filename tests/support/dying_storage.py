@@ -6,9 +6,9 @@ import os
 import signal
 from pathlib import Path
 
-from tiered_storage.remote_log.copy_job import COPIES_AT_ONCE
+from tiered_storage.remote_log.copy.job import COPIES_AT_ONCE
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.storage import LogSegmentData
+from tiered_storage.remote_log.storage.remote_storage_manager import LogSegmentData
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage_airflow.embedded.waiting import wait_until
 

@@ -11,7 +11,8 @@ from support.metadata_stores import ManualClock
 from support.remote_logs import RemoteLogFiles
 from tiered_storage import clock
 from tiered_storage.clock import wall_clock
-from tiered_storage.doctor import Check, Verdict, examine
+from tiered_storage.doctor.check import Check, Verdict
+from tiered_storage.doctor.examination import examine
 
 JAVA_IS_ELSEWHERE = {"PATH": ""}
 """Without a Java to start, examining is quick."""

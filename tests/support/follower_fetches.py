@@ -8,7 +8,7 @@ the offset behind the marker.
 from __future__ import annotations
 
 from support.transactions import ABORT, COMMIT, data, marker
-from tiered_storage.kafka_log.transaction_index import AbortedTransaction
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
 
 OTHER_BEGINS_LATER = (
     data(0, 7, 0, transactional=True)

@@ -11,11 +11,11 @@ import cramjam
 import lz4.frame
 import zstandard
 
-from tiered_storage.kafka_log.batch_header import BATCH_OVERHEAD
-from tiered_storage.kafka_log.checksum import crc32c
-from tiered_storage.kafka_log.compression import Compression
-from tiered_storage.kafka_log.record import Record
-from tiered_storage.kafka_log.record_batch import encode_batch
+from tiered_storage.kafka_log.kernels.checksum import crc32c
+from tiered_storage.kafka_log.records.batch_header import BATCH_OVERHEAD
+from tiered_storage.kafka_log.records.compression import Compression
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_log.records.record_batch import encode_batch
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
 GZIP_MAGIC = b"\x1f\x8b\x08"

@@ -26,21 +26,21 @@ from support.golden_topics import (
 from support.real_kafka_client import CODECS
 from support.record_rows import Row, expected_rows, rows_of
 from support.restarted_broker import RestartedIndexes
-from tiered_storage.kafka_log.batch_header import APPEND_TIME_BIT, BATCH_OVERHEAD, CRC_END, TimestampType
-from tiered_storage.kafka_log.columnar import iterate_columns
-from tiered_storage.kafka_log.compression import Compression
-from tiered_storage.kafka_log.dump_event import DumpProblem
-from tiered_storage.kafka_log.file_dump import dump_file
-from tiered_storage.kafka_log.index_rebuild import rebuild_indexes
-from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, read_leader_epochs
-from tiered_storage.kafka_log.local_log import LocalLog
-from tiered_storage.kafka_log.log_config import LogConfig
-from tiered_storage.kafka_log.log_read import Isolation
-from tiered_storage.kafka_log.log_segment import LogSegment, list_segments, producer_snapshot_path
-from tiered_storage.kafka_log.partition_metadata import PARTITION_METADATA, read_topic_id
-from tiered_storage.kafka_log.record_batch import Record, RecordBatch, read_batch_header, read_records
-from tiered_storage.kafka_log.segment_scan import iterate_segment
-from tiered_storage.kafka_log.transaction_index import TransactionIndex
+from tiered_storage.kafka_log.columnar.decoder import iterate_columns
+from tiered_storage.kafka_log.dump.dump_event import DumpProblem
+from tiered_storage.kafka_log.dump.file_dump import dump_file
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, read_leader_epochs
+from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments, producer_snapshot_path
+from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, read_topic_id
+from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex
+from tiered_storage.kafka_log.log.index_rebuild import rebuild_indexes
+from tiered_storage.kafka_log.log.local_log import LocalLog
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.log.log_read import Isolation
+from tiered_storage.kafka_log.records.batch_header import APPEND_TIME_BIT, BATCH_OVERHEAD, CRC_END, TimestampType
+from tiered_storage.kafka_log.records.compression import Compression
+from tiered_storage.kafka_log.records.record_batch import Record, RecordBatch, read_batch_header, read_records
+from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 
 COMPACTED = "compacted"
 RESTARTED = "epochs"

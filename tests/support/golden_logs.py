@@ -27,8 +27,8 @@ from support.golden_topics import (
 from support.kafka_programs import KafkaPrograms
 from support.real_kafka import RealKafka
 from support.real_kafka_client import RealKafkaClient
-from tiered_storage.kafka_log.file_kind import FileKind, KafkaFile, recognize
-from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.dump.file_kind import FileKind, KafkaFile, recognize
+from tiered_storage.kafka_log.records.record import Record
 
 KNOWN_TO_THE_TOOL = frozenset(
     {

@@ -25,10 +25,10 @@ from support.raw_produce import produce_batch
 from support.real_kafka import RealKafka
 from support.real_kafka_client import CODECS, Codec, RealKafkaClient, send
 from tiered_storage.errors import CorruptLogError
-from tiered_storage.kafka_log.batch_header import CONTROL_BIT, DELETE_HORIZON_BIT, TimestampType
-from tiered_storage.kafka_log.log_segment import list_segments
-from tiered_storage.kafka_log.record import Record
-from tiered_storage.kafka_log.segment_scan import BatchTable, scan_segment
+from tiered_storage.kafka_log.files.log_segment import list_segments
+from tiered_storage.kafka_log.records.batch_header import CONTROL_BIT, DELETE_HORIZON_BIT, TimestampType
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_log.records.segment_scan import BatchTable, scan_segment
 
 FIRST_TIMESTAMP = 1_700_000_000_000
 BROKER_PROPERTIES = {"log.cleaner.backoff.ms": "100", "transaction.max.timeout.ms": "3600000"}

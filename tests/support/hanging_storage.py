@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.storage import LogSegmentData
+from tiered_storage.remote_log.storage.remote_storage_manager import LogSegmentData
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 VICTIM = "TEST_HANGING_STORAGE_VICTIM"

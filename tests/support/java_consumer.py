@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from support.real_kafka import RealKafka
 from support.real_kafka_client import Isolation
-from tiered_storage.kafka_log.batch_header import TimestampType
-from tiered_storage.kafka_log.record import Headers, Record
+from tiered_storage.kafka_log.records.batch_header import TimestampType
+from tiered_storage.kafka_log.records.record import Headers, Record
 
 _TIMES = {TimestampType.CREATE_TIME: "CreateTime", TimestampType.LOG_APPEND_TIME: "LogAppendTime"}
 _SHOWN = ("print.timestamp", "print.partition", "print.offset", "print.headers", "print.key")

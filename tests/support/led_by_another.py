@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from support.remote_logs import BATCH_RECORDS, LOG_CONFIG, NOW, RemoteLogFiles, copy, record, records
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.records.record import Record
 
 CUT = 25
 LEADER_EPOCH = 4

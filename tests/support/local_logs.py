@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tiered_storage.kafka_log.local_log import LocalLog
-from tiered_storage.kafka_log.log_config import LogConfig
-from tiered_storage.kafka_log.record import Record
-from tiered_storage.kafka_log.record_batch import read_batch_header, read_records
+from tiered_storage.kafka_log.log.local_log import LocalLog
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_log.records.record_batch import read_batch_header, read_records
 
 TOPIC_ID = "cxfmXdFdRF2-6WITmvYjdA"
 NOW = 1_700_000_000_000

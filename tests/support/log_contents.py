@@ -8,9 +8,9 @@ from support.damaged_logs import intact_batches
 from support.local_logs import create
 from support.transactions import ABORT, data, next_offset
 from tiered_storage.errors import CorruptRecordError
-from tiered_storage.kafka_log.local_log import LocalLog
-from tiered_storage.kafka_log.log_config import LogConfig
-from tiered_storage.kafka_log.record_batch import read_batch_header
+from tiered_storage.kafka_log.log.local_log import LocalLog
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.records.record_batch import read_batch_header
 
 SMALL_SEGMENTS = LogConfig(segment_bytes=3 * len(data(0, 1, 0)), index_interval_bytes=0)
 

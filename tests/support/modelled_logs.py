@@ -14,12 +14,12 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from support.remote_logs import CLUSTER_ID, ENABLED, NOW, RemoteLogFiles, topic_id, unsynced
-from tiered_storage.kafka_log.compression import Compression
-from tiered_storage.kafka_log.control_record import ControlRecordType
-from tiered_storage.kafka_log.local_log import LocalLog
-from tiered_storage.kafka_log.log_config import LogConfig
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.log.local_log import LocalLog
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.records.compression import Compression
+from tiered_storage.kafka_log.records.control_record import ControlRecordType
+from tiered_storage.kafka_log.records.record import Record
 
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=100)
 

@@ -10,7 +10,7 @@ import lz4.frame
 import zstandard
 
 from support.framings import XERIAL_MAGIC, Framing
-from tiered_storage.kafka_log.compression import Compression, compress
+from tiered_storage.kafka_log.records.compression import Compression, compress
 
 _GARBAGE = b"garbage! garbage! garbage!"
 _GZIP_HEADER = bytes.fromhex("1f8b0800000000000003")

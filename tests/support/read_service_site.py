@@ -20,8 +20,8 @@ from fastapi.testclient import TestClient
 from httpx import Response
 
 from support.remote_logs import RemoteLogFiles, a_copied_remote_log
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 
 if TYPE_CHECKING:
     from tiered_storage_airflow.read_service.service import ReadService

@@ -22,8 +22,8 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tiered_storage.kafka_log.kafka_uuid import encode_uuid
-from tiered_storage.kafka_log.record import Headers, Record
+from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
+from tiered_storage.kafka_log.records.record import Headers, Record
 
 REQUEST_SECONDS = 30
 

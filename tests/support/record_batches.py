@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from tiered_storage.kafka_log.record_batch import Compression, Record, encode_batch
+from tiered_storage.kafka_log.records.record_batch import Compression, Record, encode_batch
 
 MAX_TIMESTAMP = (1 << 63) - 2
 """What a batch can hold behind a record without timestamp (-1): the difference is an int64."""

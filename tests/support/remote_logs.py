@@ -23,29 +23,29 @@ import yaml
 
 from support.metadata_stores import ManualClock
 from support.stamped_store import stamped
-from tiered_storage.kafka_log.compression import Compression
-from tiered_storage.kafka_log.kafka_uuid import encode_uuid
-from tiered_storage.kafka_log.local_log import LocalLog
-from tiered_storage.kafka_log.log_config import LogConfig
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.log_segment import LogSegment, list_segments
-from tiered_storage.kafka_log.record import Record
-from tiered_storage.kafka_log.record_batch import encode_batch
-from tiered_storage.remote_log.copier import CopySizes
-from tiered_storage.remote_log.copy_commit import CommitReport
-from tiered_storage.remote_log.copy_messages import CopyOutcome
-from tiered_storage.remote_log.copy_run import BegunCopy
+from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
+from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments
+from tiered_storage.kafka_log.log.local_log import LocalLog
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.records.compression import Compression
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_log.records.record_batch import encode_batch
+from tiered_storage.remote_log.context import store_options
+from tiered_storage.remote_log.copy.commit import CommitReport
+from tiered_storage.remote_log.copy.copier import CopySizes
+from tiered_storage.remote_log.copy.start import BegunCopy
+from tiered_storage.remote_log.copy.tasks import CopyOutcome
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.metadata.manifest_sync import StoredState, write_partition_state
 from tiered_storage.remote_log.metadata.sql_store import open_metadata_store
 from tiered_storage.remote_log.metadata.sqlite_database import file_identity
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.reading.blocking import BlockingLogReader
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.remote_log_parts import store_options
-from tiered_storage.remote_log.segment_source import PartitionLog
+from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
+from tiered_storage.remote_log.source.segment_source import PartitionLog
 from tiered_storage.remote_log.storage.local_directory import RESERVE
 from tiered_storage.remote_log.storage.object_names import STORE_CLOCK, STORE_GENERATION
-from tiered_storage.remote_log.store_states import StoredState, write_partition_state
-from tiered_storage.settings import Settings, load_settings
+from tiered_storage.settings.settings import Settings, load_settings
 
 CLUSTER_ID = "test-cluster"
 NOW = 1_700_000_000_000

@@ -6,10 +6,10 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from tiered_storage.kafka_log.kafka_uuid import encode_uuid, random_uuid
-from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid, random_uuid
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.storage import IndexKind, LogSegmentData
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData
 
 TOPIC_ID = encode_uuid(bytes(range(16)))
 CLUSTER_ID = "test-cluster"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
-from tiered_storage.kafka_log.batch_header import RecordBatch
+from tiered_storage.kafka_log.records.batch_header import RecordBatch
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")

@@ -10,9 +10,9 @@ from support.aftermath import assert_settled, run
 from support.command_line import run_on
 from support.local_logs import read_all
 from support.remote_logs import LOG_CONFIG, RemoteLogFiles, records
-from tiered_storage.kafka_log.local_log import LocalLog
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.meta_properties import META_PROPERTIES
+from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES
+from tiered_storage.kafka_log.log.local_log import LocalLog
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 
 Ends = Mapping[str, int]
 """The end of the log in each directory of a partition."""

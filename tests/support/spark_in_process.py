@@ -13,12 +13,12 @@ from unittest.mock import patch
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException
 
-from tiered_storage.remote_log import copy_job
-from tiered_storage.remote_log.audit_worker import run_audit_group
-from tiered_storage.remote_log.copier import copy_segment
-from tiered_storage.remote_log.copy_messages import CopyOutcome
-from tiered_storage.remote_log.copy_worker import run_copy_group
-from tiered_storage.remote_log.job_worker import JOB_SECRET, JobAccess, StoreAccess, group_count
+from tiered_storage.remote_log.audit.worker import run_audit_group
+from tiered_storage.remote_log.copy import job as copy_job
+from tiered_storage.remote_log.copy.copier import copy_segment
+from tiered_storage.remote_log.copy.tasks import CopyOutcome
+from tiered_storage.remote_log.copy.worker import run_copy_group
+from tiered_storage.remote_log.jobs.worker import JOB_SECRET, JobAccess, StoreAccess, group_count
 from tiered_storage.remote_log.tables.export_worker import run_export_group
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tiered_storage.errors import RemoteObjectNotFoundError, TieredStorageError
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.storage import IndexKind, LogSegmentData, RemoteStorageManager
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData, RemoteStorageManager
 
 
 class StagedStorage:

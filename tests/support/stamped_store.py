@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tiered_storage.clock import Clock
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.object_client import WrittenObject
 from tiered_storage.remote_log.storage.object_names import STORE_CLOCK

@@ -10,11 +10,11 @@ from typing import Any
 from hypothesis import strategies as st
 
 from support.remote_logs import LOG_CONFIG, NOW, RemoteLogFiles, a_remote_log, copy, unsynced
-from tiered_storage.kafka_log.compression import Compression
-from tiered_storage.kafka_log.control_record import ControlRecordType
-from tiered_storage.kafka_log.local_log import LocalLog
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.log.local_log import LocalLog
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.records.compression import Compression
+from tiered_storage.kafka_log.records.control_record import ControlRecordType
+from tiered_storage.kafka_log.records.record import Record
 
 COMMIT, ABORT = ControlRecordType.COMMIT, ControlRecordType.ABORT
 CODECS = (Compression.NONE, Compression.LZ4, Compression.ZSTD)

@@ -14,17 +14,17 @@ import yaml
 
 from support.stamped_store import stamped
 from tiered_storage.clock import BootTime, machine_boot_time, wall_clock
-from tiered_storage.kafka_log.kafka_uuid import encode_uuid
-from tiered_storage.kafka_log.log_config import LogConfig
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.log_segment import list_segments
-from tiered_storage.kafka_log.record import Record
-from tiered_storage.remote_log.copier import CopySizes, copy_segment
+from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
+from tiered_storage.kafka_log.files.log_segment import list_segments
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.remote_log.context import store_options
+from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.remote_log_parts import store_options
 from tiered_storage.remote_log.selection import Selection
-from tiered_storage.settings import load_settings
+from tiered_storage.settings.settings import load_settings
 
 RECORDS = 10
 HOUR_MS = 3_600_000

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tiered_storage.kafka_log.batch_header import RecordBatch, read_batch_header
-from tiered_storage.kafka_log.control_record import ControlRecordType, EndTransactionMarker, encode_end_marker
-from tiered_storage.kafka_log.record import Record
-from tiered_storage.kafka_log.record_batch import encode_batch, read_records
-from tiered_storage.kafka_log.transaction_index import AbortedTransaction
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
+from tiered_storage.kafka_log.records.batch_header import RecordBatch, read_batch_header
+from tiered_storage.kafka_log.records.control_record import ControlRecordType, EndTransactionMarker, encode_end_marker
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_log.records.record_batch import encode_batch, read_records
 
 TIME = 1_700_000_000_000
 ABORT, COMMIT = ControlRecordType.ABORT, ControlRecordType.COMMIT

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 from tiered_storage.clock import wall_clock
-from tiered_storage.remote_log.copy_job import CopyJob
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.remote_log_parts import store_options
-from tiered_storage.settings import load_settings
+from tiered_storage.remote_log.context import store_options
+from tiered_storage.remote_log.copy.job import CopyJob
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.settings.settings import load_settings
 
 BACKFILL = "support.two_at_once:backfill"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.records.record import Record
 
 FIRST_TIMESTAMP = 1_700_000_000_000
 

@@ -11,11 +11,11 @@ import sys
 import time
 from pathlib import Path
 
-from tiered_storage.kafka_log.compression import Compression
-from tiered_storage.kafka_log.control_record import ControlRecordType
-from tiered_storage.kafka_log.log_config import LogConfig
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.records.compression import Compression
+from tiered_storage.kafka_log.records.control_record import ControlRecordType
+from tiered_storage.kafka_log.records.record import Record
 
 TOPIC = "orders"
 CONFIG = LogConfig(segment_bytes=3000, index_interval_bytes=200)

@@ -9,9 +9,9 @@ from typing import TypeVar
 from support.metadata_stores import ManualClock
 from support.remote_logs import CLUSTER_ID, NOW
 from support.stamped_store import stamped
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.remote_log_parts import store_options
-from tiered_storage.settings import load_settings
+from tiered_storage.remote_log.context import store_options
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.settings.settings import load_settings
 
 __all__ = [
     "CLUSTER_ID", "FOLDER", "PLACE", "RUN", "YESTERDAY",

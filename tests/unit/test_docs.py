@@ -14,15 +14,16 @@ import pytest
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from tiered_storage import cli, errors
+from tiered_storage import errors
+from tiered_storage.cli import main as cli
 from tiered_storage.errors import AppendRefusedError, TieredStorageError
-from tiered_storage.kafka_log.file_kind import FileKind, recognize
-from tiered_storage.kafka_log.record_columns import SCHEMA
-from tiered_storage.remote_log.audit_report import AnomalyKind
-from tiered_storage.remote_log.storage import IndexKind
+from tiered_storage.kafka_log.columnar.record_columns import SCHEMA
+from tiered_storage.kafka_log.dump.file_kind import FileKind, recognize
+from tiered_storage.remote_log.audit.report import AnomalyKind
 from tiered_storage.remote_log.storage.index_bundle import build_bundle
-from tiered_storage.settings import Settings
-from tiered_storage.topic_settings import TopicSettings
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
+from tiered_storage.settings.settings import Settings
+from tiered_storage.settings.topic_properties import TopicSettings
 
 PROJECT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")])

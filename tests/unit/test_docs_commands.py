@@ -10,7 +10,7 @@ import pytest
 
 from support.command_line import CommandResult, run
 from support.remote_logs import RemoteLogFiles, a_copied_remote_log, a_remote_log
-from tiered_storage.kafka_log.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT
+from tiered_storage.kafka_log.files.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCKS = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)

@@ -12,7 +12,7 @@ import pytest
 
 from support.command_line import run
 from support.remote_logs import ORDERS_0, RemoteLogFiles, a_copied_remote_log, local_log
-from tiered_storage.remote_log.log_directory_trim import LogDirectoryTrim
+from tiered_storage.remote_log.source.log_directory_trim import LogDirectoryTrim
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reading.md").read_text("utf-8")
 COMMANDS = re.findall(r"^```\n\$ tiered-storage (.*)\n((?:.*\n)*?)```", PAGE, re.MULTILINE)

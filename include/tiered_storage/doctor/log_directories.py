@@ -10,15 +10,15 @@ from pathlib import Path
 from tiered_storage.doctor.check import Check, alone, note, ok, wrong
 from tiered_storage.doctor.object_stores import check_room
 from tiered_storage.errors import LogDirectoryLockedError
-from tiered_storage.kafka_log.clean_shutdown import CLEAN_SHUTDOWN
-from tiered_storage.kafka_log.directory_lock import ensure_unlocked
-from tiered_storage.kafka_log.log_directory import LogDirectory, read_log_directory
-from tiered_storage.kafka_log.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT
-from tiered_storage.remote_log.log_directory_source import LogDirectorySource, repeated_partitions, several
+from tiered_storage.kafka_log.files.clean_shutdown import CLEAN_SHUTDOWN
+from tiered_storage.kafka_log.files.directory_lock import ensure_unlocked
+from tiered_storage.kafka_log.files.log_directory import LogDirectory, read_log_directory
+from tiered_storage.kafka_log.files.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT
+from tiered_storage.remote_log.context import misplaced
 from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage.remote_log.remote_log_parts import misplaced
-from tiered_storage.remote_log.segment_source import PartitionLog, UnreadablePartition
-from tiered_storage.settings import Settings
+from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource, repeated_partitions, several
+from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition
+from tiered_storage.settings.settings import Settings
 
 MOST_PARTITIONS_NAMED = 20
 """Of one directory: what ails thousands is mostly one thing."""

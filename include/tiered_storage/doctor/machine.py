@@ -55,11 +55,11 @@ def _version_of(package: str) -> str | None:
 
 
 def _check_kernels() -> Iterator[Check]:
-    from tiered_storage.kafka_log.machine_code import kept_kernels  # noqa: PLC0415 -- loads for long
+    from tiered_storage.kafka_log.kernels.machine_code import kept_kernels  # noqa: PLC0415 -- loads for long
 
     path = kept_kernels()
     if path is None:
-        advice = ".venv/bin/python -m tiered_storage.kafka_log.machine_code makes them now"
+        advice = ".venv/bin/python -m tiered_storage.kafka_log.kernels.machine_code makes them now"
         yield note("kernels", "the loops that read logs are not compiled yet: the first run takes longer", advice)
     else:
         yield ok("kernels", f"the loops that read logs are compiled: {path}")

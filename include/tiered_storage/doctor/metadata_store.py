@@ -11,23 +11,23 @@ from tiered_storage.clock import Clock, as_date, machine_boot_time
 from tiered_storage.doctor.check import Check, alone, note, ok, wrong
 from tiered_storage.doctor.object_stores import check_folder
 from tiered_storage.errors import RemoteObjectNotFoundError, TieredStorageError
-from tiered_storage.remote_log.clock_agreement import ClockAgreement, has_own_clock
+from tiered_storage.remote_log.context import open_storage
 from tiered_storage.remote_log.coverage import finished
-from tiered_storage.remote_log.generation import why_outdated
-from tiered_storage.remote_log.metadata import Topic
+from tiered_storage.remote_log.metadata.generation import why_outdated
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.metadata.safety import AuditVerdict, Safety
 from tiered_storage.remote_log.metadata.sql_migrations import later_version, schema_version
 from tiered_storage.remote_log.metadata.sql_schema import SCHEMA_VERSION
 from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, sqlite_path
 from tiered_storage.remote_log.metadata.sqlite_database import SqliteDatabase, open_existing
-from tiered_storage.remote_log.remote_log_parts import open_storage
+from tiered_storage.remote_log.retention.clock_agreement import ClockAgreement, has_own_clock
 from tiered_storage.remote_log.storage.object_client import ObjectClient, ObjectStoreOptions
 from tiered_storage.remote_log.storage.object_names import segment_object_names
 from tiered_storage.remote_log.storage.opening import DEFAULT_REMOTE_STORAGE_MANAGER, open_object_client
 from tiered_storage.remote_log.storage.store_generation import StoreGenerations
 from tiered_storage.remote_log.storage.store_identity import ensure_store_identity, read_store_identity
-from tiered_storage.settings import Settings
-from tiered_storage.topic_settings import effective, refuse_compacted, seed
+from tiered_storage.remote_log.topic_settings import effective, refuse_compacted, seed
+from tiered_storage.settings.settings import Settings
 
 MOST_FAILURES_NAMED = 5
 MOST_PARTITIONS_PROBED = 20

@@ -15,7 +15,7 @@ from tiered_storage.doctor.check import Check, note, ok, wrong
 from tiered_storage.errors import RemoteObjectNotFoundError, TieredStorageError
 from tiered_storage.remote_log.storage.object_client import ObjectClient, ObjectStoreOptions
 from tiered_storage.remote_log.storage.opening import DEFAULT_REMOTE_STORAGE_MANAGER, open_object_client
-from tiered_storage.settings import Settings
+from tiered_storage.settings.settings import Settings
 
 SMALL_ROOM = 1 << 30
 """Bytes: less than this is free on a disk that segments or metadata are written to."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tiered_storage.doctor.check import Check, note, ok
-from tiered_storage.read_rights import load_read_rights
-from tiered_storage.settings import Settings
+from tiered_storage.settings.read_rights import load_read_rights
+from tiered_storage.settings.settings import Settings
 
 
 def check_read_rights(settings: Settings) -> Iterator[Check]:

@@ -13,9 +13,9 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
 from tiered_storage.errors import LineageContradictedError
-from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
-from tiered_storage.remote_log.segment_source import PartitionLog, epochs_within
+from tiered_storage.remote_log.source.segment_source import PartitionLog, epochs_within
 
 
 def merged(known: Sequence[EpochEntry], observed: Sequence[EpochEntry]) -> tuple[EpochEntry, ...]:

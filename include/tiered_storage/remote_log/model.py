@@ -20,7 +20,7 @@ from typing import ClassVar, Self
 from pydantic import ConfigDict
 
 from tiered_storage.errors import InvalidTransitionError
-from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 
 LEADER_EPOCH_UNKNOWN = -1
 MAX_EARLIER_LOG_STARTS = 200

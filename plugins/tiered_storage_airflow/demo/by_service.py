@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import dropwhile, islice
 from typing import Any
 
-from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.records.record import Record
 from tiered_storage_airflow.demo.errors import DemoError
 from tiered_storage_airflow.demo.expectation import ExpectedPartition
 from tiered_storage_airflow.links import READ_SERVICE

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import dropwhile
 
 from tiered_storage.errors import OffsetOutOfRangeError
-from tiered_storage.kafka_log.record import Record
-from tiered_storage.remote_log.reader import PartitionReader
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.read.reader import PartitionReader
 from tiered_storage_airflow.demo.errors import DemoError
 from tiered_storage_airflow.demo.expectation import ExpectedPartition
 

@@ -8,14 +8,14 @@ from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
-from tiered_storage.kafka_log.batch_header import CONTROL_BIT
-from tiered_storage.kafka_log.batch_table import BatchTable
-from tiered_storage.kafka_log.log_directory import LogDirectory, PartitionDirectory
-from tiered_storage.kafka_log.log_segment import LogSegment, list_segments
-from tiered_storage.kafka_log.record import Record
-from tiered_storage.kafka_log.record_batch import read_records
-from tiered_storage.kafka_log.segment_scan import iterate_segment, recover_valid_length
-from tiered_storage.kafka_log.transaction_state import last_stable_offset
+from tiered_storage.kafka_log.files.log_directory import LogDirectory, PartitionDirectory
+from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments
+from tiered_storage.kafka_log.producers.transaction_state import last_stable_offset
+from tiered_storage.kafka_log.records.batch_header import CONTROL_BIT
+from tiered_storage.kafka_log.records.batch_table import BatchTable
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_log.records.record_batch import read_records
+from tiered_storage.kafka_log.records.segment_scan import iterate_segment, recover_valid_length
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tiered_storage.kafka_log.log_directory import read_log_directory
-from tiered_storage.kafka_log.log_segment import list_segments
+from tiered_storage.kafka_log.files.log_directory import read_log_directory
+from tiered_storage.kafka_log.files.log_segment import list_segments
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import SegmentState
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage_airflow.demo.errors import DemoError
 from tiered_storage_airflow.demo.expectation import ExpectedPartition
 

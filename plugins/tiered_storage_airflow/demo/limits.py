@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from tiered_storage.kafka_log.log_directory import read_log_directory
-from tiered_storage.kafka_log.log_segment import list_segments
+from tiered_storage.kafka_log.files.log_directory import read_log_directory
+from tiered_storage.kafka_log.files.log_segment import list_segments
 
 _LOCAL_SHARE = 0.3
 _TOTAL_SHARE = 0.65

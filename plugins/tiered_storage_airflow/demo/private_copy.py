@@ -6,9 +6,9 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from tiered_storage.kafka_log.directory_lock import LOCK_FILE, ensure_unlocked
-from tiered_storage.kafka_log.log_directory import read_log_directory
-from tiered_storage.kafka_log.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT
+from tiered_storage.kafka_log.files.directory_lock import LOCK_FILE, ensure_unlocked
+from tiered_storage.kafka_log.files.log_directory import read_log_directory
+from tiered_storage.kafka_log.files.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT
 from tiered_storage.private_files import make_private_folder
 from tiered_storage_airflow.demo.errors import DemoError
 from tiered_storage_airflow.demo.expectation import ExpectedPartition, expect_directory

@@ -9,8 +9,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.storage.object_names import partition_folder
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage_airflow.demo.comparison import Compared

@@ -16,9 +16,9 @@ from rich.console import Console
 
 from tiered_storage.clock import wall_clock
 from tiered_storage.private_files import make_private_folder
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.remote_log_parts import store_options
-from tiered_storage.settings import load_settings
+from tiered_storage.remote_log.context import store_options
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.settings.settings import load_settings
 from tiered_storage_airflow.demo.by_service import compare_by_service
 from tiered_storage_airflow.demo.comparison import Compared, compare
 from tiered_storage_airflow.demo.dag_runs import run_dag, wait_for_asset_run

@@ -13,11 +13,11 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from tiered_storage.kafka_log.compression import Compression
-from tiered_storage.kafka_log.kafka_uuid import random_uuid
-from tiered_storage.kafka_log.log_config import LogConfig
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.records.compression import Compression
+from tiered_storage.kafka_log.records.record import Record
 from tiered_storage_airflow.demo.expectation import ExpectedPartition
 
 BATCH_RECORDS = 64

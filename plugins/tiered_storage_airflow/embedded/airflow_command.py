@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tiered_storage.errors import TieredStorageError
-from tiered_storage.settings import load_settings
+from tiered_storage.settings.settings import load_settings
 from tiered_storage_airflow.embedded.credentials import read
 from tiered_storage_airflow.embedded.environment import (
     DEFAULT_PORT,

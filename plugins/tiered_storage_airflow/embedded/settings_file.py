@@ -20,9 +20,9 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
 
-from tiered_storage.configuration.property_reading import showable
-from tiered_storage.configuration.sources import not_yaml
 from tiered_storage.errors import ConfigurationError
+from tiered_storage.settings.property_reading import showable
+from tiered_storage.settings.sources import not_yaml
 
 
 def _as_json(value: object) -> object:

@@ -10,7 +10,7 @@ from airflow.sdk import BaseHook
 from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
 
 if TYPE_CHECKING:
-    from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+    from tiered_storage.remote_log.manager import RemoteLogManager
 
 
 class RemoteLogHook(BaseHook):
@@ -35,8 +35,8 @@ class RemoteLogHook(BaseHook):
     def get_conn(self, *, create: bool = False, outdated: bool = False) -> RemoteLogManager:
         """Open it; use it in a `with`. `create` and `outdated` as RemoteLogParts.open."""
         from tiered_storage.clock import wall_clock
-        from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-        from tiered_storage.settings import load_settings
+        from tiered_storage.remote_log.manager import RemoteLogManager
+        from tiered_storage.settings.settings import load_settings
 
         settings = load_settings(overrides=self.overrides)
         options = RemoteStorageHook(self.remote_storage_conn_id).options(settings)

@@ -18,7 +18,7 @@ class RemoteLogMetadataHook(BaseHook):
     def get_conn(self) -> SqlMetadataStore:
         """Open the store; the caller closes it, or uses it in a `with`."""
         from tiered_storage.clock import wall_clock
-        from tiered_storage.remote_log.remote_log_parts import open_metadata
-        from tiered_storage.settings import load_settings
+        from tiered_storage.remote_log.context import open_metadata
+        from tiered_storage.settings.settings import load_settings
 
         return open_metadata(load_settings(), wall_clock)

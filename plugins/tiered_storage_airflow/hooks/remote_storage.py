@@ -13,9 +13,9 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from tiered_storage_airflow.provider import CONNECTION_TYPE
 
 if TYPE_CHECKING:
-    from tiered_storage.remote_log.storage import RemoteStorageManager
     from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
-    from tiered_storage.settings import Settings
+    from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
+    from tiered_storage.settings.settings import Settings
 
 _IDENTITY = frozenset({"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"})
 
@@ -38,7 +38,7 @@ class RemoteStorageHook(BaseHook):
 
     def options(self, settings: Settings) -> ObjectStoreOptions:
         """Return how to reach the store: the settings, then what the connection says."""
-        from tiered_storage.remote_log.remote_log_parts import store_options
+        from tiered_storage.remote_log.context import store_options
 
         secrets = self.secrets()
         # One identity or the other: a session token of the environment spoils the connection's key.
@@ -64,8 +64,8 @@ class RemoteStorageHook(BaseHook):
 
     def get_conn(self) -> RemoteStorageManager:
         """Open the RemoteStorageManager; the caller closes it."""
-        from tiered_storage.remote_log.remote_log_parts import open_storage
-        from tiered_storage.settings import load_settings
+        from tiered_storage.remote_log.context import open_storage
+        from tiered_storage.settings.settings import load_settings
 
         settings = load_settings()
         return open_storage(settings, self.options(settings))
@@ -79,7 +79,7 @@ def store_environment(options: ObjectStoreOptions, job_secret: str | None = None
 
     Nothing else carries secrets: not a program's arguments, which all users of a machine can read, nor a file.
     """
-    from tiered_storage.remote_log.job_worker import JOB_SECRET
+    from tiered_storage.remote_log.jobs.worker import JOB_SECRET
 
     named = {
         "AWS_ACCESS_KEY_ID": options.access_key_id,

@@ -15,9 +15,9 @@ from tiered_storage_airflow.run_time import run_folder
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from tiered_storage.remote_log.audit_job import AuditJob
-    from tiered_storage.remote_log.audit_report import AuditReport
-    from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+    from tiered_storage.remote_log.audit.job import AuditJob
+    from tiered_storage.remote_log.audit.report import AuditReport
+    from tiered_storage.remote_log.manager import RemoteLogManager
     from tiered_storage.remote_log.selection import Selection
 
 AUDIT_JOB = SPARK_JOBS / "audit_segments.py"
@@ -61,7 +61,7 @@ class VerifySegmentsOperator(SparkGroupsOperator):
 
     def execute(self, context: Context) -> str:  # type: ignore[override]
         """Audit; returns the report's path."""
-        from tiered_storage.remote_log.audit_report import AuditReport
+        from tiered_storage.remote_log.audit.report import AuditReport
 
         deep = is_switched_on(self.deep, "deep")
         with self.opened(outdated=True) as remote_log:
@@ -80,9 +80,9 @@ class VerifySegmentsOperator(SparkGroupsOperator):
     def _read_all(
         self, context: Context, remote_log: RemoteLogManager, selection: Selection, quick: AuditReport
     ) -> AuditJob:
-        from tiered_storage.remote_log.job_progress import JobSize
-        from tiered_storage.remote_log.rate_limit import RateLimit
-        from tiered_storage.remote_log.task_progress import Amount, TaskProgress
+        from tiered_storage.remote_log.jobs.progress import JobSize
+        from tiered_storage.remote_log.jobs.throttle import RateLimit
+        from tiered_storage.remote_log.progress import Amount, TaskProgress
 
         folder = f"runs/{run_folder(context)}/{context['ti'].try_number}"
         job = remote_log.checks.write_audit_job(folder, selection)

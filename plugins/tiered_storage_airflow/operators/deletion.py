@@ -38,7 +38,7 @@ class PlanTopicDeletionOperator(RemoteLogOperator, SkipMixin):
 
     def execute(self, context: Context) -> str:
         """Find the topic's life and all that is remote of it. Fails where it may not be deleted."""
-        from tiered_storage.remote_log.topic_deletion import TopicDeletionPlan
+        from tiered_storage.remote_log.retention.topic_deletion import TopicDeletionPlan
 
         only_show = is_switched_on(self.is_dry_run, "dry_run")
         with self.opened() as remote_log:
@@ -86,7 +86,7 @@ class MarkTopicDeletedOperator(RemoteLogOperator):
     def execute(self, context: Context) -> None:
         """Mark; fail for partitions that could not be, to be tried again where that may help."""
         from tiered_storage.remote_log.model import TopicIdPartition
-        from tiered_storage.remote_log.topic_deletion import TopicDeletionPlan
+        from tiered_storage.remote_log.retention.topic_deletion import TopicDeletionPlan
 
         if self.confirmation != self.topic:
             raise AirflowFailException(
@@ -189,8 +189,8 @@ class PlanRecordDeletionOperator(RemoteLogOperator, SkipMixin):
 
     def execute(self, context: Context) -> str:
         """Plan. Fails where the offset is outside of what the partition has, or remote deletion is not allowed."""
-        from tiered_storage.remote_log.expiry import ExpiryPlan
-        from tiered_storage.remote_log.record_deletion import TO_THE_END
+        from tiered_storage.remote_log.retention.expiry import ExpiryPlan
+        from tiered_storage.remote_log.retention.record_deletion import TO_THE_END
 
         only_show = is_switched_on(self.is_dry_run, "dry_run")
         before = required_number(self.before, "before", least=TO_THE_END)

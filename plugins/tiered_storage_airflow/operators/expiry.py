@@ -25,8 +25,8 @@ from tiered_storage_airflow.run_time import lease_owner, own_path, run_folder, r
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from tiered_storage.remote_log.copy_plan import Finding
-    from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+    from tiered_storage.remote_log.copy.plan import Finding
+    from tiered_storage.remote_log.manager import RemoteLogManager
     from tiered_storage.remote_log.selection import Selection
 
 
@@ -42,8 +42,8 @@ class PlanExpiryOperator(RetentionPlanOperator):
     def execute(self, context: Context) -> str:
         """Look at every partition that has remote segments."""
         from tiered_storage.clock import wall_clock
-        from tiered_storage.remote_log.copy_plan import Finding
-        from tiered_storage.remote_log.expiry import ExpiryPlan
+        from tiered_storage.remote_log.copy.plan import Finding
+        from tiered_storage.remote_log.retention.expiry import ExpiryPlan
 
         self.skip_unless_wanted()
         only_show = is_switched_on(self.is_dry_run, "dry_run")
@@ -108,9 +108,9 @@ class MarkDeletedOperator(RemoteLogOperator):
 
     def execute(self, context: Context) -> None:
         """Mark all that can be. Fails, to be tried again where that may help, for partitions that nobody else tells."""
-        from tiered_storage.remote_log.copy_plan import Finding, HeldFinding
-        from tiered_storage.remote_log.expiry import ExpiryPlan
+        from tiered_storage.remote_log.copy.plan import Finding, HeldFinding
         from tiered_storage.remote_log.model import TopicIdPartition
+        from tiered_storage.remote_log.retention.expiry import ExpiryPlan
 
         with self.opened() as remote_log:
             skip_unless_asked_for_or_armed(remote_log, context)
@@ -146,9 +146,9 @@ class DeleteSegmentsOperator(SelectingOperator):
 
         After that for what the plan and the marking left: that is planned anew by the next run alone.
         """
-        from tiered_storage.remote_log.copy_plan import Finding, HeldFinding
+        from tiered_storage.remote_log.copy.plan import Finding, HeldFinding
         from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-        from tiered_storage.remote_log.task_progress import TaskProgress
+        from tiered_storage.remote_log.progress import TaskProgress
 
         with self.opened() as remote_log:
             skip_unless_asked_for_or_armed(remote_log, context)
@@ -181,7 +181,7 @@ class DeleteSegmentsOperator(SelectingOperator):
             raise AirflowFailException(f"not expired; mend it, and the next run takes it up: {told(not_expired)}")
 
     def _not_expired(self, remote_log: RemoteLogManager, context: Context) -> list[Finding]:
-        from tiered_storage.remote_log.copy_plan import Finding
+        from tiered_storage.remote_log.copy.plan import Finding
 
         if not self.plan:
             return []

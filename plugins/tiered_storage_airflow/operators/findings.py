@@ -10,8 +10,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from tiered_storage_airflow.run_time import is_asked_for
 
 if TYPE_CHECKING:
-    from tiered_storage.remote_log.copy_plan import Finding
-    from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+    from tiered_storage.remote_log.copy.plan import Finding
+    from tiered_storage.remote_log.manager import RemoteLogManager
 
 
 def told(findings: Iterable[Finding]) -> str:
@@ -46,7 +46,7 @@ def skip_unless_asked_for_or_armed(remote_log: RemoteLogManager, context: Mappin
 
 def fail_for(findings: Sequence[Finding], introduction: str) -> None:
     """Fail for `findings` where there are any; another try follows where one of them may pass by itself."""
-    from tiered_storage.remote_log.copy_plan import PassingFinding
+    from tiered_storage.remote_log.copy.plan import PassingFinding
 
     if any(isinstance(finding, PassingFinding) for finding in findings):
         raise AirflowException(f"{introduction}: {told(findings)}")
@@ -56,7 +56,7 @@ def fail_for(findings: Sequence[Finding], introduction: str) -> None:
 
 def fail_for_left(left: Sequence[Finding], introduction: str) -> None:
     """Fail for what a person asked to end and what is `left` of it; another try follows where one of them may pass."""
-    from tiered_storage.remote_log.copy_plan import PassingFinding
+    from tiered_storage.remote_log.copy.plan import PassingFinding
 
     if any(isinstance(finding, PassingFinding) for finding in left):
         raise AirflowException(

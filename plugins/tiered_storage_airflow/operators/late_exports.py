@@ -9,8 +9,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 if TYPE_CHECKING:
     from tiered_storage.errors import TieredStorageError
-    from tiered_storage.remote_log.remote_log_tables import ExportReport
-    from tiered_storage.remote_log.tables.late_intervals import GivenUpInterval, LateInterval, LateIntervals
+    from tiered_storage.remote_log.tables.exports import ExportReport
+    from tiered_storage.remote_log.tables.late_data import GivenUpInterval, LateInterval, LateIntervals
     from tiered_storage.remote_log.tables.layout import Interval
     from tiered_storage.remote_log.tables.planning import TablePlan
     from tiered_storage.remote_log.tables.reading import BrokenBytes

@@ -22,7 +22,7 @@ from tiered_storage_airflow.run_time import own_path, run_folder, run_now
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from tiered_storage.remote_log.copy_plan import Finding
+    from tiered_storage.remote_log.copy.plan import Finding
 
 
 class RetentionPlanOperator(SelectingOperator, SkipMixin):
@@ -65,9 +65,9 @@ class PlanLocalRetentionOperator(RetentionPlanOperator):
 
     def execute(self, context: Context) -> str:
         """Plan, event by event; of a partition that two events name, the one that takes more."""
-        from tiered_storage.remote_log.copy_plan import Finding
-        from tiered_storage.remote_log.local_retention import LocalRetentionPlan
+        from tiered_storage.remote_log.copy.plan import Finding
         from tiered_storage.remote_log.model import TopicIdPartition
+        from tiered_storage.remote_log.retention.local_retention import LocalRetentionPlan
 
         self.skip_unless_wanted()
         only_show = is_switched_on(self.is_dry_run, "dry_run")
@@ -133,9 +133,9 @@ class TrimLocalLogsOperator(RemoteLogOperator):
 
     def execute(self, context: Context) -> None:
         """Trim partition by partition; one that cannot be trimmed holds up no other."""
-        from tiered_storage.remote_log.copy_plan import Finding
-        from tiered_storage.remote_log.local_retention import LocalRetentionPlan, amount_to_look_at
-        from tiered_storage.remote_log.task_progress import TaskProgress
+        from tiered_storage.remote_log.copy.plan import Finding
+        from tiered_storage.remote_log.progress import TaskProgress
+        from tiered_storage.remote_log.retention.local_retention import LocalRetentionPlan, amount_to_look_at
 
         with self.opened() as remote_log:
             skip_unless_asked_for_or_armed(remote_log, context)

@@ -20,8 +20,8 @@ from tiered_storage_airflow.run_time import own_path, run_folder, run_now, windo
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from tiered_storage.remote_log.copy_plan import CopyPlan, Finding
-    from tiered_storage.remote_log.work_area import WorkArea
+    from tiered_storage.remote_log.copy.plan import CopyPlan, Finding
+    from tiered_storage.remote_log.jobs.work_area import WorkArea
 
 
 class PlanCopyOperator(SelectingOperator, SkipMixin):
@@ -42,7 +42,7 @@ class PlanCopyOperator(SelectingOperator, SkipMixin):
 
     def execute(self, context: Context) -> str | None:
         """Discover, plan, write the plan down."""
-        from tiered_storage.remote_log.copy_plan import CopyPlan
+        from tiered_storage.remote_log.copy.plan import CopyPlan
 
         most = whole_number(self.max_segments, "max_segments")
         with self.opened() as remote_log:
@@ -103,7 +103,7 @@ class CommitMetadataOperator(RemoteLogOperator):
 
     def execute(self, context: Context) -> str:
         """Commit, write down what became visible, fail for what did not."""
-        from tiered_storage.remote_log.copy_messages import CopyOutcome
+        from tiered_storage.remote_log.copy.tasks import CopyOutcome
         from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 
         context["batch_name"] = self.results["name"]  # type: ignore[typeddict-unknown-key]  # for map_index_template
@@ -143,7 +143,7 @@ class AnnounceCopyOperator(RemoteLogOperator):
     def execute(self, context: Context) -> None:
         """Collect what every batch committed and put it in the event."""
         from tiered_storage.clock import wall_clock
-        from tiered_storage.remote_log.copy_messages import CopyOutcome
+        from tiered_storage.remote_log.copy.tasks import CopyOutcome
         from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 
         with self.opened() as remote_log:
@@ -194,7 +194,7 @@ class ConcludeCopyOperator(SelectingOperator):
 
     def execute(self, context: Context) -> None:
         """Fail for every refused topic and unreadable partition, and for what a backfill's window still lacks."""
-        from tiered_storage.remote_log.copy_plan import CopyPlan
+        from tiered_storage.remote_log.copy.plan import CopyPlan
 
         end = window_end(context)
         with self.opened() as remote_log:
@@ -248,7 +248,7 @@ def not_begun(failed: Sequence[Finding]) -> str:
 
 
 def _not_begun_in(batch: dict[str, str], work: WorkArea, context: Context) -> list[Finding]:
-    from tiered_storage.remote_log.copy_plan import Finding
+    from tiered_storage.remote_log.copy.plan import Finding
 
     return work.read(own_path(context, batch["not_begun"]), Finding) if "not_begun" in batch else []
 

@@ -13,7 +13,7 @@ from tiered_storage_airflow.links import ReportLink
 from tiered_storage_airflow.run_scope import Overrides, opened_remote_log, selected
 
 if TYPE_CHECKING:
-    from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+    from tiered_storage.remote_log.manager import RemoteLogManager
     from tiered_storage.remote_log.selection import Selection
 
 

@@ -18,8 +18,8 @@ from tiered_storage_airflow.run_time import lease_owner, own_path, run_folder
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from tiered_storage.remote_log.copy_plan import Finding
-    from tiered_storage.remote_log.work_area import WorkArea
+    from tiered_storage.remote_log.copy.plan import Finding
+    from tiered_storage.remote_log.jobs.work_area import WorkArea
 
 COPY_JOB = SPARK_JOBS / "copy_segments.py"
 
@@ -45,7 +45,7 @@ class CopySegmentsOperator(SparkGroupsOperator):
 
     def execute(self, context: Context) -> list[dict[str, str]]:  # type: ignore[override]
         """Begin the copies, let Spark move the bytes, sort what came of them into batches."""
-        from tiered_storage.remote_log.copy_plan import CopyPlan
+        from tiered_storage.remote_log.copy.plan import CopyPlan
 
         folder = f"runs/{run_folder(context)}/{context['ti'].try_number}"
         with self.opened() as remote_log:
@@ -80,8 +80,8 @@ class CopySegmentsOperator(SparkGroupsOperator):
 
 def _batch_of(failed: Sequence[Finding], work: WorkArea, folder: str) -> list[dict[str, str]]:
     """Return the batch whose commit fails for the partitions that were not begun, where there are any."""
-    from tiered_storage.remote_log.copy_messages import CopyOutcome
-    from tiered_storage.remote_log.copy_plan import Finding
+    from tiered_storage.remote_log.copy.plan import Finding
+    from tiered_storage.remote_log.copy.tasks import CopyOutcome
 
     if not failed:
         return []

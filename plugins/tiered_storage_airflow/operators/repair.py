@@ -17,8 +17,8 @@ from tiered_storage_airflow.run_time import lease_owner, run_folder
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from tiered_storage.remote_log.copy_plan import Finding
-    from tiered_storage.remote_log.repair_plan import RepairPlan
+    from tiered_storage.remote_log.copy.plan import Finding
+    from tiered_storage.remote_log.repair.plan import RepairPlan
 
 
 class PlanRepairOperator(SelectingOperator, SkipMixin):
@@ -40,9 +40,9 @@ class PlanRepairOperator(SelectingOperator, SkipMixin):
 
     def execute(self, context: Context) -> str:
         """Audit and plan; what a person has to decide is told as a warning."""
-        from tiered_storage.remote_log.copy_plan import CopyPlan
-        from tiered_storage.remote_log.repair_plan import RepairPlan
-        from tiered_storage.remote_log.task_progress import Amount, TaskProgress
+        from tiered_storage.remote_log.copy.plan import CopyPlan
+        from tiered_storage.remote_log.progress import Amount, TaskProgress
+        from tiered_storage.remote_log.repair.plan import RepairPlan
 
         only_show = is_switched_on(self.is_dry_run, "dry_run")
         deep = is_switched_on(self.deep, "deep")
@@ -117,10 +117,10 @@ class FinishRepairOperator(RemoteLogOperator):
         """Carry out what is left of the plan, as far as it still holds."""
         from dataclasses import replace
 
-        from tiered_storage.remote_log.copy_commit import CommitReport
-        from tiered_storage.remote_log.copy_plan import CopyPlan
-        from tiered_storage.remote_log.remote_log_repairs import RepairReport
-        from tiered_storage.remote_log.repair_plan import RepairPlan
+        from tiered_storage.remote_log.copy.commit import CommitReport
+        from tiered_storage.remote_log.copy.plan import CopyPlan
+        from tiered_storage.remote_log.repair.plan import RepairPlan
+        from tiered_storage.remote_log.repair.repairs import RepairReport
 
         def nothing_more(_: CopyPlan) -> CommitReport:
             return CommitReport((), (), (), (), retriable=True)

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+    from tiered_storage.remote_log.manager import RemoteLogManager
     from tiered_storage.remote_log.restore.directory import DirectoryTarget
     from tiered_storage.remote_log.restore.request import RestorePlan
-    from tiered_storage.settings import Settings
+    from tiered_storage.settings.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +323,7 @@ class RestoreOperator(_RestoringOperator):
         )  # fmt: skip
 
     def _progress(self, plan: RestorePlan) -> Any:
-        from tiered_storage.remote_log.task_progress import TaskProgress
+        from tiered_storage.remote_log.progress import TaskProgress
 
         return TaskProgress("restored", plan.amount, self.log.info)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+    from tiered_storage.remote_log.manager import RemoteLogManager
 
 
 class StopDeletionsOperator(RemoteLogOperator):
@@ -70,7 +70,7 @@ class StopDeletionsOperator(RemoteLogOperator):
         """
         from tiered_storage.clock import wall_clock
         from tiered_storage.errors import OutdatedMetadataError, TieredStorageError
-        from tiered_storage.remote_log.remote_log_parts import stop_by_metadata_alone
+        from tiered_storage.remote_log.context import stop_by_metadata_alone
 
         outdated = None
         try:
@@ -93,7 +93,7 @@ class StopDeletionsOperator(RemoteLogOperator):
 def _ensure_admin(remote_log: RemoteLogManager, user: str | None) -> None:
     """Raise AirflowFailException unless the rights file names `user` an admin."""
     from tiered_storage.errors import ConfigurationError
-    from tiered_storage.read_rights import load_read_rights
+    from tiered_storage.settings.read_rights import load_read_rights
 
     path = remote_log.settings.read_service_rights_file
     try:

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Context
 
-    from tiered_storage.remote_log.copy_messages import CopyFailure
-    from tiered_storage.remote_log.job_groups import JobFolder
-    from tiered_storage.remote_log.job_progress import JobSize, JobWatch, Progress
-    from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+    from tiered_storage.remote_log.copy.tasks import CopyFailure
+    from tiered_storage.remote_log.jobs.groups import JobFolder
+    from tiered_storage.remote_log.jobs.progress import JobSize, JobWatch, Progress
+    from tiered_storage.remote_log.manager import RemoteLogManager
 
 
 def _spark_jobs() -> Path:
@@ -80,7 +80,7 @@ class SparkGroupsOperator(SparkSubmitOperator):
 
     def watch(self, remote_log: RemoteLogManager, job: JobFolder, size: JobSize) -> JobWatch:
         """Return what watches the job while it runs, for a `with`."""
-        from tiered_storage.remote_log.job_progress import JobWatch
+        from tiered_storage.remote_log.jobs.progress import JobWatch
 
         def say(progress: Progress) -> None:
             self.log.info("so far: %s", progress)
@@ -126,7 +126,7 @@ class SparkGroupsOperator(SparkSubmitOperator):
         Raises what Spark's operator raises, and CopyStuckError, where there is none.
         """
         from tiered_storage.errors import CopyStuckError
-        from tiered_storage.library_archive import build_library_archive, submit_folder
+        from tiered_storage.remote_log.jobs.library_archive import build_library_archive, submit_folder
 
         access = remote_log.access(job)
         with (

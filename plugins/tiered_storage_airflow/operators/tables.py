@@ -27,9 +27,9 @@ from tiered_storage_airflow.run_time import data_interval, is_backfill, task_fol
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-    from tiered_storage.remote_log.remote_log_tables import BegunExport, ExportRequest
+    from tiered_storage.remote_log.manager import RemoteLogManager
     from tiered_storage.remote_log.tables.export_job import ExportJob
+    from tiered_storage.remote_log.tables.exports import BegunExport, ExportRequest
     from tiered_storage.remote_log.tables.planning import TablePlan
 
 EXPORT_JOB = SPARK_JOBS / "export_parquet.py"
@@ -79,8 +79,8 @@ class _Asked(BaseOperator):
     def request(self, remote_log: RemoteLogManager, context: Context) -> ExportRequest:
         """Return the export that is meant. Fails if its interval is not known, or has not ended yet."""
         from tiered_storage.clock import as_date
-        from tiered_storage.remote_log.remote_log_tables import ExportRequest
         from tiered_storage.remote_log.selection import parse_partitions
+        from tiered_storage.remote_log.tables.exports import ExportRequest
         from tiered_storage.remote_log.tables.layout import Interval
         from tiered_storage.remote_log.tables.query import RowFilter, TableQuery
 
@@ -151,7 +151,7 @@ class PlanExportOperator(_Asked, RemoteLogOperator, SkipMixin):
 
     def execute(self, context: Context) -> None:
         """Look at the metadata, at small parts of the store for times and transactions, and at what was exported."""
-        from tiered_storage.remote_log.tables.late_intervals import LateIntervals
+        from tiered_storage.remote_log.tables.late_data import LateIntervals
 
         only_show = is_switched_on(self.is_dry_run, "dry_run")
         if not self.topic:
@@ -190,7 +190,7 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
 
     def execute(self, context: Context) -> str:  # type: ignore[override]
         """Export; returns the place of the interval's folder."""
-        from tiered_storage.remote_log.tables.late_intervals import LateIntervals
+        from tiered_storage.remote_log.tables.late_data import LateIntervals
 
         with self.opened() as remote_log:
             ensure_may_read(remote_log, context, self.topic)
@@ -231,7 +231,7 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
         What goes wrong and may be mended is kept for the run's end; what cannot be exported is only told.
         """
         from tiered_storage.errors import LeaseHeldError, TieredStorageError
-        from tiered_storage.remote_log.tables.late_intervals import GivenUpInterval
+        from tiered_storage.remote_log.tables.late_data import GivenUpInterval
 
         try:
             late.found = remote_log.tables.late_intervals(request, plan)
@@ -273,9 +273,9 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
     def _run_here(self, remote_log: RemoteLogManager, job: ExportJob, pieces: int, size: int) -> None:
         from contextlib import closing
 
+        from tiered_storage.remote_log.progress import Amount, TaskProgress
         from tiered_storage.remote_log.storage.opening import open_object_client
         from tiered_storage.remote_log.tables.export_job import ExportJobDescription
-        from tiered_storage.remote_log.task_progress import Amount, TaskProgress
 
         progress = TaskProgress("exported", Amount(pieces, size), self.log.info)
         description = job.files.description(ExportJobDescription)

@@ -7,7 +7,7 @@ import json
 from itertools import islice
 
 from tiered_storage.errors import TieredStorageError
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage_airflow.links import report_url
 from tiered_storage_airflow.page.segment_page import CopyingRun
 from tiered_storage_airflow.read_service.problem import ProblemError

@@ -9,15 +9,15 @@ from itertools import islice
 
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import TieredStorageError
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.safety import DeletionFailure
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
-from tiered_storage.remote_log.reading.partition_view import PartitionView
-from tiered_storage.remote_log.reading.read_values import Isolation, OffsetSpec
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.read.partition_view import PartitionView
+from tiered_storage.remote_log.read.read_values import Isolation, OffsetSpec
 from tiered_storage.remote_log.selection import Selection
-from tiered_storage_airflow.read_service.answers import PartitionAnswer
 from tiered_storage_airflow.read_service.metadata_routes import describe
 from tiered_storage_airflow.read_service.partitions import Asked
+from tiered_storage_airflow.read_service.schemas import PartitionAnswer
 from tiered_storage_airflow.read_service.tiers import Tiers
 
 MOST_ROWS = 50

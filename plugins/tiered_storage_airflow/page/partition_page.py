@@ -7,7 +7,7 @@ from html import escape
 
 from tiered_storage.remote_log.metadata.safety import DeletionFailure
 from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.reading.partition_view import PartitionView
+from tiered_storage.remote_log.read.partition_view import PartitionView
 from tiered_storage_airflow.page import html
 from tiered_storage_airflow.page.addresses import of_partition, trail_to
 from tiered_storage_airflow.page.partition_content import PartitionContent

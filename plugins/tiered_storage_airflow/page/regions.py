@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
-from tiered_storage.kafka_log.log_read import Isolation
-from tiered_storage.remote_log.reading.partition_view import PartitionView
+from tiered_storage.kafka_log.log.log_read import Isolation
+from tiered_storage.remote_log.read.partition_view import PartitionView
 
 
 class Place(StrEnum):

@@ -11,7 +11,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tiered_storage_airflow.read_service.figures import Figures
+from tiered_storage_airflow.read_service.metrics import Figures
 
 _KEY = "remote_log_access"
 MOST_CHARACTERS = 1000

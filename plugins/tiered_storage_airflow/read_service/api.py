@@ -11,8 +11,8 @@ from fastapi import Depends, FastAPI, Request
 
 from tiered_storage_airflow.read_service import data_routes, metadata_routes, offset_routes, service_routes
 from tiered_storage_airflow.read_service.access import AccessLog
+from tiered_storage_airflow.read_service.exception_handlers import PROBLEMS, answer_problems
 from tiered_storage_airflow.read_service.login import visitor_of
-from tiered_storage_airflow.read_service.problem_answers import PROBLEMS, answer_problems
 from tiered_storage_airflow.read_service.service import ReadService
 
 

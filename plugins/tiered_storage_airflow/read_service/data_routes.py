@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
-from tiered_storage.remote_log.reading.read_values import FetchEpochs
+from tiered_storage.remote_log.read.read_values import FetchEpochs
 from tiered_storage_airflow.read_service.access import access_of
 from tiered_storage_airflow.read_service.byte_range import RangeNotSatisfiableError, parse_range
+from tiered_storage_airflow.read_service.exception_handlers import PROBLEM
 from tiered_storage_airflow.read_service.isolation import IsolationName, IsolationQuery
 from tiered_storage_airflow.read_service.partitions import ReadDep
 from tiered_storage_airflow.read_service.problem import plain, title_of
-from tiered_storage_airflow.read_service.problem_answers import PROBLEM
 from tiered_storage_airflow.read_service.record_forms import Form
 from tiered_storage_airflow.read_service.record_stream import RecordStream
 from tiered_storage_airflow.read_service.segments import SegmentPath, readable_segment, told_if_gone

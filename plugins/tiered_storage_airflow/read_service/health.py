@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 
 from tiered_storage.errors import TieredStorageError
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage_airflow.read_service.answers import HealthAnswer, HealthCheck
 from tiered_storage_airflow.read_service.problem import ProblemError, problem_of
+from tiered_storage_airflow.read_service.schemas import HealthAnswer, HealthCheck
 from tiered_storage_airflow.read_service.service import OpenService
 
 SECONDS = 5.0

@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from pydantic_core import to_json
 
 from tiered_storage.errors import CorruptIndexError, RemoteObjectCorruptError
-from tiered_storage.kafka_log.leader_epoch_checkpoint import parse_leader_epochs
-from tiered_storage.kafka_log.offset_index import OffsetIndex
-from tiered_storage.kafka_log.producer_snapshot import parse_producer_snapshot
-from tiered_storage.kafka_log.time_index import TimeIndex
-from tiered_storage.kafka_log.transaction_index import TransactionIndex
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import parse_leader_epochs
+from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
+from tiered_storage.kafka_log.indexes.time_index import TimeIndex
+from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex
+from tiered_storage.kafka_log.producers.producer_snapshot import parse_producer_snapshot
+from tiered_storage.remote_log.indexes.remote_index_lookup import OFFSET_ENTRY, TIME_ENTRY
+from tiered_storage.remote_log.indexes.remote_log_index import iterate_entries
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.remote_index_lookup import OFFSET_ENTRY, TIME_ENTRY
-from tiered_storage.remote_log.remote_log_index import iterate_entries
-from tiered_storage.remote_log.storage import IndexKind
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 Entry = dict[str, Any]
 Rows = Callable[[slice], list[Entry]]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import Query
 
-from tiered_storage.remote_log.reading.read_values import Isolation
+from tiered_storage.remote_log.read.read_values import Isolation
 
 
 class IsolationName(StrEnum):

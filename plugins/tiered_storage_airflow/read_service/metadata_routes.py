@@ -10,19 +10,10 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Query, Request
 
 from tiered_storage.errors import RemoteObjectNotFoundError
-from tiered_storage.read_rights import Right
 from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
-from tiered_storage.remote_log.reading.read_values import Isolation
+from tiered_storage.remote_log.read.read_values import Isolation
+from tiered_storage.settings.read_rights import Right
 from tiered_storage_airflow.read_service.access import access_of
-from tiered_storage_airflow.read_service.answers import (
-    IndexAnswer,
-    PartitionAnswer,
-    PartitionsAnswer,
-    SegmentAnswer,
-    SegmentsAnswer,
-    TopicAnswer,
-    TopicsAnswer,
-)
 from tiered_storage_airflow.read_service.index_content import IndexName, index_entries
 from tiered_storage_airflow.read_service.login import VisitorDep
 from tiered_storage_airflow.read_service.partitions import (
@@ -34,6 +25,15 @@ from tiered_storage_airflow.read_service.partitions import (
     lives_of,
 )
 from tiered_storage_airflow.read_service.problem import not_found, title_of
+from tiered_storage_airflow.read_service.schemas import (
+    IndexAnswer,
+    PartitionAnswer,
+    PartitionsAnswer,
+    SegmentAnswer,
+    SegmentsAnswer,
+    TopicAnswer,
+    TopicsAnswer,
+)
 from tiered_storage_airflow.read_service.segments import SegmentPath, find_segment, readable_segment
 from tiered_storage_airflow.read_service.service import OpenService, OpenServiceDep
 

@@ -10,13 +10,13 @@ from typing import Annotated
 
 from fastapi import Depends, Path, Query, Request
 
-from tiered_storage.configuration.types import topic_name
 from tiered_storage.errors import ConfigurationError, TieredStorageError
-from tiered_storage.kafka_log.partition_metadata import PARTITION_METADATA, read_topic_id
-from tiered_storage.read_rights import Right
+from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, read_topic_id
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.segment_source import PartitionLog
+from tiered_storage.remote_log.source.segment_source import PartitionLog
+from tiered_storage.settings.read_rights import Right
+from tiered_storage.settings.types import topic_name
 from tiered_storage_airflow.read_service.access import access_of
 from tiered_storage_airflow.read_service.login import Visitor, VisitorDep, judged_again
 from tiered_storage_airflow.read_service.problem import ProblemError, not_found

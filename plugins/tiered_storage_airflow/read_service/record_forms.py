@@ -15,9 +15,9 @@ from enum import StrEnum
 import numpy as np
 import pyarrow as pa
 
-from tiered_storage.kafka_log.batch_header import CONTROL_BIT
-from tiered_storage.kafka_log.columnar import Checks, ColumnDecoder, RecordRange
-from tiered_storage.remote_log.reading.read_values import FetchedBatches, aborted_rows
+from tiered_storage.kafka_log.columnar.decoder import Checks, ColumnDecoder, RecordRange
+from tiered_storage.kafka_log.records.batch_header import CONTROL_BIT
+from tiered_storage.remote_log.read.read_values import FetchedBatches, aborted_rows
 
 USUAL_BYTES = 4 << 20
 """A batch that becomes no more than this is decoded as it comes."""

@@ -10,7 +10,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from tiered_storage.errors import CorruptRecordError
-from tiered_storage.remote_log.reading.read_values import FetchedBatches
+from tiered_storage.remote_log.read.read_values import FetchedBatches
 from tiered_storage_airflow.read_service import record_forms
 from tiered_storage_airflow.read_service.access import Access
 from tiered_storage_airflow.read_service.record_forms import Form

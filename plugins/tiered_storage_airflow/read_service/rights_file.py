@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.read_rights import NO_RIGHTS, ReadRights, load_read_rights
+from tiered_storage.settings.read_rights import NO_RIGHTS, ReadRights, load_read_rights
 
 _log = logging.getLogger(__name__)
 _Stamp = tuple[int, ...]

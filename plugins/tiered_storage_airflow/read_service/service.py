@@ -18,21 +18,21 @@ from tiered_storage.errors import (
     StoreMismatchError,
     TieredStorageError,
 )
-from tiered_storage_airflow.read_service.entrance import Entrance
-from tiered_storage_airflow.read_service.figures import Figures
+from tiered_storage_airflow.read_service.admission import Entrance
+from tiered_storage_airflow.read_service.fair_queue import ShortCalls, Turns
+from tiered_storage_airflow.read_service.metrics import Figures
 from tiered_storage_airflow.read_service.problem import ProblemError, busy
 from tiered_storage_airflow.read_service.rights_file import RightsFile
-from tiered_storage_airflow.read_service.shared_look import SharedLook
+from tiered_storage_airflow.read_service.single_flight import SharedLook
 from tiered_storage_airflow.read_service.threads import BoundedThreads
 from tiered_storage_airflow.read_service.tiers import Tiers
-from tiered_storage_airflow.read_service.turns import ShortCalls, Turns
 
 if TYPE_CHECKING:
-    from tiered_storage.read_rights import ReadRights
+    from tiered_storage.remote_log.manager import RemoteLogManager
     from tiered_storage.remote_log.model import TopicIdPartition
-    from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-    from tiered_storage.settings import Settings
-    from tiered_storage_airflow.read_service.answers import HealthCheck
+    from tiered_storage.settings.read_rights import ReadRights
+    from tiered_storage.settings.settings import Settings
+    from tiered_storage_airflow.read_service.schemas import HealthCheck
 
 SECONDS_TO_ANSWER = 60.0
 """How long an answer may take to begin, and each of its pieces to come."""

@@ -7,10 +7,10 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 
-from tiered_storage_airflow.read_service import figures
-from tiered_storage_airflow.read_service.answers import HealthAnswer
+from tiered_storage_airflow.read_service import metrics as figures
 from tiered_storage_airflow.read_service.documentation import documentation_page
 from tiered_storage_airflow.read_service.health import health as look
+from tiered_storage_airflow.read_service.schemas import HealthAnswer
 from tiered_storage_airflow.read_service.service import OpenServiceDep
 
 PAGE_HEADERS = {

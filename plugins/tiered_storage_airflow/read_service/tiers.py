@@ -10,10 +10,11 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage.remote_log.reading.log_reader import RemoteLogReader
-from tiered_storage.remote_log.reading.partition_view import PartitionView
-from tiered_storage.remote_log.reading.read_values import (
+from tiered_storage.remote_log.read.log_reader import RemoteLogReader
+from tiered_storage.remote_log.read.partition_view import PartitionView
+from tiered_storage.remote_log.read.read_values import (
     NO_EPOCHS,
     FetchedBatches,
     FetchEpochs,
@@ -21,9 +22,8 @@ from tiered_storage.remote_log.reading.read_values import (
     Isolation,
     OffsetSpec,
 )
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.segment_source import SegmentSource
-from tiered_storage.remote_log.storage import IndexKind
+from tiered_storage.remote_log.source.segment_source import SegmentSource
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Row
 
 from tiered_storage.errors import MetadataCorruptError
-from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.metadata.sql_partition_key import key_values, partition_of
 from tiered_storage.remote_log.model import (
     RemoteLogSegmentId,

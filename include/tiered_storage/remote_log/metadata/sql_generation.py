@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Row, select, update
 
 from tiered_storage.errors import MetadataCorruptError
-from tiered_storage.kafka_log.kafka_uuid import random_uuid
+from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.remote_log.metadata.sql_engine import Database
 from tiered_storage.remote_log.metadata.sql_schema import audit_verdicts, deletion_stop, generation, topics
 

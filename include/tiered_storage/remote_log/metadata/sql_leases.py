@@ -14,7 +14,7 @@ from sqlalchemy import Connection, bindparam, select, update
 
 from tiered_storage.clock import Clock, as_date
 from tiered_storage.errors import ConfigurationError, LeaseHeldError, LeaseLostError, MetadataCorruptError
-from tiered_storage.remote_log.metadata import GrantedLeases, RefusedLease
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import GrantedLeases, RefusedLease
 from tiered_storage.remote_log.metadata.sql_engine import Database, insert_missing
 from tiered_storage.remote_log.metadata.sql_partition_key import (
     bound_key,

@@ -15,9 +15,9 @@ from tiered_storage.errors import (
     LeaseLostError,
     MetadataCorruptError,
 )
-from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.lineage import merged
-from tiered_storage.remote_log.metadata import LogStart, ObservedLineage
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import LogStart, ObservedLineage
 from tiered_storage.remote_log.metadata.segment_rows import epochs_of, epochs_text
 from tiered_storage.remote_log.metadata.sql_engine import insert_missing, insert_or_replace
 from tiered_storage.remote_log.metadata.sql_leases import newest_leases, why_lost

@@ -12,8 +12,14 @@ from itertools import zip_longest
 from sqlalchemy import BigInteger, String, bindparam, func, select, tuple_
 
 from tiered_storage.errors import ConfigurationError, LeaseLostError
-from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.metadata import Addition, LogStart, ObservedLineage, Outcome, Step
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import (
+    Addition,
+    LogStart,
+    ObservedLineage,
+    Outcome,
+    Step,
+)
 from tiered_storage.remote_log.metadata.segment_rows import segment_of, state_of_row
 from tiered_storage.remote_log.metadata.sql_engine import Database
 from tiered_storage.remote_log.metadata.sql_leases import check_lease_of

@@ -13,7 +13,7 @@ from sqlalchemy import BigInteger, Connection, bindparam, delete, func, insert, 
 from sqlalchemy import update as update_rows
 
 from tiered_storage.errors import InvalidTransitionError, LeaseLostError
-from tiered_storage.remote_log.metadata import Addition, Outcome, Step
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Addition, Outcome, Step
 from tiered_storage.remote_log.metadata.segment_rows import row_of, segment_of
 from tiered_storage.remote_log.metadata.sql_engine import insert_missing
 from tiered_storage.remote_log.metadata.sql_leases import newest_leases, why_lost

@@ -10,7 +10,7 @@ from sqlalchemy import URL, exc, make_url, select
 
 from tiered_storage.clock import Clock
 from tiered_storage.errors import ConfigurationError, MetadataCorruptError, MetadataMissingError
-from tiered_storage.kafka_log.kafka_uuid import random_uuid
+from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.remote_log.metadata.sql_clock_reading import SqlClockReading
 from tiered_storage.remote_log.metadata.sql_engine import Database
 from tiered_storage.remote_log.metadata.sql_generation import SqlGeneration

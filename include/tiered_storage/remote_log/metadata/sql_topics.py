@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, select
 
 from tiered_storage.errors import MetadataCorruptError
-from tiered_storage.remote_log.metadata import Topic
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.metadata.sql_engine import Database, insert_or_replace
 from tiered_storage.remote_log.metadata.sql_generation import record_decision
 from tiered_storage.remote_log.metadata.sql_schema import topics

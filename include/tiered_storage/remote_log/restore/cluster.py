@@ -17,7 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.kafka_log.record import MendedText, Record
+from tiered_storage.kafka_log.records.record import MendedText, Record
+from tiered_storage.remote_log.progress import OnMoved, untold
 from tiered_storage.remote_log.restore.committed import CommittedRecords
 from tiered_storage.remote_log.restore.offset_map import MapHead, OffsetMapWriter
 from tiered_storage.remote_log.restore.read_back import compare, map_what_is_there
@@ -25,8 +26,7 @@ from tiered_storage.remote_log.restore.request import RestorePlan
 from tiered_storage.remote_log.restore.sending import Sender
 from tiered_storage.remote_log.restore.target_cluster import TargetCluster, TargetTopic
 from tiered_storage.remote_log.restore.validation import Validation, check_bytes, check_store
-from tiered_storage.remote_log.storage import RemoteStorageManager
-from tiered_storage.remote_log.task_progress import OnMoved, untold
+from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 
 SETTLE_SECONDS = 1.0
 """A broker has written what a producer that died had sent, once the end stands still for so long."""

@@ -10,15 +10,15 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tiered_storage.kafka_log.batch_header import RecordBatch
-from tiered_storage.kafka_log.record import Record
-from tiered_storage.kafka_log.record_batch import read_records
-from tiered_storage.kafka_log.transaction_index import AbortedTransaction
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
+from tiered_storage.kafka_log.records.batch_header import RecordBatch
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_log.records.record_batch import read_records
+from tiered_storage.remote_log.progress import OnMoved, untold
 from tiered_storage.remote_log.restore.open_transactions import OpenTransactions, batches_of
 from tiered_storage.remote_log.restore.partition_files import taken_batches
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment, RestoreRequest
-from tiered_storage.remote_log.storage import RemoteStorageManager
-from tiered_storage.remote_log.task_progress import OnMoved, untold
+from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 
 
 @dataclass(frozen=True, slots=True)

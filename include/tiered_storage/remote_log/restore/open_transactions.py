@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tiered_storage.errors import RemoteObjectNotFoundError
-from tiered_storage.kafka_log.batch_header import RecordBatch, read_batch_header
-from tiered_storage.kafka_log.producer_snapshot import parse_producer_snapshot
-from tiered_storage.kafka_log.transaction_index import AbortedTransaction, TransactionIndex, collect_aborted
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction, TransactionIndex, collect_aborted
+from tiered_storage.kafka_log.producers.producer_snapshot import parse_producer_snapshot
+from tiered_storage.kafka_log.records.batch_header import RecordBatch, read_batch_header
 from tiered_storage.remote_log.restore.partition_files import taken_batches
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment
-from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
 MOST_ABORTS_KEPT = 500_000
 """Beside the last index, about 200 bytes each; where threads count at once it may be somewhat more."""

@@ -25,19 +25,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError, UnsupportedMagicError
-from tiered_storage.kafka_log.batch_header import LOG_OVERHEAD
-from tiered_storage.kafka_log.batch_table import BatchTable
-from tiered_storage.kafka_log.index_rebuild import rebuild_indexes
-from tiered_storage.kafka_log.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, EpochEntry, write_leader_epochs
-from tiered_storage.kafka_log.log_segment import LogSegment, producer_snapshot_path
-from tiered_storage.kafka_log.partition_metadata import PARTITION_METADATA, write_topic_id
-from tiered_storage.kafka_log.producer_snapshot import write_producer_snapshot
-from tiered_storage.kafka_log.producer_snapshot_files import remove_snapshots
-from tiered_storage.kafka_log.segment_scan import SegmentScanner
-from tiered_storage.kafka_log.small_files import sync_directory
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import (
+    LEADER_EPOCH_CHECKPOINT,
+    EpochEntry,
+    write_leader_epochs,
+)
+from tiered_storage.kafka_log.files.log_segment import LogSegment, producer_snapshot_path
+from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, write_topic_id
+from tiered_storage.kafka_log.files.small_files import sync_directory
+from tiered_storage.kafka_log.log.index_rebuild import rebuild_indexes
+from tiered_storage.kafka_log.producers.producer_snapshot import write_producer_snapshot
+from tiered_storage.kafka_log.producers.producer_snapshot_files import remove_snapshots
+from tiered_storage.kafka_log.records.batch_header import LOG_OVERHEAD
+from tiered_storage.kafka_log.records.batch_table import BatchTable
+from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
+from tiered_storage.remote_log.progress import OnMoved
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment
-from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
-from tiered_storage.remote_log.task_progress import OnMoved
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
 FIRST_EPOCH = 0
 _EPOCH_BYTES = 4

@@ -14,16 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.remote_log.copy_plan import Finding
+from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.lineage import whole_lineage
-from tiered_storage.remote_log.metadata import RemoteLogMetadataManager
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.restore.open_transactions import OpenTransactions, index_of
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment, RestorePlan, RestoreRequest
-from tiered_storage.remote_log.segment_source import epochs_within
-from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
+from tiered_storage.remote_log.source.segment_source import epochs_within
 from tiered_storage.remote_log.storage.manifest import Manifest
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
 NAMED_AT_MOST = 20
 

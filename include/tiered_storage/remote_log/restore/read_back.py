@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 
 from tiered_storage.errors import ConfigurationError, TargetClusterError
-from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.remote_log.restore.offset_map import OffsetMapWriter
 from tiered_storage.remote_log.restore.target_cluster import TargetCluster, TargetTopic
 

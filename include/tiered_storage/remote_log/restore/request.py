@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from tiered_storage.configuration.types import topic_name
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
-from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.copy_plan import Finding
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.progress import Amount
 from tiered_storage.remote_log.selection import in_short, parse_number
-from tiered_storage.remote_log.task_progress import Amount
+from tiered_storage.settings.types import topic_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 
 from tiered_storage.errors import ConfigurationError, TargetClusterError, TieredStorageError
-from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.remote_log.restore.offset_map import OffsetMapWriter
 
 _POLL_SECONDS = 0.2

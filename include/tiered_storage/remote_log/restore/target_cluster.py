@@ -16,8 +16,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 
 from tiered_storage.errors import ConfigurationError, TargetClusterError
-from tiered_storage.kafka_log.kafka_uuid import encode_uuid
-from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
+from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.remote_log.restore.client_properties import checked_properties
 
 ANSWER_SECONDS = 30

@@ -22,20 +22,20 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from tiered_storage.errors import ConfigurationError, CorruptIndexError, InvalidLogDirectoryError
-from tiered_storage.kafka_log.directory_lock import LOCK_FILE
-from tiered_storage.kafka_log.file_kind import FileKind, recognize
-from tiered_storage.kafka_log.log_segment import LogSegment, list_segments
-from tiered_storage.kafka_log.meta_properties import META_PROPERTIES, MetaProperties
-from tiered_storage.kafka_log.offset_checkpoint import (
+from tiered_storage.kafka_log.dump.file_kind import FileKind, recognize
+from tiered_storage.kafka_log.files.directory_lock import LOCK_FILE
+from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments
+from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES, MetaProperties
+from tiered_storage.kafka_log.files.offset_checkpoint import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from tiered_storage.kafka_log.partition_metadata import PARTITION_METADATA, read_topic_id
-from tiered_storage.kafka_log.small_files import read_small_file, replace_file, sync_directory
-from tiered_storage.kafka_log.topic_partition import parse_partition_directory
+from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, read_topic_id
+from tiered_storage.kafka_log.files.small_files import read_small_file, replace_file, sync_directory
+from tiered_storage.kafka_log.files.topic_partition import parse_partition_directory
 
 UNFINISHED = ".remote-log-restore"
 STAGING_SUFFIX = ".restoring-delete"

@@ -13,17 +13,17 @@ from enum import StrEnum
 from pathlib import Path
 
 from tiered_storage.errors import RemoteObjectCorruptError
-from tiered_storage.kafka_log.batch_header import CONTROL_BIT
-from tiered_storage.kafka_log.columnar import ColumnDecoder
-from tiered_storage.kafka_log.index_check import OffsetIndexCheck, TimeIndexCheck
-from tiered_storage.kafka_log.log_segment import LogSegment
-from tiered_storage.kafka_log.offset_index import OffsetIndex
-from tiered_storage.kafka_log.segment_scan import iterate_segment
-from tiered_storage.kafka_log.time_index import TimeIndex
-from tiered_storage.kafka_log.transaction_index import TransactionIndex
+from tiered_storage.kafka_log.columnar.decoder import ColumnDecoder
+from tiered_storage.kafka_log.files.log_segment import LogSegment
+from tiered_storage.kafka_log.indexes.index_check import OffsetIndexCheck, TimeIndexCheck
+from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
+from tiered_storage.kafka_log.indexes.time_index import TimeIndex
+from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex
+from tiered_storage.kafka_log.records.batch_header import CONTROL_BIT
+from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment
-from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
 from tiered_storage.remote_log.storage.manifest import Manifest
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from tiered_storage.errors import ConfigurationError, LaterVersionError, RemoteObjectCorruptError
-from tiered_storage.kafka_log.checksum import crc32c
-from tiered_storage.remote_log.storage import IndexKind
+from tiered_storage.kafka_log.kernels.checksum import crc32c
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 MAGIC = b"RLIB"
 VERSION = 1

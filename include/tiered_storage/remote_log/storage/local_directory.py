@@ -28,8 +28,8 @@ from tiered_storage.errors import (
     RemoteStorageRefusedError,
     TieredStorageError,
 )
-from tiered_storage.kafka_log.checksum import crc32c
-from tiered_storage.kafka_log.small_files import sync_directory
+from tiered_storage.kafka_log.files.small_files import sync_directory
+from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.private_files import PRIVATE_FOLDER
 from tiered_storage.remote_log.storage.early_write_out import EarlyWriteOut
 from tiered_storage.remote_log.storage.inner_folders import LISTED, LinkedFolderError, inner_folder, open_inside

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from tiered_storage.errors import RemoteObjectCorruptError
-from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

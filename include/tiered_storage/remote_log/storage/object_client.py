@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteStorageError
-from tiered_storage.kafka_log.checksum import crc32c
+from tiered_storage.kafka_log.kernels.checksum import crc32c
 
 PIECE_BYTES = 1 << 20
 """What is passed on at once: it is still in the CPU's cache when it is written, after its checksum was taken."""

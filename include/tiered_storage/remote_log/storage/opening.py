@@ -8,9 +8,9 @@ from typing import cast
 from urllib.parse import unquote, urlsplit
 
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.remote_log.storage import RemoteStorageManager
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.object_client import ObjectClient, ObjectStoreOptions
+from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 
 DEFAULT_REMOTE_STORAGE_MANAGER = "tiered_storage.remote_log.storage.segment_objects.ObjectRemoteStorageManager"
 

@@ -19,9 +19,8 @@ from tiered_storage.errors import (
     RemoteStorageFullError,
     TieredStorageError,
 )
-from tiered_storage.kafka_log.checksum import crc32c
+from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.storage import IndexKind, LogSegmentData, delete_singly
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
 from tiered_storage.remote_log.storage.index_bundle import HEAD_READ_BYTES, BundleHead, build_bundle, parse_bundle
 from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES
@@ -46,7 +45,8 @@ from tiered_storage.remote_log.storage.object_names import (
     temporary_name,
 )
 from tiered_storage.remote_log.storage.opening import open_object_client
-from tiered_storage.remote_log.storage.partition_document import PartitionDocuments
+from tiered_storage.remote_log.storage.partition_manifest import PartitionDocuments
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData, delete_singly
 from tiered_storage.remote_log.storage.store_generation import StoreGenerations
 from tiered_storage.remote_log.storage.store_identity import (
     StoreIdentity,

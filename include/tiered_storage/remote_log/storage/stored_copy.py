@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tiered_storage.kafka_log.checksum import crc32c
+from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.storage import IndexKind
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
 from tiered_storage.remote_log.storage.index_bundle import parse_bundle
 from tiered_storage.remote_log.storage.manifest import Manifest
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 
 @dataclass(frozen=True, slots=True)

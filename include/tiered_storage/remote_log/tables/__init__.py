@@ -13,8 +13,8 @@ and the export of a table to Parquet files:
     layout.py          what lies where in an exported table, and whose it is
     parquet.py         records to files whose bytes depend on the records alone
     export_job.py      the export of an interval as a job in groups, export_worker.py one group of it
-    earlier_export.py  what an interval has already, and must not lose
-    late_intervals.py  which intervals were exported before all of them was copied, and can be exported again
+    overwrite_guard.py  what an interval has already, and must not lose
+    late_data.py  which intervals were exported before all of them was copied, and can be exported again
     commit.py          how an interval's files take the place of those of an earlier run, all or nothing
 
 Only the remote tier is read: a table ends where copying has come to. Nothing here imports Spark.

@@ -8,8 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 
 from tiered_storage.errors import CorruptIndexError, RemoteObjectCorruptError
-from tiered_storage.remote_log.remote_log_index import RemoteLogIndexEntry, iterate_entries
-from tiered_storage.remote_log.storage import IndexKind, RemoteStorageManager
+from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEntry, iterate_entries
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 from tiered_storage.remote_log.tables.query import RowFilter
 from tiered_storage.remote_log.tables.splits import TableRange
 

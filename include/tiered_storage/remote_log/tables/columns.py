@@ -65,7 +65,7 @@ class TableColumns:
 
     @property
     def decoded(self) -> list[str]:
-        """The columns that have to be decoded: those of kafka_log/record_columns.py, the offset always."""
+        """The columns that have to be decoded: those of columnar/record_columns.py, the offset always."""
         names = [_DECODED.get(name, name) for name in self.schema.names if name not in _CONSTANT]
         return names if "offset" in names else [*names, "offset"]
 

@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tiered_storage.errors import RemoteObjectNotFoundError, RemoteStorageError
-from tiered_storage.remote_log.copy_messages import from_lines, to_lines
-from tiered_storage.remote_log.tables.earlier_export import ensure_no_fewer, ensure_none_lost
+from tiered_storage.remote_log.copy.tasks import from_lines, to_lines
 from tiered_storage.remote_log.tables.layout import (
     COMMITTING,
     DEAD_LETTERS,
@@ -27,6 +26,7 @@ from tiered_storage.remote_log.tables.layout import (
     encoded,
     is_file_name,
 )
+from tiered_storage.remote_log.tables.overwrite_guard import ensure_no_fewer, ensure_none_lost
 from tiered_storage.remote_log.tables.planning import TablePlan
 from tiered_storage.remote_log.tables.reading import BrokenBytes
 

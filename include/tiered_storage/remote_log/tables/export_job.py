@@ -1,4 +1,4 @@
-"""The export of an interval of a topic as a job in groups: job_groups.py says what is where in the work area.
+"""The export of an interval of a topic as a job in groups: jobs/groups.py says what is where in the work area.
 
 A task is a block of offsets of one partition, a result an ExportOutcome. Where a block begins and ends depends on the
 offsets alone, so that its files are the same whatever segments hold them. Workers read the store and write files below
@@ -21,19 +21,19 @@ from typing import ClassVar
 from pydantic import ConfigDict
 
 from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, TieredStorageError
-from tiered_storage.remote_log.copy_messages import CopyFailure
-from tiered_storage.remote_log.job_groups import GroupResults, JobDescription, JobFolder, grouped
-from tiered_storage.remote_log.job_progress import JobSize, ProgressLog
-from tiered_storage.remote_log.storage import RemoteStorageManager
+from tiered_storage.remote_log.copy.tasks import CopyFailure
+from tiered_storage.remote_log.jobs.groups import GroupResults, JobDescription, JobFolder, grouped
+from tiered_storage.remote_log.jobs.progress import JobSize, ProgressLog
+from tiered_storage.remote_log.jobs.work_area import WorkArea
+from tiered_storage.remote_log.progress import OnMoved, untold
 from tiered_storage.remote_log.storage.object_client import PIECE_BYTES, ObjectClient
+from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 from tiered_storage.remote_log.tables.columns import TableColumns
 from tiered_storage.remote_log.tables.layout import PART_SUFFIX, ExportedFile, file_name
 from tiered_storage.remote_log.tables.parquet import LocalFile, write_files
 from tiered_storage.remote_log.tables.query import RowFilter
 from tiered_storage.remote_log.tables.reading import BrokenBytes, read_range
 from tiered_storage.remote_log.tables.splits import TableRange
-from tiered_storage.remote_log.task_progress import OnMoved, untold
-from tiered_storage.remote_log.work_area import WorkArea
 
 BLOCK_OFFSETS = 1_000_000
 """How many offsets of a partition one task reads; another number makes other files."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from contextlib import closing
 
-from tiered_storage.remote_log.job_worker import JobAccess, opened_job
+from tiered_storage.remote_log.jobs.worker import JobAccess, opened_job
 from tiered_storage.remote_log.storage.opening import open_object_client
 from tiered_storage.remote_log.tables.export_job import ExportJob, ExportJobDescription
 

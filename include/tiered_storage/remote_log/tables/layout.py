@@ -119,8 +119,8 @@ class ExportManifest:
     or how often, it was exported.
 
     `partitions` are those of which something was copied, among those that were asked for; `not_reached` are those of
-    them whose copied part did not go on behind the interval: more may come (late_intervals.py). `allow_gaps` is whether
-    offsets might be missing between, `missing` those that were, among the offsets of a file (earlier_export.py).
+    them whose copied part did not go on behind the interval: more may come (late_data.py). `allow_gaps` is whether
+    offsets might be missing between, `missing` those that were, among the offsets of a file (overwrite_guard.py).
     """
 
     format_version: int

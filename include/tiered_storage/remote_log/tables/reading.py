@@ -17,24 +17,24 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tiered_storage.errors import CorruptRecordError
-from tiered_storage.kafka_log.batch_header import (
+from tiered_storage.kafka_log.columnar.decoder import Checks, ColumnDecoder, RecordRange
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
+from tiered_storage.kafka_log.records.batch_header import (
     APPEND_TIME_BIT,
     CONTROL_BIT,
     DELETE_HORIZON_BIT,
     TRANSACTIONAL_BIT,
 )
-from tiered_storage.kafka_log.batch_table import BatchTable
-from tiered_storage.kafka_log.columnar import Checks, ColumnDecoder, RecordRange
-from tiered_storage.kafka_log.segment_scan import SegmentScanner, as_array, check_checksums
-from tiered_storage.kafka_log.transaction_index import AbortedTransaction
-from tiered_storage.remote_log.batch_epochs import wrong_epoch
-from tiered_storage.remote_log.remote_log_index import RemoteLogIndexEntry
-from tiered_storage.remote_log.storage import RemoteStorageManager
+from tiered_storage.kafka_log.records.batch_table import BatchTable
+from tiered_storage.kafka_log.records.segment_scan import SegmentScanner, as_array, check_checksums
+from tiered_storage.remote_log.indexes.batch_epochs import wrong_epoch
+from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEntry
+from tiered_storage.remote_log.progress import OnMoved, untold
+from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 from tiered_storage.remote_log.tables.chunks import chunks_of, fetch_chunk, fetched
 from tiered_storage.remote_log.tables.columns import TableColumns
 from tiered_storage.remote_log.tables.query import RowFilter
 from tiered_storage.remote_log.tables.splits import TableRange, TableSplit
-from tiered_storage.remote_log.task_progress import OnMoved, untold
 
 
 @dataclass(frozen=True, slots=True)

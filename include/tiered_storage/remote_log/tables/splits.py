@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.kafka_log.transaction_index import AbortedTransaction
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.tables.query import RowFilter
 

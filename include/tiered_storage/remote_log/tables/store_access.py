@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
-from tiered_storage.remote_log.job_worker import options_of
-from tiered_storage.remote_log.storage import RemoteStorageManager
+from tiered_storage.remote_log.jobs.worker import options_of
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 from tiered_storage.remote_log.storage.opening import load_remote_storage_manager
-from tiered_storage.settings import Settings
+from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
+from tiered_storage.settings.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

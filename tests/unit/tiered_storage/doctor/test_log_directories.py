@@ -10,9 +10,9 @@ from support.examinations import examined
 from support.metadata_processes import as_nobody
 from support.remote_logs import a_remote_log, flip_bit, topic_id
 from tiered_storage.doctor import log_directories
-from tiered_storage.kafka_log.directory_lock import DirectoryLock
-from tiered_storage.kafka_log.log_config import LogConfig
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 
 TWO = {("orders", 0): 1, ("payments", 0): 1}
 

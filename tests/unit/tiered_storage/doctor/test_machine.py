@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tiered_storage.doctor import Check, Verdict, machine
+from tiered_storage.doctor import machine
+from tiered_storage.doctor.check import Check, Verdict
 from tiered_storage.doctor.machine import check_machine
-from tiered_storage.kafka_log import machine_code
+from tiered_storage.kafka_log.kernels import machine_code
 
 
 def told(checks: list[Check], name: str) -> list[tuple[Verdict, str]]:

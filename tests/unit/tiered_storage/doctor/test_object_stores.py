@@ -10,7 +10,8 @@ from support.examinations import JAVA_IS_ELSEWHERE, everything_in, examined
 from support.metadata_stores import ManualClock
 from support.remote_logs import a_copied_remote_log, a_remote_log
 from tiered_storage.clock import wall_clock
-from tiered_storage.doctor import Check, Verdict, object_stores
+from tiered_storage.doctor import object_stores
+from tiered_storage.doctor.check import Check, Verdict
 from tiered_storage.doctor.object_stores import check_folder, check_objects
 from tiered_storage.errors import RemoteStorageFullError, RemoteStorageRefusedError
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.metadata_stores import ORDERS_0, a_segment
-from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.coverage import Coverage, CoveredRange, finished
 from tiered_storage.remote_log.lineage import on_lineage, whole_lineage
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, SegmentState
-from tiered_storage.remote_log.segment_source import epochs_within
+from tiered_storage.remote_log.source.segment_source import epochs_within
 
 LEASE = Lease(ORDERS_0, "test", 1, 0)
 ONE_LEADER = (EpochEntry(0, 0),)

@@ -19,7 +19,7 @@ from tiered_storage.remote_log.storage.object_names import (
     PartitionDocumentName,
     partition_documents_folder,
 )
-from tiered_storage.remote_log.storage.partition_document import PartitionDocument
+from tiered_storage.remote_log.storage.partition_manifest import PartitionDocument
 from tiered_storage.remote_log.storage.store_generation import StoredGeneration
 
 HIGHEST_INT64 = 2**63 - 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from tiered_storage.settings import Settings, load_settings
+from tiered_storage.settings.settings import Settings, load_settings
 from tiered_storage_airflow.form_settings import BY_A_FORM
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
 from tiered_storage_airflow.operators.spark_groups import SparkGroupsOperator

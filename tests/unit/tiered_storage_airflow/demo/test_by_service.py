@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from support.remote_logs import NOW, records
-from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.records.record import Record
 from tiered_storage_airflow.demo import by_service
 from tiered_storage_airflow.demo.by_service import compare_by_service
 from tiered_storage_airflow.demo.errors import DemoError

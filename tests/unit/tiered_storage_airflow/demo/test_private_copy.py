@@ -8,16 +8,16 @@ import pytest
 
 from support.tiered_site import CLUSTER_ID, RECORDS, TieredSite
 from tiered_storage.errors import InvalidLogDirectoryError
-from tiered_storage.kafka_log.kafka_uuid import random_uuid
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.log_segment import LogSegment
-from tiered_storage.kafka_log.offset_checkpoint import (
+from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
+from tiered_storage.kafka_log.files.log_segment import LogSegment
+from tiered_storage.kafka_log.files.offset_checkpoint import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     write_offset_checkpoint,
 )
-from tiered_storage.kafka_log.record import Record
-from tiered_storage.kafka_log.record_batch import encode_batch
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_log.records.record_batch import encode_batch
 from tiered_storage_airflow.demo.comparison import Compared, compare
 from tiered_storage_airflow.demo.errors import DemoError
 from tiered_storage_airflow.demo.expectation import ExpectedPartition, log_end_offset

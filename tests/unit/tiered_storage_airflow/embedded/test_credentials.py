@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cryptography.fernet import Fernet
 
-from tiered_storage.read_rights import Right, load_read_rights
+from tiered_storage.settings.read_rights import Right, load_read_rights
 from tiered_storage_airflow.embedded.credentials import (
     begin_rights,
     load_or_generate,

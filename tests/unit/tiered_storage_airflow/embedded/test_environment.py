@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tiered_storage.settings import load_settings
+from tiered_storage.settings.settings import load_settings
 from tiered_storage_airflow.embedded.credentials import Credentials
 from tiered_storage_airflow.embedded.environment import EmbeddedAirflow, airflow_environment
 from tiered_storage_airflow.embedded.settings_file import read_airflow_settings

@@ -10,7 +10,7 @@ from tiered_storage.clock import wall_clock
 from tiered_storage.errors import MetadataMissingError
 from tiered_storage.remote_log.metadata.sql_store import open_metadata_store
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
-from tiered_storage.settings import Settings
+from tiered_storage.settings.settings import Settings
 from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook, store_environment
 
 SECRET = {
@@ -102,7 +102,7 @@ def test_programs_started_meanwhile_find_the_options_in_their_environment_and_no
 
 
 def test_what_workers_read_from_that_environment_is_what_was_put_there() -> None:
-    from tiered_storage.remote_log.job_worker import options_of
+    from tiered_storage.remote_log.jobs.worker import options_of
 
     options = ObjectStoreOptions("http://127.0.0.1:9000", "us-east-1", "an id", "a secret", "a token", allow_http=True)
     with store_environment(options):

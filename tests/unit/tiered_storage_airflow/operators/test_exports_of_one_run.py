@@ -94,7 +94,7 @@ def test_two_intervals_of_one_run_take_no_lease_from_one_another(
     site: TieredSite, monkeypatch: pytest.MonkeyPatch, task_id: str, map_index: int
 ) -> None:
     """The other one waits for its turn, and is tried again; the first one stays whole."""
-    monkeypatch.setattr("tiered_storage.remote_log.remote_log_tables.WAIT_SECONDS", 0.0)
+    monkeypatch.setattr("tiered_storage.remote_log.tables.exports.WAIT_SECONDS", 0.0)
     first = context(map_index=0 if map_index > 0 else -1)
     assert (export(first) / "_SUCCESS").exists()
     errors: list[Exception] = []

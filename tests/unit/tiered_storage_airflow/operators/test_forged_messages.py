@@ -15,15 +15,15 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from support.tiered_site import TIERED, TieredSite
 from tiered_storage.errors import UntrustedMessageError
-from tiered_storage.remote_log.copy_job import CopyJob
-from tiered_storage.remote_log.copy_messages import CopyOutcome, to_lines
-from tiered_storage.remote_log.copy_plan import CopyPlan
-from tiered_storage.remote_log.copy_run import BegunCopy
-from tiered_storage.remote_log.copy_worker import run_copy_group
-from tiered_storage.remote_log.expiry import ExpiryPlan
-from tiered_storage.remote_log.job_worker import group_count
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.topic_deletion import TopicDeletionPlan
+from tiered_storage.remote_log.copy.job import CopyJob
+from tiered_storage.remote_log.copy.plan import CopyPlan
+from tiered_storage.remote_log.copy.start import BegunCopy
+from tiered_storage.remote_log.copy.tasks import CopyOutcome, to_lines
+from tiered_storage.remote_log.copy.worker import run_copy_group
+from tiered_storage.remote_log.jobs.worker import group_count
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.retention.expiry import ExpiryPlan
+from tiered_storage.remote_log.retention.topic_deletion import TopicDeletionPlan
 from tiered_storage_airflow.operators.deletion import MarkTopicDeletedOperator
 from tiered_storage_airflow.operators.expiry import DeleteSegmentsOperator, MarkDeletedOperator
 from tiered_storage_airflow.operators.local_retention import TrimLocalLogsOperator

@@ -21,8 +21,8 @@ from tiered_storage.errors import (
     RemoteObjectNotFoundError,
     RemoteStorageError,
 )
-from tiered_storage.remote_log.remote_log_tables import ExportRequest
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.tables.exports import ExportRequest
 from tiered_storage.remote_log.tables.layout import Interval
 from tiered_storage.remote_log.tables.query import TableQuery
 from tiered_storage_airflow.operators import tables

@@ -6,7 +6,7 @@ import pytest
 
 from support.exported import carry_out
 from support.remote_logs import NOW, a_remote_log, copy, segments_of, unsynced
-from tiered_storage.remote_log.remote_log_tables import ExportRequest
+from tiered_storage.remote_log.tables.exports import ExportRequest
 from tiered_storage.remote_log.tables.layout import Interval
 from tiered_storage.remote_log.tables.query import TableQuery
 from tiered_storage_airflow.page import copying_run

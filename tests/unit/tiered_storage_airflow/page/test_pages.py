@@ -14,8 +14,8 @@ from httpx import Response
 
 from support.read_service_site import ReadServiceSite
 from support.remote_logs import NOW, held_by, topic_id
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadataUpdate, SegmentState
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 
 Look = Callable[..., Response]
 ORDERS = "/topics/orders/partitions/0"
@@ -109,7 +109,7 @@ def test_by_time_every_place_is_shown_from_the_first_record_to_the_last(own_site
 def test_a_partition_whose_local_tier_is_hidden_is_shown_as_far_as_it_is_seen(
     own_site: ReadServiceSite, look: Look
 ) -> None:
-    from tiered_storage.kafka_log.directory_lock import DirectoryLock
+    from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
 
     with DirectoryLock.acquire(own_site.files.log_directory):
         shown(look(ORDERS))

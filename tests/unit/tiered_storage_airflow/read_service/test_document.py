@@ -12,8 +12,8 @@ import pytest
 
 from support.read_service_site import ReadServiceSite, served, token
 from support.remote_logs import BATCH_BYTES
-from tiered_storage.read_rights import Right, load_read_rights
-from tiered_storage_airflow.read_service.problem_answers import PROBLEMS
+from tiered_storage.settings.read_rights import Right, load_read_rights
+from tiered_storage_airflow.read_service.exception_handlers import PROBLEMS
 
 DOCS = Path(__file__).parents[4] / "docs"
 TEXT = (DOCS / "read-service.md").read_text("utf-8")

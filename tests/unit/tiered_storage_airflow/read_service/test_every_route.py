@@ -26,7 +26,7 @@ from tiered_storage.errors import RemoteStorageError
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+    from tiered_storage.remote_log.manager import RemoteLogManager
 
 A_WHILE = 60.0
 """Seconds that no step of a test takes unless it hangs."""
@@ -39,15 +39,15 @@ HANGING = {
     "rights": ("tiered_storage_airflow.read_service.rights_file.RightsFile.current",),
     "metadata": ("tiered_storage.remote_log.metadata.sql_engine.Database.reading",),
     "logs": (
-        "tiered_storage.remote_log.log_directory_source.LogDirectorySource.partition",
-        "tiered_storage.remote_log.log_directory_source.LogDirectorySource.partitions",
+        "tiered_storage.remote_log.source.log_directory_source.LogDirectorySource.partition",
+        "tiered_storage.remote_log.source.log_directory_source.LogDirectorySource.partitions",
     ),
     "store": (
         "tiered_storage.remote_log.storage.segment_objects.ObjectRemoteStorageManager.fetch_log_segment",
         "tiered_storage.remote_log.storage.segment_objects.ObjectRemoteStorageManager.fetch_index",
         "tiered_storage.remote_log.storage.segment_objects.ObjectRemoteStorageManager.list_objects",
-        "tiered_storage.remote_log.work_area.WorkArea.names",
-        "tiered_storage_airflow.read_service.app._work_area",
+        "tiered_storage.remote_log.jobs.work_area.WorkArea.names",
+        "tiered_storage_airflow.web_app._work_area",
     ),
 }
 WAITS_FOR = {
@@ -105,7 +105,7 @@ async def mounted(files: RemoteLogFiles, seconds: float = 1.0) -> AsyncIterator[
     """Start the whole application over `files`; yield it and a client that may see everything."""
     from airflow.models.dag import DagModel
 
-    from tiered_storage_airflow.read_service import app as mounted_app
+    from tiered_storage_airflow import web_app as mounted_app
     from tiered_storage_airflow.read_service import service
 
     app = mounted_app.read_service()

@@ -115,7 +115,7 @@ def test_an_offset_and_a_time_at_once_cannot_be_meant(site: ReadServiceSite) -> 
 
 
 def test_a_local_tier_that_a_broker_holds_hides_nothing_remote(own_site: ReadServiceSite) -> None:
-    from tiered_storage.kafka_log.directory_lock import DirectoryLock
+    from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
 
     with DirectoryLock.acquire(own_site.files.log_directory):
         found = of(own_site, ORDERS)
@@ -140,7 +140,7 @@ def test_a_local_tier_that_a_broker_holds_hides_nothing_remote(own_site: ReadSer
 def test_an_offset_that_a_hidden_local_tier_may_have_is_not_guessed(
     own_site: ReadServiceSite, path: str, timestamp: int | None
 ) -> None:
-    from tiered_storage.kafka_log.directory_lock import DirectoryLock
+    from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
 
     params = {} if timestamp is None else {"timestamp": timestamp}
     with DirectoryLock.acquire(own_site.files.log_directory):
@@ -151,7 +151,7 @@ def test_an_offset_that_a_hidden_local_tier_may_have_is_not_guessed(
 def test_offsets_that_a_hidden_local_tier_cannot_change_are_given_and_of_the_others_why_not(
     own_site: ReadServiceSite,
 ) -> None:
-    from tiered_storage.kafka_log.directory_lock import DirectoryLock
+    from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
 
     with DirectoryLock.acquire(own_site.files.log_directory):
         found = of(own_site, f"{ORDERS}/offsets")

@@ -14,12 +14,12 @@ from httpx import Response
 from support.read_service_site import ReadServiceSite
 from support.remote_logs import BATCH_BYTES, NOW, ORDERS_0, flip_bit, held_by, record, unsynced
 from support.transactions import ABORT, data, marker
-from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.kafka_log.log_config import LogConfig
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.record_batch import read_records
-from tiered_storage.remote_log.reading.read_values import Isolation
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.records.record_batch import read_records
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.read.read_values import Isolation
 
 RECORDS = "/topics/orders/partitions/0/records"
 
@@ -166,8 +166,8 @@ def test_the_end_at_read_committed_is_where_the_first_undecided_transaction_begi
     own_site: ReadServiceSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one that ends where nobody sees it: the reader knows that, and the view alone does not."""
-    from tiered_storage.remote_log.reading.aborted_transactions import AbortedTransactionSearch
-    from tiered_storage.remote_log.reading.partition_view import PartitionView
+    from tiered_storage.remote_log.read.aborted_transactions import AbortedTransactionSearch
+    from tiered_storage.remote_log.read.partition_view import PartitionView
 
     async def decided(_: object, view: PartitionView, isolation: Isolation, __: object) -> PartitionView:
         return replace(view, undecided_from=22) if isolation is Isolation.READ_COMMITTED else view
@@ -258,7 +258,7 @@ def test_by_time_what_came_a_moment_ago_is_not_out_of_range(
 def test_what_a_broker_takes_between_the_check_and_the_read_is_not_out_of_range(
     ageless_site: ReadServiceSite, monkeypatch: pytest.MonkeyPatch, offset: int
 ) -> None:
-    from tiered_storage.kafka_log.directory_lock import DirectoryLock
+    from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
     from tiered_storage_airflow.read_service.tiers import Tiers
 
     read = Tiers.batches
@@ -299,8 +299,8 @@ def test_a_corrupt_index_is_an_error_that_names_it(own_site: ReadServiceSite) ->
 
 
 def test_a_large_batch_goes_out_in_small_pieces_and_one_too_large_is_refused(own_site: ReadServiceSite) -> None:
-    from tiered_storage.kafka_log.compression import Compression
-    from tiered_storage.kafka_log.record import Record
+    from tiered_storage.kafka_log.records.compression import Compression
+    from tiered_storage.kafka_log.records.record import Record
     from tiered_storage_airflow.read_service import record_forms
 
     config = LogConfig(segment_bytes=200 << 20, max_message_bytes=100 << 20)

@@ -104,7 +104,7 @@ def test_the_file_is_looked_at_once_a_second_for_all_requests(
     own_site: ReadServiceSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tiered_storage_airflow.read_service.service import OpenService
-    from tiered_storage_airflow.read_service.shared_look import SharedLook
+    from tiered_storage_airflow.read_service.single_flight import SharedLook
 
     async def opened() -> OpenService:
         return await own_site.service.opened()

@@ -121,8 +121,8 @@ def test_a_lost_object_is_no_deleted_segment(own_site: ReadServiceSite) -> None:
 
 def test_a_segment_that_goes_is_gone(own_site: ReadServiceSite) -> None:
     from support.remote_logs import ORDERS_0, held_by
+    from tiered_storage.remote_log.manager import RemoteLogManager
     from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState
-    from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 
     segment_id = own_site.segments()[0].segment_id
 

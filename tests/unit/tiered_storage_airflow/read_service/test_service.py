@@ -9,7 +9,7 @@ import pytest
 
 from support.read_service_site import ReadServiceSite, login
 from tiered_storage import errors
-from tiered_storage.remote_log.generation import GenerationGuard
+from tiered_storage.remote_log.metadata.generation import GenerationGuard
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.storage.store_generation import StoredGeneration
 
@@ -96,7 +96,7 @@ def test_the_documentation_loads_nothing(site: ReadServiceSite) -> None:
 def test_a_service_that_is_set_up_wrongly_says_so_without_a_word_of_how(logins: None) -> None:
     from fastapi.testclient import TestClient
 
-    from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+    from tiered_storage.remote_log.manager import RemoteLogManager
     from tiered_storage_airflow.read_service.api import read_api
     from tiered_storage_airflow.read_service.service import ReadService
 
@@ -122,7 +122,7 @@ def test_who_waits_for_the_opening_shares_one_attempt() -> None:
     import asyncio
     import time
 
-    from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
+    from tiered_storage.remote_log.manager import RemoteLogManager
     from tiered_storage_airflow.read_service.service import ReadService
 
     attempts = []

@@ -28,7 +28,7 @@ from support.metadata_stores import (
     sqlite_store,
 )
 from tiered_storage.errors import InvalidTransitionError, LeaseHeldError, LeaseLostError
-from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.lineage import merged
 from tiered_storage.remote_log.model import (
     Lease,

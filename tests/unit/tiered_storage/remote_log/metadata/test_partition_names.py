@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from support.metadata_stores import ORDERS_0, ORDERS_1, ManualClock, sqlite_store
-from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.metadata import Topic
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore
 from tiered_storage.remote_log.model import PartitionState, TopicIdPartition
 

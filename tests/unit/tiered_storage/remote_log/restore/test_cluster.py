@@ -10,9 +10,9 @@ import pytest
 
 from support.remote_logs import LOG_CONFIG, NOW, RemoteLogFiles, a_copied_remote_log, copy, records, unsynced
 from tiered_storage.errors import ConfigurationError, CorruptRecordError
-from tiered_storage.kafka_log import record_batch
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.records import record_batch
+from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.remote_log.restore import cluster as restoring
 from tiered_storage.remote_log.restore.cluster import ClusterReport, ClusterTarget, settled_ends
 from tiered_storage.remote_log.restore.offset_map import OffsetMap

@@ -23,14 +23,14 @@ from support.remote_logs import (
     unsynced,
 )
 from tiered_storage.errors import RemoteObjectNotFoundError
-from tiered_storage.kafka_log.control_record import ControlRecordType
-from tiered_storage.kafka_log.local_log import LocalLog
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.log.local_log import LocalLog
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.records.control_record import ControlRecordType
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
 from tiered_storage.remote_log.restore.committed import CommittedRecords
 from tiered_storage.remote_log.restore.request import RestoreRequest
-from tiered_storage.remote_log.storage import IndexKind
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 COMMIT, ABORT = ControlRecordType.COMMIT, ControlRecordType.ABORT

@@ -22,9 +22,9 @@ from support.remote_logs import (
     unsynced,
 )
 from tiered_storage.errors import ConfigurationError, LaterVersionError, RemoteObjectNotFoundError
-from tiered_storage.kafka_log.control_record import ControlRecordType
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.record import Record
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.records.control_record import ControlRecordType
+from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.remote_log.model import (
     PartitionDeleteState,
     RemotePartitionDeleteMetadata,
@@ -32,8 +32,8 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.restore.request import RestorePlan, RestoreRequest
 from tiered_storage.remote_log.restore.validation import Validation, check_store
-from tiered_storage.remote_log.storage import IndexKind
 from tiered_storage.remote_log.storage.index_bundle import build_bundle, parse_bundle
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 SECOND = 1000
 

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiered_storage.errors import ConfigurationError, LaterVersionError, RemoteObjectCorruptError
-from tiered_storage.kafka_log.checksum import crc32c
-from tiered_storage.remote_log.storage import IndexKind
+from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.remote_log.storage.index_bundle import (
     HEAD_READ_BYTES,
     MAX_SECTION_BYTES,
@@ -18,6 +17,7 @@ from tiered_storage.remote_log.storage.index_bundle import (
     build_bundle,
     parse_bundle,
 )
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 CONTENTS = st.dictionaries(st.sampled_from(IndexKind), st.binary(max_size=300), min_size=1)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from support.remote_segments import segment_metadata
 from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError
-from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import RemoteLogSegmentId, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.storage.manifest import FORMAT_VERSION, Manifest
 

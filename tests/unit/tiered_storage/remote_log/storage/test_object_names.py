@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from support.remote_segments import TOPIC_ID, partition
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.kafka_log.kafka_uuid import encode_uuid
+from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
 from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
 from tiered_storage.remote_log.storage.object_names import (
     HIGHEST_NUMBER,

@@ -9,10 +9,10 @@ from hypothesis import given
 
 from support.record_batches import record_lists
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.kafka_log.columnar import ColumnDecoder
-from tiered_storage.kafka_log.record import Record
-from tiered_storage.kafka_log.record_batch import encode_batch
-from tiered_storage.kafka_log.segment_scan import SegmentScanner
+from tiered_storage.kafka_log.columnar.decoder import ColumnDecoder
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_log.records.record_batch import encode_batch
+from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
 from tiered_storage.remote_log.tables.columns import SCHEMA, TableColumns
 
 LAST_MICROS = (1 << 63) // 1000 * 1000 - 1000

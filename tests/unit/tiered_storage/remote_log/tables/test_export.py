@@ -33,16 +33,15 @@ from tiered_storage.errors import (
     RemoteObjectNotFoundError,
     RemoteStorageError,
 )
-from tiered_storage.remote_log import remote_log_tables
-from tiered_storage.remote_log.copier import CopySizes
+from tiered_storage.remote_log.copy.copier import CopySizes
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
 from tiered_storage.remote_log.model import Lease, SegmentState
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.remote_log_tables import BegunExport, ExportReport, ExportRequest
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.opening import open_object_client
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.tables import export_job
+from tiered_storage.remote_log.tables import exports as remote_log_tables
 from tiered_storage.remote_log.tables.export_job import (
     ExportJob,
     ExportJobDescription,
@@ -50,6 +49,7 @@ from tiered_storage.remote_log.tables.export_job import (
     ExportTask,
 )
 from tiered_storage.remote_log.tables.export_worker import run_export_group
+from tiered_storage.remote_log.tables.exports import BegunExport, ExportReport, ExportRequest
 from tiered_storage.remote_log.tables.layout import Interval, TableFolder
 from tiered_storage.remote_log.tables.query import RowFilter, TableQuery
 

@@ -25,9 +25,9 @@ from support.remote_logs import (
 )
 from support.tables import COMMIT, ROLL, Ended, Model, Sent, a_copied_topic
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.remote_log.model import SegmentState
-from tiered_storage.remote_log.remote_log_tables import ExportReport, ExportRequest
+from tiered_storage.remote_log.tables.exports import ExportReport, ExportRequest
 from tiered_storage.remote_log.tables.layout import Interval
 from tiered_storage.remote_log.tables.query import RowFilter, TableQuery
 

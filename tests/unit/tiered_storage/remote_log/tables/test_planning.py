@@ -25,8 +25,9 @@ from support.remote_logs import (
 )
 from support.tables import ABORT, COMMIT, ROLL, Ended, Model, Sent, Step, a_copied_topic
 from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, RemoteObjectNotFoundError
-from tiered_storage.kafka_log.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import (
     PartitionDeleteState,
     RemoteLogSegmentId,
@@ -34,8 +35,7 @@ from tiered_storage.remote_log.model import (
     RemotePartitionDeleteMetadata,
     SegmentState,
 )
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.storage import IndexKind
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.tables.columns import TableColumns
 from tiered_storage.remote_log.tables.planning import TablePlan, plan_table, unknown_partitions

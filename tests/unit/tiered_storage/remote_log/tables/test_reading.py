@@ -29,12 +29,12 @@ from tiered_storage.errors import (
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
 )
-from tiered_storage.kafka_log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.record import Record
-from tiered_storage.kafka_log.record_batch import encode_batch, restamp_batch
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_log.records.record_batch import encode_batch, restamp_batch
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.remote_log_manager import RemoteLogManager
-from tiered_storage.remote_log.storage import IndexKind
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 from tiered_storage.remote_log.tables.chunks import CHUNKS_AHEAD
 from tiered_storage.remote_log.tables.columns import SCHEMA, TableColumns
 from tiered_storage.remote_log.tables.planning import plan_table

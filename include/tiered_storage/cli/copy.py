@@ -1,0 +1,386 @@
+"""The commands that move and remove: plan, copy, retain, expire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tiered_storage.cli.output import Output, show_size
+from tiered_storage.cli.plans import PlanOption, SavePlanOption, check_plan_options, made_or_read
+from tiered_storage.cli.progress import PROGRESS_SHOWN_SECONDS, leave_at_once, said, watched
+from tiered_storage.cli.session import (
+    ConfigOption,
+    DryRunOption,
+    JsonOption,
+    PartitionsOption,
+    TopicsOption,
+    chosen_topics,
+    known_selection,
+    lease_owner,
+    named_partitions,
+    opened,
+    past_retention_documents,
+    refused_by_decision,
+    say_grace,
+    say_past_retention,
+    say_stop,
+)
+from tiered_storage.clock import wall_clock
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
+from tiered_storage.remote_log.copy.plan import CopyPlan, Finding
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
+from tiered_storage.remote_log.retention.pending_deletions import DueDeletion
+from tiered_storage.remote_log.topic_settings import effective
+
+if TYPE_CHECKING:
+    from tiered_storage.remote_log.copy.commit import CommitReport
+    from tiered_storage.remote_log.copy.start import BegunCopy
+    from tiered_storage.remote_log.retention.expiry import ExpiryPlan
+    from tiered_storage.remote_log.retention.past_retention import PastRetention
+    from tiered_storage.remote_log.selection import Selection
+    from tiered_storage.settings.settings import Settings
+
+LimitOption = Annotated[int | None, typer.Option("--max-segments", min=1, help="At most so many segments.")]
+WorkersOption = Annotated[int, typer.Option("--workers", min=1, help="Groups of partitions that are copied at once.")]
+
+_EXPIRY_COLUMNS = ("partition", "new log start", "segments", "bytes", "never copied segments", "never copied bytes")
+
+_WAITING_COLUMNS = ("partition", "segments", "bytes", "deleted after")
+_WAITING_KEYS = tuple(column.replace(" ", "_") for column in _WAITING_COLUMNS)
+_DUE_COLUMNS = ("partition", "segments", "left by copies", "bytes", "as a whole")
+
+_FEW_TOPICS = 10
+
+
+def plan(
+    topics: TopicsOption = ".*",
+    partitions: PartitionsOption = None,
+    max_segments: LimitOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show which closed segments a copy would move, and what is left out and why. Changes nothing."""
+    output = Output(as_json)
+    with opened(config, output, only_looks=True) as remote_log:
+        selection = known_selection(remote_log, topics, partitions)
+        due = remote_log.plan_copy(selection, max_segments=max_segments)
+        chosen = [one for one in named_partitions(remote_log) if selection.matches(one.topic, one.partition)]
+        enabled = [one for one in chosen if remote_log.decided_topic(one).remote_storage_enable]
+        _show_plan(due, _left_out(remote_log, selection), output, remote_log.deletions.past_retention(enabled))
+
+
+def copy(
+    topics: TopicsOption = ".*",
+    partitions: PartitionsOption = None,
+    max_segments: LimitOption = None,
+    workers: WorkersOption = 2,
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy closed segments to the remote tier and commit their metadata, in this process."""
+    output = Output(as_json)
+    with opened(config, output, create=not dry_run, only_looks=dry_run) as remote_log:
+        selection = known_selection(remote_log, topics, partitions)
+        due = remote_log.plan_copy(selection, max_segments=max_segments)
+        if dry_run:
+            _show_plan(due, _left_out(remote_log, selection), output)
+            return
+        refused = refused_by_decision(remote_log, selection, partial(_why_not_copied, remote_log.settings))
+        begun = remote_log.begin_copy(due, lease_owner("copy"))
+        report, has_hung = copy_here(remote_log, begun, workers, output)
+    rows = [
+        (str(segment.topic_id_partition), segment.start_offset, segment.end_offset, segment.size)
+        for segment in report.committed
+    ]
+    troubles = (*refused, *due.refused, *due.unreadable, *begun.left, *report.failures, *report.damages)
+    moved = sum(segment.size for segment in report.committed)
+    title = f"Copied: {len(rows):,} segments, {show_size(moved)}"
+    output.rows(
+        title, ("partition", "start offset", "end offset", "bytes"), rows,
+        troubles=[asdict(trouble) for trouble in troubles],
+    )  # fmt: skip
+    output.findings("note", (*due.notices, *report.notices))
+    output.findings("error", troubles)
+    if has_hung:
+        leave_at_once(1)
+    if troubles:
+        raise typer.Exit(1)
+
+
+def retain(
+    topics: TopicsOption = ".*",
+    partitions: PartitionsOption = None,
+    max_segments: LimitOption = None,
+    dry_run: DryRunOption = False,
+    save_plan_to: SavePlanOption = None,
+    plan_file: PlanOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove local segments that are past local retention and safe in the remote tier, where deletion is allowed."""
+    from tiered_storage.remote_log.retention.local_retention import LocalRetentionPlan, amount_to_look_at
+
+    chosen = topics != ".*" or partitions is not None or max_segments is not None
+    check_plan_options(plan_file, save_plan_to, dry_run=dry_run, chosen=chosen)
+    output = Output(as_json)
+    with opened(config, output) as remote_log:
+        selection = known_selection(remote_log, topics, partitions)
+        plans, troubles = made_or_read(
+            lambda: remote_log.deletions.plan_local_retention(selection, wall_clock(), max_segments=max_segments),
+            LocalRetentionPlan,
+            plan_file,
+            save_plan_to,
+        )
+        if dry_run:
+            say_stop(remote_log, output)
+        else:
+            report = remote_log.deletions.enforce_local_retention(
+                plans, said("looked at, in both tiers,", amount_to_look_at(plans), output)
+            )
+            trimmed = {plan.topic_id_partition: plan for plan in report.trimmed}
+            plans = [
+                trimmed.get(plan.topic_id_partition, plan)
+                for plan in plans
+                if plan.topic_id_partition in trimmed or not plan.segments
+            ]
+            refused = refused_by_decision(remote_log, selection, _why_not_trimmed) if plan_file is None else []
+            troubles = [*troubles, *refused, *report.failures, *_stopped(report.stopped)]
+    troubles += [Finding(str(each.topic_id_partition), each.held_back) for each in plans if each.held_back is not None]
+    rows = [
+        (str(each.topic_id_partition), each.new_local_start, len(each.segments), each.size, each.held_back)
+        for each in plans
+        if each.segments or as_json
+    ]
+    title = "Would be removed locally" if dry_run else "Removed locally"
+    output.rows(
+        title, ("partition", "new local start", "segments", "bytes", "held back"), rows,
+        troubles=[asdict(trouble) for trouble in troubles],
+    )  # fmt: skip
+    output.findings("error", troubles)
+    if troubles:
+        raise typer.Exit(1)
+
+
+def expire(
+    topics: TopicsOption = ".*",
+    partitions: PartitionsOption = None,
+    max_segments: LimitOption = None,
+    dry_run: DryRunOption = False,
+    save_plan_to: SavePlanOption = None,
+    plan_file: PlanOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """End what is past total retention, where deletion is allowed, and clean up after unfinished copies."""
+    from tiered_storage.remote_log.retention.expiry import ExpiryPlan
+
+    chosen = topics != ".*" or partitions is not None or max_segments is not None
+    check_plan_options(plan_file, save_plan_to, dry_run=dry_run, chosen=chosen)
+    output = Output(as_json)
+    owner = lease_owner("expire")
+    with opened(config, output) as remote_log:
+        selection = known_selection(remote_log, topics, partitions)
+        plans, troubles = made_or_read(
+            lambda: remote_log.deletions.plan_expiry(selection, wall_clock(), max_segments),
+            ExpiryPlan,
+            plan_file,
+            save_plan_to,
+        )
+        _refuse_record_deletions(plans, plan_file)
+        deleted = 0
+        if dry_run:
+            say_stop(remote_log, output)
+        else:
+            done, left = remote_log.deletions.mark_expired(plans, owner)
+            only = None if plan_file is None else {each.topic_id_partition for each in plans}
+            told = said("deleted", remote_log.deletions.marked(selection, only), output)
+            report = remote_log.deletions.delete_marked(owner, selection, only, told)
+            plans = [plan for plan in plans if plan.topic_id_partition in done]
+            refused = refused_by_decision(remote_log, selection, _why_not_expired) if plan_file is None else []
+            troubles = [*troubles, *refused, *left, *report.left, *report.failures, *_stopped(report.stopped)]
+            deleted = len(report.deleted)
+        marked = remote_log.deletions.due_deletions(selection)
+        if plans:
+            say_grace(remote_log, output)
+    due = [one for one in marked if dry_run and (one.segments or one.leftovers or one.as_a_whole)]
+    waiting = [one for one in marked if one.waiting]
+    output.rows(
+        "Would expire" if dry_run else "Expired", _EXPIRY_COLUMNS, _expiry_rows(plans),
+        deleted=deleted, due=[_due_document(each) for each in due],
+        waiting=[dict(zip(_WAITING_KEYS, _waiting_row(each), strict=True)) for each in waiting],
+        troubles=[asdict(trouble) for trouble in troubles],
+    )  # fmt: skip
+    if due and not as_json:
+        output.rows("Would be deleted too: it was marked before", _DUE_COLUMNS, [_due_row(each) for each in due])
+    if waiting and not as_json:
+        title = "Marked; deleted by the first run after this time, and brought back by 'tiered-storage undelete' before"
+        output.rows(title, _WAITING_COLUMNS, [_waiting_row(each) for each in waiting])
+    output.findings("error", troubles)
+    if troubles:
+        raise typer.Exit(1)
+
+
+def _why_not_copied(settings: Settings, topic: Topic) -> str | None:
+    """Return why nothing is copied of `topic`; None where it is, or its settings are wrong, which the plan says."""
+    if not topic.remote_storage_enable:
+        return f"topic {topic.name} is not enabled: 'tiered-storage topics enable {topic.name}'"
+    if _is_paused(topic, settings):
+        return f"topic {topic.name} is paused: 'tiered-storage topics resume {topic.name}'"
+    return None
+
+
+def _is_paused(topic: Topic, settings: Settings) -> bool:
+    if not topic.remote_storage_enable:
+        return False
+    try:
+        return effective(topic, settings).remote_log_copy_disable
+    except ConfigurationError:
+        return False
+
+
+def _why_not_trimmed(topic: Topic) -> str | None:
+    if topic.remote_storage_enable and topic.local_deletion_allowed:
+        return None
+    return (
+        f"local deletion is not allowed for {topic.name}, or it is not enabled: 'tiered-storage topics allow-deletion "
+        f"{topic.name} --only local' allows it"
+    )
+
+
+def _why_not_expired(topic: Topic) -> str | None:
+    if topic.remote_deletion_allowed:
+        return None
+    return (
+        f"remote deletion is not allowed for {topic.name}: 'tiered-storage topics allow-deletion {topic.name} --only "
+        "remote' allows it"
+    )
+
+
+def _stopped(why: str | None) -> list[Finding]:
+    return [] if why is None else [Finding("", f"stopped before the end: {why}")]
+
+
+def _refuse_record_deletions(plans: Iterable[ExpiryPlan], plan_file: Path | None) -> None:
+    """Raise ConfigurationError for a plan that deletes records by a person's word: nobody saved one of those."""
+    from tiered_storage.remote_log.retention.expiry import Reason
+
+    for plan in plans:
+        if plan.reason is Reason.RECORDS:
+            raise ConfigurationError(
+                f"{plan_file}: {plan.topic_id_partition}: the plan deletes records before an offset, past retention "
+                "or not; expire only deletes what is past retention, so nothing was done: delete records with "
+                "'tiered-storage delete-records', or make the plan again with --dry-run --save-plan"
+            )
+
+
+def _expiry_rows(plans: Iterable[ExpiryPlan]) -> list[tuple[object, ...]]:
+    return [
+        (
+            str(each.topic_id_partition), each.new_log_start, len(each.segments) + len(each.superseded), each.size,
+            each.never_copied_segments, each.never_copied_bytes,
+        )
+        for each in plans
+    ]  # fmt: skip
+
+
+def _waiting_row(due: DueDeletion) -> tuple[object, ...]:
+    return str(due.topic_id_partition), due.waiting, due.waiting_size, due.all_due_at
+
+
+def _due_row(due: DueDeletion) -> tuple[object, ...]:
+    return str(due.topic_id_partition), due.segments, due.leftovers, due.size, due.as_a_whole
+
+
+def _due_document(due: DueDeletion) -> dict[str, object]:
+    return dict(zip((column.replace(" ", "_") for column in _DUE_COLUMNS), _due_row(due), strict=True))
+
+
+def copy_here(
+    remote_log: RemoteLogManager, begun: BegunCopy, workers: int, output: Output
+) -> tuple[CommitReport, bool]:
+    """Copy and commit in this process, and give the leases back; also tell whether copies hung.
+
+    What could not be begun is among the report's failures.
+
+    The threads of those are still there then: who called ends by leave_at_once.
+    """
+    from tiered_storage.remote_log.copy.job import CopyJob
+    from tiered_storage.remote_log.jobs.threads import JobThreads
+
+    given_up = Event()
+    with remote_log.held(begun, lambda: not given_up.is_set()):
+        # The same road as a run from Airflow, with threads of this process in Spark's place.
+        job = remote_log.write_copy_job(f"runs/command-line/{random_uuid()}", begun)
+        _, description = CopyJob.read(remote_log.work, job.files.folder)
+
+        def run_group(number: int) -> None:
+            sizes = description.sizes
+            job.run_group(number, remote_log.storage, sizes, remote_log.clock, PROGRESS_SHOWN_SECONDS)
+
+        threads = JobThreads(job.groups, workers, run_group)
+
+        def give_up() -> None:
+            given_up.set()
+            threads.give_up()
+
+        stuck_after_ms = remote_log.settings.copy_stuck_after_ms
+        with watched(job.files, job.size_of(begun.tasks), stuck_after_ms, give_up, output) as watch:
+            threads.run()
+        report = remote_log.commit_copy(job.outcomes(watch.stuck))
+    return replace(report, failures=(*begun.failed, *report.failures)), watch.stuck is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _LeftOut:
+    """The names of the topics that are asked for, and that nothing is copied of."""
+
+    not_enabled: Sequence[str]
+    paused: Sequence[str]
+
+
+def _left_out(remote_log: RemoteLogManager, selection: Selection) -> _LeftOut:
+    chosen = chosen_topics(remote_log, selection)
+    disabled = dict.fromkeys(topic.name for topic in chosen if not topic.remote_storage_enable)
+    paused = dict.fromkeys(topic.name for topic in chosen if _is_paused(topic, remote_log.settings))
+    return _LeftOut(list(disabled), list(paused))
+
+
+def _show_plan(due: CopyPlan, left_out: _LeftOut, output: Output, past: Sequence[PastRetention] = ()) -> None:
+    rows = [
+        (str(segment.topic_id_partition), segment.base_offset, segment.end_offset, segment.size, str(segment.log_path))
+        for segment in due.segments
+    ]
+    output.rows(
+        f"Due: {len(rows):,} segments, {show_size(due.size)}",
+        ("partition", "start offset", "end offset", "bytes", "file"),
+        rows,
+        refused=[asdict(finding) for finding in due.refused],
+        unreadable=[asdict(finding) for finding in due.unreadable],
+        notices=[asdict(finding) for finding in due.notices],
+        not_enabled=left_out.not_enabled,
+        paused=left_out.paused,
+        past_retention=past_retention_documents(past),
+    )
+    output.findings("note", due.notices)
+    say_past_retention(past, output)
+    for why, command, names in (
+        ("not enabled", "enable", left_out.not_enabled),
+        ("paused", "resume", left_out.paused),
+    ):
+        if names:
+            more = f" and {len(names) - _FEW_TOPICS} more" if len(names) > _FEW_TOPICS else ""
+            shown = ", ".join(names[:_FEW_TOPICS])
+            output.say(f"note: left out, since {why} ('tiered-storage topics {command} TOPIC'): {shown}{more}")
+    output.findings("refused", due.refused)
+    output.findings("unreadable", due.unreadable)
+    if due.refused or due.unreadable:
+        raise typer.Exit(1)

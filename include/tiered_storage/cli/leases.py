@@ -1,0 +1,91 @@
+"""The commands for leases: who holds which partition, and how a person ends what nobody gives back."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tiered_storage.cli.output import Output
+from tiered_storage.cli.session import ConfigOption, JsonOption, lease_owner, opened
+from tiered_storage.clock import as_date
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.model import Lease, TopicIdPartition
+from tiered_storage.remote_log.source.segment_source import PartitionLog
+
+app = typer.Typer(
+    no_args_is_help=True, help="Show which runs hold which partitions, and end what a run left that is gone."
+)
+
+TopicArgument = Annotated[str, typer.Argument(help="The topic's exact name, or its id as `leases list` shows it.")]
+PartitionArgument = Annotated[int, typer.Argument(help="The partition's number.", min=0)]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+_COLUMNS = ("partition", "topic id", "owner", "number", "until")
+
+
+@app.command("list")
+def list_leases(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Show every lease whose time is not over, the one that runs longest first."""
+    output = Output(as_json)
+    with opened(config, output) as remote_log:
+        held = _held(remote_log)
+    output.rows("Leases", _COLUMNS, list(map(_row, held)))
+
+
+@app.command()
+def end(
+    topic: TopicArgument,
+    partition: PartitionArgument,
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """End the lease of a partition, whoever holds it, so that the next run can work on it.
+
+    Only for a holder that does not run any more, or whose clock was ahead: one that still runs loses its work, for
+    whatever it commits is refused.
+    """
+    output = Output(as_json)
+    with opened(config, output) as remote_log:
+        held = _held(remote_log)
+        named = [
+            lease
+            for lease in held
+            if topic in {lease.topic_id_partition.topic, lease.topic_id_partition.topic_id}
+            and lease.topic_id_partition.partition == partition
+        ]
+        if not named:
+            others = ", ".join(str(lease.topic_id_partition) for lease in held) or "none"
+            raise ConfigurationError(f"nobody holds {topic}-{partition}; held are: {others}")
+        if len(named) > 1:
+            ids = ", ".join(lease.topic_id_partition.topic_id for lease in named)
+            raise ConfigurationError(f"several lives of {topic}-{partition} are held: give one of these ids: {ids}")
+        [lease] = named
+        if not yes:
+            typer.confirm(
+                f"End the lease of {lease.topic_id_partition}, which {lease.owner} holds until "
+                f"{as_date(lease.expires_at)}? If that still runs, what it does from now on is refused",
+                abort=True,
+                err=True,
+            )
+        ended = remote_log.leases.end(lease.topic_id_partition, lease_owner("leases end"))
+    output.rows("Ended", _COLUMNS, [] if ended is None else [_row(lease)])
+
+
+def _held(remote_log: RemoteLogManager) -> list[Lease]:
+    """Return the leases that are held, of partitions with their names where those are known."""
+    local = remote_log.source.partitions() if remote_log.settings.log_dirs else ()
+    logs = [log.topic_id_partition for log in local if isinstance(log, PartitionLog)]
+    known = {each: each for each in (*logs, *remote_log.segments.partition_states())}
+    return [_named(lease, known.get(lease.topic_id_partition)) for lease in remote_log.leases.held()]
+
+
+def _named(lease: Lease, partition: TopicIdPartition | None) -> Lease:
+    return lease if partition is None else Lease(partition, lease.owner, lease.fencing_number, lease.expires_at)
+
+
+def _row(lease: Lease) -> tuple[object, ...]:
+    partition = lease.topic_id_partition
+    return str(partition), partition.topic_id, lease.owner, lease.fencing_number, lease.expires_at

@@ -1,0 +1,97 @@
+"""The commands on the metadata as a whole: a backup, putting one back, and letting metadata take a store over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tiered_storage.cli.output import Output
+from tiered_storage.cli.session import ConfigOption, JsonOption, opened
+from tiered_storage.clock import as_date, wall_clock
+from tiered_storage.remote_log.context import open_metadata, open_storage, store_options
+from tiered_storage.remote_log.rebuild.rebuild import store_holder
+from tiered_storage.remote_log.rebuild.take_over import back_up_metadata, restore_metadata, take_over
+from tiered_storage.remote_log.retention.clock_agreement import ClockAgreement
+from tiered_storage.settings.settings import load_settings
+
+app = typer.Typer(no_args_is_help=True, help="Back up the metadata, put a backup back, or let metadata take over.")
+
+_WARNING = (
+    "From now on only these metadata copy, trim and delete in the store; every other copy of them is refused. If they "
+    "are older than the store, every right to delete is withdrawn. Go on?"
+)
+
+
+@app.command()
+def backup(
+    target: Annotated[Path, typer.Argument(help="The new file.", show_default=False)],
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy the metadata into a new file, also while other processes work."""
+    output = Output(as_json)
+    settings = load_settings(config)
+    with open_metadata(settings, wall_clock) as store:
+        back_up_metadata(
+            store, target.expanduser().absolute(), wall_clock, lambda: open_storage(settings, store_options(settings))
+        )
+    output.rows("Backup of the metadata", ("file", "bytes"), [(str(target), target.expanduser().stat().st_size)])
+
+
+@app.command()
+def restore(
+    source: Annotated[Path, typer.Argument(help="What 'metadata backup' wrote.", show_default=False)],
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put a backup where the settings have the metadata. It changes nothing in the store until it takes over."""
+    output = Output(as_json)
+    path = restore_metadata(load_settings(config), source.expanduser().absolute())
+    output.rows("Restored metadata", ("file",), [(str(path),)])
+    output.say(
+        "note: the backup may lack what was copied and decided since. 'tiered-storage rebuild-metadata' makes newer "
+        "metadata from the store (move this file away first); 'tiered-storage metadata take-over' lets these hold"
+    )
+
+
+@app.command("take-over")
+def take_over_store(
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let these metadata be the store's, after a restore, a move of their file, or damage to store.json."""
+    output = Output(as_json)
+    with opened(config, output, outdated=True) as remote_log:
+        if not yes:
+            unmarked = f"{remote_log.settings.rsm_config_url} is nobody's: is the URL right, and the disk mounted?"
+            holder = store_holder(remote_log.settings, remote_log.options) or unmarked
+            typer.confirm(f"{holder} {_WARNING}", abort=True, err=True)
+        done = take_over(remote_log)
+    output.rows("Took over", ("generation", "rights withdrawn"), [(done.generation, done.was_outdated)])
+    if done.was_outdated:
+        output.say(
+            "note: these metadata were older than the store: deletion is forbidden for every topic until "
+            "'tiered-storage topics allow-deletion' allows it again; run 'tiered-storage audit' first"
+        )
+
+
+@app.command("trust-clock")
+def trust_clock(
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let deletions go on by this machine's clock, after it jumped or a restart that NTP did not follow."""
+    output = Output(as_json)
+    with opened(config, output) as remote_log:
+        clocks = ClockAgreement.of(remote_log)
+        if why := clocks.why_refused():
+            output.say(f"note: {why}")
+        if not yes:
+            typer.confirm(f"It is {as_date(remote_log.clock())} by this machine's clock. Is it?", abort=True, err=True)
+        clocks.trust()
+    output.rows("Trusted the clock", ("clock",), [(as_date(remote_log.clock()),)])
+    output.say("note: what is marked for deletion waits for remote.log.deletion.grace.ms once more")

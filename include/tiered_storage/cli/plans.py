@@ -1,0 +1,91 @@
+"""Plans on disk: what a dry run showed is what a later run takes, and no more than is still due by then."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.kafka_log.files.small_files import replace_file
+from tiered_storage.remote_log.copy.plan import Finding
+from tiered_storage.remote_log.copy.tasks import from_lines, to_lines
+
+Plan = TypeVar("Plan")
+
+SavePlanOption = Annotated[
+    Path | None,
+    typer.Option("--save-plan", help="With --dry-run: write the plan to this file.", show_default=False),
+]
+PlanOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--plan",
+        help="Do what this plan says, as far as it is still due, and nothing in other partitions.",
+        show_default=False,
+    ),
+]
+
+
+def check_plan_options(plan: Path | None, save: Path | None, *, dry_run: bool, chosen: bool) -> None:
+    """Raise ConfigurationError for options that contradict each other."""
+    if save is not None and not dry_run:
+        raise ConfigurationError("--save-plan writes down what --dry-run shows: give both")
+    if plan is not None and (dry_run or chosen):
+        raise ConfigurationError("--plan says itself what to do: leave --dry-run, --topics and --partitions out")
+
+
+def save_plan(path: Path, plans: Sequence[Plan], kind: type[Plan]) -> None:
+    """Write a head and `plans` as JSON lines: into a new file, or in the place of an earlier plan of that kind.
+
+    Raises ConfigurationError where the file cannot be written, or holds anything else.
+    """
+    if os.path.lexists(path):
+        try:
+            read_plan(path, kind)
+        except ConfigurationError:
+            raise ConfigurationError(
+                f"{path}: this file exists and is no earlier plan of the same command; it was not changed: name another"
+            ) from None
+    try:
+        replace_file(path, _head(kind) + to_lines(plans, kind))
+    except OSError as error:
+        raise ConfigurationError(f"{path}: the plan cannot be written there ({error.strerror})") from error
+
+
+def read_plan(path: Path, kind: type[Plan]) -> list[Plan]:
+    """Read what `save_plan` wrote. Raises ConfigurationError where it is not there, or is no such plan."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{path}: the plan cannot be read ({error.strerror})") from error
+    if not raw:
+        raise ConfigurationError(
+            f"{path} is empty, and --save-plan writes no empty file; nothing was done: make the plan again with "
+            "--dry-run --save-plan"
+        )
+    return from_lines(raw.removeprefix(_head(kind)), kind, str(path))
+
+
+def _head(kind: type[object]) -> bytes:
+    """Return the first line of a saved plan: by it a plan with nothing due differs from an empty file.
+
+    Earlier releases wrote no such line.
+    """
+    return f'{{"plan":"{kind.__name__}"}}\n'.encode()
+
+
+def made_or_read(
+    make: Callable[[], tuple[list[Plan], list[Finding]]],
+    kind: type[Plan],
+    plan_file: Path | None,
+    save_plan_to: Path | None,
+) -> tuple[list[Plan], list[Finding]]:
+    """Return the plans in `plan_file`, or else those made now, with what could not be planned; save them if asked."""
+    plans, troubles = make() if plan_file is None else (read_plan(plan_file, kind), [])
+    if save_plan_to is not None:
+        save_plan(save_plan_to, plans, kind)
+    return plans, troubles

@@ -1,0 +1,191 @@
+"""The commands that mend: what an audit finds, and metadata that were lost; both without guessing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tiered_storage.cli.copy import WorkersOption, copy_here
+from tiered_storage.cli.output import Output
+from tiered_storage.cli.progress import leave_at_once, said
+from tiered_storage.cli.read import say_notices
+from tiered_storage.cli.session import (
+    ConfigOption,
+    DryRunOption,
+    JsonOption,
+    PartitionsOption,
+    TopicsOption,
+    lease_owner,
+    opened,
+    selected,
+)
+from tiered_storage.clock import wall_clock
+from tiered_storage.remote_log.audit.report import AuditReport
+from tiered_storage.remote_log.context import store_options
+from tiered_storage.remote_log.copy.commit import CommitReport
+from tiered_storage.remote_log.copy.plan import CopyPlan, Finding
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.progress import untold
+from tiered_storage.remote_log.rebuild import rebuild as remote_log_rebuild
+from tiered_storage.remote_log.repair.plan import RepairPlan
+from tiered_storage.remote_log.repair.repairs import RepairReport
+from tiered_storage.remote_log.selection import Selection
+from tiered_storage.settings.settings import load_settings
+
+_COLUMNS = ("action", "partition", "what")
+_LOSES_THE_STORE = (
+    "If those metadata are in use, by this or another installation, stop here: use them, or set rsm.config.url right. "
+    "They are refused from then on (--yes does not ask)."
+)
+
+
+def repair(
+    topics: TopicsOption = ".*",
+    partitions: PartitionsOption = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Look for what is wrong by a deep audit.")] = False,
+    workers: WorkersOption = 2,
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Audit, copy anew what is damaged where the local log still has it, finish whole copies that nobody finished and
+    nothing else holds, remove leftovers, and audit again."""
+    output = Output(as_json)
+    with opened(config, output, outdated=True) as remote_log:
+        selection = selected(topics, partitions)
+        found = _audited(remote_log, selection, output, deep=deep)
+        plan = remote_log.repairs.plan(found, selection)
+        if dry_run:
+            _show("Would be repaired", list(_planned(plan)), plan, found, output)
+            return
+        hung: list[bool] = []
+        left: list[Finding] = []
+        done = remote_log.repairs.carry_out(
+            plan, lease_owner("repair"), lambda copies: _copy(remote_log, copies, workers, output, hung, left)
+        )
+        done = replace(done, failures=(*left, *done.failures))
+        after = found if plan.is_empty else _audited(remote_log, selection, output, deep=deep)
+    try:
+        _show("Repaired", list(_done(done)), plan, after, output, done)
+    finally:
+        if any(hung):
+            leave_at_once(1)
+
+
+def rebuild_metadata(
+    into: Annotated[
+        Path | None,
+        typer.Option("--into", help="The new metadata file; else the one of rlmm.config.url.", show_default=False),
+    ] = None,
+    dry_run: DryRunOption = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before other metadata lose the store.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make lost metadata anew from the store alone, into a new file. All that deletes is forbidden afterwards."""
+    output = Output(as_json)
+    settings = load_settings(config)
+    path = remote_log_rebuild.new_metadata_path(settings, into)
+    if not (dry_run or yes):
+        holder = remote_log_rebuild.store_holder(settings, store_options(settings))
+        if holder is not None:
+            typer.confirm(f"{holder} {_LOSES_THE_STORE} Take the store for {path}?", abort=True, err=True)
+    report = remote_log_rebuild.rebuild_metadata(settings, store_options(settings), wall_clock, into, dry_run=dry_run)
+    counts = (report.marked, report.unfinished, len(report.unreadable))
+    row = (report.partitions, report.segments, report.size, *counts)
+    title = f"Would be known again in {path}" if dry_run else f"Known again in {path}"
+    output.rows(
+        title, ("partitions", "segments", "bytes", "marked", "unfinished", "unreadable"), [row],
+        file=str(path), troubles=[asdict(trouble) for trouble in report.unreadable],
+        notices=[asdict(notice) for notice in report.notices],
+    )  # fmt: skip
+    output.findings("error", report.unreadable)
+    output.findings("note", report.notices)
+    if not dry_run:
+        output.say("note: what deletes was forbidden for every topic; 'tiered-storage topics' shows and changes it")
+        output.say(
+            "note: limits, pauses, and which topics are tiered are those of the settings file again: decide anew what "
+            "was decided otherwise ('tiered-storage topics') before you allow to delete"
+        )
+        output.say("note: that all deletions were stopped is not known any more: 'stop-deletions' stops them anew")
+    if report.unreadable:
+        raise typer.Exit(1)
+
+
+def _audited(remote_log: RemoteLogManager, selection: Selection, output: Output, *, deep: bool) -> AuditReport:
+    told = said("read", remote_log.checks.to_read(selection), output) if deep else untold
+    return remote_log.checks.audit(selection, deep=deep, on_moved=told)
+
+
+def _copy(
+    remote_log: RemoteLogManager, copies: CopyPlan, workers: int, output: Output, hung: list[bool], left: list[Finding]
+) -> CommitReport:
+    begun = remote_log.begin_copy(copies, lease_owner("repair"))
+    left.extend(begun.left)
+    report, has_hung = copy_here(remote_log, begun, workers, output)
+    hung.append(has_hung)
+    return report
+
+
+def _planned(plan: RepairPlan) -> Iterator[tuple[str, str, str]]:
+    for partition in plan.documents:
+        yield "write again", str(partition), "the store's document of it"
+    for planned in plan.copies.segments:
+        what = f"offsets {planned.base_offset} to {planned.end_offset} from {planned.log_path}"
+        yield "copy anew", str(planned.topic_id_partition), what
+    for segment in plan.unfinished:
+        what = f"offsets {segment.start_offset} to {segment.end_offset} of {segment.segment_id.id}"
+        yield "finish", str(segment.topic_id_partition), what
+    for segment in plan.without_indexes:
+        what = f"offsets {segment.start_offset} to {segment.end_offset} of {segment.segment_id.id} from its .log"
+        yield "rebuild indexes", str(segment.topic_id_partition), what
+    for segment in plan.replaced:
+        yield "end", str(segment.topic_id_partition), segment.segment_id.id
+    for leftovers in plan.leftovers:
+        for name in leftovers.names:
+            yield "remove", str(leftovers.topic_id_partition), name
+
+
+def _done(done: RepairReport) -> Iterator[tuple[str, str, str]]:
+    for partition in done.documents:
+        yield "written again", str(partition), "the store's document of it"
+    for segment in done.copied:
+        what = f"offsets {segment.start_offset} to {segment.end_offset} as {segment.segment_id.id}"
+        yield "copied anew", str(segment.topic_id_partition), what
+    for segment in done.finished:
+        what = f"offsets {segment.start_offset} to {segment.end_offset} as {segment.segment_id.id}"
+        yield "finished", str(segment.topic_id_partition), what
+    for segment in done.rebuilt:
+        what = f"offsets {segment.start_offset} to {segment.end_offset} of {segment.segment_id.id} from its .log"
+        yield "rebuilt indexes", str(segment.topic_id_partition), what
+    for segment in done.retired:
+        yield "ended", str(segment.topic_id_partition), segment.segment_id.id
+    for name in done.removed:
+        yield "removed", "", name
+
+
+def _show(
+    title: str,
+    rows: list[tuple[str, str, str]],
+    plan: RepairPlan,
+    audited: AuditReport,
+    output: Output,
+    done: RepairReport | None = None,
+) -> None:
+    troubles = (*plan.advice, *(done.failures if done else ()))
+    output.rows(
+        title, _COLUMNS, rows,
+        anomalies=audited.anomaly_count, troubles=[asdict(trouble) for trouble in troubles],
+    )  # fmt: skip
+    output.findings("left to you", plan.advice)
+    output.findings("error", done.failures if done else ())
+    output.findings("note", done.notices if done else ())
+    say_notices(audited, output)
+    if done and audited.anomalies:
+        output.say(f"{audited.anomaly_count} anomalies are left; 'tiered-storage audit' names them")
+    if troubles or audited.unread or audited.unseen or (done and audited.anomalies):
+        raise typer.Exit(1)

@@ -1,0 +1,205 @@
+"""The command that brings a topic back from the store."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tiered_storage.cli.output import Output, show_size
+from tiered_storage.cli.session import ConfigOption, DryRunOption, JsonOption, PartitionsOption, opened
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.progress import TaskProgress
+from tiered_storage.remote_log.restore.client_properties import read_client_properties
+from tiered_storage.remote_log.restore.directory import DirectoryTarget
+from tiered_storage.remote_log.restore.request import RestorePlan, RestoreRequest, parse_time
+from tiered_storage.remote_log.restore.validation import Validation
+from tiered_storage.remote_log.selection import parse_partitions
+
+if TYPE_CHECKING:
+    from tiered_storage.remote_log.restore.cluster import ClusterTarget
+
+_SAY_SECONDS = 5
+_PLAN_COLUMNS = ("partition", "start offset", "end offset", "segments", "bytes")
+_DIRECTORY_COLUMNS = (*_PLAN_COLUMNS, "records", "was there")
+_CLUSTER_COLUMNS = ("partition", "start offset", "end offset", "sent", "found")
+
+
+class Compressor(StrEnum):
+    """What records can be compressed by on their way into a cluster."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+def restore(
+    topic: Annotated[str, typer.Argument(help="The topic's name.")],
+    to_directory: Annotated[
+        Path | None,
+        typer.Option(
+            "--to-directory",
+            help="The log directory of a broker that is stopped, or a new one. A relative path begins in the current "
+            "folder, that of the setting restore.directory where all of the settings do.",
+        ),
+    ] = None,
+    to_cluster: Annotated[
+        str | None, typer.Option("--to-cluster", help="host:port of a running cluster: produce the records there.")
+    ] = None,
+    partitions: PartitionsOption = None,
+    from_offset: Annotated[int | None, typer.Option("--from-offset", min=0, help="Begin with this offset.")] = None,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="End before this offset.")] = None,
+    from_time: Annotated[
+        str | None, typer.Option("--from-time", help="Begin with records of this time: ISO 8601, or ms.")
+    ] = None,
+    to_time: Annotated[
+        str | None, typer.Option("--to-time", help="End before records of this time: ISO 8601, or ms.")
+    ] = None,
+    topic_id: Annotated[
+        str | None, typer.Option("--topic-id", help="Which life of the topic, where it had several.")
+    ] = None,
+    as_topic: Annotated[str | None, typer.Option("--as-topic", help="Restore it under this name.")] = None,
+    as_topic_id: Annotated[
+        str | None,
+        typer.Option("--as-topic-id", help="The topic's id in the directory's cluster; else what is found there."),
+    ] = None,
+    node_id: Annotated[
+        int, typer.Option("--node-id", min=0, help="The node.id of a directory that no broker had yet.")
+    ] = 1,
+    append: Annotated[
+        bool, typer.Option("--append", help="Produce behind the records that the cluster's topic has already.")
+    ] = False,
+    offset_map: Annotated[
+        Path, typer.Option("--offset-map", help="The file for old and new offsets; another run goes on by it.")
+    ] = Path("offset-map.jsonl"),
+    client_properties: Annotated[
+        Path | None, typer.Option("--client-properties", help="A file of librdkafka's name=value lines, as for rights.")
+    ] = None,
+    compression: Annotated[
+        Compressor, typer.Option("--compression", help="How records are compressed that are produced.")
+    ] = Compressor.LZ4,
+    allow_gaps: Annotated[
+        bool, typer.Option("--allow-gaps", help="Restore what is there though offsets are missing between.")
+    ] = False,
+    validation: Annotated[
+        Validation, typer.Option("--validation", help="How much is checked beside the checksum of every segment.")
+    ] = Validation.SIZES,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Partitions that are restored at once.")] = 2,
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring a topic, or part of it, back from the store: into a broker's log directory, or into a running cluster."""
+    output = Output(as_json)
+    request = RestoreRequest(
+        topic,
+        topic_id,
+        parse_partitions(partitions),
+        from_offset,
+        to_offset,
+        parse_time("--from-time", from_time),
+        parse_time("--to-time", to_time),
+    )
+    if (to_directory is None) == (to_cluster is None) and not dry_run:
+        raise ConfigurationError(
+            "say where to restore to: --to-directory DIRECTORY or --to-cluster HOST:PORT; or --dry-run for the plan"
+        )
+    request.named_as(as_topic)
+    # A dry run needs no directory, and refuses the same ids.
+    directory = DirectoryTarget(to_directory or Path(), as_topic, as_topic_id, node_id)
+    with opened(config, output) as remote_log:
+        plan = remote_log.restores.plan(request)
+        if dry_run:
+            _show_plan(plan, output, allow_gaps=allow_gaps)
+            return
+        output.findings("note", plan.notices)
+        if to_directory is not None:
+            _to_directory(remote_log, plan, directory, output, validation, allow_gaps, workers)
+        if to_cluster is not None:
+            from tiered_storage.remote_log.restore.cluster import ClusterTarget
+
+            properties = read_client_properties(client_properties) if client_properties else {}
+            cluster = ClusterTarget(to_cluster, offset_map, as_topic, properties, compression.value, append)
+            _to_cluster(remote_log, plan, cluster, output, validation, allow_gaps)
+
+
+def _to_directory(
+    remote_log: RemoteLogManager,
+    plan: RestorePlan,
+    target: DirectoryTarget,
+    output: Output,
+    validation: Validation,
+    allow_gaps: bool,
+    workers: int,
+) -> None:
+    done = remote_log.restores.to_directory(
+        plan,
+        target,
+        validation=validation,
+        allow_gaps=allow_gaps,
+        workers=workers,
+        on_moved=TaskProgress("restored", plan.amount, output.say, every_seconds=_SAY_SECONDS),
+    )
+    rows = [
+        (each.partition, each.log_start_offset, each.log_end_offset - 1, each.segments, each.size, each.records,
+         each.was_there)
+        for each in done
+    ]  # fmt: skip
+    output.rows(
+        f"Restored into {target.root}", _DIRECTORY_COLUMNS, rows,
+        gaps=[asdict(gap) for gap in plan.gaps], notices=[asdict(notice) for notice in plan.notices],
+    )  # fmt: skip
+    output.findings("gap", plan.gaps)
+
+
+def _to_cluster(
+    remote_log: RemoteLogManager,
+    plan: RestorePlan,
+    target: ClusterTarget,
+    output: Output,
+    validation: Validation,
+    allow_gaps: bool,
+) -> None:
+    report = remote_log.restores.to_cluster(
+        plan,
+        target,
+        validation=validation,
+        allow_gaps=allow_gaps,
+        on_moved=TaskProgress("restored", plan.amount, output.say, every_seconds=_SAY_SECONDS),
+    )
+    rows = [
+        (each.partition, each.first_offset, each.end_offset - 1, each.sent, each.found) for each in report.partitions
+    ]
+    output.rows(
+        f"Restored into {target.bootstrap_servers}; offsets are in {target.map_path}", _CLUSTER_COLUMNS, rows,
+        gaps=[asdict(gap) for gap in plan.gaps],
+        notices=[*(asdict(notice) for notice in plan.notices), *({"message": each} for each in report.notices)],
+    )  # fmt: skip
+    for notice in report.notices:
+        output.say(f"note: {notice}")
+    output.findings("gap", plan.gaps)
+
+
+def _show_plan(plan: RestorePlan, output: Output, *, allow_gaps: bool) -> None:
+    rows = [
+        (str(each.topic_id_partition), each.log_start_offset, each.log_end_offset - 1, len(each.segments), each.size)
+        for each in plan.partitions
+    ]
+    output.rows(
+        f"To restore: {sum(row[3] for row in rows):,} segments, {show_size(plan.size)}", _PLAN_COLUMNS, rows,
+        topic_id=plan.topic_id,
+        gaps=[asdict(gap) for gap in plan.gaps],
+        refused=[asdict(finding) for finding in plan.refused],
+        notices=[asdict(notice) for notice in plan.notices],
+    )  # fmt: skip
+    output.findings("note", plan.notices)
+    output.findings("refused", plan.refused)
+    output.findings("gap", plan.gaps)
+    if plan.refused or (plan.gaps and not allow_gaps):
+        raise typer.Exit(1)

@@ -1,0 +1,105 @@
+"""The commands that make deleting safe: one stops all deletions, one shows which failed."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tiered_storage.cli.output import Output
+from tiered_storage.cli.session import ConfigOption, JsonOption, PartitionsOption, TopicsOption, known_selection, opened
+from tiered_storage.clock import wall_clock
+from tiered_storage.errors import (
+    ConfigurationError,
+    MetadataMissingError,
+    OutdatedMetadataError,
+    StoreMismatchError,
+    TieredStorageError,
+)
+from tiered_storage.remote_log.context import stop_by_metadata_alone
+from tiered_storage.remote_log.metadata.safety import Stop
+
+_COLUMNS = ("stopped", "said by", "said at", "reason")
+_FAILURE_COLUMNS = ("partition", "segment id", "attempts", "first failed at", "last failed at", "error")
+
+_NOT_STOPPED = (
+    "deletions are NOT stopped, since that could not be written; until it can, end all that deletes: pause the DAGs "
+    "enforce_local_retention, expire_remote_segments, delete_records and delete_topic and end their runs (or make "
+    "down), start no command that deletes, and take the right to delete in the store from this user"
+)
+
+
+def stop_deletions(
+    reason: Annotated[str, typer.Option("--reason", help="Why, for whoever meets it.", show_default=False)] = "",
+    lift: Annotated[bool, typer.Option("--lift", help="Let deletions go on.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let nothing of any topic be deleted, in either tier, until that is lifted; runs under way stop too.
+
+    Deletions are stopped whatever is wrong with store and settings, as long as the metadata are in reach.
+    """
+    if lift and reason:
+        raise ConfigurationError("--reason says why deletions are stopped; leave it out where --lift lets them go on")
+    output = Output(as_json)
+    if lift:
+        with opened(config, output) as remote_log:
+            remote_log.safety.lift(_person())
+            stop = remote_log.safety.stopped()
+    else:
+        stop = _stopped(reason, config, output)
+    row = (False, None, None, None) if stop is None else (True, stop.said_by, stop.said_at, stop.reason)
+    output.rows("Deletions", _COLUMNS, [row])
+
+
+def failed_deletions(
+    topics: TopicsOption = ".*",
+    partitions: PartitionsOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the remote segments whose objects could not be deleted. Every run of expire tries them again."""
+    output = Output(as_json)
+    with opened(config, output) as remote_log:
+        failures = list(remote_log.safety.failures(known_selection(remote_log, topics, partitions)))
+    rows = [
+        (
+            str(one.segment_id.topic_id_partition), one.segment_id.id, one.attempts,
+            one.first_failed_at, one.last_failed_at, one.error,
+        )
+        for one in failures
+    ]  # fmt: skip
+    output.rows("Failed deletions", _FAILURE_COLUMNS, rows)
+    if failures:
+        raise typer.Exit(1)
+
+
+def _stopped(reason: str, config: Path | None, output: Output) -> Stop | None:
+    try:
+        with opened(config, output, create=True, outdated=True) as remote_log:
+            remote_log.safety.stop(reason, _person())
+            return remote_log.safety.stopped()
+    except (OutdatedMetadataError, MetadataMissingError, StoreMismatchError):
+        # Whoever wants to stop the live metadata has to know that these are not.
+        raise
+    except (TieredStorageError, OSError) as error:
+        try:
+            stop = stop_by_metadata_alone(reason, _person(), wall_clock, config)
+        except (TieredStorageError, OSError):
+            output.say(f"note: {_NOT_STOPPED}")
+            raise
+        output.say(f"note: {error}")
+        output.say("note: that is to be mended; deletions are stopped: the metadata alone were told")
+        return stop
+
+
+def _person() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        # In a container the user may have no name.
+        user = "somebody"
+    return f"{user} on {socket.gethostname()}"

@@ -1,0 +1,158 @@
+"""What every command shares: its options, and a remote log that is open while it runs."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tiered_storage.cli.output import Output, show_size
+from tiered_storage.clock import as_date, wall_clock
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.remote_log.context import store_options
+from tiered_storage.remote_log.copy.plan import Finding
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.selection import Selection, parse_partitions
+from tiered_storage.remote_log.source.segment_source import NamedPartition
+from tiered_storage.settings.settings import load_settings
+
+if TYPE_CHECKING:
+    from tiered_storage.remote_log.retention.past_retention import PastRetention
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", help="The settings file; else TIERED_STORAGE_CONFIG, else include/tiered_storage.yaml."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Write one JSON document instead of a table.")]
+TopicsOption = Annotated[str, typer.Option("--topics", help="A regular expression (RE2) over whole topic names.")]
+PartitionsOption = Annotated[
+    str | None,
+    typer.Option("--partitions", help="Numbers of partitions, such as 0,2-4; left out: all.", show_default=False),
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
+
+
+@contextmanager
+def opened(
+    config: Path | None,
+    output: Output,
+    *,
+    create: bool = False,
+    only_looks: bool = False,
+    outdated: bool = False,
+) -> Iterator[RemoteLogManager]:
+    """Open the remote log that the settings describe; what they want to be noticed goes to standard error.
+
+    `create` is for the commands that somebody begins with: they make metadata that are not there yet. One of these
+    that `only_looks` leaves no metadata behind. `outdated` is for those that say of metadata older than the store what
+    is wrong with them, or mend it; all others refuse them.
+    """
+    settings = load_settings(config)
+    for notice in settings.notices:
+        output.say(f"note: {notice}")
+    options = store_options(settings)
+    with RemoteLogManager.open(
+        settings, wall_clock, options, create=create, only_looks=only_looks, outdated=outdated
+    ) as remote_log:
+        yield remote_log
+
+
+def selected(topics: str, partitions: str | None) -> Selection:
+    """Return what TopicsOption and PartitionsOption mean together. Raises ConfigurationError."""
+    return Selection(topics, parse_partitions(partitions))
+
+
+def known_selection(remote_log: RemoteLogManager, topics: str, partitions: str | None) -> Selection:
+    """Return the selection. Raises ConfigurationError where it matches nothing that is known: it may be mistyped."""
+    selection = selected(topics, partitions)
+    if why := remote_log.why_nothing_matches(selection):
+        raise ConfigurationError(f"{why}; nothing was done")
+    return selection
+
+
+def named_partitions(remote_log: RemoteLogManager) -> list[TopicIdPartition]:
+    """Return every partition that is local or remote, Kafka's internal topics left out."""
+    named = remote_log.source.names() if remote_log.settings.log_dirs else ()
+    local = [one.topic_id_partition for one in named if isinstance(one, NamedPartition) and not one.is_internal]
+    return sorted({*local, *remote_log.segments.list_partitions()})
+
+
+def chosen_topics(remote_log: RemoteLogManager, selection: Selection) -> list[Topic]:
+    """Return what was decided for each topic that is asked for, in order of their names."""
+    chosen = [one for one in named_partitions(remote_log) if selection.matches(one.topic, one.partition)]
+    lives = {(one.cluster_id, one.topic_id): one for one in chosen}
+    return sorted(map(remote_log.decided_topic, lives.values()), key=lambda topic: topic.name)
+
+
+def refused_by_decision(
+    remote_log: RemoteLogManager, selection: Selection, why_not: Callable[[Topic], str | None]
+) -> list[Finding]:
+    """Return one finding a topic where somebody asked for certain topics, and each of them has a reason `why_not`."""
+    if not selection.is_narrowed:
+        return []
+    reasons = [why_not(topic) for topic in chosen_topics(remote_log, selection)]
+    found = dict.fromkeys(reason for reason in reasons if reason is not None)
+    return [] if None in reasons else [Finding("", f"{reason}; nothing of it was done") for reason in found]
+
+
+def lease_owner(command: str) -> str:
+    """Return the name under which this process holds leases."""
+    return f"tiered-storage {command} {socket.gethostname()}/{os.getpid()}"
+
+
+def say_past_retention(found: Sequence[PastRetention], output: Output) -> None:
+    """Say of each topic what is past its limits already in each tier, and whether the next runs may delete it."""
+    for one in found:
+        if not one.is_anything:
+            continue
+        local = f"{one.local.segments:,} local segments ({show_size(one.local.size)}) are past local retention"
+        remote = f"{one.remote.segments:,} remote ones ({show_size(one.remote.size)})"
+        never = f"{one.never_copied.segments:,} never copied ({show_size(one.never_copied.size)}) past total retention"
+        output.say(
+            f"note: {one.topic.name}: {local}, deletion {_allowed(one.topic.local_deletion_allowed)}; {remote} and "
+            f"{never}, deletion {_allowed(one.topic.remote_deletion_allowed)}"
+        )
+
+
+def past_retention_documents(found: Sequence[PastRetention]) -> list[dict[str, object]]:
+    """Return the same for machines."""
+    return [
+        {
+            "topic": one.topic.name,
+            "topic_id": one.topic.topic_id,
+            **{
+                f"{name}_{unit}": getattr(getattr(one, name), attribute)
+                for name in ("local", "remote", "never_copied")
+                for unit, attribute in (("segments", "segments"), ("bytes", "size"))
+            },
+        }
+        for one in found
+    ]
+
+
+def _allowed(is_allowed: bool) -> str:
+    return "allowed" if is_allowed else "not allowed"
+
+
+def say_grace(remote_log: RemoteLogManager, output: Output, topic: str = "TOPIC") -> None:
+    """Say when the objects are deleted of what is marked now, and what brings it back until then."""
+    grace_ms = remote_log.settings.remote_log_deletion_grace_ms
+    if grace_ms:
+        output.say(
+            f"note: the first run of expire after {as_date(remote_log.clock() + grace_ms)} deletes the objects of what "
+            f"is marked now (remote.log.deletion.grace.ms); until then 'tiered-storage undelete {topic}' brings it back"
+        )
+
+
+def say_stop(remote_log: RemoteLogManager, output: Output) -> None:
+    """Say beside a dry run why nothing would be deleted: all deletions are stopped, or the clock is not believed."""
+    why = remote_log.deletions.why_nothing_goes()
+    if why is not None:
+        output.say(f"note: nothing of this goes for now: {why}")

@@ -1,1 +1,0 @@
-"""How settings are declared, read and refused; what settings there are stands in settings.py and topic_settings.py."""

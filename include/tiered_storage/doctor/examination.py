@@ -1,0 +1,66 @@
+"""Whether a remote log can work here: settings, directories, stores, metadata, and the machine, each looked at alone.
+
+Nothing is changed but for two objects, one in the store and one in the work area, which are written and removed again.
+What is missing is not made, and metadata of an earlier version are not migrated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+
+from tiered_storage.clock import Clock
+from tiered_storage.doctor.check import Check, Verdict, alone
+from tiered_storage.doctor.log_directories import check_log_directories
+from tiered_storage.doctor.machine import check_machine
+from tiered_storage.doctor.metadata_store import check_metadata
+from tiered_storage.doctor.object_stores import check_folder, check_objects, check_storage
+from tiered_storage.doctor.read_service import check_read_rights
+from tiered_storage.doctor.rights import check_rights
+from tiered_storage.doctor.settings_origin import check_settings
+from tiered_storage.errors import TieredStorageError
+from tiered_storage.remote_log.context import open_storage, store_options
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.settings.settings import Settings, load_settings
+
+__all__ = ["Check", "Verdict", "examine"]
+
+
+def examine(config: Path | None, clock: Clock, environ: Mapping[str, str]) -> Iterator[Check]:
+    """Look at everything that the settings in `config` (or where load_settings finds them) name; raise nothing."""
+    found: list[tuple[Settings, ObjectStoreOptions]] = []
+
+    def read() -> Iterator[Check]:
+        settings = load_settings(config, environ=environ)
+        yield from check_settings(settings)
+        found.append((settings, store_options(settings, environ)))
+
+    yield from alone("settings", read)
+    for settings, options in found:
+        yield from _examine(settings, options, clock)
+    yield from check_machine(environ)
+
+
+def _examine(settings: Settings, options: ObjectStoreOptions, clock: Clock) -> Iterator[Check]:
+    yield from check_log_directories(settings, _namer(settings, options))
+    yield from alone("state.directory", lambda: check_folder("state.directory", settings.state_directory))
+    yield from alone("rights", lambda: check_rights(settings))
+    yield from alone("store", lambda: check_storage(settings, options, clock))
+    yield from alone("work area", lambda: check_objects("work area", settings.work_url, options, clock))
+    yield from alone("metadata", lambda: check_metadata(settings, clock, options))
+    yield from alone("read service", lambda: check_read_rights(settings))
+
+
+def _namer(settings: Settings, options: ObjectStoreOptions) -> Callable[[TopicIdPartition], str | None]:
+    """Return what tells why the store can never hold a partition; nothing of it is asked."""
+    try:
+        with closing(open_storage(settings, options)) as storage:
+            if isinstance(storage, ObjectRemoteStorageManager):
+                return storage.why_no_name
+    except TieredStorageError:
+        # Why it cannot be opened is told where the store is looked at.
+        pass
+    return lambda _: None

@@ -1,0 +1,372 @@
+"""Decodes the records of a segment into Arrow record batches, a chunk that stays in the CPU's cache at a time.
+
+Batches that a range leaves out by their headers are neither checked nor decompressed. All others are: the checksum of
+the batch, then every record of it to the last byte, whichever columns are wanted and whichever rows are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tiered_storage.errors import ConfigurationError, CorruptRecordError
+from tiered_storage.kafka_log.columnar.chunk_filling import ChunkFilling
+from tiered_storage.kafka_log.columnar.open_batches import OpenBatches
+from tiered_storage.kafka_log.columnar.placed_batches import ENDS, STARTS, PlacedBatches
+from tiered_storage.kafka_log.columnar.record_columns import ChunkMemory, select_columns
+from tiered_storage.kafka_log.kernels import constants as parts
+from tiered_storage.kafka_log.kernels.machine_code import (
+    BRIEF_BYTES,
+    address_of,
+    has_checksum_instructions,
+    load_brief_kernels,
+    load_kernels,
+)
+from tiered_storage.kafka_log.records.batch_header import APPEND_TIME_BIT, CODEC_BITS, CONTROL_BIT, INT32_MAX, check_crc
+from tiered_storage.kafka_log.records.batch_table import BatchTable
+from tiered_storage.kafka_log.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, WHOLE, Compression, decompress
+from tiered_storage.kafka_log.records.segment_scan import as_array, check_checksums, iterate_segment
+
+CHUNK_BYTES = 1_700_000
+"""How many bytes of records a chunk has, about.
+
+Of larger ones Python's share is smaller, but the columns of two threads have left the cache when they are needed again.
+"""
+VIEW_CHUNK_BYTES = 5_000_000
+"""The same where values stay where they are: columns are small then."""
+
+_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
+_LEAST_RECORD_BYTES = 7
+_HOT_BYTES = 1 << 20
+"""So much is decompressed, then decoded out of the cache closest to a core; the codec takes the same memory again."""
+_SPARE_BYTES = _HOT_BYTES + (256 << 10)
+"""A chunk of decompressed batches ends behind the ones that make it large enough."""
+_MOST_VIEWED = 2
+"""A chunk whose values are views keeps so many times its size at most, whatever is left out of what it looks at."""
+_MOST_ROWS = 1 << 16
+_MOST_TEXT_BYTES = 3
+"""What a byte that is no UTF-8 becomes at most: U+FFFD."""
+_EMPTY = -1
+"""In the place of a codec: a batch without records."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRange:
+    """Which records to give: those whose offset and `timestamp` (ms) lie in both ranges, ends not included."""
+
+    first_offset: int | None = None
+    end_offset: int | None = None
+    first_timestamp: int | None = None
+    end_timestamp: int | None = None
+    with_control: bool = True
+    """Whether to give the markers of transactions too."""
+
+    def bounds(self) -> NDArray[np.int64]:
+        """Return the least and the greatest offset inside, the same of timestamps, and the attributes left out."""
+        firsts = (self.first_offset, self.first_timestamp)
+        ends = (self.end_offset, self.end_timestamp)
+        least = [_INT64_MIN if first is None else first for first in firsts]
+        greatest = [_INT64_MAX if end is None else end - 1 for end in ends]
+        bounds = [least[0], greatest[0], least[1], greatest[1]]
+        if max(least) > _INT64_MAX or min(greatest) < _INT64_MIN:
+            # Nothing lies there; the nearest numbers of 64 bits would let in what has just these.
+            bounds = [_INT64_MAX, _INT64_MIN] * 2
+        bounds.append(0 if self.with_control else CONTROL_BIT)
+        return np.array([min(max(bound, _INT64_MIN), _INT64_MAX) for bound in bounds], np.int64)
+
+    def rows(self, table: BatchTable, bounds: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the rows of `table` whose batches may have records inside, by their headers alone.
+
+        A header says which timestamp is the greatest; only with log append time does it also say which is the least.
+        """
+        first_offset, last_offset, first_time, last_time, left_out = bounds
+        inside = (table.last_offset >= first_offset) & (table.base_offset <= last_offset)
+        inside &= table.max_timestamp >= first_time
+        inside &= (table.max_timestamp <= last_time) | (table.attributes & APPEND_TIME_BIT == 0)
+        inside &= table.attributes & left_out == 0
+        return np.flatnonzero(inside)
+
+
+EVERYTHING = RecordRange()
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What decoding makes sure of; its form a record always has to keep."""
+
+    crc: bool = True
+    """Whether the checksum of each batch is compared."""
+    outside: bool = False
+    """Whether batches that lie outside the range are checked and decoded like the others."""
+    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
+    """The most that the records of one batch may take, below 2 GiB."""
+
+
+STRICT = Checks()
+
+
+def chunk_bytes_of(*, value_views: bool) -> int:
+    """Return how many bytes of records a chunk has, about, and how large windows are best."""
+    return VIEW_CHUNK_BYTES if value_views else CHUNK_BYTES
+
+
+class ColumnDecoder:
+    """Decodes scanned windows of one segment. Holds memory and codecs that no other thread may use: one a thread."""
+
+    def __init__(
+        self,
+        source: str,
+        columns: Sequence[str] | None = None,
+        within: RecordRange = EVERYTHING,
+        checks: Checks = STRICT,
+        *,
+        chunk_bytes: int | None = None,
+        value_views: bool = False,
+    ) -> None:
+        """Decode `columns` (record_columns.py has all of them) of the records `within` a range; errors name `source`.
+
+        With `value_views` values stay where they are, in the window or where they were decompressed to: the column is
+        `binary_view`, the record batches keep that memory, and it must not change for as long as they live.
+        `chunk_bytes` is how many bytes of records a record batch has, about, if not as many as is fast.
+
+        Raises ConfigurationError for an unknown column and for limits that cannot be.
+        """
+        if not 0 < checks.max_decompressed_bytes <= INT32_MAX:
+            raise ConfigurationError(f"{checks.max_decompressed_bytes} bytes of a batch: allow 1 to {INT32_MAX}")
+        if chunk_bytes is None:
+            chunk_bytes = chunk_bytes_of(value_views=value_views)
+        if not 0 < chunk_bytes <= INT32_MAX // 2:
+            raise ConfigurationError(f"chunks of {chunk_bytes} bytes: take 1 to {INT32_MAX // 2}")
+        self._kernels, self._brief_kernels = load_kernels(), load_brief_kernels()
+        self._checks_in_kernel = has_checksum_instructions()
+        self._source = source
+        self._within = within
+        self._bounds = within.bounds()
+        self._bounds_address = address_of(self._bounds)
+        self._checks = checks
+        self._chunk_bytes = chunk_bytes
+        self._memory = ChunkMemory(select_columns(columns, value_views=value_views))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of every record batch."""
+        return self._memory.schema
+
+    def decode(self, window: memoryview | NDArray[np.uint8], table: BatchTable) -> Iterator[pa.RecordBatch]:
+        """Yield the records of the batches in `table`, whose bytes `window` holds one behind the other.
+
+        That is what SegmentScanner and iterate_segment give, best without checking checksums there. `window` has to
+        stay as it is until the last record batch is taken; the record batches keep nothing of it but views of values.
+        A record batch is one piece of memory: who keeps one of its columns keeps all, so ask for those alone to keep.
+        It may be up to twice as large as its columns; the decoder uses it again when nobody keeps anything of it.
+
+        Raises CorruptRecordError at the first chunk that is broken: `position` is that of the batch in the segment.
+        """
+        data = as_array(window)
+        if self._memory.has_value_views and data.size > INT32_MAX:
+            raise ConfigurationError(f"a window of {data.size} bytes: views of values reach {INT32_MAX} bytes far")
+        rows = self._rows(table)
+        if not rows.size:
+            return
+        batches = self._place(data, table, rows)
+        if batches.largest > self._checks.max_decompressed_bytes or batches.compressed:
+            if self._checks.crc:
+                self._check_checksums(batches)
+            yield from self._decode_compressed(batches)
+            return
+        if self._checks.crc and not self._checks_in_kernel:
+            self._check_checksums(batches)
+        for chunk in batches.chunks(self._chunk_bytes):
+            yield from self._decode_open(chunk)
+
+    def _place(self, data: NDArray[np.uint8], table: BatchTable, rows: NDArray[np.int64]) -> PlacedBatches:
+        """Return the batches of `table` in `rows`, by their addresses in `data`.
+
+        Raises CorruptRecordError where the table says of one that it lies elsewhere.
+        """
+        places = np.empty((3, rows.size), np.int64)
+        totals = np.empty(4, np.int64)
+        origin = int(table.position[0])
+        window = address_of(data)
+        kernels = self._brief_kernels if data.size <= BRIEF_BYTES else self._kernels
+        outside = kernels.place_batches(
+            window, data.size, origin, address_of(table.position), address_of(table.size), address_of(rows), rows.size,
+            address_of(places), address_of(totals),
+        )  # fmt: skip
+        if outside >= 0:
+            position = int(table.position[rows[outside]])
+            raise CorruptRecordError(self._source, position, parts.REASONS[parts.OUT_OF_WINDOW])
+        return PlacedBatches(data, origin, table, rows, places, window + data.size, *totals.tolist())
+
+    def _check_checksums(self, batches: PlacedBatches) -> None:
+        positions, sizes = batches.table.position[batches.rows], batches.table.size[batches.rows]
+        check_checksums(batches.data, batches.origin, positions, sizes, source=self._source)
+
+    def _rows(self, table: BatchTable) -> NDArray[np.int64]:
+        """Return the rows of `table` to decode."""
+        if self._checks.outside or self._within == EVERYTHING:
+            return np.arange(len(table))
+        return self._within.rows(table, self._bounds)
+
+    def _decode_open(self, batches: PlacedBatches) -> Iterator[pa.RecordBatch]:
+        """Decode what belongs into one chunk; a batch that is too large for that makes several."""
+        filling = ChunkFilling(self._memory)
+        most_rows = min(batches.records, batches.total // _LEAST_RECORD_BYTES)
+        filling.begin(_even_rows(most_rows), min(batches.total, 2 * self._chunk_bytes))
+        is_checked = self._checks_in_kernel and self._checks.crc
+        yield from self._fill(filling, OpenBatches.in_window(batches), is_checked=is_checked)
+        yield from filling.end()
+
+    def _decode_compressed(self, batches: PlacedBatches) -> Iterator[pa.RecordBatch]:
+        """Decompress some batches, decode them while they are in the cache, and so on until that has made a chunk."""
+        view, window = batches.data.data, batches.data_end - batches.data.size
+        begins, ends = (batches.places[STARTS] - window).tolist(), (batches.places[ENDS] - window).tolist()
+        sizes, counts = batches.places[ENDS] - batches.places[STARTS], batches.record_counts()
+        codecs = np.where(counts, batches.table.attributes[batches.rows] & CODEC_BITS, _EMPTY).tolist()
+        filling = ChunkFilling(self._memory)
+        contents: list[pa.Buffer] = []
+        first = size = 0
+        for i, (codec, begin, end) in enumerate(zip(codecs, begins, ends, strict=True)):
+            try:
+                content = self._records_of(batches, i, view[begin:end], codec)
+            except CorruptRecordError:
+                # A batch before it may be broken as well: that one is named then.
+                if contents:
+                    self._begin(filling, size, sizes[first:i], counts[first:i], i - first)
+                    yield from self._fill(filling, OpenBatches.decompressed(batches, first, contents))
+                raise
+            contents.append(content)
+            size += content.size
+            is_last = i + 1 == len(codecs)
+            if size < _HOT_BYTES and not is_last:
+                continue
+            self._begin(filling, size, sizes[first:], counts[first:], i + 1 - first)
+            yield from self._fill(filling, OpenBatches.decompressed(batches, first, contents))
+            held = max(filling.record_bytes, filling.viewed_bytes // _MOST_VIEWED)
+            if is_last or held >= self._chunk_bytes:
+                yield from filling.end()
+            contents, first, size = [], i + 1, 0
+
+    def _begin(
+        self, filling: ChunkFilling, size: int, compressed: NDArray[np.int64], counts: NDArray[np.int64], ready: int
+    ) -> None:
+        """Begin a chunk, if there is none, for batches of which the `ready` first ones have become `size` bytes.
+
+        How much the others become is guessed from that: a chunk that turns out too small is followed by another.
+        """
+        if filling.is_begun:
+            return
+        all_bytes = int(compressed.sum()) * size // max(int(compressed[:ready].sum()), 1)
+        most_bytes = min(min(max(all_bytes, size), max(self._chunk_bytes, size)) + _SPARE_BYTES, INT32_MAX)
+        records = int(counts.sum())
+        if all_bytes > most_bytes:
+            records = max(records * most_bytes // all_bytes, int(counts[:ready].sum()))
+        filling.begin(_even_rows(min(records, most_bytes // _LEAST_RECORD_BYTES)), most_bytes)
+
+    def _records_of(self, batches: PlacedBatches, number: int, body: memoryview, codec: int) -> pa.Buffer:
+        """Return the records of a batch, which are its `body` in the form of `codec`."""
+        most = self._checks.max_decompressed_bytes
+        decompress_whole = WHOLE.get(codec)
+        if decompress_whole and (whole := decompress_whole(body, most)) is not None:
+            return pa.py_buffer(whole)
+        if codec == _EMPTY or (codec == Compression.NONE and len(body) <= most):
+            return pa.py_buffer(body)
+        position = int(batches.table.position[batches.rows[number]])
+        content = decompress(Compression(codec), body, max_bytes=most, source=self._source, source_position=position)
+        return pa.py_buffer(content)
+
+    def _fill(
+        self, filling: ChunkFilling, opened: OpenBatches, *, is_checked: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """Decode all of `opened`; yield each chunk that is full, and leave the last one as far as it came.
+
+        With `is_checked` the kernel compares checksums.
+        """
+        progress = filling.progress
+        progress[: parts.ROWS] = 0
+        addresses = [address_of(column) for column in opened.places]
+        placed, first = opened.placed, opened.first
+        while True:
+            first_buffer = len(filling.viewed)
+            if self._memory.has_value_views:
+                filling.viewed += map(pa.py_buffer, opened.viewed)
+            verdict = self._kernels.decode_batches(
+                *addresses, opened.count, opened.data_end, int(is_checked), opened.view_base, first_buffer,
+                self._bounds_address, *filling.arguments(),
+            )  # fmt: skip
+            if verdict > parts.FULL:
+                self._raise_broken(verdict, placed, first + int(progress[parts.BATCH]), int(progress[parts.RECORD]))
+            if progress[parts.STRANGE_HEADER_KEYS] and progress[parts.HEADER_KEY_BYTES] > INT32_MAX // _MOST_TEXT_BYTES:
+                reason = "its header keys, which are no UTF-8, are too long as text"
+                raise CorruptRecordError(self._source, int(placed.table.position[placed.rows[first]]), reason)
+            if verdict == parts.ALL_DONE:
+                return
+            rows, size = filling.capacity
+            if progress[parts.ROWS] == rows and 2 * rows <= _MOST_ROWS:
+                # Its number was guessed, maybe by batches that are not like these: the next guess is a better one.
+                rows *= 2
+            if progress[parts.ROWS]:
+                yield from filling.end()
+            else:
+                rows, size = max(rows, 1), min(max(size, opened.size), INT32_MAX)
+            filling.begin(rows, size)
+
+    def _raise_broken(self, verdict: int, batches: PlacedBatches, number: int, behind: int) -> NoReturn:
+        """Say what is wrong with the record that follows `behind` others in batch `number`."""
+        row = batches.rows[number]
+        position = int(batches.table.position[row])
+        if verdict == parts.WRONG_CHECKSUM:
+            start = position - batches.origin
+            batch = batches.data.data[start : start + int(batches.table.size[row])]
+            check_crc(batch, source=self._source, source_position=position)
+        count = int(batches.table.record_count[row])
+        record = min(behind + 1, count)
+        raise CorruptRecordError(self._source, position, f"record {record} of {count}: {parts.REASONS[verdict]}")
+
+
+def _even_rows(records: int) -> int:
+    """Return how many rows a chunk has where chunks share `records`: a small rest would have to be copied."""
+    chunks = max(-(-records // _MOST_ROWS), 1)
+    return -(-records // chunks)
+
+
+def iterate_columns(
+    path: Path,
+    base_offset: int,
+    columns: Sequence[str] | None = None,
+    within: RecordRange = EVERYTHING,
+    checks: Checks = STRICT,
+    *,
+    start_position: int = 0,
+    value_views: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a `.log` file, which may be of any size, to the end that it has now.
+
+    Zeros up to that end, as a preallocated file has them, are behind the last batch and no damage.
+
+    With `value_views` values are not copied: record batches keep the whole windows of the file that they look into.
+
+    `start_position` (bytes) is where a batch begins, as an offset index says it. What lies behind the end of the range
+    of offsets is not read, unless `checks` ask for it. Raises as iterate_segment and ColumnDecoder do.
+    """
+    decoder = ColumnDecoder(str(path), columns, within, checks, value_views=value_views)
+    end_offset = _INT64_MAX if within.end_offset is None or checks.outside else within.end_offset
+    windows = iterate_segment(
+        path,
+        base_offset,
+        start_position=start_position,
+        window_bytes=chunk_bytes_of(value_views=value_views),
+        verify_crc=False,
+        keep_windows=value_views,
+        may_be_preallocated=True,
+    )
+    for window, table in windows:
+        yield from decoder.decode(window, table)
+        if table.last_offset[-1] + 1 >= end_offset:
+            return

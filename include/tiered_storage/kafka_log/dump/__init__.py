@@ -1,0 +1,4 @@
+"""Shows Kafka's files as DumpLogSegments does.
+
+`file_dump` finds out what a file is and dumps it. Nothing is changed, so a broker may be running.
+"""

@@ -1,0 +1,160 @@
+"""Shows a log batch by batch, in DumpLogSegments' words; memory is bounded by one window of batches or one batch.
+
+A batch with a wrong checksum, or with records that cannot be read, is shown and named, and the next one follows. Where
+no batch can be told from the next any more, the dump ends. Zeros of a preallocated file are no damage, nor is a batch
+that a broker was appending when we came to it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from tiered_storage.errors import CorruptRecordError
+from tiered_storage.kafka_log.dump.control_record_fields import describe_control_record
+from tiered_storage.kafka_log.dump.dump_event import DumpEvent, DumpNote, DumpProblem, DumpRow, RowKind
+from tiered_storage.kafka_log.files.zero_tail import is_zero
+from tiered_storage.kafka_log.records.batch_header import (
+    APPEND_TIME_BIT,
+    CRC_END,
+    MAGIC_END,
+    RecordBatch,
+    TimestampType,
+    batch_size,
+    check_crc,
+    read_batch_header,
+    sequence_after,
+)
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_log.records.record_batch import read_records
+from tiered_storage.kafka_log.records.segment_scan import iterate_segment
+
+_WINDOW_BYTES = 1 << 20
+_LOW_ATTRIBUTES = CRC_END + 1
+TIME_NAMES = {TimestampType.CREATE_TIME: "CreateTime", TimestampType.LOG_APPEND_TIME: "LogAppendTime"}
+
+
+def dump_log(path: Path, base_offset: int, *, with_records: bool = False) -> Iterator[DumpEvent]:
+    """Yield a row for each batch of `path`, to the end that it has now, and with `with_records` one for each record.
+
+    The names of a row: `CreateTime` or `LogAppendTime` is the batch's largest timestamp; `deleteHorizonMs` is None
+    where compaction has set none. A record of a batch stamped LogAppendTime has both times: its producer's is kept.
+    """
+    size, next_offset = path.stat().st_size, base_offset
+    try:
+        for window, batches in iterate_segment(path, base_offset, window_bytes=_WINDOW_BYTES, verify_crc=False):
+            start, next_offset = int(batches.position[0]), int(batches.last_offset[-1]) + 1
+            for position, batch_bytes in zip(batches.position.tolist(), batches.size.tolist(), strict=True):
+                batch = window[position - start : position - start + batch_bytes]
+                yield from _dump_batch(path, position, batch, with_records)
+    except CorruptRecordError as error:
+        yield end_of_log(path, size, error, next_offset)
+
+
+def end_of_log(path: Path, size: int, error: CorruptRecordError, next_offset: int) -> DumpNote | DumpProblem:
+    """Say what it means that `error` ended a walk through the batches of `path`, which had `size` bytes before it.
+
+    The batches before it end below `next_offset`. A preallocated log does not grow when a batch is appended: what is
+    sound by now was being written when the walk came to it.
+    """
+    with path.open("rb") as file:
+        file.seek(error.position)
+        start = file.read(MAGIC_END)
+        size_now = os.fstat(file.fileno()).st_size
+        is_preallocated = is_zero(file, error.position, size_now)
+    if is_preallocated:
+        zeros = size_now - error.position
+        return DumpNote(f"{zeros} bytes of zeros follow from byte {error.position} on, as in a preallocated file")
+    try:
+        end = error.position + batch_size(start)
+    except CorruptRecordError:
+        return DumpProblem(error)
+    if size < end <= size_now or _is_sound_now(path, error.position, next_offset):
+        return DumpNote(f"the batch at byte {error.position} was being appended: it is not shown")
+    return DumpProblem(error)
+
+
+def _is_sound_now(path: Path, position: int, next_offset: int) -> bool:
+    """Whether a batch begins at `position` by now, of `next_offset` or a later one, with the checksum that it says."""
+    try:
+        for _ in iterate_segment(path, next_offset, start_position=position, window_bytes=_WINDOW_BYTES):
+            return True
+    except CorruptRecordError:
+        pass
+    return False
+
+
+def _dump_batch(path: Path, position: int, batch: memoryview, with_records: bool) -> Iterator[DumpEvent]:
+    source = str(path)
+    header = read_batch_header(batch, source=source, source_position=position)
+    problem = None
+    try:
+        check_crc(batch, source=source, source_position=position)
+    except CorruptRecordError as error:
+        problem = DumpProblem(error)
+        if (later := _read_again(path, position, len(batch))) != batch:
+            # A broker was writing it.
+            yield from _dump_batch(path, position, memoryview(later), with_records)
+            return
+    yield DumpRow(RowKind.BATCH, _batch_fields(header, position, is_valid=problem is None))
+    if with_records:
+        try:
+            for record in read_records(_as_produced(batch), source=source, source_position=position, verify_crc=False):
+                yield DumpRow(RowKind.RECORD, _record_fields(header, record))
+        except CorruptRecordError as error:
+            # A wrong checksum explains all else.
+            problem = problem or DumpProblem(error)
+    if problem is not None:
+        yield problem
+
+
+def _read_again(path: Path, position: int, size: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(position)
+        return file.read(size)
+
+
+def _batch_fields(header: RecordBatch, position: int, *, is_valid: bool) -> dict[str, object]:
+    return {
+        "baseOffset": header.base_offset,
+        "lastOffset": header.last_offset,
+        "count": header.record_count,
+        "baseSequence": header.base_sequence,
+        "lastSequence": header.last_sequence,
+        "producerId": header.producer_id,
+        "producerEpoch": header.producer_epoch,
+        "partitionLeaderEpoch": header.partition_leader_epoch,
+        "isTransactional": header.is_transactional,
+        "isControl": header.is_control,
+        "deleteHorizonMs": header.base_timestamp if header.has_delete_horizon else None,
+        "position": position,
+        TIME_NAMES[header.timestamp_type]: header.max_timestamp,
+        "size": header.size,
+        "magic": header.magic,
+        "compresscodec": header.compression.name.lower(),
+        "crc": header.crc,
+        "isvalid": is_valid,
+    }
+
+
+def _record_fields(header: RecordBatch, record: Record) -> dict[str, object]:
+    times = {TIME_NAMES[header.timestamp_type]: header.max_timestamp, "CreateTime": record.timestamp}
+    fields = {
+        "offset": record.offset,
+        **times,
+        "keySize": -1 if record.key is None else len(record.key),
+        "valueSize": -1 if record.value is None else len(record.value),
+        "sequence": sequence_after(header.base_sequence, record.offset - header.base_offset),
+        "headerKeys": [key for key, _ in record.headers],
+    }
+    if header.is_control:
+        return fields | describe_control_record(record)
+    return fields | {"key": record.key, "value": record.value, "headers": record.headers}
+
+
+def _as_produced(batch: memoryview) -> bytearray:
+    """Return `batch` with its producer's times: they stay in the records when a broker stamps it with its own."""
+    produced = bytearray(batch)
+    produced[_LOW_ATTRIBUTES] &= ~APPEND_TIME_BIT
+    return produced

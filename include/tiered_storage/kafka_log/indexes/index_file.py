@@ -1,0 +1,45 @@
+"""What the offset index and the time index have in common as files: fixed entries, then perhaps zeros.
+
+A broker preallocates the indexes of its active segment (`segment.index.bytes`, 10 MiB unless set) and cuts the zeros
+off when the segment is rolled or the broker stops.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiered_storage.errors import CorruptIndexError
+from tiered_storage.kafka_log.files.small_files import read_small_file
+from tiered_storage.kafka_log.files.zero_tail import is_zero
+
+MAX_INDEX_BYTES = 128 << 20
+
+
+def read_entries(path: Path, entry: np.dtype[np.void]) -> NDArray[Any]:
+    """Read the index file `path` as an array of `entry`, without the zeros of its preallocation.
+
+    An entry of zeros only counts with another one behind it, or where it is the whole file: preallocated ones have room
+    for more. A time index has such an entry for the first record, if it is of 1970.
+    Raises CorruptIndexError where the file is no whole number of entries, or more than zeros lies behind 128 MiB.
+    """
+    most = MAX_INDEX_BYTES - MAX_INDEX_BYTES % entry.itemsize
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most and not size % entry.itemsize and is_zero(file, most, size):
+            file.seek(0)
+            return parse_entries(file.read(most), path, entry)
+    return parse_entries(read_small_file(path, MAX_INDEX_BYTES), path, entry)
+
+
+def parse_entries(raw: bytes, source: Path | str, entry: np.dtype[np.void]) -> NDArray[Any]:
+    """Return the entries in `raw`, the content of an index; raises as `read_entries`, naming `source`."""
+    if len(raw) % entry.itemsize:
+        raise CorruptIndexError(source, position=len(raw), reason=f"{len(raw)} bytes are no whole number of entries")
+    is_one = len(raw) == entry.itemsize
+    used = 1 if is_one else -(-len(raw.rstrip(b"\0")) // entry.itemsize)
+    return np.frombuffer(raw, entry, count=used)

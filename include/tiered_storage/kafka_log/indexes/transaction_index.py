@@ -1,0 +1,166 @@
+"""Kafka's transaction index: the aborted transactions whose abort markers stand in a segment.
+
+`{base offset, 20 digits}.txnindex` is a run of 34-byte entries, big-endian, in the order of their markers:
+
+    version              int16   0
+    producer id          int64
+    first offset         int64   of the transaction, maybe in an earlier segment
+    last offset          int64   the abort marker's
+    last stable offset   int64   as the marker left it: the first offset of the earliest transaction that was still
+                                 open, or the offset behind the marker; a follower may have written a later one
+
+A transaction that begins in one segment and is aborted in another has its entry in the latter alone: a reader looks on
+into later segments until an entry tells that nothing before an offset can be aborted any more. The file exists only
+where there was an abort, is never preallocated, and grows entry by entry.
+
+A broker that follows takes all batches of a fetch before it computes the last stable offsets of the transactions that
+end in it. Where none is open at the marker, an entry may then name the first offset of one that begins behind it in the
+same fetch, even if the very next batch begins another of the same producer. So of a last stable offset no more counts
+than the offset behind the marker: whatever begins there is not decided by the marker.
+
+Source: KIP-98; released Kafka (UnifiedLog, ProducerStateManager).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from tiered_storage.errors import CorruptIndexError
+from tiered_storage.kafka_log.files.small_files import read_small_file
+from tiered_storage.kafka_log.indexes.index_file import MAX_INDEX_BYTES
+
+VERSION = 0
+
+_ENTRY = struct.Struct(">hqqqq")
+ENTRY_BYTES = _ENTRY.size
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransaction:
+    """One aborted transaction; all offsets are absolute, `last_offset` (inclusive) is the abort marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+    @property
+    def decided_up_to(self) -> int:
+        """The offset (exclusive) below which the marker left no transaction open, whoever wrote the entry."""
+        return min(self.last_stable_offset, self.last_offset + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransactions:
+    """What a look-up found; with `is_complete`, no later segment holds more for its range of offsets."""
+
+    transactions: tuple[AbortedTransaction, ...]
+    is_complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionIndex:
+    """The transaction index of one segment, read whole: 34 bytes an abort."""
+
+    base_offset: int
+    transactions: tuple[AbortedTransaction, ...] = ()
+
+    @classmethod
+    def read(cls, path: Path, base_offset: int) -> Self:
+        """Read the entries of `path`; a file that is missing has none.
+
+        Raises CorruptIndexError where an entry is torn or of an unknown version, ends before it begins or before the
+        segment, does not end after the one before it, or has a last stable offset below 0.
+        """
+        if not path.is_file():
+            return cls(base_offset)
+        return cls.parse(read_small_file(path, MAX_INDEX_BYTES), path, base_offset)
+
+    @classmethod
+    def parse(cls, raw: bytes, source: Path | str, base_offset: int) -> Self:
+        """Return the entries in `raw`, the content of an index; raises as `read`, naming `source`."""
+        whole = len(raw) // ENTRY_BYTES * ENTRY_BYTES
+        if len(raw) != whole:
+            raise CorruptIndexError(source, whole, f"{len(raw)} bytes are no whole number of entries")
+        transactions: list[AbortedTransaction] = []
+        lowest = base_offset
+        for version, *fields in _ENTRY.iter_unpack(raw):
+            position = len(transactions) * ENTRY_BYTES
+            entry = AbortedTransaction(*fields)
+            _check(source, position, version, entry, lowest)
+            transactions.append(entry)
+            lowest = entry.last_offset + 1
+        return cls(base_offset, tuple(transactions))
+
+    def collect_aborted(self, start_offset: int, end_offset: int) -> AbortedTransactions:
+        """Return the aborted transactions with records in [`start_offset`, `end_offset`), as far as they end here.
+
+        Where the result is not complete, the next segment's index has to be asked as well.
+        """
+        found = []
+        for transaction in self.transactions:
+            if transaction.last_offset >= start_offset and transaction.first_offset < end_offset:
+                found.append(transaction)
+            if transaction.decided_up_to >= end_offset:
+                return AbortedTransactions(tuple(found), is_complete=True)
+        return AbortedTransactions(tuple(found), is_complete=False)
+
+    def to_bytes(self) -> bytes:
+        """Return the file's content."""
+        return encode_aborted_transactions(self.transactions)
+
+
+def collect_aborted(indexes: Iterable[TransactionIndex], start_offset: int, end_offset: int) -> AbortedTransactions:
+    """Return the aborted transactions with records in [`start_offset`, `end_offset`).
+
+    `indexes` are those of the segments from the one with `start_offset` on; no more of them is taken than is needed.
+    """
+    found: list[AbortedTransaction] = []
+    for index in indexes:
+        here = index.collect_aborted(start_offset, end_offset)
+        found += here.transactions
+        if here.is_complete:
+            return AbortedTransactions(tuple(found), is_complete=True)
+    return AbortedTransactions(tuple(found), is_complete=False)
+
+
+def read_sound_entries(path: Path, base_offset: int) -> tuple[AbortedTransaction, ...]:
+    """Return the entries that can be right, each for itself, of the file `path` as it is: torn, broken or missing."""
+    try:
+        raw = read_small_file(path, MAX_INDEX_BYTES)
+    except (FileNotFoundError, CorruptIndexError):
+        return ()
+    found: list[AbortedTransaction] = []
+    for position in range(0, len(raw) - ENTRY_BYTES + 1, ENTRY_BYTES):
+        version, *fields = _ENTRY.unpack_from(raw, position)
+        entry = AbortedTransaction(*fields)
+        try:
+            _check(path, position, version, entry, base_offset)
+        except CorruptIndexError:
+            continue
+        found.append(entry)
+    return tuple(found)
+
+
+def encode_aborted_transactions(transactions: Sequence[AbortedTransaction]) -> bytes:
+    """Return the bytes of these entries, one behind the other."""
+    return b"".join(
+        _ENTRY.pack(VERSION, entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset)
+        for entry in transactions
+    )
+
+
+def _check(source: Path | str, position: int, version: int, entry: AbortedTransaction, lowest: int) -> None:
+    if version != VERSION:
+        raise CorruptIndexError(source, position, f"entry version {version} is unknown: {VERSION} was expected")
+    if entry.first_offset < 0 or entry.first_offset > entry.last_offset:
+        reason = f"the transaction goes from offset {entry.first_offset} to {entry.last_offset}"
+        raise CorruptIndexError(source, position, reason)
+    if entry.last_offset < lowest:
+        raise CorruptIndexError(source, position, f"the abort at offset {entry.last_offset} comes before {lowest}")
+    if entry.last_stable_offset < 0:
+        raise CorruptIndexError(source, position, f"the last stable offset {entry.last_stable_offset} is below 0")

@@ -1,0 +1,238 @@
+"""The segment that a log appends to: batches are gathered, written in large pieces, and indexed as they go out.
+
+A broker keeps this segment's indexes in its memory map; here they are on the disk after `flush` and `finish`, and as
+those of a closed segment from the beginning on: until something is flushed, the log is as whole as it was. After a
+crash they are built anew from the batches, as a broker does it too.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiered_storage.errors import CorruptRecordError, InvalidLogDirectoryError
+from tiered_storage.kafka_log.files.log_segment import LogSegment
+from tiered_storage.kafka_log.files.small_files import holds, replace_file
+from tiered_storage.kafka_log.indexes.offset_index import ENTRY as OFFSET_ENTRY
+from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
+from tiered_storage.kafka_log.indexes.time_index import ENTRY as TIME_ENTRY
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from tiered_storage.kafka_log.log.index_rebuild import write_transaction_index
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.log.segment_recovery import RecoveredSegment
+from tiered_storage.kafka_log.records.batch_header import INT32_MAX, NO_PRODUCER_ID, RecordBatch
+from tiered_storage.kafka_log.records.batch_read import batch_position
+from tiered_storage.kafka_log.records.segment_scan import SegmentScanner, iterate_segment
+
+WRITE_BYTES = 1 << 20
+"""Batches are gathered up to this size before they go to the file."""
+
+
+class ActiveSegment:
+    """Appends to one segment until it is full.
+
+    Not for two threads at once. After an OSError nothing that was acknowledged by `flush` is lost; open the log anew.
+    """
+
+    def __init__(self, segment: LogSegment, recovered: RecoveredSegment, config: LogConfig, now: int) -> None:
+        """Go on with `segment` as it was `recovered`; `now` is ms since the epoch, for records without timestamps."""
+        self.segment = segment
+        self.next_offset = recovered.next_offset
+        self.size = recovered.size
+        self._config = config
+        self._opened_at = now
+        self._first_timestamp = recovered.first_timestamp
+        self._indexes = recovered.indexes
+        self._scanner = SegmentScanner(
+            str(segment.log_path), segment.base_offset, start_position=recovered.size, verify_crc=False
+        )
+        self._aborted = list(recovered.aborted)
+        self._gathered = bytearray()
+        self._gathered_batches = 0
+        offsets, times = self._indexes.offset_index().to_bytes(), self._indexes.time_index().to_bytes()
+        self._offset_file = _GrowingFile(segment.offset_index_path, len(offsets))
+        self._time_file = _GrowingFile(segment.time_index_path, len(times))
+        _write(segment.offset_index_path, offsets)
+        _write(segment.time_index_path, self._indexes.closed_time_index().to_bytes())
+        write_transaction_index(segment, self.transaction_index().to_bytes())
+        self._descriptor: int | None = os.open(segment.log_path, os.O_WRONLY | os.O_CLOEXEC)
+
+    @property
+    def latest_timestamp(self) -> int:
+        """The largest timestamp of its batches (ms), -1 for none."""
+        self.write_out()
+        return self._indexes.latest.timestamp
+
+    def has_room_for(self, batch: RecordBatch, now: int) -> bool:
+        """Say whether `batch` still goes here: by size, record time, range of offsets and room in the indexes.
+
+        `now` (ms since the epoch) decides in place of record time where the first batch has no timestamp.
+        """
+        if self.size + batch.size > self._config.segment_bytes:
+            return False
+        if self._first_timestamp is not None and self._age(batch.max_timestamp, now) > self._config.segment_ms:
+            return False
+        if batch.last_offset - self.segment.base_offset > INT32_MAX:
+            return False
+        return self._indexes_have_room()
+
+    def append(self, batch: bytes | bytearray | memoryview, header: RecordBatch) -> None:
+        """Take `batch`, whose offsets follow those before it; it is on the disk for sure after `flush` or `finish`.
+
+        Raises InvalidLogDirectoryError after `close`.
+        """
+        self.ensure_open()
+        self._gathered += batch
+        self._gathered_batches += 1
+        self.size += header.size
+        self.next_offset = header.next_offset
+        if self._first_timestamp is None:
+            self._first_timestamp = header.max_timestamp
+        if len(self._gathered) >= WRITE_BYTES:
+            self.write_out()
+
+    def add_aborted(self, transaction: AbortedTransaction) -> None:
+        """Take a transaction whose abort marker was the last batch that was appended."""
+        self._aborted.append(transaction)
+
+    def offset_index(self) -> OffsetIndex:
+        """Return the offset index of what was written out."""
+        return self._indexes.offset_index()
+
+    def transaction_index(self) -> TransactionIndex:
+        """Return the transaction index of what was appended."""
+        return TransactionIndex(self.segment.base_offset, tuple(self._aborted))
+
+    def before(self, end_offset: int) -> RecoveredSegment:
+        """Return what is left without the batch that reaches `end_offset`, and those behind it; change nothing.
+
+        Batches are read from the last index entry before it on. Raises CorruptRecordError where one is damaged.
+        """
+        self.write_out()
+        path, base_offset = self.segment.log_path, self.segment.base_offset
+        size = batch_position(path, self.offset_index().lookup(end_offset).position, end_offset)
+        size = self.size if size is None else size
+        indexes, begin = self._indexes.until(size)
+        next_offset = base_offset
+        for _, batches in iterate_segment(path, base_offset, start_position=begin, end_position=size):
+            indexes.append(batches)
+            next_offset = int(batches.last_offset[-1]) + 1
+        return RecoveredSegment(
+            size=size,
+            torn_bytes=0,
+            next_offset=next_offset,
+            first_timestamp=self._first_timestamp if size else None,
+            indexes=indexes,
+            epochs=(),
+            aborted=tuple(transaction for transaction in self._aborted if transaction.last_offset < end_offset),
+        )
+
+    def has_producers_from(self, position: int) -> bool:
+        """Say whether a batch from `position` (bytes) on is of a producer, or cannot be read."""
+        rest = iterate_segment(
+            self.segment.log_path, self.segment.base_offset, start_position=position, verify_crc=False
+        )
+        try:
+            return any(bool((batches.producer_id > NO_PRODUCER_ID).any()) for _, batches in rest)
+        except CorruptRecordError:
+            return True
+
+    def write_out(self) -> None:
+        """Write the gathered batches to the file, where others can read them, though not yet for sure to the disk."""
+        if not self._gathered:
+            return
+        position = self.size - len(self._gathered)
+        _write_all(self._open_descriptor(), self._gathered, position)
+        batches, _ = self._scanner.feed(memoryview(self._gathered))
+        self._indexes.append(batches)
+        self._gathered = bytearray()
+        self._gathered_batches = 0
+
+    def flush(self) -> None:
+        """Bring all batches and the indexes so far to the disk."""
+        self.write_out()
+        os.fsync(self._open_descriptor())
+        self._offset_file.bring_up_to(self._indexes.offset_index().to_bytes())
+        self._time_file.bring_up_to(self._indexes.time_index().to_bytes())
+        if self._aborted:
+            _append_rest(self.segment.transaction_index_path, self.transaction_index().to_bytes())
+
+    def finish(self) -> None:
+        """Bring the segment to the disk as a closed one: the last entry of its time index is its largest timestamp."""
+        self.write_out()
+        self._indexes.close()
+        self.flush()
+
+    def ensure_open(self) -> None:
+        """Raise InvalidLogDirectoryError after `close`."""
+        self._open_descriptor()
+
+    def close(self) -> None:
+        """Let go of the file, and of what was not written out; doing it twice is harmless."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _age(self, timestamp: int, now: int) -> int:
+        """Return the ms between the first batch and one of `timestamp`, or since opening where records have no time."""
+        if self._first_timestamp is not None and self._first_timestamp >= 0:
+            return timestamp - self._first_timestamp
+        return now - self._opened_at
+
+    def _indexes_have_room(self) -> bool:
+        """Say whether both indexes can take an entry for one more batch, and the time index its last one then."""
+        if self._free_entries() > self._gathered_batches:
+            return True
+        self.write_out()
+        return self._free_entries() > 0
+
+    def _free_entries(self) -> int:
+        most_offsets = self._config.segment_index_bytes // OFFSET_ENTRY.itemsize
+        most_times = self._config.segment_index_bytes // TIME_ENTRY.itemsize - 1
+        return min(most_offsets - self._indexes.offset_entry_count, most_times - self._indexes.time_entry_count)
+
+    def _open_descriptor(self) -> int:
+        if self._descriptor is None:
+            raise InvalidLogDirectoryError(f"{self.segment.log_path} is closed, or failed halfway: open the log anew")
+        return self._descriptor
+
+
+def _write_all(descriptor: int, content: bytearray, position: int) -> None:
+    with memoryview(content) as rest:
+        written = 0
+        while written < len(content):
+            written += os.pwrite(descriptor, rest[written:], position + written)
+
+
+@dataclass(slots=True)
+class _GrowingFile:
+    """A file whose first `length` bytes stay as they are, and what it has behind them does not."""
+
+    path: Path
+    length: int
+
+    def bring_up_to(self, content: bytes) -> None:
+        """Make `content`, which begins with those bytes, all of the file, durably."""
+        with self.path.open("r+b") as file:
+            file.truncate(self.length)
+            file.seek(self.length)
+            file.write(content[self.length :])
+            file.flush()
+            os.fsync(file.fileno())
+        self.length = len(content)
+
+
+def _write(path: Path, content: bytes) -> None:
+    if not content:
+        path.write_bytes(b"")
+    elif not holds(path, content):
+        replace_file(path, content)
+
+
+def _append_rest(path: Path, content: bytes) -> None:
+    """Bring a file that holds the beginning of `content` up to all of it, durably."""
+    with path.open("ab") as file:
+        file.write(content[file.tell() :])
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,299 @@
+"""One partition's log on the local disk, in the files that a Kafka broker keeps, open for writing.
+
+    {topic}-{partition}/
+        {base offset}.log, .index, .timeindex, .txnindex   see log_segment.py
+        {base offset}.snapshot                             at each roll and at the end, see producer_state.py
+        leader-epoch-checkpoint                            see leader_epoch_cache.py
+        partition.metadata                                 see partition_metadata.py
+
+    log start <= last stable offset <= high watermark <= log end
+
+A log is its only replica unless `update_high_watermark` says otherwise: the high watermark is its end. Here is how it
+is opened and what is appended; batch_validation.py, log_append.py and producer_entry.py say what may be, unified_log.py
+what else a log does, log_leftovers.py and log_loader.py what opening it mends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from tiered_storage.clock import Clock, wall_clock
+from tiered_storage.errors import InvalidLogDirectoryError
+from tiered_storage.kafka_log.files.clean_shutdown import locked_for_writing
+from tiered_storage.kafka_log.files.directory_lock import DirectoryLock, ensure_not_linked
+from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, write_leader_epochs
+from tiered_storage.kafka_log.files.log_segment import LogSegment
+from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, write_topic_id
+from tiered_storage.kafka_log.files.small_files import sync_directory
+from tiered_storage.kafka_log.files.topic_partition import partition_directory_name
+from tiered_storage.kafka_log.log.batch_validation import (
+    RecordTimes,
+    check_marker,
+    check_produced_header,
+    check_timestamps,
+    read_produced_batch,
+    read_record_times,
+)
+from tiered_storage.kafka_log.log.log_append import (
+    PlacedBatch,
+    check_followed_epochs,
+    check_leader_epoch,
+    check_size,
+    place_batch,
+    place_records,
+    read_markers,
+    split_batches,
+)
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.log.unified_log import StoredLog
+from tiered_storage.kafka_log.records.batch_header import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    RecordBatch,
+    TimestampType,
+)
+from tiered_storage.kafka_log.records.compression import Compression
+from tiered_storage.kafka_log.records.control_record import ControlRecordType, EndTransactionMarker, encode_end_marker
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_log.records.record_batch import encode_batch, restamp_batch
+
+
+class LocalLog(StoredLog):
+    """The log of one partition, open for writing. Not for two threads or two processes at once."""
+
+    @classmethod
+    def create(
+        cls,
+        log_directory: Path,
+        topic: str,
+        partition: int,
+        topic_id: str,
+        config: LogConfig | None = None,
+        *,
+        clock: Clock = wall_clock,
+        base_offset: int = 0,
+        lock: DirectoryLock | None = None,
+    ) -> Self:
+        """Create the partition's directory in `log_directory` and an empty log in it that begins at `base_offset`.
+
+        `lock` as for `open`. Raises ConfigurationError for a topic, partition or topic id that Kafka does not take,
+        InvalidLogDirectoryError where the directory exists, LogDirectoryLockedError where `log_directory` is in use.
+        """
+        directory = log_directory / partition_directory_name(topic, partition)
+        decode_uuid(topic_id)  # before anything is made
+        log_directory.mkdir(parents=True, exist_ok=True)
+        with locked_for_writing(log_directory, lock) as own:
+            try:
+                directory.mkdir()
+            except FileExistsError as error:
+                raise InvalidLogDirectoryError(
+                    f"{directory} exists: open its log, or name another directory"
+                ) from error
+            write_topic_id(directory / PARTITION_METADATA, topic_id)
+            write_leader_epochs(directory / LEADER_EPOCH_CHECKPOINT, [])
+            LogSegment(base_offset, directory).log_path.touch()
+            sync_directory(directory)
+            sync_directory(log_directory)
+            return cls(directory, config or LogConfig(), clock, lock=own)
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        config: LogConfig | None = None,
+        *,
+        clock: Clock = wall_clock,
+        log_start_offset: int = 0,
+        recovery_point: int | None = None,
+        closed_at: int | None = None,
+        lock: DirectoryLock | None = None,
+    ) -> Self:
+        """Open the log in the partition's `directory`.
+
+        What a crash left behind the last whole batch is cut off (`truncated_bytes`), indexes and the state of producers
+        are built anew, and leader epochs that begin past the end are dropped. `log_start_offset` and `recovery_point`
+        are what the log directory's checkpoints say: without the latter only the last segment is taken for unfinished.
+        A log that was closed in order ended at the recovery point: that is `closed_at` then, and `recovery_point` None.
+        A damaged batch that was on the disk by either of them is not cut off.
+        Unless `lock` says that the caller holds that of the log directory, it is taken here until `close`.
+
+        Raises InvalidLogDirectoryError where `directory` holds no log or is a symbolic link, LogDirectoryLockedError
+        where it is in use, CorruptIndexError for a broken checkpoint, UnsupportedMagicError for batches of an older
+        format that must be read, CorruptRecordError for a closed segment that is broken where it must be read, and for
+        a damaged batch that was on the disk.
+        """
+        if not directory.is_dir():
+            raise InvalidLogDirectoryError(f"{directory} is no directory topic-partition with .log files in it")
+        ensure_not_linked(directory)
+        with locked_for_writing(directory.parent, lock) as own:
+            return cls(
+                directory,
+                config or LogConfig(),
+                clock,
+                lock=own,
+                log_start_offset=log_start_offset,
+                recovery_point=recovery_point,
+                closed_at=closed_at,
+            )
+
+    def append(
+        self,
+        records: Sequence[Record],
+        compression: Compression = Compression.NONE,
+        *,
+        leader_epoch: int | None = None,
+        timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+        producer_id: int = NO_PRODUCER_ID,
+        producer_epoch: int = NO_PRODUCER_EPOCH,
+        base_sequence: int = NO_SEQUENCE,
+        is_transactional: bool = False,
+    ) -> int:
+        """Append `records` as one batch and return its base offset; the records' own offsets are ignored.
+
+        `leader_epoch` is the latest one (0 at first) unless given. With LOG_APPEND_TIME the clock stamps the batch; the
+        times of the records stay in it, though no reader shows them. With a producer id all is as for
+        `append_encoded_batch`.
+
+        Raises ConfigurationError where the batch is empty, larger than `max_message_bytes` or a segment, or of a
+        leader epoch that is over; InvalidTimestampError for a record too far from the clock, unless that stamps the
+        batch; and as `append_encoded_batch` for one that is not its producer's turn.
+        """
+        batch = encode_batch(
+            place_records(records, self.log_end_offset),
+            compression,
+            partition_leader_epoch=self._epoch_to_write(leader_epoch),
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            is_transactional=is_transactional,
+        )
+        now = self._clock()
+        if timestamp_type is TimestampType.LOG_APPEND_TIME:
+            stamped = bytearray(batch)
+            restamp_batch(stamped, now)
+            return self._append_as_leader(PlacedBatch.of(stamped))
+        times = RecordTimes.of([np.array([record.timestamp for record in records], np.int64)])
+        check_timestamps(times, now, self._config, self.directory.name)
+        return self._append_as_leader(PlacedBatch.of(batch))
+
+    def append_encoded_batch(
+        self,
+        batch: bytes,
+        *,
+        leader_epoch: int | None = None,
+        timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    ) -> int:
+        """Append one encoded `batch`, as a producer sends it, and return the base offset that it gets here.
+
+        It is checked and decoded to its last byte: see batch_validation.py. Its base offset and leader epoch are set,
+        which its checksum does not cover; with LOG_APPEND_TIME it is stamped as well; else it is kept as it is, but for
+        a largest timestamp that its records belie. One of its producer's last five batches is not appended again: the
+        offset that it has is returned.
+
+        Raises ConfigurationError for one that a producer may not send, is larger than `max_message_bytes` or a segment,
+        or is of a leader epoch that is over; CorruptRecordError for one that is not whole or cannot be decoded;
+        InvalidTimestampError for a record too far from the clock, unless that stamps the batch;
+        OutOfOrderSequenceError, InvalidProducerEpochError or InvalidTransactionStateError for one that is not its
+        producer's turn.
+        """
+        epoch = self._epoch_to_write(leader_epoch)
+        header = read_produced_batch(batch)
+        self._check_size(header)
+        times = read_record_times(batch, header)
+        now = latest = self._clock()
+        if timestamp_type is TimestampType.CREATE_TIME:
+            check_timestamps(times, now, self._config, self.directory.name)
+            latest = times.latest
+        return self._append_as_leader(place_batch(batch, self.log_end_offset, epoch, latest, timestamp_type))
+
+    def append_end_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        kind: ControlRecordType,
+        *,
+        coordinator_epoch: int = 0,
+        leader_epoch: int | None = None,
+        transaction_version: int = 0,
+    ) -> int:
+        """Append the marker that ends a producer's transaction, `kind` ABORT or COMMIT, and return its offset.
+
+        Raises InvalidProducerEpochError for a producer epoch that is over (from `transaction_version` 2 on: that is not
+        a new one), TransactionCoordinatorFencedError for a coordinator epoch that is over, ConfigurationError for
+        another `kind`, no producer, or a marker larger than `max_message_bytes` or a segment.
+        """
+        check_marker(kind, producer_id, producer_epoch)
+        marker = EndTransactionMarker(kind, coordinator_epoch, self._clock())
+        self._producers.check_marker(
+            marker, producer_id, producer_epoch, self.directory.name, transaction_version=transaction_version
+        )
+        batch = PlacedBatch.of(
+            encode_end_marker(
+                marker,
+                self.log_end_offset,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                partition_leader_epoch=self._epoch_to_write(leader_epoch),
+            )
+        )
+        self._check_size(batch.header)
+        self._append(batch, marker)
+        return batch.header.base_offset
+
+    def append_as_follower(self, batches: bytes, *, leader_epoch: int | None = None) -> int:
+        """Append `batches` as a leader sent them, with the offsets and epochs that they have; return the log's new end.
+
+        A last batch that is cut is left out, and so is all from the first batch of an epoch above `leader_epoch` on.
+        Nothing is checked of producers: their leader did. Offsets may have gaps, as compaction leaves them.
+
+        Raises UnexpectedAppendOffsetError where they begin below the log's end, CorruptRecordError where one is broken,
+        ConfigurationError where one is larger than a segment or its leader epoch falls; nothing is appended then.
+        """
+        name = self.directory.name
+        placed = split_batches(batches, self.log_end_offset, leader_epoch, name)
+        check_followed_epochs(placed, self._epochs.latest, name)
+        for batch in placed:
+            check_size(batch.header, self._config.segment_bytes, name)
+        for batch, marker in zip(placed, read_markers(placed), strict=True):
+            self._append(batch, marker)
+        return self.log_end_offset
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close, unless the log was let go; where `error` has left nothing to close in order, that one is raised."""
+        if self._is_let_go:
+            return
+        with suppress(InvalidLogDirectoryError) if error is not None else nullcontext():
+            self.close()
+
+    def _append_as_leader(self, batch: PlacedBatch) -> int:
+        header = batch.header
+        check_produced_header(header)
+        self._check_size(header)
+        if header.has_producer:
+            if duplicate := self._producers.find_duplicate(header):
+                return duplicate.first_offset
+            self._producers.check_batch(header, self.directory.name)
+        self._append(batch, None)
+        return header.base_offset
+
+    def _check_size(self, header: RecordBatch) -> None:
+        check_size(header, min(self._config.max_message_bytes, self._config.segment_bytes), self.directory.name)
+
+    def _epoch_to_write(self, leader_epoch: int | None) -> int:
+        if leader_epoch is None:
+            return self._epochs.latest or 0
+        check_leader_epoch(leader_epoch, self._epochs.latest, self.directory.name)
+        return leader_epoch

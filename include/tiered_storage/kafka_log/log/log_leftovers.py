@@ -1,0 +1,105 @@
+"""What a broker left half done in a partition's directory, brought to an end when the log is opened for writing.
+
+    {name}.deleted    of a segment that is no part of the log any more: removed
+    {name}.tmp        of a file that was being replaced: removed
+    {name}.cleaned    written by compaction, or by splitting a segment, and not finished: removed
+    {name}.swap       finished, and about to take the place of the segments whose offsets it has: those are removed, and
+                      the suffix with them; unless a `.cleaned` one of the same or a lower offset tells that a split was
+                      cut off in the middle, whose parts are removed. The `.log` is renamed first, so that no index of
+                      its own is taken for one of those that it replaces, however often this is cut off
+    index files       without their `.log` file: removed
+
+Source: LogLoader of released Kafka.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
+from tiered_storage.kafka_log.files.log_segment import SWAP_SUFFIX
+from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA
+from tiered_storage.kafka_log.files.small_files import TEMPORARY_SUFFIX, remove_temporary_files, sync_directory
+from tiered_storage.kafka_log.log.segment_deletion import DELETED_SUFFIX
+from tiered_storage.kafka_log.records.segment_scan import iterate_segment
+
+CLEANED_SUFFIX = ".cleaned"
+
+_NAMED_BY_OFFSET = re.compile(r"(?P<offset>[0-9]{20})\.(?P<kind>log|index|timeindex|txnindex|snapshot)(?P<suffix>.*)")
+_INDEX_KINDS = ("index", "timeindex", "txnindex")
+_SEGMENT_KINDS = ("log", *_INDEX_KINDS)
+
+
+def clear_leftovers(partition_directory: Path) -> tuple[str, ...]:
+    """Bring `partition_directory` to the state that its log is in; return the names of the files that went.
+
+    Raises CorruptRecordError where a segment that was to be swapped in is broken: nothing is removed for it then.
+    """
+    removed = remove_temporary_files(partition_directory, (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA))
+    removed += _remove(partition_directory, lambda _, __, suffix: suffix in (DELETED_SUFFIX, TEMPORARY_SUFFIX))
+    cleaned = [offset for offset, _, suffix, _ in _files(partition_directory) if suffix == CLEANED_SUFFIX]
+    if cleaned:
+        first = min(cleaned)
+        removed += _remove(partition_directory, lambda offset, _, suffix: suffix == SWAP_SUFFIX and offset >= first)
+        removed += _remove(partition_directory, lambda _, __, suffix: suffix == CLEANED_SUFFIX)
+    removed += _swap_in(partition_directory)
+    logs = {offset for offset, kind, suffix, _ in _files(partition_directory) if kind == "log" and not suffix}
+    removed += _remove(
+        partition_directory,
+        lambda offset, kind, suffix: not suffix and kind in _INDEX_KINDS and offset not in logs,
+    )
+    if removed:
+        sync_directory(partition_directory)
+    return tuple(removed)
+
+
+def _swap_in(directory: Path) -> list[str]:
+    """Remove what the `.swap` segments replace, from the first one's base offset to the last one's end; rename them."""
+    swaps = [(offset, kind, path) for offset, kind, suffix, path in _files(directory) if suffix == SWAP_SUFFIX]
+    if not swaps:
+        return []
+    ranges = [(offset, _end_offset(path, offset)) for offset, kind, path in swaps if kind == "log"]
+    begin = min((offset for offset, _ in ranges), default=0)
+    end = max((end for _, end in ranges), default=0)
+    # An empty one covers no offset, and takes the place of the segment that is named as it is.
+    emptied = {offset for offset, end in ranges if offset == end}
+    removed = _remove(
+        directory,
+        lambda offset, kind, suffix: (
+            not suffix and (begin <= offset < end or (offset in emptied and kind in _SEGMENT_KINDS))
+        ),
+    )
+    sync_directory(directory)
+    for _, _, path in sorted(swaps, key=lambda swap: (swap[0], swap[1] != "log")):
+        path.replace(path.with_name(path.name.removesuffix(SWAP_SUFFIX)))
+    sync_directory(directory)
+    return removed
+
+
+def _end_offset(path: Path, base_offset: int) -> int:
+    end_offset = base_offset
+    for _, batches in iterate_segment(path, base_offset):
+        end_offset = int(batches.last_offset[-1]) + 1
+    return end_offset
+
+
+def _remove(directory: Path, chosen: Callable[[int, str, str], bool]) -> list[str]:
+    """Remove the files that `chosen` picks by offset, kind and suffix; return their names."""
+    removed = []
+    for offset, kind, suffix, path in _files(directory):
+        if chosen(offset, kind, suffix):
+            path.unlink()
+            removed.append(path.name)
+    return removed
+
+
+def _files(directory: Path) -> list[tuple[int, str, str, Path]]:
+    """Return the files that are named by an offset: offset, kind, suffix behind that, path; in order of names."""
+    files = []
+    for path in sorted(directory.iterdir()):
+        name = _NAMED_BY_OFFSET.fullmatch(path.name)
+        if name is not None and path.is_file():
+            files.append((int(name["offset"]), name["kind"], name["suffix"], path))
+    return files

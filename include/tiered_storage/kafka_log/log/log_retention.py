@@ -1,0 +1,94 @@
+"""Which segments of a log on the local disk are over, by time, by size, and by the log's start.
+
+Always from the first segment on, and as long as each ends up to the high watermark:
+
+    log start   the next segment begins at the log start or before it
+    size        without the segment, the log still has `retention_bytes` or more
+    time        the segment's largest timestamp is more than `retention_ms` ago, by its time index and by its batches
+
+The active segment can be over by time or by size, once the high watermark is at the log's end: it is rolled then.
+
+Source: UnifiedLog of released Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tiered_storage.errors import CorruptRecordError
+from tiered_storage.kafka_log.files.log_segment import LogSegment
+from tiered_storage.kafka_log.files.recovery_event import Mending, Report
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.log.log_segments import LogSegments
+
+_AGE_UNKNOWN = "left as it is, with all behind it, since nobody can tell its age: log start or size let it go"
+
+
+@dataclass(frozen=True, slots=True)
+class LogLimits:
+    """From where to where a log goes: all offsets; `high_watermark` and `end_offset` are exclusive."""
+
+    start_offset: int
+    high_watermark: int
+    end_offset: int
+
+
+def segments_to_delete(
+    segments: LogSegments, limits: LogLimits, config: LogConfig, now: int, report: Report
+) -> list[LogSegment]:
+    """Return the segments that are over at `now` (ms), from the first one on; an empty active one never is.
+
+    One whose age cannot be told, since it is broken, is not over by time, nor is what follows it: `report` is told.
+    """
+    ends = [*(segment.base_offset for segment in segments.all[1:]), limits.end_offset]
+    candidates = [
+        (segment, end)
+        for segment, end in zip(segments.all, ends, strict=True)
+        if end <= limits.high_watermark and not (end == limits.end_offset and segments.size_of(segment) == 0)
+    ]
+    by_start = sum(1 for segment, end in candidates if end <= limits.start_offset and segment != segments.all[-1])
+    by_size = _over_by_size(segments, [segment for segment, _ in candidates[by_start:]], config.retention_bytes)
+    over = by_start + by_size
+    over += _over_by_time(segments, [segment for segment, _ in candidates[over:]], config.retention_ms, now, report)
+    return [segment for segment, _ in candidates[:over]]
+
+
+def _over_by_size(segments: LogSegments, candidates: Sequence[LogSegment], retention_bytes: int) -> int:
+    if retention_bytes < 0 or not candidates:
+        return 0
+    kept = [segment for segment in segments.all if segment.base_offset >= candidates[0].base_offset]
+    excess = sum(segments.size_of(segment) for segment in kept) - retention_bytes
+    over = 0
+    for segment in candidates:
+        excess -= segments.size_of(segment)
+        if excess < 0:
+            break
+        over += 1
+    return over
+
+
+def _over_by_time(
+    segments: LogSegments, candidates: Sequence[LogSegment], retention_ms: int, now: int, report: Report
+) -> int:
+    if retention_ms < 0:
+        return 0
+    over = 0
+    for segment in candidates:
+        try:
+            is_kept = not _is_older(segments, segment, now - retention_ms)
+        except CorruptRecordError as error:
+            report(Mending(segment.log_path, f"at byte {error.position}: {error.reason}", _AGE_UNKNOWN))
+            is_kept = True
+        if is_kept:
+            break
+        over += 1
+    return over
+
+
+def _is_older(segments: LogSegments, segment: LogSegment, timestamp: int) -> bool:
+    """An index that is wrong shall not cost records: only what the batches themselves say makes a segment go."""
+    return (
+        segments.latest_timestamp(segment) < timestamp
+        and segments.latest_timestamp(segment, confirmed=True) < timestamp
+    )

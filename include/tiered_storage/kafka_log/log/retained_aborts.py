@@ -1,0 +1,77 @@
+"""Entries of a transaction index that the log alone cannot give back, kept while the others are built anew.
+
+Where producers are known only from an offset on, a transaction that is aborted in a segment may have begun before it,
+in a segment that is gone. Its abort marker is there, but where it began, only the old index tells. An entry stays if
+its marker is in the segment, and if it begins before what is known or where the log says so too. All others are those
+of the log. Of last stable offsets the lower one counts: what was still open at the marker holds them back, whoever
+knows of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tiered_storage.kafka_log.files.log_segment import LogSegment
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction, read_sound_entries
+from tiered_storage.kafka_log.producers.end_markers import abort_markers
+from tiered_storage.kafka_log.records.batch_table import BatchTable
+
+
+class EarlierAborts:
+    """Goes through the batches of one segment beside the producers, and then completes what these tell."""
+
+    def __init__(self, segment: LogSegment, seen_from: int | None) -> None:
+        """Take the entries of the index as it is, be it broken.
+
+        Batches of producers are known from offset `seen_from` (inclusive) on; None stands for all of them, and the old
+        index for nothing then.
+        """
+        self._segment = segment
+        self._seen_from = seen_from or 0
+        found = read_sound_entries(segment.transaction_index_path, segment.base_offset) if seen_from else ()
+        self._written = {entry.last_offset: entry for entry in found}
+        self._kept: dict[int, AbortedTransaction] = {}
+
+    def feed(self, window: memoryview, batches: BatchTable) -> None:
+        """Take the segment's next batches, whose bytes are `window`.
+
+        Raises CorruptRecordError where an end marker cannot be read.
+        """
+        if not self._written:
+            return
+        for producer_id, offset in abort_markers(self._segment.log_path, window, batches):
+            entry = self._written.get(offset)
+            if entry is not None and entry.producer_id == producer_id:
+                self._kept[offset] = entry
+
+    def joined_with(self, aborted: Sequence[AbortedTransaction]) -> tuple[AbortedTransaction, ...]:
+        """Return the whole index: `aborted` is what the batches tell, in the order of their markers."""
+        if not self._kept:
+            return tuple(aborted)
+        of_log = {entry.last_offset: entry for entry in aborted}
+        entries: list[AbortedTransaction] = []
+        earliest: int | None = None
+        for offset in sorted({*self._kept, *of_log}, reverse=True):
+            entry = self._chosen(self._kept.get(offset), of_log.get(offset))
+            if entry is None:
+                continue
+            if earliest is not None and earliest < entry.decided_up_to:
+                entry = replace(entry, last_stable_offset=earliest)
+            entries.append(entry)
+            earliest = entry.first_offset if earliest is None else min(earliest, entry.first_offset)
+        return tuple(reversed(entries))
+
+    def _chosen(
+        self, written: AbortedTransaction | None, of_log: AbortedTransaction | None
+    ) -> AbortedTransaction | None:
+        if written is None:
+            return of_log
+        began_before = written.first_offset < self._seen_from
+        if of_log is None:
+            return written if began_before else None
+        if not (began_before or written.first_offset == of_log.first_offset):
+            return of_log
+        if of_log.decided_up_to < written.decided_up_to:
+            return replace(written, last_stable_offset=of_log.last_stable_offset)
+        return written

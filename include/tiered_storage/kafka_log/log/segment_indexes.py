@@ -1,0 +1,231 @@
+"""The indexes of the closed segments of an open log, read when they are asked for and kept for a while.
+
+An index that is missing, cannot be read, or points past what it promises is built anew from the log and takes its place
+on the disk: neither readers nor retention stop at it. `Mending` says so to whoever has opened the log.
+
+What an index tells is checked where it could cost records. An offset index entry (O, P) has to lead to a batch that
+begins at or before O: then no batch before P holds what is looked for from O on. One that ends long before its segment
+costs no records, but lets each read behind its last entry go through all that lies between; so does an empty one.
+
+The last entry of a time index has to have its timestamp from the batch at its offset; and that a segment is over by it,
+retention believes only after a look at all batches. A transaction index has no such witness.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tiered_storage.errors import CorruptIndexError, CorruptRecordError
+from tiered_storage.kafka_log.files.log_segment import LogSegment
+from tiered_storage.kafka_log.files.recovery_event import BUILT_ANEW, MISSING, Mending, Report
+from tiered_storage.kafka_log.files.small_files import replace_file
+from tiered_storage.kafka_log.indexes.index_builder import IndexBuilder
+from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex, OffsetPosition
+from tiered_storage.kafka_log.indexes.time_index import TimeIndex
+from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex
+from tiered_storage.kafka_log.log.index_rebuild import rebuild_indexes, write_transaction_index
+from tiered_storage.kafka_log.records.batch_header import BATCH_OVERHEAD, NO_TIMESTAMP, read_batch_header
+from tiered_storage.kafka_log.records.batch_read import read_batches
+from tiered_storage.kafka_log.records.segment_scan import iterate_segment
+
+_OFFSET_INDEXES_KEPT = 4
+_INTERVALS_BEHIND = 16
+"""So many intervals behind an index's last entry are looked through faster than the index is built anew."""
+
+
+class SegmentIndexes:
+    """Reads the indexes of closed segments, and mends them. Not for two threads at once."""
+
+    def __init__(self, index_interval_bytes: int, report: Report) -> None:
+        """Build indexes with that interval where they are missing or broken, and `report` each one."""
+        self._interval = index_interval_bytes
+        self._report = report
+        self._offset_indexes: dict[LogSegment, OffsetIndex] = {}
+        self._latest: dict[LogSegment, int] = {}
+        """The largest timestamps of segments whose batches were looked at for them."""
+        self._built: _Built | None = None
+        """What was built last: who reads through a broken segment asks for it again and again."""
+
+    def position(self, segment: LogSegment, offset: int) -> int:
+        """Return where in the `.log` file looking for `offset` has to begin, bytes from its start.
+
+        Raises CorruptRecordError where the index does not tell it, and the log is broken before `offset`.
+        """
+        try:
+            entry = self._offset_index(segment).lookup(offset)
+            if _leads_to_a_batch(segment, entry):
+                return entry.position
+            fault = "an entry leads to no batch that it could be of"
+        except CorruptIndexError as error:
+            fault = error.reason
+        except FileNotFoundError:
+            fault = MISSING
+        built = self._mend_offset_index(segment, fault)
+        if built.error is not None and offset >= built.end_offset:
+            raise built.error.with_traceback(None)
+        return built.indexes.offset_index().lookup(offset).position
+
+    def transaction_index(self, segment: LogSegment) -> TransactionIndex:
+        """Return the transaction index; without a file it is empty.
+
+        Raises CorruptRecordError where it is broken, and so is the log from which to build it.
+        """
+        path = segment.transaction_index_path
+        try:
+            return TransactionIndex.read(path, segment.base_offset)
+        except CorruptIndexError as error:
+            rebuilt = rebuild_indexes(segment, index_interval_bytes=self._interval)
+            write_transaction_index(segment, rebuilt.transaction_index)
+            self._report(Mending(path, error.reason, BUILT_ANEW))
+            return TransactionIndex.read(path, segment.base_offset)
+
+    def latest_timestamp(self, segment: LogSegment) -> int:
+        """Return the largest timestamp (ms) of the records, -1 where none has one, as the time index tells it.
+
+        Raises as `transaction_index` does.
+        """
+        if segment in self._latest:
+            return self._latest[segment]
+        path = segment.time_index_path
+        try:
+            index = TimeIndex.read(path, segment.base_offset)
+        except CorruptIndexError as error:
+            return self._mend_time_index(segment, error.reason)
+        except FileNotFoundError:
+            return self._mend_time_index(segment, MISSING)
+        if index.timestamps.size:
+            return self._witnessed(segment, int(index.timestamps[-1]), int(index.offsets[-1]))
+        if self._whole(segment).latest.timestamp >= 0:
+            return self._mend_time_index(segment, "it is empty")
+        self._latest[segment] = NO_TIMESTAMP
+        return NO_TIMESTAMP
+
+    def confirmed_latest_timestamp(self, segment: LogSegment) -> int:
+        """Return the largest timestamp (ms) after a look at the batches, the first time it is asked for.
+
+        An index that ends too early is built anew. Of a segment that is broken both what is sound and the time index
+        count. Raises as `transaction_index` does.
+        """
+        told = self.latest_timestamp(segment)
+        if segment in self._latest:
+            return self._latest[segment]
+        built = self._build(segment)
+        found = built.indexes.latest.timestamp
+        if found > told and built.error is None:
+            return self._mend_time_index(segment, f"a record is later than timestamp {told}, its last entry")
+        self._latest[segment] = max(told, found)
+        return self._latest[segment]
+
+    def forget(self) -> None:
+        """Let go of all that was read: the segments have changed."""
+        self._offset_indexes.clear()
+        self._latest.clear()
+        self._built = None
+
+    def _offset_index(self, segment: LogSegment) -> OffsetIndex:
+        if segment not in self._offset_indexes:
+            index = OffsetIndex.read(segment.offset_index_path, segment.base_offset)
+            self._keep(segment, index)
+            if _ends_too_early(segment, index, self._interval):
+                self._mend_offset_index(segment, "it ends too early")
+        return self._offset_indexes[segment]
+
+    def _mend_offset_index(self, segment: LogSegment, fault: str) -> _Built:
+        """Build the index anew; where the log is broken it stays as it is, on the disk and as it is kept."""
+        built = self._build(segment)
+        if built.error is None:
+            index = built.indexes.offset_index()
+            replace_file(segment.offset_index_path, index.to_bytes())
+            self._report(Mending(segment.offset_index_path, fault, BUILT_ANEW))
+            self._keep(segment, index)
+        return built
+
+    def _mend_time_index(self, segment: LogSegment, reason: str) -> int:
+        indexes = self._whole(segment)
+        replace_file(segment.time_index_path, indexes.time_index().to_bytes())
+        self._report(Mending(segment.time_index_path, reason, BUILT_ANEW))
+        self._latest[segment] = indexes.latest.timestamp
+        return self._latest[segment]
+
+    def _witnessed(self, segment: LogSegment, timestamp: int, offset: int) -> int:
+        """Return `timestamp` if the batch with `offset` has it, or else the largest one, as far as the log can tell."""
+        try:
+            batch = read_batches(segment.log_path, self.position(segment, offset), offset, max_bytes=1)
+            if batch and read_batch_header(batch).max_timestamp == timestamp:
+                return timestamp
+        except CorruptRecordError:
+            return timestamp
+        if self._build(segment).error is not None:
+            return timestamp
+        return self._mend_time_index(segment, f"its last entry has timestamp {timestamp}, but no batch at {offset} has")
+
+    def _whole(self, segment: LogSegment) -> IndexBuilder:
+        """Return indexes of all of a segment, which must not be broken."""
+        built = self._build(segment)
+        if built.error is not None:
+            raise built.error.with_traceback(None)
+        return built.indexes
+
+    def _build(self, segment: LogSegment) -> _Built:
+        if self._built is not None and self._built.segment == segment:
+            return self._built
+        indexes = IndexBuilder(segment.base_offset, self._interval)
+        end_offset = segment.base_offset
+        error: CorruptRecordError | None = None
+        try:
+            for _, batches in iterate_segment(segment.log_path, segment.base_offset):
+                indexes.append(batches)
+                end_offset = int(batches.last_offset[-1]) + 1
+        except CorruptRecordError as broken:
+            error = broken
+        indexes.close()
+        self._built = _Built(segment, indexes, end_offset, error)
+        return self._built
+
+    def _keep(self, segment: LogSegment, index: OffsetIndex) -> None:
+        while len(self._offset_indexes) >= _OFFSET_INDEXES_KEPT:
+            del self._offset_indexes[next(iter(self._offset_indexes))]
+        self._offset_indexes[segment] = index
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """Indexes of the batches of `segment` up to `end_offset` (exclusive), before the one that `error` is about."""
+
+    segment: LogSegment
+    indexes: IndexBuilder
+    end_offset: int
+    error: CorruptRecordError | None
+
+
+def _ends_too_early(segment: LogSegment, index: OffsetIndex, index_interval_bytes: int) -> bool:
+    """Say whether a batch begins too many intervals behind the last entry: ours, or those at which it has entries."""
+    positions = np.concatenate(([0], index.positions))
+    interval = int(np.diff(positions).max(initial=index_interval_bytes))
+    position = int(positions[-1])
+    size, end = segment.size(), position + _INTERVALS_BEHIND * interval
+    if size <= end:
+        return False
+    with segment.log_path.open("rb") as file:
+        while position <= end:
+            file.seek(position)
+            try:
+                position += read_batch_header(file.read(BATCH_OVERHEAD)).size
+            except CorruptRecordError:
+                return False
+    return position < size
+
+
+def _leads_to_a_batch(segment: LogSegment, entry: OffsetPosition) -> bool:
+    """Say whether the batch at the entry's position begins at or before the entry's offset."""
+    if not entry.position:
+        return True
+    with segment.log_path.open("rb", buffering=0) as file:
+        file.seek(entry.position)
+        header = file.read(BATCH_OVERHEAD)
+    try:
+        return read_batch_header(header).base_offset <= entry.offset
+    except CorruptRecordError:
+        return False

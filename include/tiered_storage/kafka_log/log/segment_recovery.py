@@ -1,0 +1,137 @@
+"""Finds out from a segment's batches alone all that a log needs to go on appending to it, and changes nothing."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from tiered_storage.errors import CorruptRecordError
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.files.log_segment import LogSegment
+from tiered_storage.kafka_log.indexes.index_builder import IndexBuilder
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
+from tiered_storage.kafka_log.log.retained_aborts import EarlierAborts
+from tiered_storage.kafka_log.producers.producer_state import ProducerState
+from tiered_storage.kafka_log.records.batch_header import LOG_OVERHEAD
+from tiered_storage.kafka_log.records.batch_table import BatchTable
+from tiered_storage.kafka_log.records.segment_scan import is_whole_batch, iterate_segment, sound_part
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredSegment:
+    """A segment up to the end of its last whole batch.
+
+    That makes `size` bytes; `torn_bytes` follow them, which have to be cut off. `first_timestamp` (ms) is the largest
+    of the first batch, None where there is no batch. `epochs` are the leader epochs that begin in it, `aborted` the
+    transactions whose abort markers stand in it.
+    """
+
+    size: int
+    torn_bytes: int
+    next_offset: int
+    first_timestamp: int | None
+    indexes: IndexBuilder
+    epochs: tuple[EpochEntry, ...]
+    aborted: tuple[AbortedTransaction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OnDisk:
+    """What is known to have been on the disk before: all batches below `until` (an offset, exclusive).
+
+    Where that is not `certain`, the log may have been truncated and written anew since: a torn end may lie below it.
+    """
+
+    until: int = 0
+    certain: bool = False
+
+
+def recover_segment(
+    segment: LogSegment,
+    index_interval_bytes: int,
+    producers: ProducerState,
+    *,
+    segment_end: int | None = None,
+    on_disk: OnDisk = OnDisk(),
+) -> RecoveredSegment:
+    """Find out where the last whole batch of `segment` ends, and build its indexes in memory up to there.
+
+    What follows is to be cut off, as a broker does it after a crash. A batch that was `on_disk` and is broken now is no
+    crash's work: then CorruptRecordError is raised.
+
+    `producers` is the state at its base offset and then at its end. Raises UnsupportedMagicError where the segment
+    holds batches of magic 0 or 1, CorruptRecordError where an end marker with a right checksum cannot be read, or a
+    batch with one reaches beyond `segment_end` (exclusive), where the next segment begins.
+    """
+    length, sound_end = sound_part(segment.log_path, segment.base_offset)
+    torn_bytes = segment.size() - length
+    if torn_bytes:
+        _check_tail(segment, length, sound_end, on_disk)
+    indexes = IndexBuilder(segment.base_offset, index_interval_bytes)
+    next_offset = segment.base_offset
+    first_timestamp: int | None = None
+    epochs: list[EpochEntry] = []
+    aborted: list[AbortedTransaction] = []
+    earlier = EarlierAborts(segment, producers.seen_from)
+    # The checksums have just been verified, up to this length.
+    sound = iterate_segment(segment.log_path, segment.base_offset, end_position=length, verify_crc=False)
+    for window, batches in sound:
+        if segment_end is not None:
+            _check_end(segment, batches, segment_end)
+        indexes.append(batches)
+        next_offset = int(batches.last_offset[-1]) + 1
+        if first_timestamp is None:
+            first_timestamp = int(batches.max_timestamp[0])
+        epochs += begun_epochs(batches, epochs[-1].epoch if epochs else -1)
+        aborted += producers.feed(segment.log_path, window, batches)
+        earlier.feed(window, batches)
+    return RecoveredSegment(
+        length, torn_bytes, next_offset, first_timestamp, indexes, tuple(epochs), earlier.joined_with(aborted)
+    )
+
+
+def truncate_log_file(segment: LogSegment, length: int) -> None:
+    """Cut the `.log` file of `segment` to `length` bytes, durably."""
+    with segment.log_path.open("r+b") as file:
+        file.truncate(length)
+        os.fsync(file.fileno())
+
+
+def _check_tail(segment: LogSegment, position: int, offset: int, on_disk: OnDisk) -> None:
+    """Raise CorruptRecordError unless what begins at `position` may be the torn end of what was written last."""
+    if offset >= on_disk.until or not (on_disk.certain or _is_followed(segment, position)):
+        return
+    reason = (
+        f"the batch here is damaged, and all below offset {on_disk.until} was on the disk before: nothing is cut off. "
+        f"Take the partition from another replica; or, to lose what follows offset {offset}, lower the partition's "
+        f"recovery point to {offset} and remove the log directory's mark of a clean shutdown"
+    )
+    raise CorruptRecordError(segment.log_path, position, reason)
+
+
+def _is_followed(segment: LogSegment, position: int) -> bool:
+    """Whether a whole batch follows the broken one at `position`, if that one is as long as it says."""
+    with segment.log_path.open("rb") as file:
+        file.seek(position)
+        head = file.read(LOG_OVERHEAD)
+    behind = position + LOG_OVERHEAD + max(int.from_bytes(head[8:], "big", signed=True), 0)
+    return len(head) == LOG_OVERHEAD and is_whole_batch(segment.log_path, behind)
+
+
+def _check_end(segment: LogSegment, batches: BatchTable, segment_end: int) -> None:
+    beyond = int(np.searchsorted(batches.last_offset, segment_end))
+    if beyond < len(batches):
+        reason = f"the batch reaches offset {batches.last_offset[beyond]}, the next segment begins at {segment_end}"
+        raise CorruptRecordError(segment.log_path, int(batches.position[beyond]), reason)
+
+
+def begun_epochs(batches: BatchTable, latest: int) -> list[EpochEntry]:
+    """Return the leader epochs above `latest` (-1: none yet) that begin in `batches`."""
+    epochs = batches.partition_leader_epoch
+    before = np.maximum.accumulate(np.concatenate(([latest], epochs[:-1])))
+    begun = np.flatnonzero(epochs > before)
+    return [
+        EpochEntry(*entry) for entry in zip(epochs[begun].tolist(), batches.base_offset[begun].tolist(), strict=True)
+    ]

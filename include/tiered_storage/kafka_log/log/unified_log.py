@@ -1,0 +1,381 @@
+"""A log as it stands on the local disk: from where to where it goes, read, cut, and kept within its limits.
+
+Its segments, the checkpoint of its leader epochs and the state of its producers change together here. What may come
+into it is LocalLog's affair.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+
+from tiered_storage.clock import Clock
+from tiered_storage.errors import ConfigurationError, InvalidLogDirectoryError, OffsetOutOfRangeError
+from tiered_storage.kafka_log.files.clean_shutdown import remove_clean_shutdown
+from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, EpochEntry
+from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments
+from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, read_topic_id
+from tiered_storage.kafka_log.files.recovery_event import REMOVED, Mending
+from tiered_storage.kafka_log.files.topic_partition import parse_partition_directory
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
+from tiered_storage.kafka_log.log.leader_epoch_cache import LeaderEpochCache
+from tiered_storage.kafka_log.log.leader_epoch_recovery import recover_epochs
+from tiered_storage.kafka_log.log.log_append import PlacedBatch
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.log.log_leftovers import clear_leftovers
+from tiered_storage.kafka_log.log.log_loader import RecoveredLog, recover_log, recover_producers
+from tiered_storage.kafka_log.log.log_read import FetchedBatches, Isolation
+from tiered_storage.kafka_log.log.log_retention import LogLimits, segments_to_delete
+from tiered_storage.kafka_log.log.log_segments import LogSegments
+from tiered_storage.kafka_log.log.segment_deletion import SegmentDeletion
+from tiered_storage.kafka_log.log.segment_recovery import OnDisk
+from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry
+from tiered_storage.kafka_log.producers.producer_snapshot_files import list_snapshots, remove_snapshots, take_snapshot
+from tiered_storage.kafka_log.producers.producer_state import ProducerState
+from tiered_storage.kafka_log.records.batch_header import HIGHEST_OFFSET, NO_LEADER_EPOCH
+from tiered_storage.kafka_log.records.control_record import EndTransactionMarker
+
+MENDINGS_KEPT = 1000
+_ALL_OF_IT = OnDisk(HIGHEST_OFFSET, certain=True)
+
+
+class StoredLog:
+    """The log of one partition without its appends: see LocalLog. Not for two threads or two processes at once."""
+
+    def __init__(
+        self,
+        directory: Path,
+        config: LogConfig,
+        clock: Clock,
+        *,
+        lock: DirectoryLock | None,
+        log_start_offset: int = 0,
+        recovery_point: int | None = None,
+        closed_at: int | None = None,
+    ) -> None:
+        """Use `create` or `open`; `close` gives `lock` back. With it the mark of a clean shutdown is ours to remove."""
+        name = parse_partition_directory(directory.name)
+        left_over = clear_leftovers(directory) if name is not None and directory.is_dir() else ()
+        if name is None or not directory.is_dir() or not list_segments(directory):
+            raise InvalidLogDirectoryError(f"{directory} is no directory topic-partition with .log files in it")
+        self.directory = directory
+        self.topic, self.partition = name
+        self.topic_id = read_topic_id(directory / PARTITION_METADATA)
+        self._config = config
+        self._clock = clock
+        self._lock = lock
+        self._mended = deque((Mending(directory / each, "left over", REMOVED) for each in left_over), MENDINGS_KEPT)
+        self._epochs = LeaderEpochCache.read(directory / LEADER_EPOCH_CHECKPOINT)
+        self._start_offset = log_start_offset
+        self._high_watermark: int | None = None
+        self._is_closed_in_order = self._is_let_go = False
+        self._deletion = SegmentDeletion(directory, config.file_delete_delay_ms)
+        on_disk = OnDisk(recovery_point or 0) if closed_at is None else OnDisk(closed_at, certain=True)
+        recovered = self._recover(recovery_point, on_disk)
+        self.truncated_bytes = recovered.truncated_bytes
+        """How many bytes behind the last whole batch were cut off when the log was opened."""
+        flushed = self.segments[-1].base_offset if recovery_point is None else recovery_point
+        self._recovery_point = min(flushed, self.log_end_offset)
+        self._flushed_at = clock()
+        try:
+            self._follow(recovered)
+            if log_start_offset > self.log_end_offset:
+                self.truncate_fully_and_start_at(log_start_offset)
+            elif log_start_offset > self.segments[0].base_offset:
+                self._epochs.truncate_from_start(log_start_offset)
+            if lock is not None:
+                remove_clean_shutdown(directory.parent)
+        except BaseException:
+            self._segments.close()
+            raise
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset of the log (inclusive)."""
+        return max(self._start_offset, self.segments[0].base_offset)
+
+    @property
+    def start_offset_to_keep(self) -> int:
+        """The log start offset to write down: what was said of it, be it below the first segment.
+
+        Under tiered storage a partition's log starts there, in the remote tier; a broker would expire what is below a
+        higher one.
+        """
+        return self._start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self._segments.next_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """The offset (exclusive) up to which all replicas in sync have the log."""
+        return self.log_end_offset if self._high_watermark is None else self._high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The offset (exclusive) up to which no transaction is open, and the high watermark at most."""
+        producers = self._producers
+        # Without a high watermark of its own all markers count; those above one that comes later are still known then.
+        unstable = producers.first_undecided_offset if self._high_watermark is None else producers.first_unstable_offset
+        if unstable is None or unstable >= self.high_watermark:
+            return self.high_watermark
+        return max(unstable, self.log_start_offset)
+
+    @property
+    def recovery_point(self) -> int:
+        """The offset (exclusive) up to which the log is on the disk for sure."""
+        return self._recovery_point
+
+    @property
+    def segments(self) -> tuple[LogSegment, ...]:
+        """The segments by rising base offset; the last one is the active one."""
+        return self._segments.all
+
+    @property
+    def leader_epochs(self) -> tuple[EpochEntry, ...]:
+        """At which offsets the leader epochs began, earliest first."""
+        return self._epochs.entries
+
+    @property
+    def producers(self) -> tuple[ProducerSnapshotEntry, ...]:
+        """The producers that are known, as a snapshot at the log's end tells of them."""
+        return self._producers.snapshot()
+
+    @property
+    def mended(self) -> tuple[Mending, ...]:
+        """What was found missing, broken or half done, and what became of it: the last thousand, latest last."""
+        return tuple(self._mended)
+
+    def read(self, offset: int, max_bytes: int) -> bytes:
+        """Return whole batches, up to `max_bytes` but at least one, beginning with the one that `offset` is in.
+
+        They end with their segment at the latest; nothing is returned at the log's end. Records below `offset` may
+        come first. Raises OffsetOutOfRangeError outside the log.
+        """
+        return self.fetch(offset, max_bytes).batches
+
+    def fetch(self, offset: int, max_bytes: int, isolation: Isolation = Isolation.LOG_END) -> FetchedBatches:
+        """Read as `read` does, up to where `isolation` lets a reader see; with READ_COMMITTED also what was aborted.
+
+        Raises OffsetOutOfRangeError outside the log; between what is seen and its end there is nothing to read.
+        """
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise OffsetOutOfRangeError(self.directory.name, offset, self.log_start_offset, self.log_end_offset)
+        end = {
+            Isolation.LOG_END: self.log_end_offset,
+            Isolation.READ_UNCOMMITTED: self.high_watermark,
+            Isolation.READ_COMMITTED: self.last_stable_offset,
+        }[isolation]
+        found = self._segments.read(offset, max_bytes, end)
+        aborted: tuple[AbortedTransaction, ...] = ()
+        if found and isolation is Isolation.READ_COMMITTED:
+            aborted = self._segments.aborted(offset, found.next_offset)
+        return FetchedBatches(
+            found.content if found else b"",
+            aborted,
+            self.log_start_offset,
+            self.last_stable_offset,
+            self.high_watermark,
+        )
+
+    def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int] | None:
+        """Return the latest leader epoch up to `leader_epoch`, and the offset (exclusive) where it ends, if known."""
+        return self._epochs.end_offset_for(leader_epoch, self.log_end_offset)
+
+    def update_high_watermark(self, high_watermark: int) -> None:
+        """Set the high watermark, within the log; from now on it moves by this call only, or back with the log's end.
+
+        Transactions that ended below it no longer hold the last stable offset back, not even if it falls back later.
+        While it was never set, the log's end stands for it. As in Kafka, a log that is opened anew knows of them again.
+        """
+        self._high_watermark = min(max(high_watermark, self.log_start_offset), self.log_end_offset)
+        self._producers.on_high_watermark(self._high_watermark)
+
+    def expire_producers(self) -> None:
+        """Forget the producers that were silent for `producer_id_expiration_ms` and have no transaction open."""
+        self._producers.expire(self._clock(), self._config.producer_id_expiration_ms)
+
+    def delete_records(self, before: int) -> None:
+        """Move the log start up to offset `before`; segments below it go with the next `delete_old_segments`.
+
+        Raises OffsetOutOfRangeError above the high watermark.
+        """
+        if before > self.high_watermark:
+            raise OffsetOutOfRangeError(self.directory.name, before, self.log_start_offset, self.high_watermark + 1)
+        if before > self.log_start_offset:
+            self._start_offset = before
+            self._epochs.truncate_from_start(before)
+
+    def delete_old_segments(self) -> tuple[LogSegment, ...]:
+        """Take the segments out of the log that are over by its settings, or below its start, and return them.
+
+        Their files stay as `.deleted` ones until a call `file_delete_delay_ms` later, or until the log is opened anew.
+        """
+        limits = LogLimits(self.log_start_offset, self.high_watermark, self.log_end_offset)
+        over = segments_to_delete(self._segments, limits, self._config, self._clock(), self._tell)
+        if over and over[-1] == self.segments[-1]:
+            self.roll()
+        self._segments.delete(over)
+        if over:
+            # What is only deleted here may be in a remote tier, which is asked for by epoch.
+            self._epochs.truncate_from_start(self._start_offset)
+        self._deletion.remove(self._clock())
+        return tuple(over)
+
+    def truncate_to(self, end_offset: int) -> None:
+        """Take away the batches from `end_offset` on, also the one that it lies within, and all that came of them.
+
+        Raises ConfigurationError for a negative offset, CorruptRecordError where a batch before it is damaged, as far
+        as those have to be read: near the offset, or, of a segment that is closed, all of them; nothing is cut then.
+        After an OSError in the midst of it the log takes nothing more, and has to be opened anew.
+        """
+        self._segments.ensure_open()
+        if end_offset < 0:
+            raise ConfigurationError(f"{self.directory.name} cannot be truncated to offset {end_offset}")
+        if end_offset < self.segments[0].base_offset:
+            self.truncate_fully_and_start_at(end_offset)
+            return
+        if end_offset < self.log_end_offset:
+            before = self._producers
+            if end_offset >= self.segments[-1].base_offset:
+                self._cut_active(end_offset)
+            else:
+                self._segments.cut(end_offset)
+                self._start_offset = min(self._start_offset, end_offset)
+                self._follow(self._recover(None, _ALL_OF_IT))
+            self._producers.remember_closed(before)
+            self._after_truncation()
+            if self.log_end_offset < self._start_offset:
+                # The log started within the batch that went.
+                self.truncate_fully_and_start_at(self._start_offset)
+        self._epochs.truncate_from_end(self.log_end_offset)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Empty the log and let it go on at `offset`, which is its start and its end then.
+
+        A crash leaves the log as it was up to one of its segments, an empty one where it began, or this one.
+        """
+        self._segments.ensure_open()
+        remove_clean_shutdown(self.directory.parent)
+        self._segments.empty()
+        # Before there is a segment at an offset for which these would say something else.
+        remove_snapshots(self.directory, 1, 0)
+        self._epochs.clear()
+        self._segments.restart_at(offset)
+        self._producers = ProducerState(offset)
+        self._snapshot_offset = self._start_offset = self._recovery_point = offset
+        self._after_truncation()
+
+    def roll(self) -> None:
+        """Close the active segment and begin another one at the log's end, unless it is empty."""
+        if self.log_end_offset > self.segments[-1].base_offset:
+            self._roll(self.log_end_offset)
+
+    def flush(self) -> None:
+        """Bring everything appended so far to the disk."""
+        self._segments.flush()
+        self._recovery_point = self.log_end_offset
+        self._flushed_at = self._clock()
+
+    def close(self) -> None:
+        """Bring everything to the disk, the active segment's indexes as those of a closed one, and let go of it.
+
+        Doing it twice is harmless. Raises InvalidLogDirectoryError where that cannot be done any more, since something
+        failed halfway or the log was abandoned; only the lock is given back then.
+        """
+        if self._is_closed_in_order:
+            return
+        try:
+            self._segments.ensure_open()
+            self._segments.finish()
+            self._recovery_point = self.log_end_offset
+            self._take_snapshot()
+            self._is_closed_in_order = True
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the log without bringing anything to the disk, as after an error."""
+        self._is_let_go = True
+        self._segments.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    def _cut_active(self, end_offset: int) -> None:
+        """Cut within the active segment, of which only what lies near is read unless producers are to be followed."""
+        left = self._segments.active.before(end_offset)
+        start_offset = min(self._start_offset, end_offset)
+        if self._segments.active.has_producers_from(left.size):
+            self._producers = recover_producers(
+                self.segments,
+                left.size,
+                self._config,
+                self._clock(),
+                log_start_offset=start_offset,
+                report=self._tell,
+            )
+        self._segments.cut_active(left)
+        self._start_offset = start_offset
+        remove_snapshots(self.directory, 0, left.next_offset)
+        self._snapshot_offset = max(list_snapshots(self.directory), default=self.segments[0].base_offset)
+        self._producers.end_offset = left.next_offset
+        self._producers.on_high_watermark(self.high_watermark)
+
+    def _append(self, batch: PlacedBatch, marker: EndTransactionMarker | None) -> None:
+        self._segments.ensure_open()
+        if not self._segments.has_room_for(batch.header):
+            self._roll(batch.header.base_offset)
+        if batch.header.partition_leader_epoch != NO_LEADER_EPOCH:
+            self._epochs.assign(batch.header.partition_leader_epoch, batch.header.base_offset)
+        self._segments.append(batch.content, batch.header, self._producers.add_batch(batch.header, marker))
+        if self._high_watermark is None:
+            self._producers.on_high_watermark(self.log_end_offset)
+        unflushed = self.log_end_offset - self._recovery_point
+        if unflushed >= self._config.flush_messages or self._clock() - self._flushed_at >= self._config.flush_ms:
+            self.flush()
+
+    def _roll(self, base_offset: int) -> None:
+        """Close the active segment and begin another one at `base_offset`; each file is whole before the next one."""
+        self._segments.finish()
+        self._producers.end_offset = base_offset
+        self._take_snapshot()
+        self._segments.roll(base_offset)
+        self._recovery_point = base_offset
+
+    def _take_snapshot(self) -> None:
+        if self._producers.end_offset > self._snapshot_offset and not self._producers.begins_behind_damage:
+            take_snapshot(self.directory, self._producers)
+            self._snapshot_offset = self._producers.end_offset
+
+    def _recover(self, recovery_point: int | None, on_disk: OnDisk) -> RecoveredLog:
+        """Find out what the log holds, and open it for appending."""
+        log = recover_log(
+            self.directory,
+            self._config,
+            self._clock(),
+            log_start_offset=self._start_offset,
+            recovery_point=recovery_point,
+            on_disk=on_disk,
+            report=self._tell,
+        )
+        self._segments = LogSegments(log.segments, log.active, self._deletion, self._config, self._clock, self._tell)
+        self._producers = log.producers
+        self._snapshot_offset = max(list_snapshots(self.directory), default=self.segments[0].base_offset)
+        return log
+
+    def _follow(self, log: RecoveredLog) -> None:
+        recover_epochs(self._epochs, log, self._tell)
+        if self._high_watermark is not None:
+            self._producers.on_high_watermark(self._high_watermark)
+
+    def _tell(self, mending: Mending) -> None:
+        if mending not in self._mended:
+            self._mended.append(mending)
+
+    def _after_truncation(self) -> None:
+        self._recovery_point = min(self._recovery_point, self.log_end_offset)
+        if self._high_watermark is not None:
+            self.update_high_watermark(self._high_watermark)

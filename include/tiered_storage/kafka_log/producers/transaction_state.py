@@ -1,0 +1,92 @@
+"""Which transactions of a partition are open, and so up to where its log is stable.
+
+The first transactional batch of a producer opens its transaction, its next end marker closes it; see control_record.py.
+
+What is stable is what a read_committed consumer may be given: everything below the high watermark and below the first
+offset of the earliest transaction that is open there. A marker at or above the high watermark does not count yet.
+
+Source: KIP-98; released Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments, producer_snapshot_path
+from tiered_storage.kafka_log.producers.end_markers import marker_at, marker_rows
+from tiered_storage.kafka_log.producers.producer_snapshot import read_producer_snapshot
+from tiered_storage.kafka_log.records.batch_header import CONTROL_BIT, NO_PRODUCER_ID, TRANSACTIONAL_BIT
+from tiered_storage.kafka_log.records.batch_table import BatchTable
+from tiered_storage.kafka_log.records.segment_scan import iterate_segment
+
+
+def last_stable_offset(
+    partition_directory: Path, high_watermark: int, segments: Sequence[LogSegment] | None = None
+) -> int:
+    """Return the offset below which the partition's log is stable: `high_watermark`, or less where one is open there.
+
+    Starts from the producer snapshot at the highest base offset of a segment up to `high_watermark`, and reads the log
+    from there; without any snapshot it reads all segments. `segments` are those of the partition, where they are known.
+    Raises CorruptIndexError for a broken snapshot, CorruptRecordError for a broken batch.
+    """
+    segments = list_segments(partition_directory) if segments is None else segments
+    first, transactions = _latest_snapshot(segments, high_watermark)
+    for segment in segments[first:]:
+        if segment.base_offset >= high_watermark:
+            break
+        for window, batches in iterate_segment(segment.log_path, segment.base_offset):
+            transactions.feed(segment.log_path, window, batches, high_watermark)
+            if batches.last_offset[-1] + 1 >= high_watermark:
+                break
+    return min([high_watermark, *transactions.first_offsets.values()])
+
+
+class OpenTransactions:
+    """The open transactions of a partition while its batches come by: the first offset of each, by producer id."""
+
+    def __init__(self, first_offsets: Mapping[int, int]) -> None:
+        self.first_offsets = dict(first_offsets)
+
+    def feed(self, path: Path, window: memoryview, batches: BatchTable, end_offset: int) -> None:
+        """Take the next batches of the log `path`, whose bytes are `window`, as far as they begin below `end_offset`.
+
+        Raises CorruptRecordError where an end marker is not to be read.
+        """
+        known = batches.base_offset < end_offset
+        is_opening = (batches.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT)) == TRANSACTIONAL_BIT
+        opening = known & is_opening & (batches.producer_id > NO_PRODUCER_ID)
+        markers = marker_rows(batches)
+        for begin, end in pairwise([-1, *markers[known[markers]].tolist(), len(batches)]):
+            if begin >= 0:
+                self._end(path, window, batches, begin)
+            self._open(batches, begin + 1 + np.flatnonzero(opening[begin + 1 : end]))
+
+    def _open(self, batches: BatchTable, rows: NDArray[np.int64]) -> None:
+        producers, first = np.unique(batches.producer_id[rows], return_index=True)
+        for producer, offset in zip(producers.tolist(), batches.base_offset[rows[first]].tolist(), strict=True):
+            self.first_offsets.setdefault(producer, offset)
+
+    def _end(self, path: Path, window: memoryview, batches: BatchTable, row: int) -> None:
+        if marker_at(path, window, batches, row) is not None:
+            self.first_offsets.pop(int(batches.producer_id[row]), None)
+
+
+def _latest_snapshot(segments: Sequence[LogSegment], high_watermark: int) -> tuple[int, OpenTransactions]:
+    """Return the segment to read from, as its place in `segments`, and what is open where it begins."""
+    for i in range(len(segments) - 1, -1, -1):
+        path = producer_snapshot_path(segments[i].directory, segments[i].base_offset)
+        if segments[i].base_offset <= high_watermark and path.is_file():
+            producers = read_producer_snapshot(path)
+            return i, OpenTransactions(
+                {
+                    producer.producer_id: producer.current_transaction_first_offset
+                    for producer in producers
+                    if producer.current_transaction_first_offset >= 0
+                }
+            )
+    return 0, OpenTransactions({})

@@ -1,0 +1,267 @@
+"""The codecs of a batch's records, in the framings that Kafka's clients write into v2 batches.
+
+    none     the records themselves
+    gzip     one gzip member; further members are read too. What begins none ends the contents
+    snappy   xerial's framing, as Java writes it: a header of 16 bytes (82 'SNAPPY' 00, version and lowest
+             compatible version, both int32 1), then blocks: int32 size, raw Snappy of up to 32 KiB. Another header
+             may stand where a block does; fewer bytes than a size has end the contents.
+             librdkafka writes one raw Snappy block without framing: read too
+    lz4      one LZ4 frame of independent blocks (Java reads no others); what follows its end is not looked at
+    zstd     one Zstandard frame; further frames are read too. The last of several may lack its end, if the one
+             before it ended in the same piece of 131,075 bytes, as Java reads them
+
+Java's codecs are that lenient, so a broker takes such bytes and its consumers read them. Compressed bytes do not say
+reliably how large their contents are, so output grows piece by piece and stops at a cap.
+
+Source: KIP-98, KIP-110 (zstd); released Kafka and librdkafka; snappy-java's stream format.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from enum import IntEnum
+from typing import cast
+
+import cramjam
+import lz4.frame
+import zstandard
+from isal import isal_zlib
+
+from tiered_storage.errors import CorruptRecordError
+from tiered_storage.kafka_log.records.gzip_header import begins_member
+from tiered_storage.kafka_log.records.whole_decompression import unlz4_whole, unzstd_whole, zstd_decompressor
+
+DEFAULT_MAX_DECOMPRESSED_BYTES = 256 << 20
+"""Far more than producers batch by default (at most 1 MiB), and little enough for a worker to survive."""
+
+_PIECE_BYTES = 1 << 20
+_LEAST_INPUT_BYTES = 1 << 10
+_GZIP_WBITS = 31
+_GZIP_LEVEL = 2
+_ZSTD_LEVEL = 3
+_ZSTD_INPUT_BYTES = 1024
+"""A 4-byte Zstandard block can hold 128 KiB: so few bytes at once cannot yield more than about 43 MiB."""
+_JAVA_ZSTD_INPUT_BYTES = zstandard.DECOMPRESSION_RECOMMENDED_INPUT_SIZE
+"""How many bytes Java's stream reads at once: the most that a block and its header take."""
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_LEAST_VERSION = 1
+_XERIAL_SIZE_BYTES = 4
+_XERIAL_BLOCK_BYTES = 32 << 10
+_SNAPPY_MAX_RATIO = 22
+"""Snappy's densest element copies 64 bytes and takes 3; a block that claims more is lying."""
+
+
+_CODEC_ERRORS: tuple[type[Exception], ...] = (
+    cast("type[Exception]", isal_zlib.IsalError),  # its stub calls it an instance
+    cramjam.DecompressionError,
+    zstandard.ZstdError,
+    RuntimeError,  # all that lz4.frame raises
+    ValueError,  # ours, for what a codec leaves unsaid
+)
+
+
+class Compression(IntEnum):
+    """A codec by its number, the three lowest bits of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+WHOLE: Mapping[int, Callable[[memoryview, int], bytes | None]] = {
+    Compression.LZ4: unlz4_whole,
+    Compression.ZSTD: unzstd_whole,
+}
+"""What takes the contents of a batch, and the most that they may be, all at once; None where that cannot be certain."""
+
+
+class _ThreadCodecs(threading.local):
+    """A Zstandard compressor a thread: two must not use one."""
+
+    def __init__(self) -> None:
+        self.zstd_compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
+
+
+_codecs = _ThreadCodecs()
+
+
+def compress(compression: Compression, data: bytes) -> bytes:
+    """Return `data` in the framing of `compression`."""
+    match compression:
+        case Compression.NONE:
+            return data
+        case Compression.GZIP:
+            return isal_zlib.compress(data, _GZIP_LEVEL, _GZIP_WBITS)
+        case Compression.SNAPPY:
+            return _compress_xerial(data)
+        case Compression.LZ4:
+            return bytes(lz4.frame.compress(data, block_linked=False, store_size=False))
+        case Compression.ZSTD:
+            return _codecs.zstd_compressor.compress(data)
+
+
+def decompress(
+    compression: Compression,
+    data: bytes | memoryview,
+    *,
+    max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+    source: str = "<memory>",
+    source_position: int = 0,
+) -> bytes:
+    """Return what `data` holds, up to its end: what a broker overlooks behind that is overlooked here.
+
+    Raises CorruptRecordError, naming `source` and `source_position`, for broken data and beyond `max_bytes` of output.
+    """
+    view = memoryview(data)
+    try:
+        whole = _whole(compression, view, max_bytes)
+        return _joined_pieces(compression, view, max_bytes) if whole is None else whole
+    except _TooLargeError as error:
+        reason = f"{compression.name.lower()} data holds more than the {max_bytes} bytes allowed for one batch"
+        raise CorruptRecordError(source, source_position, reason) from error
+    except _CODEC_ERRORS as error:
+        reason = f"{compression.name.lower()} data is broken: {error}"
+        raise CorruptRecordError(source, source_position, reason) from error
+
+
+class _TooLargeError(Exception):
+    """The output exceeds its cap."""
+
+
+def _whole(compression: Compression, data: memoryview, max_bytes: int) -> bytes | None:
+    """Return all of the contents at once, or None where they have to be taken piece by piece."""
+    decompress_whole = WHOLE.get(compression)
+    return decompress_whole(data, max_bytes) if decompress_whole else None
+
+
+def _joined_pieces(compression: Compression, data: memoryview, max_bytes: int) -> bytes:
+    pieces = []
+    total = 0
+    for piece in _pieces(compression, data, max_bytes):
+        total += len(piece)
+        if total > max_bytes:
+            raise _TooLargeError
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _pieces(compression: Compression, data: memoryview, max_bytes: int) -> Iterator[bytes]:
+    match compression:
+        case Compression.NONE:
+            yield bytes(data)
+        case Compression.GZIP:
+            yield from _gzip_pieces(data)
+        case Compression.SNAPPY:
+            yield from _snappy_pieces(data, max_bytes)
+        case Compression.LZ4:
+            yield from _lz4_pieces(data)
+        case Compression.ZSTD:
+            yield from _zstd_pieces(data)
+
+
+def _piece_bytes(data: memoryview) -> int:
+    """gzip and lz4 copy the input that a piece leaves over: pieces grow with it, so that this stays linear."""
+    return max(_PIECE_BYTES, 4 * len(data))
+
+
+def _gzip_pieces(data: memoryview) -> Iterator[bytes]:
+    """What follows a member is copied, too: all but the first get little input to begin with, so this stays linear."""
+    position = 0
+    content = b""
+    input_bytes = len(data)
+    while True:
+        member = isal_zlib.decompressobj(_GZIP_WBITS)
+        while not member.eof:
+            taken = data[position : position + input_bytes]
+            piece = member.decompress(taken, _piece_bytes(taken))
+            if not piece and not taken and not member.eof:
+                raise ValueError("it ends inside a member")
+            position += len(taken) - len(member.unconsumed_tail) - len(member.unused_data)
+            input_bytes *= 4
+            yield piece
+        if position == len(data):
+            return
+        content = content or bytes(data)
+        if not begins_member(content, position):
+            return
+        input_bytes = _LEAST_INPUT_BYTES
+
+
+def _lz4_pieces(data: memoryview) -> Iterator[bytes]:
+    piece_bytes = _piece_bytes(data)
+    frame = lz4.frame.LZ4FrameDecompressor()
+    yield frame.decompress(data, max_length=piece_bytes)
+    while not frame.eof:
+        if frame.needs_input:
+            raise ValueError("it ends inside a frame")
+        yield frame.decompress(b"", max_length=piece_bytes)
+
+
+def _zstd_pieces(data: memoryview) -> Iterator[bytes]:
+    """Where a frame has ended in the last piece that Java reads, it takes the end of the bytes for that of another."""
+    position = 0
+    last_end = 0
+    java_reads_last = max(len(data) - 1, 0) // _JAVA_ZSTD_INPUT_BYTES * _JAVA_ZSTD_INPUT_BYTES
+    decompressor = zstd_decompressor()
+    frame: zstandard.ZstdDecompressionObj | None = decompressor.decompressobj()
+    while position < len(data):
+        frame = frame or decompressor.decompressobj()
+        taken = data[position : position + _ZSTD_INPUT_BYTES]
+        yield frame.decompress(taken)
+        position += len(taken)
+        if frame.eof:
+            position -= len(frame.unused_data)
+            frame, last_end = None, position
+    if frame is not None and last_end <= java_reads_last:
+        raise ValueError("it ends inside a frame")
+
+
+def _compress_xerial(data: bytes) -> bytes:
+    out = bytearray(_XERIAL_HEADER)
+    for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
+        block = cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES])
+        out += struct.pack(">i", len(block))
+        out += memoryview(block)
+    return bytes(out)
+
+
+def _snappy_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
+    if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        yield _decompress_snappy_block(data, max_bytes)
+        return
+    position = len(_XERIAL_HEADER)
+    if len(data) < position:
+        raise ValueError("it ends inside its header")
+    while (start := position + _XERIAL_SIZE_BYTES) <= len(data):
+        if data[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
+            position += _xerial_header_bytes(data[position:])
+            continue
+        position = start + int.from_bytes(data[position:start], "big", signed=True)
+        if not start <= position <= len(data):
+            raise ValueError(f"the block at byte {start - _XERIAL_SIZE_BYTES} of {len(data)} does not end inside it")
+        content = _decompress_snappy_block(data[start:position], max_bytes)
+        max_bytes -= len(content)
+        yield content
+
+
+def _xerial_header_bytes(rest: memoryview) -> int:
+    """Return how long the header is that another stream begins with: its magic number can be no block's size."""
+    version = rest[len(_XERIAL_MAGIC) : len(_XERIAL_MAGIC) + 4]
+    if len(rest) < len(_XERIAL_HEADER) or int.from_bytes(version, "big", signed=True) < _XERIAL_LEAST_VERSION:
+        raise ValueError("a header among the blocks is cut, or of a version that nobody writes")
+    return len(_XERIAL_HEADER)
+
+
+def _decompress_snappy_block(block: memoryview, max_bytes: int) -> bytes:
+    claimed = cramjam.snappy.decompress_raw_len(block)
+    if claimed > _SNAPPY_MAX_RATIO * len(block):
+        raise ValueError(f"a block of {len(block)} bytes claims to hold {claimed}")
+    if claimed > max_bytes:
+        raise _TooLargeError
+    return bytes(cramjam.snappy.decompress_raw(block))

@@ -1,0 +1,218 @@
+"""A whole record batch of magic 2: from records to bytes and back. Its layout is in batch_header.py and record.py.
+
+Source: KIP-98; KIP-32 (timestamp types).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+
+from tiered_storage.errors import ConfigurationError, CorruptRecordError
+from tiered_storage.kafka_log.kernels.checksum import crc32c
+from tiered_storage.kafka_log.records.batch_header import (
+    APPEND_TIME_BIT,
+    BATCH_OVERHEAD,
+    CONTROL_BIT,
+    CRC_END,
+    DELETE_HORIZON_BIT,
+    LOG_OVERHEAD,
+    MAGIC,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    TRANSACTIONAL_BIT,
+    Buffer,
+    RecordBatch,
+    TimestampType,
+    check_crc,
+    read_batch_header,
+)
+from tiered_storage.kafka_log.records.compression import (
+    DEFAULT_MAX_DECOMPRESSED_BYTES,
+    Compression,
+    compress,
+    decompress,
+)
+from tiered_storage.kafka_log.records.record import INT64_MAX, Record, decode_records, encode_records
+
+__all__ = [
+    "BATCH_OVERHEAD",
+    "LOG_OVERHEAD",
+    "NO_LEADER_EPOCH",
+    "NO_PRODUCER_EPOCH",
+    "NO_PRODUCER_ID",
+    "NO_SEQUENCE",
+    "NO_TIMESTAMP",
+    "Compression",
+    "Record",
+    "RecordBatch",
+    "TimestampType",
+    "correct_max_timestamp",
+    "encode_batch",
+    "encode_empty_batch",
+    "iterate_records",
+    "read_batch_header",
+    "read_records",
+    "restamp_batch",
+]
+
+_UNCHECKED_HEADER = struct.Struct(">qiib")
+_CHECKED_HEADER = struct.Struct(">hiqqqhii")
+_INT64 = struct.Struct(">q")
+_MAX_TIMESTAMP_POSITION = 35
+
+
+def encode_batch(
+    records: Sequence[Record],
+    compression: Compression = Compression.NONE,
+    *,
+    partition_leader_epoch: int = 0,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    is_transactional: bool = False,
+    is_control: bool = False,
+    delete_horizon: int | None = None,
+) -> bytes:
+    """Return one batch of `records`, whose offsets rise; its base offset is the first one's.
+
+    With LOG_APPEND_TIME the latest timestamp counts as the append time: readers give it to every record. With a
+    `delete_horizon` (ms) that stands in the place of the base timestamp, as compaction writes it.
+    Raises ConfigurationError where there are no records, or some that one batch cannot hold.
+    """
+    _check_records(records)
+    first, last = records[0], records[-1]
+    base_timestamp = first.timestamp if delete_horizon is None else delete_horizon
+    attributes = (
+        compression
+        | (APPEND_TIME_BIT if timestamp_type is TimestampType.LOG_APPEND_TIME else 0)
+        | (TRANSACTIONAL_BIT if is_transactional else 0)
+        | (CONTROL_BIT if is_control else 0)
+        | (0 if delete_horizon is None else DELETE_HORIZON_BIT)
+    )
+    try:
+        checked = _CHECKED_HEADER.pack(
+            attributes,
+            last.offset - first.offset,
+            base_timestamp,
+            max(record.timestamp for record in records),
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            len(records),
+        ) + compress(compression, encode_records(records, first.offset, base_timestamp))
+        length = CRC_END - LOG_OVERHEAD + len(checked)
+        prefix = _UNCHECKED_HEADER.pack(first.offset, length, partition_leader_epoch, MAGIC)
+    except (struct.error, UnicodeEncodeError, TypeError) as error:
+        raise ConfigurationError(f"records from offset {first.offset} do not fit a batch: {error}") from error
+    return prefix + crc32c(checked).to_bytes(4, "big") + checked
+
+
+def encode_empty_batch(batch: Buffer) -> bytes:
+    """Return the header that compaction leaves of `batch` when none of its records stays.
+
+    So its offsets, its producer and its sequence numbers remain known; no base timestamp and no delete horizon do.
+    Raises as read_batch_header does.
+    """
+    header = read_batch_header(batch)
+    kept = header.attributes & (APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)
+    checked = _CHECKED_HEADER.pack(
+        kept,
+        header.last_offset_delta,
+        NO_TIMESTAMP,
+        header.max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        0,
+    )
+    length = CRC_END - LOG_OVERHEAD + len(checked)
+    prefix = _UNCHECKED_HEADER.pack(header.base_offset, length, header.partition_leader_epoch, MAGIC)
+    return prefix + crc32c(checked).to_bytes(4, "big") + checked
+
+
+def restamp_batch(batch: bytearray, append_time: int) -> None:
+    """Stamp the encoded `batch` in place as a broker does that appends with its own time, `append_time` in ms.
+
+    The records keep the producer's times in their deltas, though no reader shows them. Its checksum is made anew.
+    """
+    attributes = int.from_bytes(batch[CRC_END : CRC_END + 2], "big") | APPEND_TIME_BIT
+    batch[CRC_END : CRC_END + 2] = attributes.to_bytes(2, "big")
+    correct_max_timestamp(batch, append_time)
+
+
+def correct_max_timestamp(batch: bytearray, max_timestamp: int) -> None:
+    """Set what the header of the encoded `batch` says of its largest timestamp (ms), and make its checksum anew."""
+    _INT64.pack_into(batch, _MAX_TIMESTAMP_POSITION, max_timestamp)
+    batch[CRC_END - 4 : CRC_END] = crc32c(memoryview(batch)[CRC_END:]).to_bytes(4, "big")
+
+
+def _check_records(records: Sequence[Record]) -> None:
+    if not records:
+        raise ConfigurationError("a batch needs at least one record")
+    previous = -1
+    for record in records:
+        if record.offset <= previous:
+            raise ConfigurationError(f"offset {record.offset} follows {previous}: offsets in a batch must rise from 0")
+        if record.timestamp < NO_TIMESTAMP:
+            raise ConfigurationError(f"timestamp {record.timestamp} at offset {record.offset} is before 1970")
+        if record.timestamp - records[0].timestamp > INT64_MAX:
+            raise ConfigurationError(
+                f"timestamp {record.timestamp} at offset {record.offset} is too far behind the batch's first one"
+            )
+        previous = record.offset
+
+
+def read_records(
+    buffer: Buffer,
+    *,
+    source: str = "<memory>",
+    source_position: int = 0,
+    verify_crc: bool = True,
+    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+) -> list[Record]:
+    """Return the records of the one batch that `buffer` holds; all else is as iterate_records says."""
+    return list(
+        iterate_records(
+            buffer,
+            source=source,
+            source_position=source_position,
+            verify_crc=verify_crc,
+            max_decompressed_bytes=max_decompressed_bytes,
+        )
+    )
+
+
+def iterate_records(
+    buffer: Buffer,
+    *,
+    source: str = "<memory>",
+    source_position: int = 0,
+    verify_crc: bool = True,
+    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+) -> Iterator[Record]:
+    """Yield the records of the one batch that `buffer` holds from its first to its last byte, each as it is made.
+
+    As objects all of them may take twenty times what they take decompressed. Errors name `source` and
+    `source_position`, the place of the batch in it. Raises as read_batch_header does, and CorruptRecordError for a
+    wrong checksum, broken or too large compressed data, and records that the header belies.
+    """
+    header = read_batch_header(buffer, source=source, source_position=source_position)
+    if header.size != len(buffer):
+        reason = f"the batch has {header.size} bytes, but {len(buffer)} are given"
+        raise CorruptRecordError(source, source_position, reason)
+    if verify_crc:
+        check_crc(buffer, source=source, source_position=source_position)
+    body = memoryview(buffer)[BATCH_OVERHEAD:]
+    if header.record_count == 0:
+        if body:
+            raise CorruptRecordError(source, source_position, f"{len(body)} bytes follow the header of an empty batch")
+        return
+    data = decompress(
+        header.compression, body, max_bytes=max_decompressed_bytes, source=source, source_position=source_position
+    )
+    yield from decode_records(data, header, source=source, source_position=source_position)

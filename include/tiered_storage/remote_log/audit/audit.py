@@ -1,0 +1,315 @@
+"""The audit: holds the store against the metadata and changes nothing of either.
+
+Quick: every object that the metadata refer to is there with its size, nothing else is, no offset is missing or held
+twice, and each partition's document says what the metadata say. Deep: every byte is read back and checked besides; see
+deep_audit.py. Copies and deletions under way are no anomalies: whatever looks wrong is looked at once more. Of the
+store no more than one partition is held in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from tiered_storage.clock import Clock
+from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError, RemoteObjectNotFoundError
+from tiered_storage.remote_log.audit.manifest_audit import DocumentAudit
+from tiered_storage.remote_log.audit.offsets import LocalLogs, offset_anomalies, partial_overlaps, reaches_too_far
+from tiered_storage.remote_log.audit.report import Anomaly, AnomalyKind, AuditReport, AuditTally, kind_of
+from tiered_storage.remote_log.coverage import finished
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
+from tiered_storage.remote_log.selection import Selection
+from tiered_storage.remote_log.storage.object_names import (
+    RESERVED,
+    ObjectKind,
+    parse_partition_folder,
+    partition_folder,
+    segment_object_names,
+)
+from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
+
+_UNSETTLED = {SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_STARTED}
+
+DeepCheck = Callable[[RemoteLogSegmentMetadata], Sequence[Anomaly]]
+"""Reads a finished segment back, whose objects have their sizes, and returns what is wrong with it."""
+
+
+def audit_remote_log(
+    metadata: RemoteLogMetadataManager,
+    leases: Leases,
+    storage: ObjectRemoteStorageManager,
+    selection: Selection,
+    clock: Clock,
+    *,
+    grace_ms: int,
+    local_logs: LocalLogs | None = None,
+    deep: DeepCheck | None = None,
+) -> AuditReport:
+    """Audit the selected partitions; unreferenced objects are looked for in the same ones, and where no partition is.
+
+    An unreferenced object counts once it is older than `grace_ms`. Where `local_logs` are in reach, the two tiers have
+    to meet. Raises what store and metadata raise as a whole.
+    """
+    now = clock()
+    documents = DocumentAudit(metadata, leases, storage.partition_documents, now - grace_ms)
+    tally = AuditTally.begun_at(now)
+    audit = _Audit(metadata, leases, storage, documents, now - grace_ms, local_logs, deep, tally)
+    audit.tally.unseen.extend(local_logs.unseen if local_logs else ())
+    # The store first: whatever is seen there had its metadata written before it.
+    for partition, listed in groupby(storage.list_objects(), lambda found: parse_partition_folder(found.name)):
+        if partition is None:
+            audit.look_at_foreign(listed)
+        elif selection.matches(partition.topic, partition.partition):
+            audit.look_at(partition, {found.name: found for found in listed})
+    for partition in metadata.list_partitions():
+        if partition not in audit.seen and selection.matches(partition.topic, partition.partition):
+            audit.look_at(partition, {})
+    return audit.tally.report()
+
+
+@dataclass(frozen=True, slots=True)
+class _Audit:
+    """One audit under way; what was last changed after `young_from` (ms) is too young to count as left behind."""
+
+    metadata: RemoteLogMetadataManager
+    leases: Leases
+    storage: ObjectRemoteStorageManager
+    documents: DocumentAudit
+    young_from: int
+    local_logs: LocalLogs | None
+    deep: DeepCheck | None
+    tally: AuditTally
+    seen: set[TopicIdPartition] = field(default_factory=set)
+
+    def look_at(self, partition: TopicIdPartition, listed: Mapping[str, ListedObject]) -> None:
+        """Audit one partition, of whose objects `listed` are all that were there."""
+        segments = list(self.metadata.list_remote_log_segments(partition))
+        suspicious = self._unreferenced(listed, segments)
+        self.tally.objects += sum(found.document is None for found in listed.values())
+        # A folder can be listed in two parts where a topic's name changed: then its segments were looked at already.
+        if partition not in self.seen:
+            self.seen.add(partition)
+            self.tally.looked_at(partition)
+            self._notice_unfinished(partition, segments, listed)
+            self._look_at_document(partition, listed)
+            known = finished(segments)
+            self.tally.segments += len(known)
+            self.tally.size += sum(segment.size for segment in known)
+            self.tally.add(self._segment_anomalies(partition, known, listed))
+            outdated = tuple(self._outdated(partition, listed, segments))
+            self.tally.add(outdated)
+            # What old metadata miss may all be there.
+            kinds = {AnomalyKind.OVERLAP} if outdated else set(AnomalyKind)
+            self.tally.add(each for each in self._offset_anomalies(partition, segments) if each.kind in kinds)
+        self.tally.add(self._unreferenced_anomalies(partition, suspicious))
+
+    def _look_at_document(self, partition: TopicIdPartition, listed: Mapping[str, ListedObject]) -> None:
+        names = [found.document for found in listed.values() if found.document is not None]
+        try:
+            wrong = self.documents.look_at(partition, names)
+        except LaterVersionError as error:
+            self.tally.could_not_read_document(partition, str(error))
+            return
+        self.tally.add(() if wrong is None else (wrong,))
+
+    def _notice_unfinished(
+        self,
+        partition: TopicIdPartition,
+        segments: Sequence[RemoteLogSegmentMetadata],
+        listed: Mapping[str, ListedObject],
+    ) -> None:
+        """Tell of whole copies that nobody finished: the local log may have gone before anybody took them up."""
+        waiting = sum(_is_unfinished(segment, self.young_from) and _is_there(segment, listed) for segment in segments)
+        if waiting:
+            self.tally.notices.append(
+                f"{partition}: {waiting} copies that nobody finished are whole in the store: 'tiered-storage repair "
+                "--dry-run' says which of them nothing else holds, and without --dry-run it finishes those"
+            )
+
+    def look_at_foreign(self, listed: Iterable[ListedObject]) -> None:
+        """Name objects that are in no partition's folder."""
+        for found in listed:
+            if found.name.partition("/")[0] in RESERVED:
+                continue
+            self.tally.objects += 1
+            if found.last_modified >= self.young_from:
+                self.tally.young += 1
+                continue
+            message = f"{found.size} bytes, of no partition: another program put it here; remove it, or move it away"
+            self.tally.add([Anomaly(AnomalyKind.UNREFERENCED_OBJECT, found.name, message)])
+
+    def _outdated(
+        self,
+        partition: TopicIdPartition,
+        listed: Mapping[str, ListedObject],
+        segments: Sequence[RemoteLogSegmentMetadata],
+    ) -> Iterator[Anomaly]:
+        """Yield one where the store has whole segments, or a document of a lease, that the metadata never knew."""
+        marked = {
+            found.segment.segment_id.id
+            for found in listed.values()
+            if found.segment is not None
+            and found.segment.kind is ObjectKind.COMMIT_MARKER
+            and not found.segment.temporary
+        }
+        unlisted = marked - {segment.segment_id.id for segment in segments}
+        unknown = unlisted - self.metadata.known_segment_ids(partition, unlisted) if unlisted else unlisted
+        why = f"the store has {len(unknown)} whole segments that they never knew" if unknown else None
+        documents = [found.document.fencing_number for found in listed.values() if found.document is not None]
+        if why is None and documents:
+            number = max(documents)
+            given = self.leases.fencing_number(partition)
+            why = f"lease {number} has written to the store, they gave none after {given}" if number > given else None
+        if why is not None:
+            message = (
+                f"{why}: what they call missing may be there; restore a newer backup of them, or make them anew by "
+                "rebuild-metadata, before anything is repaired or given up"
+            )
+            yield Anomaly(AnomalyKind.OUTDATED_METADATA, str(partition), message, partition)
+
+    def _segment_anomalies(
+        self,
+        partition: TopicIdPartition,
+        segments: Sequence[RemoteLogSegmentMetadata],
+        listed: Mapping[str, ListedObject],
+    ) -> Iterator[Anomaly]:
+        wrong = [segment for segment in segments if self._seems_wrong(segment, listed)]
+        # Once more: a copy may have ended after the listing was made, or a deletion.
+        now = {found.name: found for found in self._list(partition)} if wrong else {}
+        found = [(segment, self._judged(segment, lambda one: self._object_anomalies(one, now))) for segment in wrong]
+        if self.deep is not None:
+            seen_wrong = {segment.segment_id for segment in wrong}
+            sound = [segment for segment in segments if segment.segment_id not in seen_wrong]
+            sound += [segment for segment, anomalies in found if anomalies == ()]
+            found += [(segment, self._judged(segment, self.deep)) for segment in sound]
+        if not any(anomalies for _, anomalies in found):
+            return
+        still_there = {segment.segment_id for segment in finished(self.metadata.list_remote_log_segments(partition))}
+        for segment, anomalies in sorted(found, key=lambda each: each[0].start_offset):
+            if segment.segment_id in still_there:
+                yield from anomalies or ()
+
+    def _seems_wrong(self, segment: RemoteLogSegmentMetadata, listed: Mapping[str, ListedObject]) -> bool:
+        try:
+            return any(self._object_anomalies(segment, listed))
+        except LaterVersionError:
+            return True
+
+    def _judged(
+        self, segment: RemoteLogSegmentMetadata, look: Callable[[RemoteLogSegmentMetadata], Iterable[Anomaly]]
+    ) -> tuple[Anomaly, ...] | None:
+        """Return what `look` finds wrong; None of what a later release wrote, which is told of instead."""
+        later: LaterVersionError | None = None
+        anomalies: tuple[Anomaly, ...] = ()
+        try:
+            anomalies = tuple(look(segment))
+        except LaterVersionError as error:
+            later = error
+        if anomalies:
+            later = self.storage.later_version(segment)
+        if later is None:
+            return anomalies
+        self.tally.could_not_read(segment, str(later), is_lasting=True)
+        return None
+
+    def _object_anomalies(
+        self, segment: RemoteLogSegmentMetadata, listed: Mapping[str, ListedObject]
+    ) -> Iterator[Anomaly]:
+        try:
+            expected = self.storage.expected_objects(segment)
+        except (RemoteObjectCorruptError, RemoteObjectNotFoundError) as error:
+            yield Anomaly.of_segment(kind_of(error), segment, str(error))
+            return
+        for name, size in expected.items():
+            if name not in listed:
+                yield Anomaly.of_segment(AnomalyKind.MISSING_OBJECT, segment, "there is no such object", name)
+            elif listed[name].size != size:
+                message = f"has {listed[name].size} bytes, {size} were sent"
+                yield Anomaly.of_segment(AnomalyKind.WRONG_SIZE, segment, message, name)
+
+    def _offset_anomalies(
+        self, partition: TopicIdPartition, segments: Sequence[RemoteLogSegmentMetadata]
+    ) -> Sequence[Anomaly]:
+        if partial := partial_overlaps(segments):
+            self.tally.notices.append(
+                f"{partition}: {partial} segments overlap others in part, as replicas cut theirs differently: readers "
+                "are given each offset once"
+            )
+        local = self.local_logs.range_of(partition) if self.local_logs else None
+        state = self.metadata.partition_state(partition)
+        if not any(offset_anomalies(partition, segments, state, local)) and not reaches_too_far(segments, state, local):
+            return ()
+        # Once more: a leader may have changed, or a trim or an expiry have ended.
+        local = self.local_logs.range_now(partition) if self.local_logs else None
+        state = self.metadata.partition_state(partition)
+        segments = list(self.metadata.list_remote_log_segments(partition))
+        if ends := reaches_too_far(segments, state, local):
+            self.tally.notices.append(
+                f"{partition}: the remote log ends with offset {ends[0]}, the local one is stable up to {ends[1]} "
+                "only: is it an old one, or was it cut?"
+            )
+        return tuple(offset_anomalies(partition, segments, state, local))
+
+    def _unreferenced(
+        self, listed: Mapping[str, ListedObject], segments: Sequence[RemoteLogSegmentMetadata]
+    ) -> list[ListedObject]:
+        """Return what no segment's metadata refer to and is not young, by the state right behind the listing."""
+        known = {segment.segment_id.id for segment in segments}
+        unreferenced = [found for found in listed.values() if not _is_referenced(found, known)]
+        old = [found for found in unreferenced if found.last_modified < self.young_from]
+        self.tally.young += len(unreferenced) - len(old)
+        return old
+
+    def _unreferenced_anomalies(
+        self, partition: TopicIdPartition, suspicious: Sequence[ListedObject]
+    ) -> Iterator[Anomaly]:
+        if not suspicious:
+            return
+        # Once more: a deletion may have ended since the listing was made.
+        there = {found.name for found in self._list(partition)}
+        ids = [found.segment.segment_id.id for found in suspicious if found.segment is not None]
+        known = self.metadata.known_segment_ids(partition, ids)
+        for found in suspicious:
+            if found.name in there:
+                yield _unreferenced_anomaly(partition, found, known)
+
+    def _list(self, partition: TopicIdPartition) -> Iterator[ListedObject]:
+        return self.storage.list_objects(partition_folder(partition))
+
+
+def _is_unfinished(segment: RemoteLogSegmentMetadata, young_from: int) -> bool:
+    was_never_seen = segment.state in _UNSETTLED and segment.custom_metadata is None
+    return was_never_seen and segment.event_timestamp < young_from
+
+
+def _is_there(segment: RemoteLogSegmentMetadata, listed: Mapping[str, ListedObject]) -> bool:
+    names = segment_object_names(segment.segment_id, segment.start_offset)
+    return {names.data, names.indexes} <= listed.keys()
+
+
+def _is_referenced(found: ListedObject, known: set[str]) -> bool:
+    if found.document is not None:
+        return not found.document.temporary
+    return found.segment is not None and not found.segment.temporary and found.segment.segment_id.id in known
+
+
+def _unreferenced_anomaly(partition: TopicIdPartition, found: ListedObject, known: frozenset[str]) -> Anomaly:
+    segment_id = None if found.segment is None else found.segment.segment_id.id
+    is_known = segment_id in known or found.document is not None
+    if found.document is not None:
+        why = "left behind by a writer that was killed; repair removes it, or the next writer of the partition"
+    elif found.segment is None:
+        why = "its name is none of a segment's: another program put it here; remove it, or move it away"
+    elif not is_known:
+        why = (
+            "the metadata never knew its segment: they are older than the store, or were made anew; restore a newer "
+            "backup of them, or run rebuild-metadata"
+        )
+    elif found.segment.temporary:
+        why = "left behind by a writer that was killed; repair removes it"
+    else:
+        why = "left behind: its segment was deleted; repair removes it"
+    message = f"{found.size} bytes, {why}"
+    return Anomaly(AnomalyKind.UNREFERENCED_OBJECT, found.name, message, partition, segment_id, is_known)

@@ -1,0 +1,131 @@
+"""What looks at a remote log and changes nothing of it but the verdict that it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tiered_storage.errors import ConfigurationError, OutdatedMetadataError, TieredStorageError
+from tiered_storage.remote_log.audit.audit import DeepCheck, audit_remote_log
+from tiered_storage.remote_log.audit.deep_audit import audit_segment
+from tiered_storage.remote_log.audit.job import AuditJob, with_outcomes
+from tiered_storage.remote_log.audit.offsets import LocalLogs
+from tiered_storage.remote_log.audit.report import Anomaly, AnomalyKind, AuditReport
+from tiered_storage.remote_log.audit.results import keep_verdicts
+from tiered_storage.remote_log.context import RemoteLogParts
+from tiered_storage.remote_log.jobs.throttle import RateLimit, ToldLimit
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
+from tiered_storage.remote_log.progress import Amount, OnMoved, untold
+from tiered_storage.remote_log.selection import EVERYTHING, Selection
+from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition, name_of
+from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.tiering_policy import decide, is_wanted
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLogChecks:
+    """Checks over the open `parts`; what each does is said where it is implemented."""
+
+    parts: RemoteLogParts
+
+    def audit(
+        self, selection: Selection = EVERYTHING, *, deep: bool = False, on_moved: OnMoved = untold
+    ) -> AuditReport:
+        """Hold the store against the metadata, and keep the verdict; see audit_remote_log and keep_verdicts.
+
+        Of a deep one `on_moved` is told of the bytes that were read, and of each segment at its end.
+
+        Raises ConfigurationError where nothing that is known is selected, and for a user's own RemoteStorageManager,
+        which cannot list what it holds; StoreMismatchError where store and metadata are no pair.
+        """
+        if nothing := self.parts.why_nothing_matches(selection):
+            raise ConfigurationError(nothing)
+        lacking = tuple(self._lacking())
+        report = audit_remote_log(
+            self.parts.segments,
+            self.parts.leases,
+            listing_storage(self.parts.storage),
+            selection,
+            self.parts.clock,
+            grace_ms=self.parts.settings.remote_log_orphan_grace_ms,
+            local_logs=self._local_logs(selection) if self.parts.settings.log_dirs else None,
+            deep=self._deep_check(on_moved) if deep else None,
+        )
+        self._keep_verdicts(report, selection, deep=deep)
+        return replace(report, anomalies=(*lacking, *report.anomalies))
+
+    def _lacking(self) -> Iterator[Anomaly]:
+        """Yield one if the metadata are not those of the store."""
+        storage = listing_storage(self.parts.storage)
+        try:
+            self.parts.guard.ensure_same()
+        except OutdatedMetadataError as error:
+            yield Anomaly(AnomalyKind.OUTDATED_METADATA, storage.generations.place, str(error))
+
+    def write_audit_job(self, folder: str, selection: Selection = EVERYTHING) -> AuditJob:
+        """Lay the deep part of an audit out in the work area, for workers; a quick audit goes before it."""
+        listing_storage(self.parts.storage)
+        return AuditJob.write(self.parts.work, folder, self._copied(selection), self.parts.settings)
+
+    def to_read(self, selection: Selection = EVERYTHING) -> Amount:
+        """Return how much a deep audit of `selection` reads."""
+        return Amount.of(self._copied(selection))
+
+    def _copied(self, selection: Selection) -> Iterator[RemoteLogSegmentMetadata]:
+        segments = self.parts.segments
+        return (
+            segment
+            for partition in segments.list_partitions()
+            if selection.matches(partition.topic, partition.partition)
+            for segment in segments.list_remote_log_segments(partition)
+            if segment.state is SegmentState.COPY_SEGMENT_FINISHED
+        )
+
+    def conclude_deep_audit(self, quick: AuditReport, job: AuditJob, selection: Selection) -> AuditReport:
+        """Add what workers found to the quick audit of `selection` that went before, and keep the verdict."""
+        report = with_outcomes(quick, job.outcomes(), self.parts.segments)
+        self._keep_verdicts(report, selection, deep=True)
+        return report
+
+    def _keep_verdicts(self, report: AuditReport, selection: Selection, *, deep: bool) -> None:
+        most = self.parts.settings.remote_log_unreferenced_max_percent
+        is_outdated = any(each.kind is AnomalyKind.OUTDATED_METADATA for each in report.anomalies)
+        # Outdated metadata keep what they find to themselves.
+        safety = self.parts.store.safety if is_outdated else self.parts.safety
+        keep_verdicts(report, safety, selection, most, deep=deep)
+
+    def _deep_check(self, on_moved: OnMoved) -> DeepCheck:
+        storage = listing_storage(self.parts.storage)
+        limit = ToldLimit(RateLimit(self.parts.settings.audit_worker_bytes_per_second), on_moved)
+
+        def check(segment: RemoteLogSegmentMetadata) -> Sequence[Anomaly]:
+            found = audit_segment(segment, storage, limit)
+            on_moved(0, 1)
+            return found
+
+        return check
+
+    def _local_logs(self, selection: Selection) -> LocalLogs:
+        def is_asked_for(log: PartitionLog | UnreadablePartition) -> bool:
+            return selection.matches(*name_of(log)) and self._is_copied(log)
+
+        return LocalLogs(self.parts.source, is_asked_for)
+
+    def _is_copied(self, log: PartitionLog | UnreadablePartition) -> bool:
+        if isinstance(log, UnreadablePartition):
+            return is_wanted(log.topic, self.parts.topics, self.parts.settings)
+        try:
+            return decide(log, self.parts.topics, self.parts.settings).copies
+        except TieredStorageError:
+            return log.tiered_by_kafka is not None
+
+
+def listing_storage(storage: RemoteStorageManager) -> ObjectRemoteStorageManager:
+    """Return `storage` where it can list what it holds. Raises ConfigurationError for a user's own."""
+    if not isinstance(storage, ObjectRemoteStorageManager):
+        raise ConfigurationError(
+            f"{type(storage).__name__} cannot be audited: only the stores of "
+            "tiered_storage.remote_log.storage.segment_objects list what they hold"
+        )
+    return storage

@@ -1,0 +1,144 @@
+"""The deep audit of many segments as a job in groups: jobs/groups.py says what is where in the work area.
+
+A task is a segment's metadata, a result an AuditOutcome. Workers read the store alone; who laid the job out holds what
+they found against the metadata once more, since segments may have been deleted meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import ClassVar
+
+from pydantic import ConfigDict
+
+from tiered_storage.errors import ConfigurationError, RemoteStorageError
+from tiered_storage.remote_log.audit.deep_audit import audit_segment
+from tiered_storage.remote_log.audit.report import Anomaly, AuditReport, AuditTally
+from tiered_storage.remote_log.copy.tasks import CopyFailure
+from tiered_storage.remote_log.coverage import finished
+from tiered_storage.remote_log.jobs.groups import GroupResults, JobDescription, JobFolder, grouped
+from tiered_storage.remote_log.jobs.progress import ProgressLog
+from tiered_storage.remote_log.jobs.throttle import RateLimit, ToldLimit
+from tiered_storage.remote_log.jobs.work_area import WorkArea
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.progress import OnMoved, untold
+from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.settings.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class AuditOutcome:
+    """What a worker found in one segment, in so many `seconds`; with `failure`, why the store could not be read."""
+
+    segment: RemoteLogSegmentMetadata
+    anomalies: tuple[Anomaly, ...]
+    failure: CopyFailure | None = None
+    seconds: float = 0.0
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditJobDescription(JobDescription):
+    """What every worker needs, and how many bytes a second each may read (-1: no limit)."""
+
+    bytes_per_second: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuditJob:
+    """One try of a deep audit."""
+
+    files: JobFolder
+    groups: int
+
+    @classmethod
+    def write(
+        cls,
+        work: WorkArea,
+        folder: str,
+        segments: Iterable[RemoteLogSegmentMetadata],
+        settings: Settings,
+    ) -> AuditJob:
+        """Lay the job out, holding only a group in memory; `segments` come with each partition's behind one another."""
+        files, count = JobFolder.of(work, folder), 0
+        for group in grouped(segments, lambda each: each.segment_id, lambda each: each.size):
+            files.write_tasks(count, group, RemoteLogSegmentMetadata)
+            count += 1
+        files.describe(AuditJobDescription(count, settings.audit_worker_bytes_per_second))
+        return cls(files, count)
+
+    def run_group(
+        self, number: int, storage: RemoteStorageManager, limit: RateLimit, on_moved: OnMoved = untold
+    ) -> int:
+        """Audit the segments of one group; return how many were read. `on_moved` is told as the progress is.
+
+        Raises ConfigurationError for another's store.
+        """
+        if not isinstance(storage, ObjectRemoteStorageManager):
+            raise ConfigurationError(f"{type(storage).__name__} cannot be audited: it does not keep objects as ours do")
+        results = GroupResults(self.files, number, AuditOutcome)
+        read = 0
+        with ProgressLog(self.files, number) as progress:
+
+            def moved(size: int) -> None:
+                progress.moved(size)
+                on_moved(size)
+
+            told = ToldLimit(limit, moved)
+            for segment in self.files.tasks(number, RemoteLogSegmentMetadata):
+                outcome = _audited(segment, storage, told)
+                read += outcome.failure is None
+                results.add(outcome)
+                progress.ended()
+                on_moved(0, 1)
+            results.write()
+        return read
+
+    def outcomes(self) -> Iterator[AuditOutcome]:
+        """Yield what came of every segment; one without a result ended with its worker."""
+        for number in range(self.groups):
+            results = self.files.results(number, AuditOutcome)
+            known = {outcome.segment.segment_id for outcome in results}
+            yield from results
+            for segment in self.files.tasks(number, RemoteLogSegmentMetadata):
+                if segment.segment_id not in known:
+                    died = CopyFailure("", "its worker died before it was read", retriable=True)
+                    yield AuditOutcome(segment, (), died)
+
+
+def with_outcomes(
+    quick: AuditReport, outcomes: Iterable[AuditOutcome], metadata: RemoteLogMetadataManager
+) -> AuditReport:
+    """Return the report of a quick audit with what workers found later.
+
+    What a segment had already is not told twice, and nothing of one that was deleted meanwhile.
+    """
+    tally = AuditTally(quick)
+    told = {(anomaly.segment_id, anomaly.kind) for anomaly in quick.anomalies}
+    for partition, of_partition in groupby(outcomes, lambda outcome: outcome.segment.topic_id_partition):
+        wrong = [outcome for outcome in of_partition if outcome.anomalies or outcome.failure]
+        if not wrong:
+            continue
+        there = {segment.segment_id for segment in finished(metadata.list_remote_log_segments(partition))}
+        for outcome in wrong:
+            if outcome.segment.segment_id not in there:
+                continue
+            if outcome.failure is not None:
+                failure = outcome.failure
+                tally.could_not_read(outcome.segment, failure.message, is_lasting=not failure.retriable)
+            tally.add(each for each in outcome.anomalies if (each.segment_id, each.kind) not in told)
+    return tally.report()
+
+
+def _audited(segment: RemoteLogSegmentMetadata, storage: ObjectRemoteStorageManager, limit: RateLimit) -> AuditOutcome:
+    begun = time.monotonic()
+    try:
+        anomalies = audit_segment(segment, storage, limit)
+    except RemoteStorageError as error:
+        return AuditOutcome(segment, (), CopyFailure.of(error), time.monotonic() - begun)
+    return AuditOutcome(segment, anomalies, seconds=time.monotonic() - begun)

@@ -1,0 +1,119 @@
+"""Holds what the store keeps of a partition beside its segments, its document, against the metadata.
+
+The document is written first, so it never knows less than the metadata do. Where a writer was killed it may be a step
+ahead; what was not taken back long after that is wrong too, for a rebuild would believe it. A lineage may have gone on
+in either of the two: there only what contradicts counts. Of segments that are marked one by one only those count that
+are named, and read all the same: a rebuild would mark them, and they may be the last copy. Where one is not named, a
+rebuild shows again what was to go, and loses nothing. Whatever looks wrong is looked at once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.audit.report import Anomaly, AnomalyKind, kind_of
+from tiered_storage.remote_log.coverage import finished
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
+from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState, TopicIdPartition
+from tiered_storage.remote_log.storage.object_names import PartitionDocumentName, partition_documents_folder
+from tiered_storage.remote_log.storage.partition_manifest import PartitionDocument, PartitionDocuments
+
+_MENDING = "'tiered-storage repair' writes it anew from the metadata"
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentAudit:
+    """Audits documents; one that was written after `young_from` (ms) may be ahead of what its writer does next."""
+
+    metadata: RemoteLogMetadataManager
+    leases: Leases
+    documents: PartitionDocuments
+    young_from: int
+
+    def look_at(self, partition: TopicIdPartition, listed: Iterable[PartitionDocumentName]) -> Anomaly | None:
+        """Return what is wrong with the newest document of `partition`, of which `listed` were there.
+
+        One small read where nothing is. Raises what store and metadata raise, and LaterVersionError.
+        """
+        newest = max((name.fencing_number for name in listed if not name.temporary), default=None)
+        if self._look(partition, newest) is None:
+            return None
+        # Once more: a writer may have been at work since the listing was made.
+        before = self.metadata.partition_state(partition)
+        return self._look(partition, self.documents.newest_number(partition), before)
+
+    def _look(
+        self, partition: TopicIdPartition, newest: int | None, before: PartitionState | None = None
+    ) -> Anomaly | None:
+        """Look at the document `newest`; `before` is what the metadata said before it was known to be that one."""
+        expected = before or self.metadata.partition_state(partition)
+        if newest is None:
+            return self._missing(partition, expected)
+        if newest > self.leases.fencing_number(partition):
+            # The metadata are older than the store, which the audit tells of as a whole: nothing of theirs is right.
+            return None
+        name = PartitionDocumentName(partition, newest).name
+        try:
+            document = self.documents.read_numbered(partition, newest)
+        except (RemoteObjectCorruptError, RemoteObjectNotFoundError) as error:
+            message = f"{error}; until then a rebuild would not know our log start: {_MENDING}"
+            return Anomaly(kind_of(error), name, message, partition)
+        wrong = self._disagreement(document, expected) or self._marked_in_vain(document)
+        if wrong is None:
+            return None
+        return Anomaly(AnomalyKind.WRONG_CHECKSUM, name, f"{wrong}: {_MENDING}", partition)
+
+    def _missing(self, partition: TopicIdPartition, state: PartitionState) -> Anomaly | None:
+        if state.delete_state is PartitionDeleteState.FINISHED:
+            # Earlier releases left none.
+            return None
+        decided = state.log_start_offset is not None or state.delete_state is not None
+        if not decided and not finished(list(self.metadata.list_remote_log_segments(partition))):
+            return None
+        message = f"the partition has no document: a rebuild would not know our log start; {_MENDING}"
+        return Anomaly(AnomalyKind.MISSING_OBJECT, partition_documents_folder(partition), message, partition)
+
+    def _marked_in_vain(self, document: PartitionDocument) -> str | None:
+        if not document.marked or document.written_at >= self.young_from:
+            return None
+        named = frozenset(document.marked)
+        known = finished(list(self.metadata.list_remote_log_segments(document.topic_id_partition)))
+        count = sum(segment.segment_id.id in named for segment in known)
+        return f"names {count} segments as marked for deletion that readers are given" if count else None
+
+    def _disagreement(self, document: PartitionDocument, known: PartitionState) -> str | None:
+        told = document.state
+        is_settled = document.written_at < self.young_from
+        if known.delete_state != told.delete_state and (is_settled or _step(told) < _step(known)):
+            return f"tells of the deletion {_said(told.delete_state)}, the metadata of {_said(known.delete_state)}"
+        if known.delete_state is PartitionDeleteState.FINISHED:
+            return None
+        ours, theirs = known.log_start_offset, told.log_start_offset
+        if ours != theirs and (is_settled or theirs is None or (ours is not None and theirs < ours)):
+            return f"tells of log start {theirs}, the metadata of {ours}"
+        if is_settled and (entry := _contradicted(told.lineage, known.lineage)):
+            return f"tells of leader epoch {entry.epoch} from offset {entry.start_offset} on, the metadata do not"
+        return None
+
+
+def _step(state: PartitionState) -> int:
+    return -1 if state.delete_state is None else int(state.delete_state)
+
+
+def _said(deletion: PartitionDeleteState | None) -> str:
+    return "none" if deletion is None else deletion.name
+
+
+def _contradicted(told: Iterable[EpochEntry], known: Iterable[EpochEntry]) -> EpochEntry | None:
+    """Return an entry of `told` whose epoch begins elsewhere in `known`, or whose place is another epoch's there."""
+    starts = {entry.epoch: entry.start_offset for entry in known}
+    epochs = {start: epoch for epoch, start in starts.items()}
+    for entry in told:
+        if starts.get(entry.epoch, entry.start_offset) != entry.start_offset:
+            return entry
+        if epochs.get(entry.start_offset, entry.epoch) != entry.epoch:
+            return entry
+    return None

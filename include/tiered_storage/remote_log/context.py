@@ -1,0 +1,261 @@
+"""The open parts of a remote log: what every operation on it works with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Self
+from urllib.parse import unquote, urlsplit
+
+from tiered_storage.clock import BootClock, Clock, machine_boot_time
+from tiered_storage.errors import ConfigurationError, MetadataMissingError
+from tiered_storage.private_files import narrow
+from tiered_storage.remote_log.jobs.groups import JobFolder
+from tiered_storage.remote_log.jobs.work_area import WorkArea
+from tiered_storage.remote_log.jobs.worker import JobAccess, StoreAccess, options_of
+from tiered_storage.remote_log.metadata.generation import GenerationGuard, GuardedSafety, GuardedTopics
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import (
+    Leases,
+    RemoteLogMetadataManager,
+    Topic,
+    Topics,
+)
+from tiered_storage.remote_log.metadata.safety import Safety, Stop
+from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, is_there, open_metadata_store, sqlite_path
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.selection import Selection
+from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource
+from tiered_storage.remote_log.source.segment_source import PartitionLog, name_of
+from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
+from tiered_storage.remote_log.storage.opening import load_remote_storage_manager, open_object_client
+from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.tiering_policy import decided_topic
+from tiered_storage.settings.settings import WHERE_METADATA_ARE, Settings, load_settings
+from tiered_storage.settings.types import SecretUrl, refuse_credentials_in_endpoint
+
+
+def store_options(settings: Settings, environ: Mapping[str, str] = os.environ) -> ObjectStoreOptions:
+    """Return how to reach the object store: the settings, and for secrets and what they leave out `environ` (AWS_*).
+
+    Raises ConfigurationError for an endpoint with credentials: endpoints travel in programs' arguments and in logs.
+    """
+    given = options_of(environ)
+    try:
+        refuse_credentials_in_endpoint(given.endpoint or "")
+    except ValueError as error:
+        raise ConfigurationError(f"AWS_ENDPOINT_URL, or the endpoint of the Airflow connection: {error}") from None
+    return replace(
+        given,
+        endpoint=settings.rsm_config_endpoint or given.endpoint,
+        region=settings.rsm_config_region or given.region,
+        allow_http=settings.rsm_config_allow_http,
+    )
+
+
+def misplaced(settings: Settings) -> list[str]:
+    """Return what is wrong with where things lie: a directory of log.dirs and a place of ours, one inside the other."""
+    return [why for log_dir in settings.log_dirs for why in overlaps(settings, log_dir, f"{log_dir} of log.dirs")]
+
+
+def overlaps(settings: Settings, log_dir: Path, shown: str) -> list[str]:
+    """Return which places of ours lie inside the log directory `log_dir`, `shown` so in messages, or hold it.
+
+    A broker does not start on folders that are no partitions; a store's audit takes a log's files for left-overs.
+    Only places on this machine are looked at.
+    """
+    urls = {"rsm.config.url": settings.rsm_config_url, "work.url": settings.work_url, "export.url": settings.export_url}
+    folders = {name: Path(unquote(urlsplit(url).path)) for name, url in urls.items() if url.startswith("file://")}
+    places = {**folders, "state.directory": settings.state_directory}
+    # What is no SQLite file is refused where it is opened.
+    with suppress(ConfigurationError):
+        places["rlmm.config.url"] = sqlite_path(settings.rlmm_config_url.get_secret_value())
+    found, logs = [], log_dir.resolve()
+    for name, place in places.items():
+        resolved = place.resolve()
+        if resolved.is_relative_to(logs):
+            found.append(f"{name} is {resolved}, inside {shown}: name a place outside of it")
+        elif logs.is_relative_to(resolved) and name in folders:
+            found.append(f"{shown} lies inside {resolved}, which is {name}: name another folder")
+    return found
+
+
+def open_storage(settings: Settings, options: ObjectStoreOptions) -> RemoteStorageManager:
+    """Open the RemoteStorageManager that the settings name; the caller closes it."""
+    return load_remote_storage_manager(settings.remote_log_storage_manager_class_name, settings.rsm_config_url, options)
+
+
+def open_work_area(settings: Settings, options: ObjectStoreOptions, key: Callable[[], bytes] | None = None) -> WorkArea:
+    """Open the work area, without a `key` for reports only; the caller closes it."""
+    return WorkArea(settings.work_url, open_object_client(settings.work_url, options), key)
+
+
+def open_metadata(settings: Settings, clock: Clock, *, create: bool = False) -> SqlMetadataStore:
+    """Open the metadata store that the settings name; the caller closes it. Raises MetadataMissingError."""
+    url = settings.rlmm_config_url.get_secret_value()
+    return open_metadata_store(url, clock, busy_timeout_ms=settings.metadata_busy_timeout_ms, create=create)
+
+
+def stop_by_metadata_alone(reason: str, said_by: str, clock: Clock, config: Path | None = None) -> Stop | None:
+    """Stop all deletions though nothing but the metadata store can be opened; return what it knows of the stop by now.
+
+    Of the settings (the file `config`, or the usual one) only what says where the metadata are has to be right. Raises
+    ConfigurationError where that cannot be read, and what the metadata store raises.
+    """
+    with open_metadata(load_settings(config, only=WHERE_METADATA_ARE), clock) as store:
+        store.safety.stop(reason, said_by)
+        return store.safety.stopped()
+
+
+def _ensure_nobodys(storage: RemoteStorageManager, settings: Settings) -> None:
+    """Raise MetadataMissingError if the object store belongs to metadata, which are not there."""
+    if not isinstance(storage, ObjectRemoteStorageManager):
+        return
+    identity = storage.read_identity()
+    if identity is not None:
+        raise MetadataMissingError(
+            f"{sqlite_path(settings.rlmm_config_url.get_secret_value())}: there are no metadata, and the store "
+            f"{settings.rsm_config_url} belongs to the metadata {identity.metadata_uuid}: set rlmm.config.url right, "
+            "put their backup back with 'tiered-storage metadata restore', or make them again with 'tiered-storage "
+            "rebuild-metadata'"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLogParts:
+    """Everything that a remote log is made of, open until the end of a `with`, or `close`."""
+
+    settings: Settings
+    clock: Clock
+    options: ObjectStoreOptions
+    store: SqlMetadataStore
+    storage: RemoteStorageManager
+    work: WorkArea
+    source: LogDirectorySource
+    boot_clock: BootClock
+    scratch: TemporaryDirectory[str] | None = None
+    """Holds metadata that were made only to look."""
+
+    @classmethod
+    def open(
+        cls,
+        settings: Settings,
+        clock: Clock,
+        options: ObjectStoreOptions,
+        *,
+        create: bool = False,
+        only_looks: bool = False,
+        outdated: bool = False,
+        boot_clock: BootClock = machine_boot_time,
+    ) -> Self:
+        """Open all parts; what was opened is closed again if a later one fails.
+
+        `boot_clock` belongs to the same machine as `clock`.
+        With `create`, metadata that are not there are made, but only beside an object store that belongs to none yet;
+        if the caller `only_looks`, they are made in a temporary folder, which `close` removes.
+        Raises MetadataMissingError otherwise, StoreMismatchError for a store of other metadata, and, unless `outdated`
+        ones are wanted, OutdatedMetadataError for metadata older than the store (see GenerationGuard.ensure_readable).
+        Raises ConfigurationError if a log directory and a place of ours lie inside of one another (see misplaced).
+        """
+        if found := misplaced(settings):
+            raise ConfigurationError("; ".join(found))
+        narrow(settings.state_directory)
+        with ExitStack() as opened:
+            storage = opened.enter_context(closing(open_storage(settings, options)))
+            described, scratch = settings, None
+            if not is_there(settings.rlmm_config_url.get_secret_value()):
+                _ensure_nobodys(storage, settings)
+                if only_looks:
+                    scratch = TemporaryDirectory(prefix="remote-log-")
+                    opened.callback(scratch.cleanup)
+                    url = SecretUrl(f"sqlite:///{scratch.name}/metadata.db")
+                    described = settings.model_copy(update={"rlmm_config_url": url})
+            store = opened.enter_context(open_metadata(described, clock, create=create or described is not settings))
+            GenerationGuard(store, lambda: storage, clock).ensure_readable(outdated=outdated)
+            work = open_work_area(settings, options, cache(store.work_area_key))
+            opened.pop_all()
+        source = LogDirectorySource(settings.log_dirs, settings.cluster_id, settings.log_end_is_stable)
+        return cls(settings, clock, options, store, storage, work, source, boot_clock, scratch)
+
+    @property
+    def segments(self) -> RemoteLogMetadataManager:
+        """The metadata of remote segments."""
+        return self.store.segments
+
+    @property
+    def leases(self) -> Leases:
+        """Who may change which partition."""
+        return self.store.leases
+
+    @property
+    def topics(self) -> Topics:
+        """What was decided for each topic; deciding renews the generation."""
+        return GuardedTopics(self.store.topics, self.guard)
+
+    @property
+    def safety(self) -> Safety:
+        """What makes deleting safe; deciding renews the generation."""
+        return GuardedSafety(self.store.safety, self.guard)
+
+    @property
+    def guard(self) -> GenerationGuard:
+        """Compares and renews the generation that metadata and store share."""
+        return GenerationGuard(self.store, lambda: self.storage, self.clock)
+
+    def bind_store(self) -> None:
+        """Make sure that store and metadata carry one another's UUID and one generation; mark a new store as ours.
+
+        Raises StoreMismatchError and OutdatedMetadataError. A user's own RemoteStorageManager answers for its store
+        itself.
+        """
+        self.guard.ensure_current()
+
+    def decided_topic(self, partition: TopicIdPartition) -> Topic:
+        """Return what was decided for the partition's topic, or the seed that the settings file has for its name."""
+        return decided_topic(partition.cluster_id, partition.topic_id, partition.topic, self.topics, self.settings)
+
+    def access(self, job: JobFolder) -> JobAccess:
+        """Return what a worker needs to do a group of `job`; it holds the job's secret."""
+        return JobAccess(job.work.url, job.folder, StoreAccess.of(self.settings, self.options), job.work.key.hex())
+
+    def local_log(self, partition: TopicIdPartition) -> PartitionLog | None:
+        """Return the partition's local log; None where it is not in sight. Raises what the source raises."""
+        return self.source.partition(partition) if self.settings.log_dirs else None
+
+    def why_nothing_matches(self, selection: Selection) -> str | None:
+        """Return what to tell a person who chose partitions of which none is known; None where one is."""
+        if not selection.is_narrowed:
+            return None
+        if any(selection.matches(known.topic, known.partition) for known in self.segments.list_partitions()):
+            return None
+        if any(selection.matches(*name_of(found)) for found in (self.source.names() if self.settings.log_dirs else ())):
+            return None
+        return (
+            "no partition in log.dirs or in the remote log matches the topics and partitions that were asked for; "
+            "'tiered-storage topics list' shows what there is"
+        )
+
+    def spend_reserves(self) -> None:
+        """Let this process write into the room that is kept on full disks for what frees room."""
+        self.store.spend_reserve()
+        if isinstance(self.storage, ObjectRemoteStorageManager):
+            self.storage.spend_reserve()
+
+    def close(self) -> None:
+        """Close all parts."""
+        self.work.close()
+        self.storage.close()
+        self.store.close()
+        if self.scratch is not None:
+            self.scratch.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

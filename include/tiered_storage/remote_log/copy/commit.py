@@ -1,0 +1,314 @@
+"""The end of a copy run: what was copied whole becomes visible to readers, in order, partition by partition."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tiered_storage.clock import Clock
+from tiered_storage.errors import LeaseLostError, OutdatedMetadataError, TieredStorageError
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.copy.plan import Finding
+from tiered_storage.remote_log.copy.tasks import CopyOutcome
+from tiered_storage.remote_log.lineage import on_lineage, trusted_lineage, whole_lineage
+from tiered_storage.remote_log.metadata.manifest_sync import StoredState, write_partition_states
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
+from tiered_storage.remote_log.model import (
+    Lease,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    SegmentState,
+    TopicIdPartition,
+)
+from tiered_storage.remote_log.source.segment_source import PartitionLog, SegmentSource
+from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
+
+_STARTED = SegmentState.COPY_SEGMENT_STARTED
+
+
+@dataclass(frozen=True, slots=True)
+class CommitReport:
+    """What became visible to readers, and what a person must look at: failed copies and damaged files.
+
+    `is_undecided` tells that the same commit may be tried again: of some partition nothing was written. A lease that is
+    lost, or that older metadata gave, decides against it.
+    """
+
+    committed: tuple[RemoteLogSegmentMetadata, ...]
+    failures: tuple[Finding, ...]
+    damages: tuple[Finding, ...]
+    notices: tuple[Finding, ...]
+    retriable: bool
+    is_undecided: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that was asked for was done and nothing was found damaged."""
+        return not self.failures and not self.damages
+
+
+def commit_copy(
+    outcomes: Iterable[CopyOutcome],
+    source: SegmentSource,
+    metadata: RemoteLogMetadataManager,
+    leases: Leases,
+    storage: RemoteStorageManager,
+    clock: Clock,
+) -> CommitReport:
+    """Make finished copies visible, partition by partition, in order, up to the first that failed.
+
+    Checks that no newer lease exists, that the local log still has the leaders it was copied under, and that it still
+    reaches as far. Copies behind a failed one go (a reader must find no gap); the next run plans them anew. While the
+    local log cannot be looked at, or the store is away, nothing is decided: the same commit may be tried again. What
+    was committed once stays so, whatever holds when it is run again. Raises MetadataUnavailableError; what concerns
+    one partition is in the report.
+    """
+    by_partition: dict[TopicIdPartition, list[CopyOutcome]] = defaultdict(list)
+    for outcome in outcomes:
+        by_partition[outcome.task.metadata.topic_id_partition].append(outcome)
+    commits = []
+    for partition, of_partition in by_partition.items():
+        of_partition.sort(key=lambda outcome: outcome.task.metadata.start_offset)
+        commits.append(_decide(partition, of_partition, source, metadata, clock))
+    _keep_in_store(commits, storage, leases, clock())
+    _write(commits, metadata)
+    done = [each.lease for each in commits if each.lost is None and each.is_decided]
+    if done:
+        leases.release_many(done)
+    failed = [each for each in commits if each.why_not is not None]
+    return CommitReport(
+        tuple(segment for each in commits for segment in each.committed),
+        tuple(Finding(str(each.partition), each.why_not or "") for each in failed),
+        _findings(by_partition, lambda outcome: outcome.damages),
+        _findings(by_partition, lambda outcome: outcome.notices),
+        all(each.is_retriable for each in failed),
+        any(each.lost is None and not each.is_decided for each in failed),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """Why a copy is not committed, and whether another try may help; unless `is_final`, of this very commit."""
+
+    reason: str
+    retriable: bool
+    is_final: bool = True
+
+
+@dataclass(slots=True)
+class _Commit:
+    """What is going to be written of one partition, and what came of it."""
+
+    lease: Lease
+    committed: list[RemoteLogSegmentMetadata]
+    updates: list[RemoteLogSegmentMetadataUpdate] = field(default_factory=list)
+    refusal: _Refusal | None = None
+    log_start: int | None = None
+    lineage: tuple[EpochEntry, ...] = ()
+    stored: StoredState | None = None
+    lost: str | None = None
+
+    @property
+    def partition(self) -> TopicIdPartition:
+        return self.lease.topic_id_partition
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether another try of this commit would change nothing."""
+        return self.refusal is None or self.refusal.is_final
+
+    @property
+    def why_not(self) -> str | None:
+        return self.lost or (None if self.refusal is None else self.refusal.reason)
+
+    def put_off(self, refusal: _Refusal) -> None:
+        """Write nothing for now: the same commit may be tried again."""
+        self.updates.clear()
+        self.refusal, self.log_start, self.lineage = refusal, None, ()
+
+    @property
+    def is_retriable(self) -> bool:
+        return self.lost is None and (self.refusal is None or self.refusal.retriable)
+
+
+@dataclass(frozen=True, slots=True)
+class _Local:
+    """The local log as it is now, and what is known of its leaders."""
+
+    log: PartitionLog
+    lineage: tuple[EpochEntry, ...]
+
+
+def _decide(
+    partition: TopicIdPartition,
+    outcomes: Sequence[CopyOutcome],
+    source: SegmentSource,
+    metadata: RemoteLogMetadataManager,
+    clock: Clock,
+) -> _Commit:
+    state = metadata.partition_state(partition)
+    known = {segment.segment_id: segment for segment in metadata.list_remote_log_segments(partition)}
+    visible = [segment for segment in known.values() if _is_visible(segment)]
+    commit = _Commit(outcomes[0].task.lease, [each for each in _segments_of(outcomes, known) if _is_visible(each)])
+    pending = [outcome for outcome in outcomes if not _was_visible(known.get(outcome.task.metadata.segment_id))]
+    if not pending:
+        return commit
+    local = _look(partition, source, state.lineage, visible)
+    finishing, commit.refusal = _committable(pending, local)
+    commit.updates.extend(finishing)
+    if isinstance(local, _Local):
+        commit.lineage = local.lineage if local.lineage != state.lineage else ()
+        if finishing and state.log_start_offset is None:
+            becoming = (*visible, *_segments_of(pending[: len(finishing)], known))
+            # None at all where a newer holder has long deleted what a zombie commits: its lease is refused.
+            first = min(becoming, key=lambda one: one.start_offset, default=None)
+            commit.log_start = None if first is None else _first_log_start(local.log, first)
+        if finishing:
+            log_start = state.log_start_offset if commit.log_start is None else commit.log_start
+            moved = replace(state, log_start_offset=log_start, lineage=local.lineage)
+            commit.stored = StoredState.of(moved, known.values())
+    if commit.is_decided:
+        commit.updates.extend(
+            RemoteLogSegmentMetadataUpdate(segment.segment_id, SegmentState.DELETE_SEGMENT_STARTED, clock())
+            for segment in _segments_of(pending[len(finishing) :], known)
+            if segment.state is _STARTED
+        )
+    return commit
+
+
+def _keep_in_store(commits: Sequence[_Commit], storage: RemoteStorageManager, leases: Leases, now: int) -> None:
+    """Let the store know first; where it cannot be told, nothing of the partition is decided."""
+    for each in commits:
+        if each.stored is None:
+            continue
+        try:
+            leases.check(each.lease)
+        except LeaseLostError as error:
+            each.lost = str(error)
+    changed = [(each.lease, each.stored) for each in commits if each.stored is not None and each.lost is None]
+    errors = write_partition_states(storage, leases, changed, now, is_copied=True)
+    for each in commits:
+        refused = errors.get(each.partition)
+        if isinstance(refused, OutdatedMetadataError | LeaseLostError):
+            each.lost = str(refused)
+        elif refused is not None:
+            each.put_off(_Refusal(str(refused), retriable=refused.retriable, is_final=False))
+
+
+def _write(commits: Sequence[_Commit], metadata: RemoteLogMetadataManager) -> None:
+    """Write what was decided, a few transactions together; our log starts first: readers must find no gap."""
+    holding = [each for each in commits if each.lost is None]
+    lineages = [(each.partition, each.lineage, each.lease) for each in holding if each.lineage]
+    log_starts = [(each.partition, each.log_start, each.lease) for each in holding if each.log_start is not None]
+    by_partition = {each.partition: each for each in holding}
+    for changed, outcomes in (
+        (lineages, metadata.put_lineages(lineages) if lineages else []),
+        (log_starts, metadata.advance_log_start_offsets(log_starts) if log_starts else []),
+    ):
+        for (partition, *_), lost in zip(changed, outcomes, strict=True):
+            if lost is not None:
+                by_partition[partition].lost = str(lost)
+    steps = [(update, each.lease) for each in holding if each.lost is None for update in each.updates]
+    if not steps:
+        return
+    for (_, lease), outcome in zip(steps, metadata.update_remote_log_segments(steps), strict=True):
+        commit = by_partition[lease.topic_id_partition]
+        if isinstance(outcome, LeaseLostError):
+            commit.lost = str(outcome)
+        elif not isinstance(outcome, RemoteLogSegmentMetadata):
+            commit.refusal = commit.refusal or _Refusal(str(outcome), retriable=False)
+        elif _is_visible(outcome):
+            commit.committed.append(outcome)
+
+
+def _first_log_start(local: PartitionLog, first: RemoteLogSegmentMetadata) -> int:
+    """Return where our log begins: from the first commit on it is ours, and what is missing above it was lost.
+
+    The local log may have lost its start since the copy began: what was copied of it stays. So does what readers could
+    see before, where metadata that were made anew know of no log start: a broker's own, which trimming moves, ends
+    nothing of it.
+    """
+    if _is_visible(first):
+        return min(local.log_start_offset, first.start_offset)
+    return local.log_start_offset if local.log_start_offset <= first.end_offset else first.start_offset
+
+
+def _segments_of(
+    outcomes: Iterable[CopyOutcome], known: Mapping[RemoteLogSegmentId, RemoteLogSegmentMetadata]
+) -> list[RemoteLogSegmentMetadata]:
+    ids = (outcome.task.metadata.segment_id for outcome in outcomes)
+    return [known[segment_id] for segment_id in ids if segment_id in known]
+
+
+def _is_visible(segment: RemoteLogSegmentMetadata) -> bool:
+    return segment.state is SegmentState.COPY_SEGMENT_FINISHED
+
+
+def _was_visible(segment: RemoteLogSegmentMetadata | None) -> bool:
+    """Whether an earlier commit made it visible; it may have expired since. Whatever holds now, it stays committed."""
+    return segment is not None and (_is_visible(segment) or segment.custom_metadata is not None)
+
+
+def _committable(
+    outcomes: Iterable[CopyOutcome], local: _Local | str
+) -> tuple[list[RemoteLogSegmentMetadataUpdate], _Refusal | None]:
+    """Return the steps that commit `outcomes`, up to the first that cannot be committed, and why not."""
+    updates: list[RemoteLogSegmentMetadataUpdate] = []
+    for outcome in outcomes:
+        if outcome.failure is not None:
+            failed = f"{outcome.failure.error}: {outcome.failure.message}"
+            return updates, _Refusal(failed, outcome.failure.retriable)
+        if outcome.finished is None:
+            return updates, _Refusal("the copy left no result: its worker died", retriable=True)
+        if isinstance(local, str):
+            return updates, _Refusal(local, retriable=True, is_final=False)
+        reason = _why_outdated(outcome.task.metadata, local)
+        if reason is not None:
+            return updates, _Refusal(reason, retriable=True)
+        updates.append(outcome.finished)
+    return updates, None
+
+
+def _look(
+    partition: TopicIdPartition,
+    source: SegmentSource,
+    known: Sequence[EpochEntry],
+    visible: Sequence[RemoteLogSegmentMetadata],
+) -> _Local | str:
+    """Return the local log as it is now, or why it cannot be looked at, or not be trusted."""
+    try:
+        log = source.partition(partition)
+        if log is None:
+            return f"{partition} is no longer in the log directories"
+        return _Local(log, whole_lineage(visible, trusted_lineage(known, log)))
+    except (TieredStorageError, OSError) as error:
+        return str(error)
+
+
+def _why_outdated(copied: RemoteLogSegmentMetadata, local: _Local) -> str | None:
+    """Return why the local log no longer is what was copied; what left it at its start was still copied rightly."""
+    offsets = f"offsets {copied.start_offset} to {copied.end_offset}"
+    if not on_lineage(copied, local.lineage):
+        return (
+            f"{offsets} were copied under leader epochs that no longer hold: the leader changed meanwhile; the next "
+            "run copies them anew"
+        )
+    if copied.end_offset >= local.log.stable_offset:
+        return (
+            f"{offsets} were copied, and the local log is now stable up to {local.log.stable_offset} only: it was "
+            "truncated meanwhile; the next run copies what there is"
+        )
+    return None
+
+
+def _findings(
+    by_partition: Mapping[TopicIdPartition, list[CopyOutcome]], told: Callable[[CopyOutcome], tuple[str, ...]]
+) -> tuple[Finding, ...]:
+    return tuple(
+        Finding(str(partition), message)
+        for partition, outcomes in by_partition.items()
+        for outcome in outcomes
+        for message in told(outcome)
+    )

@@ -1,0 +1,233 @@
+"""Copies one segment: its bytes pass once through memory, checked, indexed and sent at the same time.
+
+A window of whole batches is read, every batch's checksum and offsets are checked, all indexes grow by it, and then it
+goes to the store. What the local index files say is held against the batches: where they are false or missing, the
+ones built here travel instead, and a false one is reported; producer_files.py says it of those that tell of producers.
+Whatever the log itself gets wrong stops the copy before anything of the segment is marked as whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import tiered_storage
+from tiered_storage.clock import Clock
+from tiered_storage.errors import (
+    CorruptIndexError,
+    CorruptLogError,
+    CorruptRecordError,
+    LaterVersionError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+    TieredStorageError,
+)
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, encode_leader_epochs
+from tiered_storage.kafka_log.files.log_segment import LogSegment
+from tiered_storage.kafka_log.indexes.index_builder import IndexBuilder
+from tiered_storage.kafka_log.indexes.index_check import OffsetIndexCheck, TimeIndexCheck
+from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
+from tiered_storage.kafka_log.indexes.time_index import TimeIndex
+from tiered_storage.kafka_log.producers.producer_history import ProducerHistory
+from tiered_storage.kafka_log.records.batch_table import BatchTable
+from tiered_storage.kafka_log.records.segment_scan import iterate_segment
+from tiered_storage.remote_log.copy.forked_log import ensure_same_segment
+from tiered_storage.remote_log.copy.producer_files import ProducerFiles, instead_of_index
+from tiered_storage.remote_log.copy.tasks import CopyFailure, CopyOutcome, CopyTask
+from tiered_storage.remote_log.indexes.batch_epochs import wrong_epoch
+from tiered_storage.remote_log.indexes.remote_index_builder import RemoteIndexBuilder
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData, RemoteStorageManager
+
+_LIBRARY = str(Path(tiered_storage.__file__).parent)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CopySizes:
+    """How a copy cuts its work, in bytes: what it holds at once, and how dense its indexes are."""
+
+    window: int
+    index_interval: int
+    remote_index_chunk: int
+
+
+def copy_segment(
+    task: CopyTask,
+    storage: RemoteStorageManager,
+    sizes: CopySizes,
+    clock: Clock,
+    history: ProducerHistory | None = None,
+    moved: Callable[[int], None] = lambda _: None,
+) -> CopyOutcome:
+    """Copy what `task` names and tell how it ended; never raises for what concerns this segment alone.
+
+    Copies of one partition's segments may share their `history`. `moved` is told of bytes as the store takes them.
+    """
+    begun = time.monotonic()
+    try:
+        _ensure_continues(task, storage)
+        source = _SegmentStream(task, sizes, history or ProducerHistory(), moved)
+        data = LogSegmentData(task.metadata.size, source.chunks(), source.indexes)
+        custom_metadata = storage.copy_log_segment_data(task.metadata, data)
+    except (TieredStorageError, OSError) as error:
+        return CopyOutcome(task, None, CopyFailure.of(error), seconds=time.monotonic() - begun, library=_LIBRARY)
+    finished = RemoteLogSegmentMetadataUpdate(
+        task.metadata.segment_id,
+        SegmentState.COPY_SEGMENT_FINISHED,
+        clock(),
+        custom_metadata,
+        source.max_timestamp,
+    )
+    return CopyOutcome(
+        task,
+        finished,
+        record_count=source.record_count,
+        damages=tuple(source.damages),
+        notices=tuple(source.notices),
+        seconds=time.monotonic() - begun,
+        library=_LIBRARY,
+    )
+
+
+def _ensure_continues(task: CopyTask, storage: RemoteStorageManager) -> None:
+    """Raise ForkedLogError unless the local log has the batches of the remote segment that `task` continues."""
+    if task.after is None:
+        return
+    try:
+        ensure_same_segment(task.log_path.parent, task.after, task.lineage, storage)
+    except (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError, LaterVersionError):
+        # An audit names what is damaged there; what continues it is copied all the same.
+        return
+
+
+class _SegmentStream:
+    """The bytes of one local segment, and what is learned while they pass."""
+
+    def __init__(
+        self, task: CopyTask, sizes: CopySizes, history: ProducerHistory, moved: Callable[[int], None]
+    ) -> None:
+        self._moved = moved
+        self._task = task
+        self._sizes = sizes
+        self._history = history
+        self._files = LogSegment(task.metadata.start_offset, task.log_path.parent)
+        self._indexes = IndexBuilder(task.metadata.start_offset, sizes.index_interval)
+        self._remote = RemoteIndexBuilder(task.metadata, sizes.remote_index_chunk)
+        self._of_producers: dict[IndexKind, bytes] = {}
+        self.record_count = 0
+        self.damages: list[str] = []
+        self.notices: list[str] = []
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest record timestamp (ms) of what has passed; -1 for none."""
+        return self._indexes.latest.timestamp
+
+    def chunks(self) -> Iterator[memoryview]:
+        """Yield the segment window by window.
+
+        Raises CorruptRecordError for whatever is not as a broker wrote it, and InvalidLogDirectoryError where nobody
+        can know what is aborted.
+        """
+        checks = self._local_index_checks()
+        producers = ProducerFiles(self._files, self._history.before(self._files), self._task.readable_from)
+        passed, last_offset = 0, -1
+        batches = iterate_segment(self._task.log_path, self._files.base_offset, window_bytes=self._sizes.window)
+        for window, table in batches:
+            self._check_epochs(table)
+            self._indexes.append(table)
+            self._remote.append(table)
+            self._run_checks(checks, table)
+            producers.feed(window, table)
+            self.record_count += int(table.record_count.sum())
+            size = len(window)
+            passed += size
+            last_offset = int(table.last_offset[-1])
+            yield window
+            # Asked for the next one, so the store has taken this.
+            self._moved(size)
+        self._check_end(passed, last_offset)
+        self._run_checks(checks, None)
+        self._indexes.close()
+        self._finish_producers(producers)
+
+    def indexes(self) -> dict[IndexKind, bytes]:
+        """Return everything that travels beside the segment, after its last chunk."""
+        return {
+            **self._remote.indexes(),
+            IndexKind.OFFSET: self._indexes.offset_index().to_bytes(),
+            IndexKind.TIMESTAMP: self._indexes.time_index().to_bytes(),
+            IndexKind.LEADER_EPOCH: encode_leader_epochs(self._task.lineage),
+            **self._of_producers,
+        }
+
+    def _finish_producers(self, producers: ProducerFiles) -> None:
+        self._of_producers = producers.contents()
+        is_doubtful = producers.damages or producers.lacks_snapshot
+        if is_doubtful and (corrected := producers.corrected(self._history.by_the_log(self._files))):
+            producers = corrected
+            self._of_producers = producers.contents()
+        self.damages += producers.damages
+        self.notices += producers.notices
+        if producers.lacks_snapshot:
+            self._history.remember(self._files.directory, producers.known())
+
+    def _local_index_checks(self) -> list[OffsetIndexCheck | TimeIndexCheck]:
+        base = self._files.base_offset
+        checks: list[OffsetIndexCheck | TimeIndexCheck] = []
+        for path, reader, check in (
+            (self._files.offset_index_path, OffsetIndex, OffsetIndexCheck),
+            (self._files.time_index_path, TimeIndex, TimeIndexCheck),
+        ):
+            if not path.is_file():
+                self.notices.append(f"{path} is missing: it was rebuilt from the log")
+                continue
+            try:
+                checks.append(check(path, reader.read(path, base)))  # type: ignore[arg-type]  # each with its own
+            except CorruptIndexError as error:
+                self._report(error)
+        return checks
+
+    def _run_checks(self, checks: list[OffsetIndexCheck | TimeIndexCheck], table: BatchTable | None) -> None:
+        """Feed `table` to every check, or end them; the first thing that is false ends a check."""
+        for check in list(checks):
+            try:
+                if table is None:
+                    check.finish()
+                else:
+                    check.feed(table)
+            except CorruptIndexError as error:
+                checks.remove(check)
+                self._report(error)
+
+    def _report(self, error: CorruptIndexError) -> None:
+        self.damages.append(f"{error}; {instead_of_index(self._files)}")
+
+    def _check_epochs(self, table: BatchTable) -> None:
+        """Batches must be of the leaders that the lineage names: it decides which copy readers follow."""
+        wrong = wrong_epoch(table, self._task.lineage)
+        if wrong is not None:
+            raise CorruptRecordError(
+                self._task.log_path,
+                wrong.position,
+                f"the batch at offset {wrong.base_offset} was written under leader epoch {wrong.found}, where "
+                f"{LEADER_EPOCH_CHECKPOINT} says {wrong.expected}",
+            )
+
+    def _check_end(self, passed: int, last_offset: int) -> None:
+        expected = self._task.metadata
+        if passed != expected.size:
+            raise CorruptRecordError(
+                self._task.log_path,
+                passed,
+                f"the segment has {passed} bytes; it had {expected.size} when it was planned",
+            )
+        if last_offset != expected.end_offset:
+            raise CorruptRecordError(
+                self._task.log_path,
+                passed,
+                f"the log ends with offset {last_offset}, but the next segment begins at {expected.end_offset + 1}: "
+                "its end is missing",
+            )

@@ -1,0 +1,505 @@
+"""Refuse a forked log: one whose local batches differ from the remote ones at the same offsets and leader epoch.
+
+A log directory that was copied and then written on in both places has two logs under one name. Offsets and epochs do
+not tell them apart, the checksums of batches do. Trimming compares every batch before it removes a segment. Expiry
+compares every batch that is in both tiers and falls below our log start, and the last remote segment that the local log
+shares. A repair takes local batches for a damaged segment only if they have the checksum that was sent; where that does
+not apply, it compares every batch that can still be read, with the last one. A plan of a copy compares the last
+remote batch; a run then compares the whole remote segment that it continues, as far as closed local segments hold it.
+Segments before that one, and one that is damaged or local no more, are not compared: forks of a producer that wrote the
+same bytes again may be copied after one another. Nothing is trimmed then, since trimming compares all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import chain, pairwise
+from pathlib import Path
+
+import numpy as np
+
+from tiered_storage.errors import (
+    CorruptLogError,
+    ForkedLogError,
+    LaterVersionError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+    RemoteStorageError,
+)
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.files.log_segment import list_segments
+from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
+from tiered_storage.kafka_log.kernels.checksum import crc32c
+from tiered_storage.kafka_log.records.batch_header import BATCH_OVERHEAD, RecordBatch, check_crc, read_batch_header
+from tiered_storage.kafka_log.records.batch_table import BatchTable
+from tiered_storage.kafka_log.records.segment_scan import iterate_segment
+from tiered_storage.remote_log.copy.batch_comparison import (
+    Batches,
+    ReadSegment,
+    first_difference,
+    local_batches,
+    overlapping,
+    remote_batches,
+    shown_batch,
+    sound_batches,
+)
+from tiered_storage.remote_log.copy.plan import PlannedSegment
+from tiered_storage.remote_log.coverage import Coverage, CoveredRange, finished
+from tiered_storage.remote_log.lineage import trusted_lineage, valid_end, whole_lineage
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.source.local_read import LocalSegmentReader
+from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog, of_same_offsets, share_offsets
+from tiered_storage.remote_log.storage.commit_marker import CommitMarker
+from tiered_storage.remote_log.storage.manifest import Manifest
+from tiered_storage.remote_log.storage.object_names import segment_object_names
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+
+_READ_BYTES = 64 << 10
+_FILE_READ_BYTES = 1 << 20
+_AT_ONCE = 8
+
+
+def ensure_same_batches(
+    partition: TopicIdPartition,
+    local: Iterable[LocalSegment],
+    held_by: Sequence[RemoteLogSegmentMetadata],
+    lineage: Sequence[EpochEntry],
+    read: ReadSegment,
+    end_offset: int | None = None,
+) -> None:
+    """Compare each batch of `local` with the one that readers get of the remote segments `held_by`.
+
+    Both by rising offset. Segments may have any boundaries. What lies below all of `held_by` is not compared, nor what
+    begins above `end_offset`, where that is given. Reads `local` once, and everything of `held_by`; holds a few windows
+    of headers. A local segment that is gone is left out.
+
+    Raises ForkedLogError for the first batch that differs, and what reading raises.
+    """
+    segments = list(local)
+    if not held_by or not segments:
+        return
+    held_from = min(segment.start_offset for segment in held_by)
+    windows = (window.touching(held_from, end_offset) for window in local_batches(segments))
+    found = first_difference(windows, remote_batches(held_by, lineage, read))
+    if found is not None:
+        ours, row, known = found
+        directory = segments[0].log_path.parent
+        raise _fork(partition, directory, int(ours.base[row]), ours.shown(row), overlapping(known, ours, row))
+
+
+def ensure_same_below(
+    log: PartitionLog, end_offset: int, metadata: RemoteLogMetadataManager, storage: RemoteStorageManager
+) -> None:
+    """Compare what `log` and the remote log both have below `end_offset` (exclusive), before it ends its life.
+
+    What readers are given no more is compared by nobody afterwards. Segments of the same bytes are told by the checksum
+    in their manifest; of others the remote one is read. Raises as ensure_same_batches, and LineageContradictedError.
+    """
+    partition = log.topic_id_partition
+    below = [segment for segment in log.segments if segment.base_offset < end_offset]
+    if not below:
+        return
+    lineage = trusted_lineage(metadata.partition_state(partition).lineage, log)
+    coverage = Coverage.of(metadata.list_remote_log_segments(partition), lineage)
+    for run in _runs(coverage, below[0].base_offset, end_offset - 1):
+        held_by = [covered.segment for covered in run]
+        local = [one for one in below if any(share_offsets(each, one) for each in held_by)]
+        compared = [one for one in local if not is_same_file(one, held_by, storage)]
+        holders = [each for each in held_by if any(share_offsets(each, one) for one in compared)]
+        read = storage.fetch_log_segment
+        ensure_same_batches(partition, compared, holders, lineage, read, run[-1].end_offset)
+
+
+def ensure_joined(log: PartitionLog, metadata: RemoteLogMetadataManager, storage: RemoteStorageManager) -> None:
+    """Compare the last remote segment that shares offsets with `log`, before anything remote of the partition ends.
+
+    The records of a fork count towards total retention, but must never end records of the log that was copied. Raises
+    as ensure_same_batches, and LineageContradictedError.
+    """
+    partition, directory = log.topic_id_partition, log.directory
+    lineage = trusted_lineage(metadata.partition_state(partition).lineage, log)
+    coverage = Coverage.of(metadata.list_remote_log_segments(partition), lineage)
+    active_from = max((one.base_offset for one in log.segments), default=0)
+    for covered in reversed(list(coverage.ranges_from(log.log_start_offset))):
+        is_compared = ensure_same_segment(directory, covered.segment, lineage, storage)
+        if covered.end_offset >= active_from:
+            ends = (covered.end_offset, max(covered.start_offset, active_from))
+            is_compared |= any(_ensure_same_batch(partition, directory, end, covered, storage) for end in ends)
+        if is_compared:
+            return
+
+
+def ensure_joined_above(
+    partition: TopicIdPartition,
+    directory: Path,
+    offset: int,
+    metadata: RemoteLogMetadataManager,
+    lineage: Sequence[EpochEntry],
+    storage: RemoteStorageManager,
+) -> None:
+    """Compare the first remote segment that ends at `offset` or above with what the log in `directory` has of it.
+
+    So a log is told from its fork where nothing remote is left of what lies below. Raises as ensure_same_batches.
+    """
+    coverage = Coverage.of(metadata.list_remote_log_segments(partition), lineage)
+    covered = next(coverage.ranges_from(offset), None)
+    if covered is not None and not ensure_same_segment(directory, covered.segment, lineage, storage):
+        _ensure_same_batch(partition, directory, max(offset, covered.start_offset), covered, storage)
+
+
+def ensure_same_segment(
+    directory: Path,
+    segment: RemoteLogSegmentMetadata,
+    lineage: Sequence[EpochEntry],
+    storage: RemoteStorageManager,
+) -> bool:
+    """Compare a remote `segment` with the closed segments in `directory` that share offsets; return if there are any.
+
+    Reads those once. Where one has the bytes that were sent the remote segment is not read. Raises as
+    ensure_same_batches.
+    """
+    closed = [
+        LocalSegment(file.base_offset, following.base_offset - 1, file.size(), file.log_path)
+        for file, following in pairwise(list_segments(directory))
+    ]
+    shared = [one for one in closed if share_offsets(segment, one)]
+    compared = [one for one in shared if not is_same_file(one, [segment], storage)]
+    end = valid_end(segment, whole_lineage([segment], lineage))
+    ensure_same_batches(segment.topic_id_partition, compared, [segment], lineage, storage.fetch_log_segment, end)
+    return bool(shared)
+
+
+def _runs(coverage: Coverage, start_offset: int, end_offset: int) -> list[list[CoveredRange]]:
+    """Return the ranges that hold offsets from `start_offset` to `end_offset` (inclusive), those in a row together."""
+    runs: list[list[CoveredRange]] = []
+    for covered in coverage.ranges_from(start_offset):
+        if covered.start_offset > end_offset:
+            break
+        if runs and covered.start_offset <= runs[-1][-1].end_offset + 1:
+            runs[-1].append(covered)
+        else:
+            runs.append([covered])
+    return runs
+
+
+def is_same_file(
+    local: LocalSegment, held_by: Sequence[RemoteLogSegmentMetadata], storage: RemoteStorageManager
+) -> bool:
+    """Whether a remote segment of the very offsets of `local` was made from its bytes, or `local` is gone by now.
+
+    Reads the local segment once, in pieces, and of the remote one its manifest, unless its metadata have the checksum.
+    """
+    for holder in held_by:
+        if of_same_offsets(holder, local):
+            sent = _sent_crc32c(holder)
+            if sent is None:
+                raw = storage.fetch_index(holder, IndexKind.MANIFEST)
+                sent = Manifest.parse(raw, str(holder.segment_id)).data_crc32c
+            with suppress(FileNotFoundError):
+                return (local.size, _file_crc32c(local.log_path)) == (holder.size, sent)
+            return True
+    return False
+
+
+def _file_crc32c(path: Path) -> int:
+    checksum = 0
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(_FILE_READ_BYTES):
+            checksum = crc32c(piece, checksum)
+    return checksum
+
+
+def why_other_records(
+    segment: RemoteLogSegmentMetadata,
+    others: Coverage,
+    log_start: int,
+    lineage: Sequence[EpochEntry],
+    storage: RemoteStorageManager,
+) -> str | None:
+    """Return why readers get other records from `others` than from `segment`, where both hold offsets; None: the same.
+
+    Looks from `log_start` (inclusive) on. Of a damaged `segment` each batch counts whose CRC holds. Segments that were
+    sent with the same checksum are not read. Raises what the store raises where it cannot be asked.
+    """
+    end = valid_end(segment, whole_lineage([segment, *(covered.segment for covered in others.ranges)], lineage))
+    for run in _runs(others, max(segment.start_offset, log_start), end):
+        start, holders = max(run[0].start_offset, log_start), [covered.segment for covered in run]
+        if any(_was_sent_alike(segment, holder) for holder in holders):
+            continue
+        windows = (
+            window.touching(start, min(end, run[-1].end_offset)) for window in _readable_batches(segment, storage)
+        )
+        known = remote_batches(holders, lineage, storage.fetch_log_segment)
+        try:
+            found = first_difference(windows, known)
+        except (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError) as error:
+            return f"what others hold of its offsets cannot be compared with it: {error}"
+        if found is not None:
+            ours, row, there = found
+            return (
+                f"at offset {int(ours.base[row])} it has {ours.shown(row)}, and what would be read instead "
+                f"{overlapping(there, ours, row)}: one of them is of a fork of the log"
+            )
+    return None
+
+
+def _readable_batches(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> Iterator[Batches]:
+    if not isinstance(storage, ObjectRemoteStorageManager):
+        yield from remote_batches([segment], (), storage.fetch_log_segment)
+        return
+    name = segment_object_names(segment.segment_id, segment.start_offset).data
+    with suppress(RemoteObjectNotFoundError):
+        size = min(segment.size, storage.object_size(name))
+        yield from sound_batches(segment, size, lambda position, count: storage.read_object(name, position, count))
+
+
+def _was_sent_alike(one: RemoteLogSegmentMetadata, other: RemoteLogSegmentMetadata) -> bool:
+    if (one.start_offset, one.end_offset, one.size) != (other.start_offset, other.end_offset, other.size):
+        return False
+    checksum = _sent_crc32c(one)
+    return checksum is not None and checksum == _sent_crc32c(other)
+
+
+def _sent_crc32c(segment: RemoteLogSegmentMetadata) -> int | None:
+    """Return the checksum of the data of `segment` as it was sent; None where its metadata do not have it."""
+    if segment.custom_metadata is None:
+        return None
+    with suppress(RemoteObjectCorruptError, LaterVersionError):
+        return CommitMarker.from_custom_metadata(segment, segment.custom_metadata).data_crc32c
+    return None
+
+
+def is_held_elsewhere(
+    copy: RemoteLogSegmentMetadata,
+    data_crc32c: int | None,
+    start_offset: int,
+    held_by: Sequence[CoveredRange],
+    log: PartitionLog | None,
+    lineage: Sequence[EpochEntry],
+    storage: ObjectRemoteStorageManager,
+) -> bool:
+    """Whether each readable batch of `copy`, from `start_offset` on, is in `held_by`, or else after them in `log`.
+
+    Of a copy whose leader epochs nobody knows every batch counts, up to its end.
+    A local file of the same offsets is told by its checksum (None: not known); else every byte of `held_by` is read
+    and verified first. Raises what that and the reading of the others raise.
+    """
+    told = (copy.size, data_crc32c)
+    local = [one for one in (() if log is None else log.segments) if share_offsets(copy, one)]
+    for one in local:
+        if of_same_offsets(copy, one) and (one.size, _file_crc32c(one.log_path)) == told:
+            return True
+    for covered in held_by:
+        storage.verify(covered.segment)
+    for covered in held_by:
+        holder = covered.segment
+        if (holder.start_offset, covered.end_offset) == (copy.start_offset, copy.end_offset):
+            other = Manifest.parse(storage.fetch_index(holder, IndexKind.MANIFEST), str(holder.segment_id))
+            if (other.size, other.data_crc32c) == told:
+                return True
+    reached = max((covered.end_offset for covered in held_by), default=-1)
+    read = storage.fetch_log_segment
+    end = valid_end(copy, whole_lineage([copy], lineage)) if copy.leader_epochs else copy.end_offset
+    windows = (window.touching(start_offset, end) for window in _readable_batches(copy, storage))
+    remote = remote_batches([covered.segment for covered in held_by], lineage, read)
+    known = chain(remote, (window.between(reached + 1) for window in local_batches(local)))
+    return first_difference(windows, known) is None
+
+
+def last_sound_offset(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> int | None:
+    """Return the last offset of the batches of `segment` that can still be read; None where there is none."""
+    return max((int(window.last[-1]) for window in _readable_batches(segment, storage) if len(window)), default=None)
+
+
+def forked_copies(
+    planned: Mapping[TopicIdPartition, Sequence[PlannedSegment]],
+    metadata: RemoteLogMetadataManager,
+    storage: RemoteStorageManager,
+    replacing: frozenset[str] = frozenset(),
+) -> dict[TopicIdPartition, ForkedLogError | RemoteStorageError]:
+    """Return the partitions whose local log is not the one that the remote log was copied from, and why.
+
+    Compares the last remote batch that the closed segments beside `planned` hold too: a few small requests for each
+    partition, some at once. Segments `replacing` do not count for that: of those that share offsets with `planned` each
+    batch that can still be read is compared. Where the remote batch at the join is damaged it is not compared; where
+    the store cannot be asked, that is the error.
+    """
+
+    def look(item: tuple[TopicIdPartition, Sequence[PlannedSegment]]) -> ForkedLogError | RemoteStorageError | None:
+        partition, due = item
+        segments = list(metadata.list_remote_log_segments(partition))
+        counting = [each for each in segments if each.segment_id.id not in replacing]
+        replaced = [each for each in finished(segments) if each.segment_id.id in replacing]
+        try:
+            _ensure_joined(partition, due, Coverage.of(counting, due[-1].lineage), storage)
+            for segment in replaced:
+                _ensure_replaceable(partition, segment, due, storage)
+        except (ForkedLogError, RemoteStorageError) as error:
+            return error
+        return None
+
+    items = [item for item in planned.items() if item[1]]
+    if len(items) <= 1:
+        found = [look(item) for item in items]
+    else:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            found = list(pool.map(look, items))
+    return {partition: error for (partition, _), error in zip(items, found, strict=True) if error is not None}
+
+
+def _ensure_joined(
+    partition: TopicIdPartition, due: Sequence[PlannedSegment], coverage: Coverage, storage: RemoteStorageManager
+) -> None:
+    directory = due[0].log_path.parent
+    try:
+        local = list_segments(directory)
+        end = max(due[-1].end_offset, *(segment.base_offset - 1 for segment in local))
+        covered = [each for each in coverage.ranges if each.start_offset <= end]
+        if not covered or not local:
+            return
+        _ensure_same_batch(partition, directory, min(end, covered[-1].end_offset), covered[-1], storage)
+    except (CorruptLogError, RemoteObjectNotFoundError, RemoteObjectCorruptError, LaterVersionError, OSError):
+        # Damage is for the copy and the audit to name.
+        return
+
+
+def _ensure_same_batch(
+    partition: TopicIdPartition, directory: Path, offset: int, covered: CoveredRange, storage: RemoteStorageManager
+) -> bool:
+    """Compare the batch that holds `offset`; return whether the log in `directory` has one.
+
+    Raises what reading raises.
+    """
+    holding = [segment for segment in list_segments(directory) if segment.base_offset <= offset]
+    found = LocalSegmentReader().read(holding[-1], offset) if holding else None
+    if found is None:
+        return False
+    ours = read_batch_header(found[0])
+    theirs = _remote_batch(covered.segment, offset, storage)
+    same = (ours.base_offset, ours.last_offset, ours.crc) == (theirs.base_offset, theirs.last_offset, theirs.crc)
+    if not same and ours.partition_leader_epoch == theirs.partition_leader_epoch:
+        raise _fork(
+            partition,
+            directory,
+            offset,
+            shown_batch(ours.base_offset, ours.last_offset, ours.crc),
+            shown_batch(theirs.base_offset, theirs.last_offset, theirs.crc),
+        )
+    return True
+
+
+def _ensure_replaceable(
+    partition: TopicIdPartition,
+    segment: RemoteLogSegmentMetadata,
+    due: Sequence[PlannedSegment],
+    storage: RemoteStorageManager,
+) -> None:
+    """Ensure that those of `due` that would be read instead of the damaged `segment` have its records.
+
+    The checksum that was sent proves it, whatever the boundaries. Where that is not known, or `due` have only a part
+    of the segment, every batch that can still be read must be the same, with the last one. Raises ForkedLogError, and
+    RemoteObjectCorruptError where nothing proves it.
+    """
+    local = [one for one in due if one.base_offset <= segment.end_offset and segment.start_offset <= one.end_offset]
+    if not local:
+        return
+    end, sent = valid_end(segment, due[-1].lineage), _recorded_crc32c(segment, storage)
+    last_shared = min(end, local[-1].end_offset)
+    try:
+        if _are_sent_bytes(segment, sent, _local_windows(local)):
+            return
+        readable = [
+            window.touching(local[0].base_offset, last_shared) for window in _readable_batches(segment, storage)
+        ]
+        found = first_difference(readable, local_batches(local))
+    except (CorruptLogError, OSError) as error:
+        raise RemoteObjectCorruptError(
+            f"{segment.segment_id} is damaged, and what would replace it cannot be compared with it: {error}"
+        ) from error
+    if found is not None:
+        theirs, row, known = found
+        directory = due[0].log_path.parent
+        raise _fork(partition, directory, int(theirs.base[row]), overlapping(known, theirs, row), theirs.shown(row))
+    is_whole = local[0].base_offset <= segment.start_offset and end == segment.end_offset <= local[-1].end_offset
+    if (sent is not None and is_whole) or not _reach(readable, last_shared):
+        raise RemoteObjectCorruptError(
+            f"{segment.segment_id} is damaged, and nothing proves that {due[0].log_path.parent} has its records: their "
+            "checksum is not the one that was sent, or only a part of them is there, and too little of the damaged "
+            "object can be read to compare it. The log may be a fork: name the log directory of the log that was "
+            "copied in log.dirs, or put the object back from a backup"
+        )
+
+
+def _reach(windows: Iterable[Batches], offset: int) -> bool:
+    """Whether the last batch of `windows` holds `offset` or more: a fork differs in its last batch."""
+    return any(len(window) and window.last[-1] >= offset for window in windows)
+
+
+def _recorded_crc32c(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> int | None:
+    """Return the checksum of the data of `segment` as it was sent; None where neither metadata nor manifest have it."""
+    sent = _sent_crc32c(segment)
+    if sent is not None:
+        return sent
+    with suppress(RemoteObjectNotFoundError, RemoteObjectCorruptError, LaterVersionError):
+        return Manifest.parse(storage.fetch_index(segment, IndexKind.MANIFEST), str(segment.segment_id)).data_crc32c
+    return None
+
+
+def _are_sent_bytes(
+    segment: RemoteLogSegmentMetadata, sent: int | None, windows: Iterable[tuple[memoryview, BatchTable]]
+) -> bool:
+    """Whether the batches of `windows` at the offsets of `segment`, each once, are the bytes that were sent."""
+    if sent is None:
+        return False
+    size, checksum, next_offset = 0, 0, segment.start_offset
+    for window, table in windows:
+        first = int(np.searchsorted(table.base_offset, next_offset))
+        stop = int(np.searchsorted(table.last_offset, segment.end_offset, side="right"))
+        if first < stop:
+            begin = int(table.position[first] - table.position[0])
+            end = int(table.position[stop - 1] + table.size[stop - 1] - table.position[0])
+            size, checksum = size + end - begin, crc32c(window[begin:end], checksum)
+            next_offset = int(table.last_offset[stop - 1]) + 1
+    return (size, checksum) == (segment.size, sent)
+
+
+def _local_windows(local: Iterable[PlannedSegment]) -> Iterator[tuple[memoryview, BatchTable]]:
+    for one in local:
+        yield from iterate_segment(one.log_path, one.base_offset)
+
+
+def _remote_batch(segment: RemoteLogSegmentMetadata, offset: int, storage: RemoteStorageManager) -> RecordBatch:
+    """Return the header of the remote batch that holds `offset`, its checksum compared."""
+    source = str(segment.segment_id)
+    raw = storage.fetch_index(segment, IndexKind.OFFSET)
+    position = OffsetIndex.parse(raw, source, segment.start_offset).lookup(offset).position
+
+    def read(start: int, size: int) -> bytes:
+        return b"".join(storage.fetch_log_segment(segment, start, min(start + size, segment.size) - 1))
+
+    start, content = position, b""
+    while position < segment.size:
+        if position - start + BATCH_OVERHEAD > len(content):
+            start, content = position, read(position, _READ_BYTES)
+        header = read_batch_header(content, position - start, source=source, source_position=start)
+        if header.last_offset >= offset:
+            batch = content[position - start : position - start + header.size]
+            whole = batch if len(batch) == header.size else read(position, header.size)
+            check_crc(whole, source=source, source_position=position)
+            return header
+        position += header.size
+    raise RemoteObjectCorruptError(f"{source}: the segment ends before offset {offset}")
+
+
+def _fork(partition: TopicIdPartition, directory: Path, offset: int, ours: str, theirs: str) -> ForkedLogError:
+    return ForkedLogError(
+        f"{partition}: {directory} is a fork of the log that was copied: at offset {offset} it has {ours}, and the "
+        f"remote log {theirs}. Two copies of one log were written on separately, or the topic was created again under "
+        "its old id. Nothing of the partition is copied, trimmed or expired. Find out which log is the true one. If it "
+        f"is the remote one, save the records that only {directory} has, then take it out of log.dirs. If it is the "
+        "local one, end the remote one with 'tiered-storage delete-topic' and copy it under a new topic id"
+    )

@@ -1,0 +1,246 @@
+"""The copy of many segments as a job in groups (jobs/groups.py), for whoever runs groups side by side.
+
+Its folder holds:
+
+    job.json                CopyJobDescription
+    tasks-{group}.jsonl     CopyTask lines
+    begun-{group}-{id}      empty: a worker has begun the group
+    result-{group}.jsonl    CopyOutcome lines
+    progress-{group}.jsonl  how far the group is (jobs/progress.py)
+    commit-{batch}.jsonl    the outcomes of a batch of partitions, for one commit
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from itertools import groupby, islice
+from typing import Self
+
+from tiered_storage.clock import Clock
+from tiered_storage.kafka_log.producers.producer_history import ProducerHistory
+from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
+from tiered_storage.remote_log.copy.tasks import CopyFailure, CopyOutcome, CopyTask
+from tiered_storage.remote_log.jobs.groups import GroupResults, JobDescription, JobFolder, grouped
+from tiered_storage.remote_log.jobs.progress import PROGRESS_SECONDS, JobSize, ProgressLog
+from tiered_storage.remote_log.jobs.work_area import WorkArea
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
+from tiered_storage.settings.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+COPIES_AT_ONCE = 2
+"""Copies that a worker makes at once: while one waits for the disk or the store, the other is read and checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyJobDescription(JobDescription):
+    """What a worker needs beside its tasks: how to cut."""
+
+    sizes: CopySizes
+
+
+@dataclass(frozen=True, slots=True)
+class CopyJob:
+    """One try of a copy run, in its folder."""
+
+    files: JobFolder
+    groups: int
+
+    @classmethod
+    def write(
+        cls,
+        work: WorkArea,
+        folder: str,
+        tasks: Sequence[CopyTask],
+        settings: Settings,
+    ) -> Self:
+        """Lay the job out in the work area."""
+        files = JobFolder.of(work, folder)
+        groups = list(copy_groups(tasks))
+        for number, group in enumerate(groups):
+            files.write_tasks(number, group, CopyTask)
+        sizes = CopySizes(
+            settings.copy_window_bytes, settings.index_interval_bytes, settings.remote_log_index_chunk_bytes
+        )
+        files.describe(CopyJobDescription(len(groups), sizes))
+        return cls(files, len(groups))
+
+    @classmethod
+    def read(cls, work: WorkArea, folder: str) -> tuple[Self, CopyJobDescription]:
+        """Find a job that was laid out, and what its workers need."""
+        files = JobFolder.of(work, folder)
+        description = files.description(CopyJobDescription)
+        return cls(files, description.groups), description
+
+    def run_group(
+        self,
+        number: int,
+        storage: RemoteStorageManager,
+        sizes: CopySizes,
+        clock: Clock,
+        progress_seconds: float = PROGRESS_SECONDS,
+    ) -> int:
+        """Copy the segments of one group, in order; return how many succeeded.
+
+        After a failure the rest of that partition is left out: readers must never find a gap. Every
+        `progress_seconds` it tells how far it is. Nothing is copied of a group that another worker began: that one may
+        be lost to Spark and still write objects, and no two attempts write the same.
+        """
+        tasks = self.files.tasks(number, CopyTask)
+        if not self.files.claim(number, tasks[0].metadata.segment_id.id):
+            _log.warning(
+                "%s: group %d was begun by another worker, which may still be at work: what it leaves, the next run "
+                "copies under new ids",
+                self.files.folder,
+                number,
+            )
+            return 0
+        results = GroupResults(self.files, number, CopyOutcome)
+        history = ProducerHistory()
+        copied = 0
+        with ProgressLog(self.files, number, progress_seconds) as progress:
+            for outcome in _copied(
+                tasks, lambda task: copy_segment(task, storage, sizes, clock, history, progress.moved)
+            ):
+                results.add(outcome)
+                progress.ended()
+                copied += outcome.failure is None
+            results.write()
+        return copied
+
+    def size_of(self, tasks: Sequence[CopyTask]) -> JobSize:
+        """Return how much there is to do for `tasks`, those of this job."""
+        return JobSize(self.groups, len(tasks), sum(task.metadata.size for task in tasks))
+
+    def outcomes(self, ended: CopyFailure | None = None) -> Iterator[CopyOutcome]:
+        """Yield how every task ended; one without a result ended with its worker, or as `ended` says.
+
+        A result of anything but the job's own tasks is left out: an earlier attempt in the same folder wrote it.
+        """
+        for number in range(self.groups):
+            tasks = {task.metadata.segment_id: task for task in self.files.tasks(number, CopyTask)}
+            for outcome in self.files.results(number, CopyOutcome):
+                if tasks.get(outcome.task.metadata.segment_id) == outcome.task:
+                    del tasks[outcome.task.metadata.segment_id]
+                    yield outcome
+            for task in tasks.values():
+                yield CopyOutcome(task, None, ended)
+
+    def write_batches(
+        self, work: WorkArea, partitions_a_batch: int, ended: CopyFailure | None = None
+    ) -> list[dict[str, str]]:
+        """Sort all outcomes into batches of whole partitions; return the name and path of each.
+
+        They are written to `work`, the work area of all runs: no worker can sign what is committed. `ended` is what to
+        say of tasks without a result, where it is known.
+        """
+        by_partition = sorted(self.outcomes(ended), key=_partition_of_outcome)
+        partitions = [list(group) for _, group in groupby(by_partition, _partition_of_outcome)]
+        batches: list[dict[str, str]] = []
+        for first in range(0, len(partitions), partitions_a_batch):
+            chosen = partitions[first : first + partitions_a_batch]
+            path = self.files.path("commit", len(batches))
+            work.write(path, [outcome for partition in chosen for outcome in partition], CopyOutcome)
+            batches.append({"name": _batch_name(chosen), "path": path})
+        return batches
+
+
+def copy_groups(tasks: Iterable[CopyTask]) -> Iterator[list[CopyTask]]:
+    """Yield `tasks` in groups of whole partitions, the segments of each by their offsets."""
+    ordered = sorted(tasks, key=lambda task: (task.metadata.topic_id_partition, task.metadata.start_offset))
+    return grouped(ordered, _partition_of, lambda task: task.metadata.size)
+
+
+def _copied(tasks: Iterable[CopyTask], copy: Callable[[CopyTask], CopyOutcome]) -> Iterator[CopyOutcome]:
+    """Yield how each of `tasks` ended, each partition's in order, with COPIES_AT_ONCE under way.
+
+    A copy that hangs takes one of them, and holds up its own partition only. One that breaks down is the end of all,
+    once what is under way has ended.
+    """
+    lanes = (_Lane(deque(of_partition)) for _, of_partition in groupby(tasks, _partition_of))
+    entered: list[_Lane] = []
+    busy: set[Future[CopyOutcome]] = set()
+    broken: list[Future[CopyOutcome]] = []
+
+    def free_lane() -> _Lane | None:
+        for lane in entered:
+            if lane.may_begin:
+                return lane
+        entered.extend(islice(lanes, 1))
+        return entered[-1] if entered and entered[-1].may_begin else None
+
+    with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
+        while True:
+            while not broken and len(busy) < COPIES_AT_ONCE and (lane := free_lane()) is not None:
+                busy.add(lane.begin(pool, copy))
+            if not busy:
+                break
+            done, busy = wait(busy, return_when=FIRST_COMPLETED)
+            broken += [copying for copying in done if copying.exception() is not None]
+            for lane in entered:
+                yield from lane.ended()
+            entered = [lane for lane in entered if not lane.is_over]
+    for copying in broken:
+        copying.result()
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One partition's tasks: those that wait, and those under way; all in order."""
+
+    waiting: deque[CopyTask]
+    under_way: deque[tuple[CopyTask, Future[CopyOutcome]]] = field(default_factory=deque)
+    failure: CopyFailure | None = None
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether another copy may begin; never far behind one that may fail, and spoil those behind it."""
+        return self.failure is None and bool(self.waiting) and len(self.under_way) < COPIES_AT_ONCE
+
+    @property
+    def is_over(self) -> bool:
+        return not self.waiting and not self.under_way
+
+    def begin(self, pool: ThreadPoolExecutor, copy: Callable[[CopyTask], CopyOutcome]) -> Future[CopyOutcome]:
+        """Begin the next copy."""
+        task = self.waiting.popleft()
+        copying = pool.submit(copy, task)
+        self.under_way.append((task, copying))
+        return copying
+
+    def ended(self) -> Iterator[CopyOutcome]:
+        """Yield what has ended since; what is behind a failure, even if it was made, is left out."""
+        while self.under_way and self.under_way[0][1].done() and self.under_way[0][1].exception() is None:
+            task, copying = self.under_way.popleft()
+            outcome = copying.result()
+            if self.failure is None:
+                self.failure = outcome.failure
+                yield outcome
+            else:
+                yield CopyOutcome(task, None, _left_out(self.failure))
+        if self.failure is not None and not self.under_way:
+            while self.waiting:
+                yield CopyOutcome(self.waiting.popleft(), None, _left_out(self.failure))
+
+
+def _left_out(failure: CopyFailure) -> CopyFailure:
+    message = f"left out because an earlier segment of the partition failed: {failure.message}"
+    return CopyFailure(failure.error, message, failure.retriable)
+
+
+def _partition_of(task: CopyTask) -> TopicIdPartition:
+    return task.metadata.topic_id_partition
+
+
+def _partition_of_outcome(outcome: CopyOutcome) -> TopicIdPartition:
+    return _partition_of(outcome.task)
+
+
+def _batch_name(partitions: Sequence[Sequence[CopyOutcome]]) -> str:
+    first, last = (str(_partition_of_outcome(outcomes[0])) for outcomes in (partitions[0], partitions[-1]))
+    return first if len(partitions) == 1 else f"{first} to {last} ({len(partitions)} partitions)"

@@ -1,0 +1,373 @@
+"""What a copy run would do: closed segments that are stable and not yet remote, earliest first.
+
+Planning changes nothing: the plan IS the dry run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tiered_storage.errors import (
+    InvalidLogDirectoryError,
+    LeaseHeldError,
+    LineageContradictedError,
+    TieredStorageError,
+    UnsupportedMagicError,
+    UnsupportedTopicError,
+)
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA
+from tiered_storage.remote_log.coverage import Coverage, finished
+from tiered_storage.remote_log.lineage import trusted_lineage, up_to, whole_lineage
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager, Topics
+from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState, SegmentState, TopicIdPartition
+from tiered_storage.remote_log.selection import EVERYTHING, Selection
+from tiered_storage.remote_log.source.segment_source import (
+    LocalSegment,
+    PartitionLog,
+    SegmentSource,
+    UnreadablePartition,
+)
+from tiered_storage.remote_log.tiering_policy import Decisions
+from tiered_storage.settings.settings import Settings
+
+_OLDER_MAGICS = (0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSegment:
+    """A closed local segment that is due. `end_offset` is inclusive; `lineage` is all we know of leaders up to it."""
+
+    topic_id_partition: TopicIdPartition
+    log_path: Path
+    base_offset: int
+    end_offset: int
+    size: int
+    lineage: tuple[EpochEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something about a partition that a person should know."""
+
+    partition: str
+    message: str
+
+    @property
+    def reason(self) -> str:
+        """The message without the partition's name, with which most messages of errors begin."""
+        return self.message.removeprefix(f"{self.partition}: ")
+
+    def __str__(self) -> str:
+        """Return the reason behind the partition's name, where it is about one."""
+        return f"{self.partition}: {self.reason}" if self.partition else self.message
+
+
+@dataclass(frozen=True, slots=True)
+class PassingFinding(Finding):
+    """One that another try may find over, with nothing changed by a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldFinding(PassingFinding):
+    """Another owner works on the partition now."""
+
+
+def finding_of(partition: TopicIdPartition, error: TieredStorageError | OSError) -> Finding:
+    """Return why `partition` was left, as `error` says it."""
+    if isinstance(error, LeaseHeldError):
+        return HeldFinding(str(partition), str(error))
+    passes = isinstance(error, OSError) or error.retriable
+    return (PassingFinding if passes else Finding)(str(partition), str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class SeenLineage:
+    """The lineage of a partition, of which we know more now than we kept."""
+
+    topic_id_partition: TopicIdPartition
+    leader_epochs: tuple[EpochEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlan:
+    """The segments that are due, and what was left out and why.
+
+    `lineages` are to be kept, also of partitions where nothing is due: a broker that is trimmed forgets. `refused` are
+    partitions that must not be tiered though somebody asked for it; `unreadable` ones could not be looked at. Both make
+    a run fail at its end, after everything else was done. `replacing` are ids of remote segments that are copied anew,
+    for a repair: they count as if they were not there.
+    """
+
+    segments: tuple[PlannedSegment, ...]
+    refused: tuple[Finding, ...] = ()
+    unreadable: tuple[Finding, ...] = ()
+    notices: tuple[Finding, ...] = ()
+    lineages: tuple[SeenLineage, ...] = ()
+    replacing: frozenset[str] = frozenset()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether a run has nothing to do."""
+        return not self.segments and not self.lineages
+
+    @property
+    def size(self) -> int:
+        """The bytes of all segments together."""
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def partitions(self) -> list[TopicIdPartition]:
+        """The partitions with something due, in order."""
+        return sorted(self.by_partition)
+
+    @property
+    def by_partition(self) -> dict[TopicIdPartition, list[PlannedSegment]]:
+        """The segments that are due of each partition."""
+        found: dict[TopicIdPartition, list[PlannedSegment]] = {}
+        for segment in self.segments:
+            found.setdefault(segment.topic_id_partition, []).append(segment)
+        return found
+
+    def without(self, unreadable: Collection[Finding]) -> CopyPlan:
+        """Return the plan with nothing due, and no lineage kept, of the partitions that are `unreadable`."""
+        names = {finding.partition for finding in unreadable}
+        return replace(
+            self,
+            segments=tuple(one for one in self.segments if str(one.topic_id_partition) not in names),
+            unreadable=(*self.unreadable, *unreadable),
+            lineages=tuple(one for one in self.lineages if str(one.topic_id_partition) not in names),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CopySelection:
+    """What a run asks for: of which partitions, and how much.
+
+    `window_end` (ms) is set for a backfill: only segments whose successor began at or before it, in order (a bad
+    timestamp can only hold a backfill back).
+    """
+
+    scope: Selection = EVERYTHING
+    window_end: int | None = None
+    max_segments: int | None = None
+
+
+def plan_copy(
+    source: SegmentSource,
+    metadata: RemoteLogMetadataManager,
+    topics: Topics,
+    settings: Settings,
+    selection: CopySelection,
+    why_no_name: Callable[[TopicIdPartition], str | None] = lambda _: None,
+    replacing: frozenset[str] = frozenset(),
+) -> CopyPlan:
+    """Look at every partition of `source` and return what is due, as if the segments `replacing` were not there.
+
+    `why_no_name` says why the store can never hold a partition, None where it can. Raises whatever `source` and
+    `metadata` raise as a whole; what concerns one partition is in the plan.
+    """
+    if not settings.remote_log_storage_system_enable:
+        return CopyPlan((), notices=(Finding("", "nothing is copied: remote.log.storage.system.enable is false"),))
+    refused: dict[str, Finding] = {}
+    unreadable: list[Finding] = []
+    notices = [Finding("", notice) for notice in source.notices]
+    looked: list[_Found] = []
+    states = metadata.partition_states()
+    lives = _by_name(states)
+    decisions = Decisions(topics, settings)
+    for log in source.partitions():
+        if isinstance(log, UnreadablePartition):
+            if not log.is_internal and selection.scope.matches(log.topic, log.number):
+                # Of a topic that nobody asked to copy it is worth knowing, but no failure.
+                told = unreadable if decisions.is_wanted(log.topic) else notices
+                told.append(Finding(log.partition, log.reason))
+            continue
+        topic = log.topic_id_partition.topic
+        if log.is_internal or not selection.scope.matches(topic, log.topic_id_partition.partition):
+            continue
+        try:
+            decision = decisions.of(log)
+        except UnsupportedTopicError as error:
+            refused.setdefault(topic, Finding(topic, str(error)))
+            continue
+        except TieredStorageError as error:
+            unreadable.append(Finding(str(log.topic_id_partition), str(error)))
+            continue
+        if not decision.copies:
+            continue
+        if reason := why_no_name(log.topic_id_partition):
+            refused.setdefault(topic, Finding(topic, reason))
+            continue
+        state = states.get(log.topic_id_partition, PartitionState())
+        if state.delete_state is not None:
+            notices.append(Finding(str(log.topic_id_partition), why_deleted(state.delete_state)))
+            continue
+        try:
+            _refuse_lost_id(log, lives, metadata)
+            looked.append(_look(log, state, source, metadata, selection, replacing))
+        except (InvalidLogDirectoryError, LineageContradictedError) as error:
+            unreadable.append(Finding(str(log.topic_id_partition), str(error)))
+    notices.extend(notice for found in looked for notice in found.notices)
+    unreadable.extend(found.uncopyable for found in looked if found.uncopyable is not None)
+    segments = [due for found in looked for due in found.due]
+    lineages = [seen for found in looked for seen in found.lineages]
+    chosen, left = _limit(segments, selection.max_segments)
+    if left:
+        notices.append(
+            Finding("", f"{left} more segments are due; the next runs take them (copy.max.segments.per.run)")
+        )
+    return CopyPlan(
+        tuple(chosen), tuple(refused.values()), tuple(unreadable), tuple(notices), tuple(lineages), replacing
+    )
+
+
+_Lives = Mapping[tuple[str, str], Mapping[str, Sequence[TopicIdPartition]]]
+
+
+def _by_name(partitions: Iterable[TopicIdPartition]) -> _Lives:
+    """Return `partitions` by topic id, for each cluster and topic name."""
+    lives: dict[tuple[str, str], dict[str, list[TopicIdPartition]]] = {}
+    for each in partitions:
+        lives.setdefault((each.cluster_id, each.topic), {}).setdefault(each.topic_id, []).append(each)
+    return lives
+
+
+def _refuse_lost_id(log: PartitionLog, lives: _Lives, metadata: RemoteLogMetadataManager) -> None:
+    """Raise InvalidLogDirectoryError where `log` has a derived topic id, and its topic is remote under another one.
+
+    Under the derived id all of it would be copied again, as another topic of that name.
+    """
+    if not log.topic_id_is_derived:
+        return
+    own = log.topic_id_partition
+    for topic_id, partitions in lives.get((own.cluster_id, own.topic), {}).items():
+        if topic_id != own.topic_id and any(
+            SegmentState.COPY_SEGMENT_FINISHED in metadata.count_remote_log_segments(each) for each in partitions
+        ):
+            raise InvalidLogDirectoryError(
+                f"{log.directory / PARTITION_METADATA} is missing. The remote log has topic {own.topic} under the id "
+                f"{topic_id}; without the file all would be copied again under the derived id {own.topic_id}. Put the "
+                f"broker's file back (two lines: 'version: 0' and 'topic_id: {topic_id}'). If this is another topic of "
+                "that name, write an id of its own there ('kafka-storage random-uuid' makes one)"
+            )
+
+
+def why_deleted(state: PartitionDeleteState) -> str:
+    """Return why nothing is copied of a partition whose deletion has come so far."""
+    return f"its remote log is being deleted ({state.name}): nothing more of it is copied"
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What is due of one partition, and what else its local log told."""
+
+    due: list[PlannedSegment]
+    lineages: list[SeenLineage]
+    notices: list[Finding]
+    uncopyable: Finding | None
+
+
+def _look(
+    log: PartitionLog,
+    state: PartitionState,
+    source: SegmentSource,
+    metadata: RemoteLogMetadataManager,
+    selection: CopySelection,
+    replacing: frozenset[str],
+) -> _Found:
+    partition = log.topic_id_partition
+    segments = finished(metadata.list_remote_log_segments(partition))
+    lineage = whole_lineage(segments, trusted_lineage(state.lineage, log))
+    coverage = Coverage.of((each for each in segments if each.segment_id.id not in replacing), lineage)
+    log_start = state.log_start_offset or 0
+    missing_locals = [
+        (segment, end_offset)
+        for segment, end_offset in _closed_by(log, source, selection.window_end)
+        if log.log_start_offset <= end_offset < log.stable_offset
+        and coverage.lacks(segment.base_offset, end_offset, log_start)
+    ]
+    copyable, uncopyable = _cut_at_uncopyable(missing_locals, source, selection.max_segments)
+    due = [
+        PlannedSegment(
+            partition, segment.log_path, segment.base_offset, end_offset, segment.size, up_to(lineage, end_offset)
+        )
+        for segment, end_offset in copyable
+    ]
+    notices = []
+    if coverage.end_offset is not None and coverage.end_offset + 1 < log.log_start_offset:
+        gap = f"offsets {coverage.end_offset + 1} to {log.log_start_offset - 1} went locally and were never copied"
+        notices.append(Finding(str(partition), gap))
+    seen = [SeenLineage(partition, lineage)] if lineage != state.lineage else []
+    return _Found(due, seen, notices, None if uncopyable is None else Finding(str(partition), str(uncopyable)))
+
+
+def _cut_at_uncopyable(
+    due: Sequence[tuple[LocalSegment, int]], source: SegmentSource, limit: int | None
+) -> tuple[Sequence[tuple[LocalSegment, int]], TieredStorageError | None]:
+    """Return those of `due`, at most `limit`, in front of the first that cannot be copied, and why that one cannot.
+
+    What follows it waits, since readers must find no gap.
+    """
+    for at, (segment, _) in enumerate(due[:limit]):
+        try:
+            if source.magic(segment) in _OLDER_MAGICS:
+                return due[:at], _older_format(due[at:], source)
+        except OSError as error:
+            reason = f"{segment.log_path} cannot be read: {error}: give this user the right to, or look at the disk"
+            return due[:at], InvalidLogDirectoryError(reason + _waiting(len(due) - at - 1, "it"))
+    return due, None
+
+
+def _older_format(due: Sequence[tuple[LocalSegment, int]], source: SegmentSource) -> UnsupportedMagicError:
+    """Return the error for the segments of a record format before v2 with which `due` begins."""
+    (first, end_offset), count = due[0], 1
+    with suppress(OSError):
+        for segment, segment_end in due[1:]:
+            if source.magic(segment) not in _OLDER_MAGICS:
+                break
+            end_offset, count = segment_end, count + 1
+    waiting = _waiting(len(due) - count, "them")
+    return UnsupportedMagicError(
+        first.log_path,
+        0,
+        f"offsets {first.base_offset} to {end_offset} ({count} closed segments) begin in record format v0 or v1, which "
+        f"is not copied{waiting}. Let the broker's retention take these offsets, or "
+        f"kafka-delete-records those before {end_offset + 1}; or disable the topic",
+    )
+
+
+def _waiting(count: int, what: str) -> str:
+    return f"; {count} closed segments after {what} wait, since readers must find no gap" if count else ""
+
+
+def _closed_by(log: PartitionLog, source: SegmentSource, window_end: int | None) -> Iterator[tuple[LocalSegment, int]]:
+    """Yield closed segments and their last offsets, up to the first whose successor began after `window_end`."""
+    for segment, successor in zip(log.segments, log.segments[1:], strict=False):
+        if window_end is not None:
+            begun = source.first_timestamp(successor)
+            if begun is None or begun > window_end:
+                return
+        yield segment, successor.base_offset - 1
+
+
+def _limit(segments: list[PlannedSegment], limit: int | None) -> tuple[list[PlannedSegment], int]:
+    """Cut to `limit` segments, taking the earliest of every partition in turns so that none waits for another."""
+    if limit is None or len(segments) <= limit:
+        return segments, 0
+    ranks = _ranks(segments)
+    chosen = sorted(range(len(segments)), key=lambda index: (ranks[index], index))[:limit]
+    return [segments[index] for index in sorted(chosen)], len(segments) - limit
+
+
+def _ranks(segments: Iterable[PlannedSegment]) -> list[int]:
+    seen: dict[TopicIdPartition, int] = {}
+    ranks = []
+    for segment in segments:
+        rank = seen.get(segment.topic_id_partition, 0)
+        ranks.append(rank)
+        seen[segment.topic_id_partition] = rank + 1
+    return ranks

@@ -1,0 +1,244 @@
+"""The transaction index and the producer snapshot that travel with a segment, held against its batches as they pass.
+
+The producers are followed from what is known of them at the segment's base offset. Where that is all there is to know,
+both files have to say what the batches say, and what the batches say takes the place of one that is missing, broken or
+false.
+
+Where it is not all, a transaction that is aborted in the segment may have begun before anything that is known here. The
+files are believed then as far as the batches do not contradict them. Where the segment has abort markers, but no such
+transaction index, it depends on what readers find in the store. With records from before what is known, the segment is
+not copied: some of them may be aborted, and nothing would tell. Without any, what the batches say is all that readers
+need. That is ordinary: a broker forgets its oldest snapshot when it starts, and has no entry, perhaps no file, for the
+abort of a transaction without records. For the same reason an index that lacks only some of these aborts is believed,
+but told of.
+
+An abort is recorded in the segment that holds its marker, see transaction_index.py. Of its last stable offsets, as the
+file and the batches tell them, the lowest travels: a broker's may be late, and too low a one only lets readers look
+further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tiered_storage.errors import CorruptIndexError, InvalidLogDirectoryError
+from tiered_storage.kafka_log.files.log_segment import LogSegment, producer_snapshot_path
+from tiered_storage.kafka_log.indexes.transaction_index import (
+    ENTRY_BYTES,
+    AbortedTransaction,
+    TransactionIndex,
+    encode_aborted_transactions,
+)
+from tiered_storage.kafka_log.producers.end_markers import abort_markers
+from tiered_storage.kafka_log.producers.producer_entry import NO_COORDINATOR_EPOCH
+from tiered_storage.kafka_log.producers.producer_history import KnownProducers, follow
+from tiered_storage.kafka_log.producers.producer_snapshot import (
+    ProducerSnapshotEntry,
+    encode_producer_snapshot,
+    read_producer_snapshot,
+)
+from tiered_storage.kafka_log.records.batch_table import BatchTable
+from tiered_storage.kafka_log.records.segment_scan import iterate_segment
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
+
+_BOTH = 2
+_REBUILT = "the remote segment has one rebuilt from the log"
+
+
+def instead_of_index(segment: LogSegment) -> str:
+    """Say what is done instead of copying a broken index of `segment`, and what a person can do about it."""
+    return (
+        f"{_REBUILT}; delete {segment.offset_index_path} while the broker is stopped: at its start it builds all "
+        "indexes of the segment anew"
+    )
+
+
+class ProducerFiles:
+    """Follows the producers through one segment, and then tells what its files have to be.
+
+    `damages` and `notices` are told as a CopyOutcome tells them.
+    """
+
+    def __init__(self, segment: LogSegment, known: KnownProducers, readable_from: int = 0) -> None:
+        """Begin where `segment` begins, with what is known there.
+
+        `readable_from` is the first offset (inclusive) of the partition that readers are given from the store.
+        """
+        self._segment = segment
+        self._begun_with = known
+        self._readable_from = readable_from
+        self._seen_from = known.seen_from
+        self._state = known.state()
+        self._aborted: list[AbortedTransaction] = []
+        self._abort_markers: set[tuple[int, int]] = set()
+        """Producer id and offset of each; looked for only where not all producers are known."""
+        self._contradictions = 0
+        """How many of the files are sound in themselves, but not true."""
+        self.lacks_snapshot = False
+        """Whether the snapshot behind the segment turned out to be missing, broken or false."""
+        self.damages: list[str] = []
+        self.notices: list[str] = []
+
+    def feed(self, window: memoryview, batches: BatchTable) -> None:
+        """Take the segment's next batches, whose bytes are `window`.
+
+        Raises CorruptRecordError where an end marker cannot be read.
+        """
+        if self._seen_from is not None:
+            self._abort_markers.update(abort_markers(self._segment.log_path, window, batches))
+        self._aborted += follow(self._state, self._segment.log_path, window, batches)
+
+    def corrected(self, logged: KnownProducers) -> ProducerFiles | None:
+        """Begin anew where the snapshot that this began with is found to be of another log or of another time.
+
+        `logged` is what the log says of the producers before the segment. Where that is not all, only both files
+        together, each sound in itself, stand against the snapshot's checksum. None stands for no such finding.
+        """
+        is_false = logged.open_transactions != self._begun_with.open_transactions
+        if logged.seen_from is not None:
+            is_false = self._contradictions == _BOTH
+        if not is_false:
+            return None
+        path = producer_snapshot_path(self._segment.directory, self._segment.base_offset)
+        anew = ProducerFiles(self._segment, logged, self._readable_from)
+        anew.damages.append(
+            f"{path}: the snapshot disagrees with its log, or with the files behind it, on which transactions are "
+            "open; it was left out of account"
+        )
+        for window, batches in iterate_segment(self._segment.log_path, self._segment.base_offset, verify_crc=False):
+            anew.feed(window, batches)
+        return anew
+
+    def known(self) -> KnownProducers:
+        """Return what is known of the producers behind the batches so far."""
+        return KnownProducers(self._state.end_offset, self._state.snapshot(), self._seen_from)
+
+    def contents(self) -> dict[IndexKind, bytes]:
+        """Return those of the two files that there have to be.
+
+        Raises InvalidLogDirectoryError, which says what to do, where nobody can know what is aborted.
+        """
+        found = {
+            IndexKind.TRANSACTION: self._transaction_index(),
+            IndexKind.PRODUCER_SNAPSHOT: self._producer_snapshot(),
+        }
+        return {kind: content for kind, content in found.items() if content}
+
+    def _transaction_index(self) -> bytes:
+        if not (self._segment.has_transaction_index() or self._aborted or self._abort_markers):
+            return b""
+        try:
+            entries = self._read_index()
+        except (CorruptIndexError, InvalidLogDirectoryError) as error:
+            if self._abort_markers and self._readable_from < (self._seen_from or 0):
+                raise InvalidLogDirectoryError(f"{error}; {self._remedy()}") from error
+            if self._aborted or self._segment.has_transaction_index():
+                self.damages.append(f"{error}; {instead_of_index(self._segment)}")
+            else:
+                self.notices.append(
+                    f"{error}: none of them ends a transaction with records from offset {self._seen_from} on, and the "
+                    "store has none before"
+                )
+            return encode_aborted_transactions(self._aborted)
+        self._tell_of_lacking(entries)
+        return encode_aborted_transactions(entries)
+
+    def _producer_snapshot(self) -> bytes | None:
+        """Return the snapshot at the offset behind the segment; None where it is lost and cannot be known."""
+        path = producer_snapshot_path(self._segment.directory, self._state.end_offset)
+        instead = _REBUILT if self._seen_from is None else "the remote segment goes without a producer snapshot"
+        try:
+            producers = read_producer_snapshot(path)
+            self._check_snapshot(path, producers)
+        except FileNotFoundError:
+            self.notices.append(f"{path} is missing: {instead}")
+        except CorruptIndexError as error:
+            self.damages.append(f"{error}; {instead}")
+        else:
+            return encode_producer_snapshot(producers)
+        self.lacks_snapshot = True
+        return None if self._seen_from is not None else encode_producer_snapshot(self._state.snapshot())
+
+    def _read_index(self) -> Sequence[AbortedTransaction]:
+        """Return the entries of the file, which the batches do not contradict, with the last stable offsets to send."""
+        path = self._segment.transaction_index_path
+        if not self._segment.has_transaction_index():
+            raise InvalidLogDirectoryError(f"{path} is missing, though the segment has abort markers")
+        found = TransactionIndex.read(path, self._segment.base_offset).transactions
+        of_log = {entry.last_offset: entry for entry in self._aborted}
+        entries: list[AbortedTransaction] = []
+        for entry in found:
+            logged = of_log.pop(entry.last_offset, None)
+            if not self._is_true(entry, logged):
+                raise self._contradiction(path, len(entries) * ENTRY_BYTES, f"the log has no such abort: {entry}")
+            decided = entry.decided_up_to if logged is None else min(entry.decided_up_to, logged.decided_up_to)
+            entries.append(replace(entry, last_stable_offset=decided))
+        if of_log:
+            lacking = next(iter(of_log.values()))
+            raise self._contradiction(path, len(found) * ENTRY_BYTES, f"it lacks an abort that the log has: {lacking}")
+        return entries
+
+    def _tell_of_lacking(self, entries: Sequence[AbortedTransaction]) -> None:
+        """Tell of aborts without an entry whose transactions may have records in the store before what is known.
+
+        Most of them have no records at all. A file without any entry is left alone: it is put there to say just that.
+        """
+        if not entries or self._readable_from >= (self._seen_from or 0):
+            return
+        ended = {
+            producer.producer_id
+            for producer in self._begun_with.producers
+            if producer.coordinator_epoch != NO_COORDINATOR_EPOCH
+        }
+        first_aborts: dict[int, int] = {}
+        for producer_id, offset in self._abort_markers:
+            first_aborts[producer_id] = min(offset, first_aborts.get(producer_id, offset))
+        written = {entry.last_offset for entry in entries}
+        lacking = sorted(
+            offset for producer_id, offset in first_aborts.items() if producer_id not in ended and offset not in written
+        )
+        if lacking:
+            self.notices.append(
+                f"{self._segment.transaction_index_path} has no entry for {len(lacking)} abort markers, the first at "
+                f"offset {lacking[0]}: that is as it should be where their transactions have no records; but where "
+                f"they began before offset {self._seen_from}, from where on all is known here, readers of the store "
+                "are given aborted records: hold the file against that of another replica"
+            )
+
+    def _is_true(self, entry: AbortedTransaction, of_log: AbortedTransaction | None) -> bool:
+        """Say whether `entry` is what the log says, `of_log`, or what it can say of a time that is not known here."""
+        began_before = entry.first_offset < (self._seen_from or 0)
+        if of_log is None:
+            return began_before and (entry.producer_id, entry.last_offset) in self._abort_markers
+        return entry.producer_id == of_log.producer_id and (began_before or entry.first_offset == of_log.first_offset)
+
+    def _check_snapshot(self, path: Path, producers: Sequence[ProducerSnapshotEntry]) -> None:
+        """Hold the open transactions against the log: they are never forgotten, as silent producers are."""
+        found = {
+            entry.producer_id: entry.current_transaction_first_offset
+            for entry in producers
+            if entry.current_transaction_first_offset >= 0
+        }
+        if self._seen_from is None and found != self._state.open_transactions:
+            raise self._contradiction(path, 0, "other transactions are open")
+
+    def _contradiction(self, path: Path, position: int, reason: str) -> CorruptIndexError:
+        self._contradictions += 1
+        return CorruptIndexError(path, position, f"the file disagrees with its log: {reason}")
+
+    def _remedy(self) -> str:
+        snapshot = producer_snapshot_path(self._segment.directory, self._segment.base_offset)
+        says_so = "an empty file says so"
+        if self._aborted:
+            says_so = (
+                f"delete {self._segment.offset_index_path} while the broker is stopped: the file that it builds anew "
+                "at its start says so"
+            )
+        return (
+            f"it cannot be rebuilt, as nothing is known of producers before offset {self._seen_from}, and without it "
+            f"readers of the store, which has offsets from {self._readable_from} on, would be given aborted records: "
+            f"put it, or {snapshot}, back as another replica has it; where surely nothing was aborted that began "
+            f"before, {says_so}"
+        )

@@ -1,0 +1,271 @@
+"""The beginning of a copy run: leases are taken, and what is going to be copied is written down.
+
+Then anything may move the bytes: a Spark job, or this process. Nothing there touches the metadata store. The end of a
+run is in commit.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from tiered_storage.clock import Clock
+from tiered_storage.errors import ForkedLogError, LeaseLostError
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.copy.forked_log import forked_copies
+from tiered_storage.remote_log.copy.plan import CopyPlan, Finding, PlannedSegment, why_deleted
+from tiered_storage.remote_log.copy.tasks import CopyTask
+from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.lineage import merged, up_to, whole_lineage
+from tiered_storage.remote_log.metadata.manifest_sync import (
+    Refusal,
+    Refusals,
+    StoredState,
+    raise_first,
+    write_partition_states,
+)
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
+from tiered_storage.remote_log.model import (
+    Lease,
+    PartitionState,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    SegmentState,
+    TopicIdPartition,
+)
+from tiered_storage.remote_log.source.segment_source import epochs_within
+from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
+
+
+@dataclass(frozen=True, slots=True)
+class BegunCopy:
+    """The tasks of a run, the partitions that were left to somebody else, and those that could not be begun and why.
+
+    What failed needs a person, or a store that answers: whoever reports the run names it as a failure.
+    """
+
+    tasks: tuple[CopyTask, ...]
+    left: tuple[Finding, ...]
+    failed: tuple[Finding, ...] = ()
+
+    @property
+    def leases(self) -> list[Lease]:
+        """The leases that the tasks are done under."""
+        return sorted({task.lease for task in self.tasks}, key=lambda lease: lease.topic_id_partition)
+
+
+def begin_copy(
+    plan: CopyPlan,
+    metadata: RemoteLogMetadataManager,
+    leases: Leases,
+    storage: RemoteStorageManager,
+    *,
+    owner: str,
+    lease_duration_ms: int,
+    clock: Clock,
+    new_segment_id: Callable[[], str],
+) -> BegunCopy:
+    """Take the leases, keep the lineages that the plan saw, and write COPY_SEGMENT_STARTED for all that is still due.
+
+    What an earlier holder began and never finished is marked for deletion: its lease is gone, so it can never be
+    committed. A partition that somebody else holds, or took over meanwhile, is left to them, and one that changed too
+    much since it was planned to the next run. One whose document the store does not take fails alone, and so does a
+    forked log (see forked_copies). Where every partition fails so, the first such error is raised; and whatever the
+    metadata store raises as a whole, with the leases given back.
+    """
+    planned: dict[TopicIdPartition, list[PlannedSegment]] = {each.topic_id_partition: [] for each in plan.lineages}
+    seen: dict[TopicIdPartition, tuple[EpochEntry, ...]] = {}
+    for segment in plan.segments:
+        planned.setdefault(segment.topic_id_partition, []).append(segment)
+        seen[segment.topic_id_partition] = segment.lineage
+    seen |= {each.topic_id_partition: each.leader_epochs for each in plan.lineages}
+    errors: dict[TopicIdPartition, Refusal | ForkedLogError] = {}
+    taken = leases.acquire_many(list(planned), owner, lease_duration_ms)
+    begun: list[_BegunPartition] = []
+    try:
+        granted = {lease.topic_id_partition: planned[lease.topic_id_partition] for lease in taken.granted}
+        errors |= forked_copies(granted, metadata, storage, plan.replacing)
+        for lease in taken.granted:
+            partition = lease.topic_id_partition
+            if partition in errors:
+                continue
+            begun.append(
+                _begin(
+                    lease, planned[partition], seen.get(partition, ()), plan.replacing, metadata, clock, new_segment_id
+                )
+            )
+        untold = _keep_in_store(begun, storage, leases, clock())
+        errors |= {partition: error for partition, error in untold.items() if not isinstance(error, LeaseLostError)}
+        if errors and len(errors) == len(planned):
+            raise_first(errors)
+        refused = {partition: str(error) for partition, error in untold.items() if partition not in errors}
+        refused |= _write([each for each in begun if each.partition not in untold], metadata)
+    except BaseException:
+        leases.release_many(taken.granted)
+        raise
+    stopped = {*errors, *refused}
+    busy = {each.partition for each in begun if each.tasks}.difference(stopped)
+    idle = [lease for lease in taken.granted if lease.topic_id_partition not in busy]
+    if idle:
+        leases.release_many(idle)
+    return BegunCopy(
+        tuple(task for each in begun if each.partition not in stopped for task in each.tasks),
+        (
+            *(Finding(str(each.topic_id_partition), str(each.reason)) for each in taken.refused),
+            *(finding for each in begun for finding in each.left),
+            *(Finding(str(partition), reason) for partition, reason in refused.items()),
+        ),
+        tuple(Finding(str(partition), f"{type(error).__name__}: {error}") for partition, error in errors.items()),
+    )
+
+
+def unfinished_before(
+    segments: Iterable[RemoteLogSegmentMetadata], lease: Lease, clock: Clock
+) -> list[RemoteLogSegmentMetadataUpdate]:
+    """Return the steps that mark those of `segments` for deletion whose copies began under an earlier lease."""
+    return [
+        RemoteLogSegmentMetadataUpdate(segment.segment_id, SegmentState.DELETE_SEGMENT_STARTED, clock())
+        for segment in segments
+        if segment.state is SegmentState.COPY_SEGMENT_STARTED and segment.fencing_number < lease.fencing_number
+    ]
+
+
+def abandon_unfinished(
+    partition: TopicIdPartition, metadata: RemoteLogMetadataManager, lease: Lease, clock: Clock
+) -> int:
+    """Mark the copies that began under an earlier lease for deletion; return how many. Raises LeaseLostError."""
+    updates = unfinished_before(metadata.list_remote_log_segments(partition), lease, clock)
+    for outcome in metadata.update_remote_log_segments([(update, lease) for update in updates]):
+        if not isinstance(outcome, RemoteLogSegmentMetadata):
+            raise outcome
+    return len(updates)
+
+
+@dataclass(frozen=True, slots=True)
+class _BegunPartition:
+    """What is to be written of one partition before its copies begin; `stored` goes to the store as well."""
+
+    lease: Lease
+    abandoned: list[RemoteLogSegmentMetadataUpdate]
+    lineage: tuple[EpochEntry, ...]
+    tasks: list[CopyTask]
+    left: list[Finding]
+    stored: StoredState | None = None
+
+    @property
+    def partition(self) -> TopicIdPartition:
+        return self.lease.topic_id_partition
+
+
+def _begin(
+    lease: Lease,
+    planned: Sequence[PlannedSegment],
+    seen: tuple[EpochEntry, ...],
+    replacing: Collection[str],
+    metadata: RemoteLogMetadataManager,
+    clock: Clock,
+    new_segment_id: Callable[[], str],
+) -> _BegunPartition:
+    # Planned before we held the lease: another run may have copied some meanwhile, or let them expire.
+    partition = lease.topic_id_partition
+    state = metadata.partition_state(partition)
+    segments = list(metadata.list_remote_log_segments(partition))
+    abandoned = unfinished_before(segments, lease, clock)
+    if state.delete_state is not None:
+        return _BegunPartition(lease, abandoned, (), [], [Finding(str(partition), why_deleted(state.delete_state))])
+    lineage = whole_lineage(segments, merged(state.lineage, seen))
+    still = [segment for segment in planned if _is_of(segment, lineage)]
+    left = []
+    if len(still) < len(planned):
+        left.append(Finding(str(partition), "another leader was seen since this was planned: the next run plans anew"))
+    counting = [segment for segment in segments if segment.segment_id.id not in replacing]
+    tasks = _tasks(lease, still, counting, lineage, state, clock, new_segment_id)
+    if lineage == state.lineage:
+        return _BegunPartition(lease, abandoned, (), tasks, left)
+    # Before the first segment is finished the store need not know: there is nothing to make again, and no document.
+    stored = None
+    if state.log_start_offset is not None or _first_readable(segments, 0) is not None:
+        stored = StoredState.of(replace(state, lineage=lineage), segments)
+    return _BegunPartition(lease, abandoned, lineage, tasks, left, stored)
+
+
+def _is_of(segment: PlannedSegment, lineage: Sequence[EpochEntry]) -> bool:
+    """Whether `segment` was planned under the leaders that are known now."""
+    planned = epochs_within(segment.lineage, segment.base_offset, segment.end_offset)
+    return planned == epochs_within(lineage, segment.base_offset, segment.end_offset)
+
+
+def _tasks(
+    lease: Lease,
+    planned: Iterable[PlannedSegment],
+    segments: Sequence[RemoteLogSegmentMetadata],
+    lineage: tuple[EpochEntry, ...],
+    state: PartitionState,
+    clock: Clock,
+    new_segment_id: Callable[[], str],
+) -> list[CopyTask]:
+    coverage = Coverage.of(segments, lineage)
+    log_start = state.log_start_offset or 0
+    first = _first_readable(segments, log_start)
+    tasks: list[CopyTask] = []
+    continued: RemoteLogSegmentMetadata | None = None
+    for segment in planned:
+        if not coverage.lacks(segment.base_offset, segment.end_offset, log_start):
+            continue
+        started = RemoteLogSegmentMetadata(
+            segment_id=RemoteLogSegmentId(lease.topic_id_partition, new_segment_id()),
+            start_offset=segment.base_offset,
+            end_offset=segment.end_offset,
+            max_timestamp=-1,
+            event_timestamp=clock(),
+            size=segment.size,
+            leader_epochs=epochs_within(lineage, segment.base_offset, segment.end_offset),
+            fencing_number=lease.fencing_number,
+        )
+        first = segment.base_offset if first is None else min(first, segment.base_offset)
+        lived = up_to(lineage, segment.end_offset)
+        before = coverage.last_before(segment.base_offset)
+        after = before if before is not continued else None
+        continued = before
+        tasks.append(CopyTask(started, lease, segment.log_path, lived, max(first, log_start), after))
+    return tasks
+
+
+def _first_readable(segments: Iterable[RemoteLogSegmentMetadata], log_start: int) -> int | None:
+    """Return the base offset of the first segment that readers are given by now; None: they are given none."""
+    return next(
+        (
+            segment.start_offset
+            for segment in segments
+            if segment.state is SegmentState.COPY_SEGMENT_FINISHED and segment.end_offset >= log_start
+        ),
+        None,
+    )
+
+
+def _keep_in_store(
+    begun: Sequence[_BegunPartition], storage: RemoteStorageManager, leases: Leases, now: int
+) -> Refusals:
+    changed = [(each.lease, each.stored) for each in begun if each.stored is not None]
+    return write_partition_states(storage, leases, changed, now, is_copied=True)
+
+
+def _write(begun: Sequence[_BegunPartition], metadata: RemoteLogMetadataManager) -> dict[TopicIdPartition, str]:
+    """Write all of it, a few transactions together; return the partitions that were refused, and why."""
+    steps = [(update, each.lease) for each in begun for update in each.abandoned]
+    lineages = [(each.partition, each.lineage, each.lease) for each in begun if each.lineage]
+    additions = [(task.metadata, each.lease) for each in begun for task in each.tasks]
+    refused: dict[TopicIdPartition, str] = {}
+    outcomes = metadata.update_remote_log_segments(steps) if steps else []
+    for (_, lease), outcome in zip(steps, outcomes, strict=True):
+        if not isinstance(outcome, RemoteLogSegmentMetadata):
+            refused[lease.topic_id_partition] = str(outcome)
+    for (partition, _, _), lost in zip(lineages, metadata.put_lineages(lineages) if lineages else [], strict=True):
+        if lost is not None:
+            refused[partition] = str(lost)
+    outcomes = metadata.add_remote_log_segments(additions) if additions else []
+    for (_, lease), outcome in zip(additions, outcomes, strict=True):
+        if not isinstance(outcome, RemoteLogSegmentMetadata):
+            refused[lease.topic_id_partition] = str(outcome)
+    return refused

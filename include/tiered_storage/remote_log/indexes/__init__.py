@@ -1,0 +1,4 @@
+"""The remote log index trio: which chunk of a remote segment holds an offset or a timestamp.
+
+`remote_index_builder` builds it, `remote_index_lookup` reads it, `remote_index_check` checks it against the batches.
+"""

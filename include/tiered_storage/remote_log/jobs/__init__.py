@@ -1,0 +1,5 @@
+"""A run's folder in the work area, and the workers that read their tasks there.
+
+`groups` cuts a job into groups of partitions, `worker` opens the store for one group, `progress` follows all of them.
+`lease_keeper` renews leases meanwhile.
+"""

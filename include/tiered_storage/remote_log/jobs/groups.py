@@ -1,0 +1,130 @@
+"""Work on many segments in groups of whole partitions, for whoever runs groups side by side: Spark, or this process.
+
+In the work area, under a folder of its own for every try of a run:
+
+    job.json              JobDescription, or one with more in it: how many groups; neither the store nor secrets
+    tasks-{group}.jsonl   a line for each piece of work; all of a partition is in one group, in order
+    begun-{group}-{id}    empty: a worker has begun the group, where no second one may
+    result-{group}.jsonl  a line for each piece that ended, written anew now and then while the group is worked on
+
+and how far each group is (progress.py).
+
+Large partitions are groups of their own, small ones share a group: a task of a worker has its price. What the lines
+say is the matter of each kind of job: copy/job.py has one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Generic, Self, TypeVar
+
+from tiered_storage.remote_log.jobs.work_area import WorkArea
+
+DESCRIPTION = "job.json"
+GROUP_BYTES = 64 << 20
+GROUP_TASKS = 1000
+RESULT_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobDescription:
+    """What a worker needs beside its tasks: how many groups there are. A kind of job adds fields of its own."""
+
+    groups: int
+
+
+Message = TypeVar("Message")
+Description = TypeVar("Description", bound=JobDescription)
+
+
+@dataclass(frozen=True, slots=True)
+class JobFolder:
+    """One try of a job, in `folder` of `work`, which has the job's own key: its messages by kind and group number."""
+
+    work: WorkArea
+    folder: str
+
+    @classmethod
+    def of(cls, work: WorkArea, folder: str) -> Self:
+        """Return the job in `folder` of the work area of all runs."""
+        return cls(work.of_job(folder), folder)
+
+    def describe(self, description: JobDescription) -> None:
+        """Write job.json, last of all: a job that can be read is whole."""
+        self.work.write(f"{self.folder}/{DESCRIPTION}", [description], type(description))
+
+    def description(self, kind: type[Description]) -> Description:
+        """Read job.json. Raises RemoteObjectNotFoundError, and ConfigurationError for one of another kind."""
+        [description] = self.work.read(f"{self.folder}/{DESCRIPTION}", kind)
+        return description
+
+    def write_tasks(self, number: int, tasks: Iterable[Message], kind: type[Message]) -> None:
+        """Write what group `number` has to do."""
+        self.work.write(self.path("tasks", number), tasks, kind)
+
+    def tasks(self, number: int, kind: type[Message]) -> list[Message]:
+        """Read what group `number` has to do. Raises RemoteObjectNotFoundError."""
+        return self.work.read(self.path("tasks", number), kind)
+
+    def claim(self, number: int, first: str) -> bool:
+        """Return whether nobody began group `number` before.
+
+        `first` is the id of its first piece of work: another job may have been laid out in this folder before.
+        """
+        return self.work.claim(f"{self.folder}/begun-{number:05d}-{first}")
+
+    def write_results(self, number: int, results: Iterable[Message], kind: type[Message]) -> None:
+        """Write what came of group `number` so far, over what was written of it before."""
+        self.work.write(self.path("result", number), results, kind)
+
+    def results(self, number: int, kind: type[Message]) -> list[Message]:
+        """Read what came of group `number` so far; nothing where its worker has written nothing yet."""
+        return self.work.read_if_there(self.path("result", number), kind)
+
+    def path(self, kind: str, number: int) -> str:
+        """Return the path in the work area of the file of that kind and number."""
+        return f"{self.folder}/{kind}-{number:05d}.jsonl"
+
+
+class GroupResults(Generic[Message]):
+    """The results of one group while they come: written down often enough that a dying worker takes few with it."""
+
+    def __init__(self, job: JobFolder, number: int, kind: type[Message]) -> None:
+        self._job = job
+        self._number = number
+        self._kind = kind
+        self._results: list[Message] = []
+        self._written, self._written_at = 0, time.monotonic()
+
+    def add(self, result: Message) -> None:
+        """Take one more result in."""
+        self._results.append(result)
+        # Each writing is of all so far: after an eighth more, many small pieces do not cost their square.
+        if 8 * len(self._results) >= 9 * self._written or time.monotonic() - self._written_at >= RESULT_SECONDS:
+            self.write()
+
+    def write(self) -> None:
+        """Write all results down; at the end even where there is none."""
+        self._job.write_results(self._number, self._results, self._kind)
+        self._written, self._written_at = len(self._results), time.monotonic()
+
+
+def grouped(
+    tasks: Iterable[Message], partition_of: Callable[[Message], Hashable], size_of: Callable[[Message], int]
+) -> Iterator[list[Message]]:
+    """Yield groups of whole partitions, each closed as soon as it has GROUP_BYTES or GROUP_TASKS.
+
+    `tasks` come with those of a partition one behind the other, in the order in which they are to be done; `size_of`
+    is in bytes.
+    """
+    group: list[Message] = []
+    for _, of_partition in groupby(tasks, partition_of):
+        group.extend(of_partition)
+        if sum(map(size_of, group)) >= GROUP_BYTES or len(group) >= GROUP_TASKS:
+            yield group
+            group = []
+    if group:
+        yield group

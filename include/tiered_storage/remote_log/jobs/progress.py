@@ -1,0 +1,233 @@
+"""How far a job in groups is, told by its workers and watched by whoever started it.
+
+Beside the tasks of its group (groups.py) every worker leaves
+
+    progress-{group}.jsonl   GroupProgress: one line, written anew every PROGRESS_SECONDS and at the group's end
+
+A byte has moved once it was read, checked, and asked for no more: where the disk or the store hangs, none does.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from tiered_storage.errors import CopyStuckError, TieredStorageError
+from tiered_storage.remote_log.copy.tasks import CopyFailure
+from tiered_storage.remote_log.jobs.groups import JobFolder
+
+PROGRESS_SECONDS = 5.0
+SAY_SECONDS = 30.0
+_RATE_SECONDS = 120.0
+_NOT_BEGUN = 64
+"""Groups begin about in order: behind so many that have not, none is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """What one worker has done of its group: pieces that ended, one way or the other, and bytes that moved."""
+
+    pieces: int = 0
+    bytes: int = 0
+    is_over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a whole job is. `rate` is in bytes a second, of the last two minutes."""
+
+    pieces: int
+    of_pieces: int
+    bytes: int
+    of_bytes: int
+    rate: float
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long the rest takes at this rate; None while nothing moves."""
+        return max(self.of_bytes - self.bytes, 0) / self.rate if self.rate > 0 else None
+
+    def __str__(self) -> str:
+        megabytes, of_megabytes, rate = (number / 1e6 for number in (self.bytes, self.of_bytes, self.rate))
+        left = "time left unknown" if self.seconds_left is None else _time_left(self.seconds_left)
+        return (
+            f"{self.pieces:,} of {self.of_pieces:,} segments, {megabytes:,.1f} of {of_megabytes:,.1f} MB, "
+            f"{rate:,.1f} MB/s, {left}"
+        )
+
+
+def _time_left(seconds: float) -> str:
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s left"
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours} h {minutes:02d} min left" if hours else f"{minutes} min {whole % 60:02d} s left"
+
+
+class ProgressLog:
+    """Writes down how far one group is, from a thread of its own, while a `with` block works on it.
+
+    What cannot be written is left to the next turn: nothing fails for want of a progress report.
+    """
+
+    def __init__(self, job: JobFolder, number: int, seconds: float = PROGRESS_SECONDS) -> None:
+        self._job = job
+        self._number = number
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._pieces = 0
+        self._bytes = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"progress-{number}", daemon=True)
+
+    def moved(self, size: int) -> None:
+        """Count `size` bytes; from any thread."""
+        with self._lock:
+            self._bytes += size
+
+    def ended(self) -> None:
+        """Count a piece of work that ended, one way or the other."""
+        with self._lock:
+            self._pieces += 1
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._write(is_over=kind is None)
+
+    def _run(self) -> None:
+        self._write()
+        while not self._stop.wait(self._seconds):
+            self._write()
+
+    def _write(self, *, is_over: bool = False) -> None:
+        with self._lock:
+            progress = GroupProgress(self._pieces, self._bytes, is_over)
+        with suppress(TieredStorageError, OSError):
+            self._job.work.write(self._job.path("progress", self._number), [progress], GroupProgress)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSize:
+    """What a job has to do: groups, pieces of work in them, and bytes."""
+
+    groups: int
+    pieces: int
+    bytes: int
+
+
+class JobWatch:
+    """Looks at a job's progress while a `with` block waits for the job, says it, and notices where it hangs.
+
+    `say` gets the progress every `say_seconds`, `on_stuck` is called once when no byte has moved and nothing has ended
+    for `stuck_after_ms`; both from a thread of the watch's own. `monotonic` is in seconds. Behind the block, `progress`
+    is how far the job came, and `stuck` why it was given up, None where it was not.
+    """
+
+    def __init__(
+        self,
+        job: JobFolder,
+        size: JobSize,
+        *,
+        stuck_after_ms: int,
+        say: Callable[[Progress], None],
+        on_stuck: Callable[[], None],
+        say_seconds: float = SAY_SECONDS,
+        look_seconds: float = PROGRESS_SECONDS,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._job = job
+        self._size = size
+        self._stuck_after = stuck_after_ms / 1000
+        self._say = say
+        self._on_stuck = on_stuck
+        self._say_seconds = say_seconds
+        self._look_seconds = min(look_seconds, self._stuck_after / 4)
+        self._monotonic = monotonic
+        self._groups: dict[int, GroupProgress] = {}
+        self._moved_at = self._said_at = monotonic()
+        self._seen: deque[tuple[float, int]] = deque([(self._moved_at, 0)])
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="job-watch", daemon=True)
+        self.progress = Progress(0, size.pieces, 0, size.bytes, 0.0)
+        self.stuck: CopyFailure | None = None
+
+    def look(self) -> None:
+        """Read what the workers have told by now; call `say` and `on_stuck` where it is time."""
+        now = self._measure()
+        if now - self._said_at >= self._say_seconds:
+            self._said_at = now
+            self._say(self.progress)
+        if self.stuck is None and now - self._moved_at >= self._stuck_after:
+            self._give_up()
+
+    def is_moving(self) -> bool:
+        """Whether the job has not been given up."""
+        return self.stuck is None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._measure()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._look_seconds):
+            self.look()
+
+    def _measure(self) -> float:
+        self._read_groups()
+        now = self._monotonic()
+        pieces = sum(group.pieces for group in self._groups.values())
+        moved = sum(group.bytes for group in self._groups.values())
+        if (pieces, moved) != (self.progress.pieces, self.progress.bytes):
+            self._moved_at = now
+        self._seen.append((now, moved))
+        while len(self._seen) > 2 and now - self._seen[1][0] >= _RATE_SECONDS:
+            self._seen.popleft()
+        began, bytes_then = self._seen[0]
+        rate = (moved - bytes_then) / (now - began) if now > began else 0.0
+        self.progress = Progress(pieces, self._size.pieces, moved, self._size.bytes, rate)
+        return now
+
+    def _give_up(self) -> None:
+        stuck = CopyStuckError(
+            f"no byte moved for {self._stuck_after:g} s (copy.stuck.after.ms), at {self.progress}: the job was ended, "
+            "and what it had not finished is left to the next run; look at the disks that it read and at the store"
+        )
+        self.stuck = CopyFailure.of(stuck)
+        self._on_stuck()
+
+    def _read_groups(self) -> None:
+        not_begun = 0
+        for number in range(self._size.groups):
+            known = self._groups.get(number)
+            if known is not None and known.is_over:
+                continue
+            found = self._read(number)
+            if found is not None:
+                self._groups[number] = found
+            elif known is None:
+                not_begun += 1
+                if not_begun == _NOT_BEGUN:
+                    return
+
+    def _read(self, number: int) -> GroupProgress | None:
+        # A work area that is away for a moment tells nothing new, that is all.
+        with suppress(TieredStorageError, OSError):
+            found = self._job.work.read_if_there(self._job.path("progress", number), GroupProgress)
+            return found[0] if found else None
+        return None

@@ -1,0 +1,142 @@
+"""Where a run's steps leave messages for one another: small files of JSON lines under work.url.
+
+Whoever may write there could otherwise make a task delete, or a worker read and write, what they like. So the last line
+of every message is a signature: an HMAC-SHA256 over its path and its content, with a key that only the metadata have.
+The workers of a job get a key of their own, derived from that key and the job's folder: they can sign results of that
+job, and neither plans nor messages of other jobs. Reports, which only people read, are not signed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Iterable
+from typing import Self, TypeVar
+
+from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError, UntrustedMessageError
+from tiered_storage.remote_log.copy.tasks import from_lines, to_lines
+from tiered_storage.remote_log.storage.object_client import ObjectClient
+
+Message = TypeVar("Message")
+
+MOST_MESSAGE_BYTES = 1 << 30
+"""So long may a signed message be: a plan has one line a segment, of some 1 KiB."""
+
+MOST_REPORT_BYTES = 5_000_000
+"""So long may a report be that is shown: a task's figures are far shorter."""
+
+_READS = 2
+"""A file that its writer replaces between the look at its size and the read comes in part: it is read once more."""
+
+
+class WorkArea:
+    """Messages by path; a path is written whole or not at all, and may be written again.
+
+    `key` returns what signs messages, and is asked when the first one is written or read; without it there are only
+    reports.
+    """
+
+    def __init__(self, url: str, client: ObjectClient, key: Callable[[], bytes] | None = None) -> None:
+        self.url = url
+        self._client = client
+        self._key = key
+
+    def write(self, path: str, messages: Iterable[Message], kind: type[Message]) -> None:
+        """Write `messages` at `path`, signed, replacing what is there."""
+        content = to_lines(messages, kind)
+        self._put(path, content + self._signature(path, content))
+
+    def read(self, path: str, kind: type[Message]) -> list[Message]:
+        """Read the messages at `path`.
+
+        Raises RemoteObjectNotFoundError, UntrustedMessageError if their signature is not that of this path, content and
+        key, and ConfigurationError for broken ones and for more than MOST_MESSAGE_BYTES.
+        """
+        for _ in range(_READS):
+            raw = self._raw(path, MOST_MESSAGE_BYTES)
+            content = _content(raw)
+            if hmac.compare_digest(raw[len(content) :], self._signature(path, content)):
+                return from_lines(content, kind, f"{self.url}/{path}")
+        raise UntrustedMessageError(
+            f"{self.url}/{path}: was not written by this remote log, or was changed or moved since: nothing of it was "
+            "carried out; see who may write to work.url, then start the run again (a run from before an upgrade, or "
+            "from before the metadata were rebuilt, has to be started again too)"
+        )
+
+    def read_if_there(self, path: str, kind: type[Message]) -> list[Message]:
+        """Read the messages at `path`; none where it does not exist."""
+        try:
+            return self.read(path, kind)
+        except RemoteObjectNotFoundError:
+            return []
+
+    def write_report(self, path: str, items: Iterable[Message], kind: type[Message]) -> None:
+        """Write `items` at `path` for people and their programs, without a signature, replacing what is there."""
+        self._put(path, to_lines(items, kind))
+
+    def read_report(self, path: str, kind: type[Message]) -> list[Message]:
+        """Read the report at `path`, only to show it: whoever may write to the work area may have written it.
+
+        None where it does not exist. Raises ConfigurationError for a broken one and for more than MOST_REPORT_BYTES.
+        """
+        try:
+            return from_lines(self._raw(path, MOST_REPORT_BYTES), kind, f"{self.url}/{path}")
+        except RemoteObjectNotFoundError:
+            return []
+
+    def claim(self, path: str) -> bool:
+        """Return whether nobody called this with `path` before; an empty file there says so from now on."""
+        return self._client.create(path, b"")
+
+    def of_job(self, folder: str) -> Self:
+        """Return the same work area with the key of the job in `folder` alone."""
+        return type(self)(self.url, self._client, lambda: _authentication(self.key, b"job", folder))
+
+    @property
+    def key(self) -> bytes:
+        """What signs messages here."""
+        if self._key is None:
+            raise UntrustedMessageError(f"{self.url}: was opened for reports only, and has no key for messages")
+        return self._key()
+
+    def names(self, folder: str) -> list[str]:
+        """Return the paths, below `folder`, of all that lies in it and in the folders below."""
+        return [found.name.removeprefix(f"{folder}/") for found in self._client.list(folder)]
+
+    def content(self, path: str, most: int) -> bytes:
+        """Return the bytes at `path`, only to show them: the first `most` where there are more.
+
+        Raises RemoteObjectNotFoundError.
+        """
+        return self._client.get_range(path, 0, min(self._client.size(path), most))
+
+    def close(self) -> None:
+        """Close the store of the work area."""
+        self._client.close()
+
+    def _raw(self, path: str, most: int) -> bytes:
+        """Return all bytes at `path`. Raises ConfigurationError where there are more than `most`."""
+        size = self._client.size(path)
+        if size > most:
+            raise ConfigurationError(
+                f"{self.url}/{path}: it has {size} bytes, more than the {most} that are read of such a file: see who "
+                "may write to work.url"
+            )
+        return self._client.get_range(path, 0, size)
+
+    def _put(self, path: str, raw: bytes) -> None:
+        self._client.put(path, len(raw), iter([memoryview(raw)]))
+
+    def _signature(self, path: str, content: bytes) -> bytes:
+        digest = _authentication(self.key, b"message", path, content).hex()
+        return f'{{"hmac_sha256":"{digest}"}}\n'.encode()
+
+
+def _content(raw: bytes) -> bytes:
+    """Return all but the last line."""
+    return raw[: raw.rfind(b"\n", 0, -1) + 1]
+
+
+def _authentication(key: bytes, purpose: bytes, path: str, content: bytes = b"") -> bytes:
+    # No path has a zero byte in it, so that what is authenticated can be read in one way only.
+    return hmac.digest(key, b"\0".join((purpose, path.encode(), content)), hashlib.sha256)

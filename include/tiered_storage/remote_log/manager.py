@@ -1,0 +1,235 @@
+"""RemoteLogManager: everything that is done with a remote log, over its open parts.
+
+Copies are here, what deletes is in `deletions`, what looks in `checks`, what brings back in `restores`. Operators, the
+command line and tests call the same methods; what each does is said where it is implemented. Each imports what it needs
+when it is first called, since a command needs few of them and starts in the time that its imports take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from tiered_storage.errors import (
+    ConfigurationError,
+    ForkedLogError,
+    InvalidLogDirectoryError,
+    RemoteStorageError,
+    StoreMismatchError,
+)
+from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
+from tiered_storage.remote_log.context import RemoteLogParts
+from tiered_storage.remote_log.model import Lease, TopicIdPartition
+from tiered_storage.remote_log.selection import EVERYTHING, Selection
+from tiered_storage.remote_log.source.segment_source import NamedPartition, UnreadablePartition
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+
+if TYPE_CHECKING:
+    from tiered_storage.remote_log.audit.checks import RemoteLogChecks
+    from tiered_storage.remote_log.copy.commit import CommitReport
+    from tiered_storage.remote_log.copy.job import CopyJob
+    from tiered_storage.remote_log.copy.plan import CopyPlan, Finding
+    from tiered_storage.remote_log.copy.start import BegunCopy
+    from tiered_storage.remote_log.copy.tasks import CopyOutcome
+    from tiered_storage.remote_log.read.fetch_deadline import ReadTiming
+    from tiered_storage.remote_log.read.log_reader import RemoteLogReader
+    from tiered_storage.remote_log.read.reader import TieredReader
+    from tiered_storage.remote_log.repair.repairs import RemoteLogRepairs
+    from tiered_storage.remote_log.restore.restores import RemoteLogRestores
+    from tiered_storage.remote_log.retention.deletions import RemoteLogDeletions
+    from tiered_storage.remote_log.tables.exports import RemoteLogTables
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLogManager(RemoteLogParts):
+    """A remote log with everything it works on, open until the end of a `with`, or `close`."""
+
+    @property
+    def deletions(self) -> RemoteLogDeletions:
+        """What removes anything, locally or remotely."""
+        from tiered_storage.remote_log.retention.deletions import RemoteLogDeletions
+
+        return RemoteLogDeletions(self)
+
+    @property
+    def checks(self) -> RemoteLogChecks:
+        """What holds the remote log against itself."""
+        from tiered_storage.remote_log.audit.checks import RemoteLogChecks
+
+        return RemoteLogChecks(self)
+
+    @property
+    def repairs(self) -> RemoteLogRepairs:
+        """What mends what a check found."""
+        from tiered_storage.remote_log.repair.repairs import RemoteLogRepairs
+
+        return RemoteLogRepairs(self, self.deletions.gate)
+
+    @property
+    def restores(self) -> RemoteLogRestores:
+        """What brings topics back from the store."""
+        from tiered_storage.remote_log.restore.restores import RemoteLogRestores
+
+        return RemoteLogRestores(self)
+
+    @property
+    def tables(self) -> RemoteLogTables:
+        """What gives topics as tables."""
+        from tiered_storage.remote_log.tables.exports import RemoteLogTables
+
+        return RemoteLogTables(self)
+
+    @property
+    def reader(self) -> TieredReader:
+        """Reads records of both tiers."""
+        from tiered_storage.remote_log.read.reader import TieredReader
+
+        return TieredReader(self.source, self.segments, self.storage)
+
+    def open_log_reader(self, timing: ReadTiming | None = None) -> RemoteLogReader:
+        """Open a reader of both tiers for many reads at once; close it before this remote log.
+
+        Put a BlockingLogReader around it where there is no event loop.
+        """
+        from tiered_storage.remote_log.read.log_reader import RemoteLogReader
+
+        return RemoteLogReader(self.source, self.segments, self.storage, self.settings, timing)
+
+    def plan_copy(
+        self, selection: Selection = EVERYTHING, window_end: int | None = None, max_segments: int | None = None
+    ) -> CopyPlan:
+        """Return what a copy run would do now; see plan_copy. Of a forked log nothing is due (see forked_copies)."""
+        from tiered_storage.remote_log.copy.plan import CopySelection, plan_copy
+
+        limit = max_segments or self.settings.copy_max_segments_per_run
+        chosen = CopySelection(selection, window_end, limit)
+        # Raises OutdatedMetadataError; a store that is out of reach is a matter for whoever copies.
+        with suppress(RemoteStorageError, StoreMismatchError):
+            self.guard.ensure_same()
+        plan = plan_copy(self.source, self.segments, self.topics, self.settings, chosen, self._why_no_name)
+        return plan.without(self._forked(plan))
+
+    def _forked(self, plan: CopyPlan) -> list[Finding]:
+        planned = plan.by_partition
+        if not planned or self.store.identity.bound_store_uuid() is None:
+            return []
+        from tiered_storage.remote_log.copy.forked_log import forked_copies
+        from tiered_storage.remote_log.copy.plan import finding_of
+
+        found: dict[TopicIdPartition, ForkedLogError | RemoteStorageError] = {}
+        for some in (islice(planned, 1), islice(planned, 1, None)):
+            found |= forked_copies({each: planned[each] for each in some}, self.segments, self.storage)
+            # A store out of reach is told of by whoever copies; of thousands of partitions it is not waited for.
+            if any(isinstance(error, RemoteStorageError) for error in found.values()):
+                break
+        return [finding_of(partition, error) for partition, error in found.items() if isinstance(error, ForkedLogError)]
+
+    def _why_no_name(self, partition: TopicIdPartition) -> str | None:
+        storage = self.storage
+        return storage.why_no_name(partition) if isinstance(storage, ObjectRemoteStorageManager) else None
+
+    def begin_copy(self, plan: CopyPlan, owner: str, new_segment_id: Callable[[], str] = random_uuid) -> BegunCopy:
+        """Take leases, write COPY_SEGMENT_STARTED, and renew the generation; see begin_copy."""
+        from tiered_storage.remote_log.copy.start import begin_copy
+        from tiered_storage.remote_log.retention.clock_agreement import ClockAgreement
+
+        self.bind_store()
+        ClockAgreement.of(self).note()
+        begun = begin_copy(
+            plan,
+            self.segments,
+            self.leases,
+            self.storage,
+            owner=owner,
+            lease_duration_ms=self.settings.lease_duration_ms,
+            clock=self.clock,
+            new_segment_id=new_segment_id,
+        )
+        try:
+            # Not before: a backup of the metadata that lacks these segments must be older than the store.
+            if begun.tasks:
+                self.guard.renew("a copy run")
+        except BaseException:
+            self.leases.release_many(begun.leases)
+            raise
+        return begun
+
+    def write_copy_job(self, folder: str, begun: BegunCopy) -> CopyJob:
+        """Lay a job for `begun` out in the work area."""
+        from tiered_storage.remote_log.copy.job import CopyJob
+
+        return CopyJob.write(self.work, folder, begun.tasks, self.settings)
+
+    @contextmanager
+    def held(self, begun: BegunCopy, is_wanted: Callable[[], bool] = lambda: True) -> Iterator[None]:
+        """Prolong the leases of `begun` while a `with` block runs, and give them back, however it ends.
+
+        For whoever copies and commits in one go: what was not committed by then, the next run plans anew.
+        """
+        try:
+            with self.keep_leases(begun.leases, is_wanted):
+                yield
+        finally:
+            self.leases.release_many(begun.leases)
+
+    def keep_leases(
+        self, held: Iterable[Lease], is_wanted: Callable[[], bool] = lambda: True
+    ) -> AbstractContextManager[None]:
+        """Prolong leases while a `with` block runs; see kept_alive."""
+        from tiered_storage.remote_log.jobs.lease_keeper import kept_alive
+
+        return kept_alive(self.leases, held, self.settings.lease_duration_ms, is_wanted)
+
+    def commit_copy(self, outcomes: Iterable[CopyOutcome]) -> CommitReport:
+        """Make finished copies visible; see commit_copy. Raises OutdatedMetadataError."""
+        from tiered_storage.remote_log.copy.commit import commit_copy
+
+        self.guard.ensure_may_decide()
+        return commit_copy(outcomes, self.source, self.segments, self.leases, self.storage, self.clock)
+
+    def find_partition(self, topic: str, partition: int) -> TopicIdPartition:
+        """Return the partition of that name: the local one, or else the remote one.
+
+        Raises ConfigurationError where neither exists, where log.dirs have several of that name, where several lives of
+        the topic are remote only, or where a person deleted the only one.
+        """
+        names = list(self.source.names() if self.settings.log_dirs else ())
+        local = [one.topic_id_partition for one in names if isinstance(one, NamedPartition)]
+        local = [found for found in local if _is_named(found, topic, partition)]
+        if len(local) > 1:
+            raise ConfigurationError(f"{topic}-{partition} is in log.dirs more than once: {_lives(local)}")
+        if local:
+            return local[0]
+        remote = [found for found in self.segments.list_partitions() if _is_named(found, topic, partition)]
+        for one in names:
+            if not remote and isinstance(one, UnreadablePartition) and (one.topic, one.number) == (topic, partition):
+                raise InvalidLogDirectoryError(one.reason)
+        if not remote:
+            raise ConfigurationError(
+                f"{topic}-{partition} is neither in log.dirs nor in the remote log; "
+                "'tiered-storage topics list' shows what there is"
+            )
+        remote = [found for found in remote if self.segments.partition_state(found).delete_state is None]
+        if not remote:
+            raise ConfigurationError(
+                f"{topic}-{partition} is not in log.dirs, and everything remote of it was deleted by 'tiered-storage "
+                "delete-topic', or will be by the next run of expire"
+            )
+        if len(remote) > 1:
+            raise ConfigurationError(f"{topic}-{partition} had several lives, and none is local: {_lives(remote)}")
+        return remote[0]
+
+    def fetch(self, topic: str, partition: int, offset: int) -> Iterator[bytes]:
+        """Stream the remote bytes from the batch that holds `offset` to the end of its segment."""
+        return self.reader.fetch_remote(self.find_partition(topic, partition), offset)
+
+
+def _is_named(partition: TopicIdPartition, topic: str, number: int) -> bool:
+    return (partition.topic, partition.partition) == (topic, number)
+
+
+def _lives(partitions: Sequence[TopicIdPartition]) -> str:
+    return ", ".join(f"topic id {found.topic_id} of cluster {found.cluster_id}" for found in partitions)

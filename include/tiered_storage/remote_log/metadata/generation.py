@@ -1,0 +1,346 @@
+"""Keeps the metadata and their object store at one generation, so that old metadata and copies of them change nothing.
+
+A generation is a number with a random token. Every decision about a topic or about deleting, every run that copies and
+every run that deletes renews it in three steps: the metadata write the next token, the store takes it by
+compare-and-swap, the metadata confirm it. A process that is killed in between, or a store that is out of reach, leaves
+a next token that whoever comes next publishes. Metadata whose current or next token is not the store's are a restored
+backup or a copy: nothing is copied, trimmed or deleted by them, and no decision but a stop is taken.
+
+Two more things belong to a generation: the decisions that it vouches for, by their digest, and the file they are in.
+A user's own RemoteStorageManager keeps no generation; there is nothing to hold the metadata against.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from tiered_storage.clock import Clock
+from tiered_storage.errors import OutdatedMetadataError, RemoteStorageError, TieredStorageError
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic, Topics
+from tiered_storage.remote_log.metadata.safety import AuditVerdict, DeletionFailure, Safety, Stop
+from tiered_storage.remote_log.metadata.sql_generation import Generation
+from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore
+from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
+from tiered_storage.remote_log.selection import EVERYTHING, Selection
+from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.storage.store_generation import StoredGeneration, StoreGenerations
+
+LOOKS = 5
+"""How often store and metadata are compared again: between two reads another process may have renewed both."""
+
+RENEWALS = 100
+"""More generations than other processes begin while one is published."""
+
+_UNPUBLISHED = "a decision or a run that ended early"
+_OF_DECISIONS = TopicIdPartition("", "", 0, "")
+"""Under this key earlier releases numbered decisions, as leases are numbered."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationGuard:
+    """Compares and renews the generation of the metadata `store` and of the object store that `open_storage` gives."""
+
+    store: SqlMetadataStore
+    open_storage: Callable[[], RemoteStorageManager]
+    clock: Clock
+
+    def ensure_readable(self, *, outdated: bool = False) -> None:
+        """Raise StoreMismatchError for another's store, and OutdatedMetadataError for metadata older than the store.
+
+        Metadata newer than the store, a copy of the live ones, and a store that is out of reach or damaged are passed
+        over: a read finds out by itself what is not there. With `outdated` only another's store is refused. Writes
+        nothing, and asks the store for two small objects.
+        """
+        storage = self.open_storage()
+        if not isinstance(storage, ObjectRemoteStorageManager):
+            return
+        with suppress(RemoteStorageError):
+            storage.ensure_belongs(self.store.identity.metadata_uuid, self.store.identity.bound_store_uuid())
+            if not outdated:
+                self._compared(storage.generations, is_older)
+
+    def ensure_same(self) -> None:
+        """Raise as `ensure_current`, and publish nothing: for what only looks."""
+        if self._is_bound() and (generations := self._generations()) is not None:
+            self._compared(generations)
+
+    def ensure_current(self) -> None:
+        """Raise OutdatedMetadataError unless the metadata carry the generation of the store.
+
+        Binds a store that belongs to nobody, and publishes a next generation that an earlier process left. Raises
+        StoreMismatchError for another's store, and what store and metadata raise.
+        """
+        self._publish(_UNPUBLISHED)
+
+    def renew(self, reason: str) -> None:
+        """Begin another generation for a run that copies or deletes, or for a decision; raises as `ensure_current`."""
+        if self._generations() is not None:
+            self.store.generation.renew()
+            self._publish(reason)
+
+    def claim(self, reason: str) -> None:
+        """Let the store follow these metadata, whatever generation it carries: a person said so.
+
+        All other metadata that were ever the store's are refused from then on.
+        """
+        generations = self._generations()
+        if generations is not None:
+            self.store.generation.claim(generations.newest_number())
+            self._publish_next(generations, self.store.generation.read(), reason)
+            self._publish(reason)
+
+    def ensure_may_decide(self) -> None:
+        """Raise OutdatedMetadataError for metadata that are not the store's; a store out of reach is passed over."""
+        if self._is_bound():
+            self._passing_over(self.ensure_current)
+
+    def publish_pending(self, decision: str = "") -> None:
+        """Publish what is in the metadata by now and not yet in the store, as a `decision` that was just taken.
+
+        If the store cannot be reached, the next run publishes it, which a warning in the log says of a `decision`.
+        Raises OutdatedMetadataError for metadata that are not the store's.
+        """
+        if not self._is_bound() or self.store.generation.pending()[0] is None:
+            return
+        error = self._passing_over(lambda: self._publish(decision or _UNPUBLISHED))
+        if error is not None and decision:
+            _log.warning(
+                "'%s' was decided and holds, but the store could not be reached (%s): the next run that reaches it "
+                "publishes the decision; until then an older backup of the metadata is not recognised as older",
+                decision,
+                error,
+            )
+
+    @staticmethod
+    def _passing_over(work: Callable[[], None]) -> TieredStorageError | None:
+        try:
+            work()
+        except OutdatedMetadataError:
+            raise
+        except TieredStorageError as error:
+            return error
+        return None
+
+    def _publish(self, reason: str) -> None:
+        """Publish and confirm until no next token is left.
+
+        Raises RemoteStorageError for a store that never lists what was just written.
+        """
+        generations = self._generations()
+        if generations is None:
+            return
+        for _ in range(RENEWALS):
+            known, stored = self._compared(generations)
+            if stored is not None and stored.number > known.number:
+                self.store.generation.confirm(Generation(stored.number, stored.token))
+            elif known.next_token is not None:
+                self._publish_next(generations, known, reason)
+            elif known.number:
+                return
+            else:
+                self._ensure_knows_decisions(generations)
+                self.store.generation.renew()
+        raise RemoteStorageError(
+            f"{generations.place}: the store does not list the generation that was just written there: nothing is "
+            "copied, trimmed or deleted until it does"
+        )
+
+    def _publish_next(self, generations: StoreGenerations, known: Generation, reason: str) -> None:
+        if known.next_token is not None:
+            # The store is about to learn this clock's time, which must not vouch for the clock.
+            self.store.clock_reading.begin(generations.renewed_at)
+            holder = f"{socket.gethostname()}:{self.store.generation.where}"
+            generations.publish(StoredGeneration(known.number + 1, known.next_token, reason, self.clock(), holder))
+
+    def _compared(
+        self,
+        generations: StoreGenerations,
+        is_refused: Callable[[Generation, StoredGeneration | None], bool] = lambda _, __: True,
+    ) -> tuple[Generation, StoredGeneration | None]:
+        """Return what metadata and store know of the generation.
+
+        Raises OutdatedMetadataError where they differ, by more than a next token, in what `is_refused`.
+        """
+        why = ""
+        for _ in range(LOOKS):
+            # The store first: the metadata are never renewed after it.
+            stored = generations.newest()
+            known = self.store.generation.read()
+            why = why_outdated(self.store.generation.where, generations.place, known, stored) or ""
+            if not why or not is_refused(known, stored):
+                return known, stored
+        raise OutdatedMetadataError(why)
+
+    def _ensure_knows_decisions(self, generations: StoreGenerations) -> None:
+        """Hold metadata of an earlier release against the decisions that it recorded in the store."""
+        newest, known = generations.newest_decision(), self.store.leases.fencing_number(_OF_DECISIONS)
+        if newest > known:
+            raise OutdatedMetadataError(
+                f"{self.store.generation.where}: an earlier release recorded decision {newest} in the store, and these "
+                f"metadata know of {known}: they are older than the store, so {_NOTHING}; {_WHAT_TO_DO}"
+            )
+
+    def _is_bound(self) -> bool:
+        return self.store.identity.bound_store_uuid() is not None
+
+    def _generations(self) -> StoreGenerations | None:
+        """Return those of the store, once the two are bound to one another; None for a user's own RemoteStorageManager.
+
+        Raises StoreMismatchError for another's store.
+        """
+        storage = self.open_storage()
+        if not isinstance(storage, ObjectRemoteStorageManager):
+            return None
+        identity = self.store.identity
+        bound = identity.bound_store_uuid()
+        uuid = storage.ensure_identity(identity.metadata_uuid, bound)
+        if bound is None:
+            identity.bind_store(uuid)
+        return storage.generations
+
+
+def is_carried(known: Generation, stored: StoredGeneration | None) -> bool:
+    """Whether a store at `stored` carries the generation that metadata know, or the next one already."""
+    if stored is None:
+        return known.number == 0
+    return (stored.number, stored.token) in {(known.number, known.token), (known.number + 1, known.next_token)}
+
+
+def is_older(known: Generation, stored: StoredGeneration | None) -> bool:
+    """Whether metadata at `known` may lack what a store at `stored` has: they are older, or a part of them is."""
+    if not known.has_own_decisions:
+        return True
+    return stored is not None and stored.number >= known.number and not is_carried(known, stored)
+
+
+def why_outdated(where: str, place: str, known: Generation, stored: StoredGeneration | None) -> str | None:
+    """Return why the metadata at `where`, at `known`, are not those of the store at `stored`; None if they are.
+
+    A next token that the store carries already counts as known. `place` is where the store keeps generations.
+    """
+    if not known.has_own_decisions:
+        return (
+            f"{where}: the decisions about topics and deletions are not those of generation {known.number}: parts of "
+            f"the file are older than others (was it restored while a '-wal' file lay beside it?), so {_NOTHING}; "
+            f"{_WHAT_TO_DO}"
+        )
+    if not is_carried(known, stored):
+        of_store = "no generation" if stored is None else f"generation {stored.number} ({stored.reason})"
+        which = "they are older than the store, a backup, or a copy that another one has overtaken"
+        if stored is None or stored.number < known.number:
+            which = "the store is older than they are, or lost what it carried"
+        return (
+            f"{place}: the store carries {of_store}, and the metadata {where} carry generation {known.number}: "
+            f"{which}, so {_NOTHING}; {_WHAT_TO_DO}"
+        )
+    if not known.is_own_place:
+        return (
+            f"{where}: this file is a copy of the metadata, or was moved or restored: generation {known.number} was "
+            f"recorded in another file, so {_NOTHING}. A copy needs a store of its own (rsm.config.url); "
+            f"{_PERSONS_WORD}"
+        )
+    return None
+
+
+_NOTHING = "nothing is copied, trimmed or deleted"
+_PERSONS_WORD = "if these metadata shall hold all the same, run 'tiered-storage metadata take-over'"
+_WHAT_TO_DO = (
+    "use the live metadata, put a newer backup back with 'tiered-storage metadata restore', or make them again with "
+    f"'tiered-storage rebuild-metadata'; {_PERSONS_WORD}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedTopics:
+    """`Topics` whose decisions renew the generation. Deciding raises OutdatedMetadataError for outdated metadata."""
+
+    topics: Topics
+    guard: GenerationGuard
+
+    def get(self, cluster_id: str, topic_id: str) -> Topic | None:
+        """As Topics.get."""
+        return self.topics.get(cluster_id, topic_id)
+
+    def put(self, topic: Topic) -> None:
+        """As Topics.put."""
+        self.change(topic.cluster_id, topic.topic_id, lambda _: topic)
+
+    def change(self, cluster_id: str, topic_id: str, change: Callable[[Topic | None], Topic]) -> Topic:
+        """As Topics.change."""
+        self.guard.ensure_may_decide()
+        changed = self.topics.change(cluster_id, topic_id, change)
+        self.guard.publish_pending(f"a decision about topic {changed.name} ({changed.topic_id})")
+        return changed
+
+    def named(self, name: str) -> Sequence[Topic]:
+        """As Topics.named."""
+        return self.topics.named(name)
+
+    def list(self) -> Sequence[Topic]:
+        """As Topics.list."""
+        return self.topics.list()
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedSafety:
+    """`Safety` whose stops, and audits that change what may be deleted, renew the generation.
+
+    A stop and an audit's finding hold in outdated metadata too, and while the store is out of reach.
+    """
+
+    safety: Safety
+    guard: GenerationGuard
+
+    def stop(self, reason: str, said_by: str) -> None:
+        """As Safety.stop. Raises OutdatedMetadataError, after the stop, where other metadata are the store's."""
+        self.safety.stop(reason, said_by)
+        try:
+            self.guard.publish_pending("all deletions are stopped")
+        except OutdatedMetadataError as error:
+            raise OutdatedMetadataError(
+                f"deletions are stopped in these metadata, but other metadata are the store's: {error}"
+            ) from error
+
+    def lift(self, said_by: str) -> None:
+        """As Safety.lift. Raises OutdatedMetadataError for outdated metadata."""
+        self.guard.ensure_may_decide()
+        self.safety.lift(said_by)
+        self.guard.publish_pending("deletions go on")
+
+    def stopped(self) -> Stop | None:
+        """As Safety.stopped."""
+        return self.safety.stopped()
+
+    def put_verdict(self, verdict: AuditVerdict) -> None:
+        """As Safety.put_verdict. Writes to the store only if the verdict changes what may be deleted."""
+        pending = self.guard.store.generation.pending()
+        self.safety.put_verdict(verdict)
+        if self.guard.store.generation.pending() == pending:
+            return
+        try:
+            self.guard.publish_pending("an audit changed what may be deleted")
+        except OutdatedMetadataError:
+            _log.warning("the audit's result is kept in metadata that are not the store's")
+
+    def verdicts(self, cluster_id: str, topic_id: str) -> Sequence[AuditVerdict]:
+        """As Safety.verdicts."""
+        return self.safety.verdicts(cluster_id, topic_id)
+
+    def note_failures(self, errors: Mapping[RemoteLogSegmentId, str], now: int) -> None:
+        """As Safety.note_failures."""
+        self.safety.note_failures(errors, now)
+
+    def forget_failures(self, segment_ids: Iterable[RemoteLogSegmentId]) -> None:
+        """As Safety.forget_failures."""
+        self.safety.forget_failures(segment_ids)
+
+    def failures(self, selection: Selection = EVERYTHING) -> Iterator[DeletionFailure]:
+        """As Safety.failures."""
+        return self.safety.failures(selection)

@@ -1,0 +1,282 @@
+"""Keeps what the store knows of partitions in step with the metadata.
+
+A partition's document tells a rebuild of the metadata what no segment tells. Metadata that lack segments of the store
+are those of a backup that a person took over (generation.py refuses all others): whatever removes something looks for
+such segments first. A user's own RemoteStorageManager keeps no documents and lists nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Self, TypeAlias, TypeVar
+
+from tiered_storage.errors import (
+    LaterVersionError,
+    LeaseLostError,
+    OutdatedMetadataError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+    RemoteStorageError,
+    TieredStorageError,
+)
+from tiered_storage.remote_log.coverage import finished
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
+from tiered_storage.remote_log.model import (
+    Lease,
+    PartitionDeleteState,
+    PartitionState,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+from tiered_storage.remote_log.storage.object_names import PartitionDocumentName, partition_folder
+from tiered_storage.remote_log.storage.partition_manifest import MAX_MARKED, PartitionDocument, PartitionDocuments
+from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
+from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
+
+REQUESTS_AT_ONCE = 8
+
+Refusal: TypeAlias = RemoteStorageError | OutdatedMetadataError | LeaseLostError
+Refusals: TypeAlias = Mapping[TopicIdPartition, Refusal]
+"""Why something could not be done, by partition."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def documents_of(storage: RemoteStorageManager) -> PartitionDocuments | None:
+    """Return the documents of the store; None for a user's own RemoteStorageManager."""
+    return storage.partition_documents if isinstance(storage, ObjectRemoteStorageManager) else None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredState:
+    """What the store is to know of a partition: its state, and the ids of segments that are marked, one by one."""
+
+    state: PartitionState
+    marked: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        state: PartitionState,
+        segments: Iterable[RemoteLogSegmentMetadata],
+        going: Iterable[RemoteLogSegmentMetadata] = (),
+    ) -> Self:
+        """Return that of a partition in `state` with `segments`, of which those `going` are about to be marked.
+
+        What our log start or the deletion of the whole partition tells is not named. Nor is what never was finished:
+        that it has no reader the store tells by itself, or else it may be the last copy of its offsets (LeftoverCheck).
+        """
+        if goes_as_a_whole(state):
+            return cls(state)
+        log_start = state.log_start_offset or 0
+        marked = [one for one in segments if _was_marked(one)]
+        named = sorted({one.segment_id.id for one in (*marked, *going) if one.end_offset >= log_start})
+        return cls(state, tuple(named[:MAX_MARKED]))
+
+    def room_for(self, going: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
+        """Return those of `going` that may be marked now: a document names MAX_MARKED segments and no more."""
+        room = MAX_MARKED - len(self.marked)
+        below = [one for one in going if one.end_offset < (self.state.log_start_offset or 0)]
+        named = [one for one in going if one.end_offset >= (self.state.log_start_offset or 0)]
+        return [*below, *named[:room]]
+
+
+def goes_as_a_whole(state: PartitionState) -> bool:
+    """Whether the deletion of the whole partition has begun, so that every segment of it is marked."""
+    return state.delete_state is not None and state.delete_state >= PartitionDeleteState.STARTED
+
+
+def _was_marked(segment: RemoteLogSegmentMetadata) -> bool:
+    return segment.state is SegmentState.DELETE_SEGMENT_STARTED and segment.custom_metadata is not None
+
+
+def write_partition_state(
+    storage: RemoteStorageManager, leases: Leases, lease: Lease, stored: StoredState, now: int
+) -> None:
+    """Let the store know `stored` of the lease's partition, at `now` (ms), unless it does already.
+
+    To be called before the metadata's log start, marks or deletion move to what it says. A broken document is written
+    anew: the metadata have all of it. Raises what the store raises, and where a later lease wrote, LeaseLostError,
+    or OutdatedMetadataError where `leases` never gave that one.
+    """
+    documents = documents_of(storage)
+    if documents is None:
+        return
+    partition = lease.topic_id_partition
+    number = documents.newest_number(partition)
+    if number is not None and number > lease.fencing_number:
+        leases.check(lease)
+        raise OutdatedMetadataError(
+            f"{partition}: lease {number} has written to the store, and the metadata gave none after "
+            f"{lease.fencing_number}: they are older than the store; run 'tiered-storage rebuild-metadata'"
+        )
+    known = None if number is None else _understood(partition, number, documents)
+    if known is None or (known.state, known.marked) != (stored.state, stored.marked):
+        documents.write(PartitionDocument(partition, lease.fencing_number, stored.state, now, stored.marked))
+
+
+def _understood(partition: TopicIdPartition, number: int, documents: PartitionDocuments) -> PartitionDocument | None:
+    try:
+        return documents.read_numbered(partition, number)
+    except RemoteObjectCorruptError:
+        return None
+
+
+def write_partition_states(
+    storage: RemoteStorageManager,
+    leases: Leases,
+    states: Sequence[tuple[Lease, StoredState]],
+    now: int,
+    *,
+    is_copied: bool = False,
+) -> Refusals:
+    """Do the same for many, some at once; return what went wrong, by partition.
+
+    Where no more happens than that something `is_copied`, a document of a later release stays as it is, and copying
+    goes on: a copy takes away nothing of what it tells.
+    """
+
+    def write(item: tuple[Lease, StoredState]) -> Refusal | None:
+        try:
+            write_partition_state(storage, leases, *item, now)
+        except LaterVersionError as error:
+            return None if is_copied else error
+        except (RemoteStorageError, OutdatedMetadataError, LeaseLostError) as error:
+            return error
+        return None
+
+    errors = _at_once(write, states)
+    return {
+        lease.topic_id_partition: error for (lease, _), error in zip(states, errors, strict=True) if error is not None
+    }
+
+
+def raise_first(refusals: Mapping[TopicIdPartition, TieredStorageError]) -> None:
+    """Raise one of `refusals`, if there are any."""
+    for error in refusals.values():
+        raise error
+
+
+def listed_partition(
+    partition: TopicIdPartition, storage: RemoteStorageManager, metadata: RemoteLogMetadataManager | None = None
+) -> list[ListedObject]:
+    """List the partition's folder once, and return what is there; nothing for a user's own RemoteStorageManager.
+
+    With `metadata`, holds them against the partition's document: see _ensure_documented. Raises LaterVersionError or
+    RemoteObjectCorruptError if that cannot be understood, OutdatedMetadataError, and what the store raises. For
+    whatever removes something.
+    """
+    if not isinstance(storage, ObjectRemoteStorageManager):
+        return []
+    listed = list(storage.list_objects(partition_folder(partition)))
+    documents = [found.document for found in listed if found.document is not None]
+    document = ensure_understood(partition, documents, storage.partition_documents)
+    if metadata is not None and document is not None:
+        _ensure_documented(document, metadata)
+    return listed
+
+
+def _ensure_documented(document: PartitionDocument, metadata: RemoteLogMetadataManager) -> None:
+    """Raise OutdatedMetadataError if the metadata end more of the partition than its document says.
+
+    The document is written first. Metadata that are ahead of it come from another time: an undelete, or a mixture of
+    two database files, took back what they still hold as deleted.
+    """
+    partition, told = document.topic_id_partition, document.state
+    state = metadata.partition_state(partition)
+    what = None
+    if (state.log_start_offset or 0) > (told.log_start_offset or 0):
+        what = f"our log start is {state.log_start_offset}, and the store's document says {told.log_start_offset}"
+    elif state.delete_state is not None and (told.delete_state is None or told.delete_state < state.delete_state):
+        what = f"its deletion is {state.delete_state.name}, and the store's document does not say so"
+    elif not goes_as_a_whole(told) and len(document.marked) < MAX_MARKED:
+        named, start = set(document.marked), told.log_start_offset or 0
+        marked = (one for one in metadata.list_remote_log_segments(partition) if one.is_marked)
+        unnamed = next((one for one in marked if one.end_offset >= start and one.segment_id.id not in named), None)
+        if unnamed is not None:
+            what = f"segment {unnamed.segment_id.id} is marked, and the store's document does not say so"
+    if what is not None:
+        raise OutdatedMetadataError(
+            f"{partition}: {what}: the metadata and the store are of different times, so nothing of it is deleted; run "
+            "'tiered-storage audit', then 'tiered-storage undelete' or 'tiered-storage repair'"
+        )
+
+
+def ensure_all_listed(
+    partition: TopicIdPartition,
+    storage: RemoteStorageManager,
+    metadata: RemoteLogMetadataManager,
+    listed: Iterable[ListedObject],
+) -> None:
+    """Raise RemoteObjectNotFoundError where an object of a finished segment of `partition` is not `listed`.
+
+    A store that was emptied behind our back must end nothing: what is local may be all that is left. To be called under
+    the partition's lease, with a listing that was made under it.
+    """
+    if not isinstance(storage, ObjectRemoteStorageManager):
+        return
+    names = {found.name for found in listed}
+    missing = [
+        name
+        for segment in finished(metadata.list_remote_log_segments(partition))
+        for name in storage.expected_objects(segment)
+        if name not in names
+    ]
+    if missing:
+        raise RemoteObjectNotFoundError(
+            f"{partition}: the store lacks {len(missing)} objects of finished segments, such as {missing[0]}, so "
+            "nothing of the partition ends and our log start stays: 'tiered-storage audit' names what is missing, and "
+            "'tiered-storage repair' copies anew what is still local; who gives up what is lost says "
+            "'tiered-storage delete-records' with --give-up"
+        )
+
+
+def ensure_understood(
+    partition: TopicIdPartition, listed: Sequence[PartitionDocumentName], documents: PartitionDocuments
+) -> PartitionDocument | None:
+    """Return the newest document. Raises LaterVersionError or RemoteObjectCorruptError if it cannot be understood."""
+    number = max((name.fencing_number for name in listed if not name.temporary), default=None)
+    if number is None:
+        return None
+    try:
+        return documents.read_numbered(partition, number)
+    except RemoteObjectNotFoundError:
+        # A holder after that one has written its own since.
+        return documents.read(partition)
+    except RemoteObjectCorruptError as error:
+        raise RemoteObjectCorruptError(f"{error}; 'tiered-storage repair' writes it anew from the metadata") from error
+
+
+def incomplete_partitions(
+    storage: RemoteStorageManager,
+    metadata: RemoteLogMetadataManager,
+    partitions: Sequence[TopicIdPartition],
+    whole: Collection[TopicIdPartition] = frozenset(),
+) -> Mapping[TopicIdPartition, RemoteStorageError | OutdatedMetadataError]:
+    """Do `listed_partition` for many, and `ensure_all_listed` for those in `whole`, some at once.
+
+    Returns what went wrong, by partition.
+    """
+
+    def look(partition: TopicIdPartition) -> RemoteStorageError | OutdatedMetadataError | None:
+        try:
+            listed = listed_partition(partition, storage, metadata)
+            if partition in whole:
+                ensure_all_listed(partition, storage, metadata, listed)
+        except (RemoteStorageError, OutdatedMetadataError) as error:
+            return error
+        return None
+
+    found = _at_once(look, partitions)
+    return {partition: error for partition, error in zip(partitions, found, strict=True) if error is not None}
+
+
+def _at_once(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    if len(items) < 2:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(max_workers=min(REQUESTS_AT_ONCE, len(items))) as pool:
+        return list(pool.map(work, items))

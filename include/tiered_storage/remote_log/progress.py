@@ -1,0 +1,91 @@
+"""Says now and then how far something is that one process does by itself; of jobs in groups jobs/progress.py tells."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from tiered_storage.remote_log.jobs.progress import SAY_SECONDS, Progress
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+
+
+class OnMoved(Protocol):
+    """Is told of `size` bytes that were gone through, and of `segments` that came to their end; from any thread."""
+
+    def __call__(self, size: int, segments: int = 0, /) -> None: ...
+
+
+def untold(_: int, __: int = 0, /) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """What there is to do: segments, and their bytes."""
+
+    segments: int = 0
+    size: int = 0
+
+    @classmethod
+    def of(cls, segments: Iterable[RemoteLogSegmentMetadata]) -> Amount:
+        """Return the amount of remote `segments`; holds none of them."""
+        count = size = 0
+        for segment in segments:
+            count += 1
+            size += segment.size
+        return cls(count, size)
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(self.segments + other.segments, self.size + other.size)
+
+
+class TaskProgress:
+    """An OnMoved that says `what` is how far of `amount`, at most every `every_seconds`; `monotonic` is in seconds.
+
+    More may come than was expected, as where somebody else adds to it meanwhile.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        amount: Amount,
+        say: Callable[[str], None],
+        *,
+        every_seconds: float = SAY_SECONDS,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._what = what
+        self._amount = amount
+        self._say = say
+        self._every = every_seconds
+        self._monotonic = monotonic
+        self._begun = self._said = monotonic()
+        self._segments = self._size = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, size: int, segments: int = 0, /) -> None:
+        """Count; see OnMoved."""
+        with self._lock:
+            self._size += size
+            self._segments += segments
+            now = self._monotonic()
+            if now - self._said < self._every:
+                return
+            self._said = now
+            self._say(f"{self._what} so far: {self._progress(now)}")
+
+    def conclude(self) -> None:
+        """Say how far it came, where anything was to be done."""
+        with self._lock:
+            if self._amount.segments or self._segments:
+                self._say(f"{self._what} in the end: {self._progress(self._monotonic())}")
+
+    def _progress(self, now: float) -> Progress:
+        seconds = now - self._begun
+        rate = self._size / seconds if seconds > 0 else 0.0
+        # Never more than all: "12 of 10" tells nobody anything.
+        of_segments, of_size = max(self._amount.segments, self._segments), max(self._amount.size, self._size)
+        return Progress(self._segments, of_segments, self._size, of_size, rate)

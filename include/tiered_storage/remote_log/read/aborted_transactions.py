@@ -1,0 +1,151 @@
+"""Which transactions with records in a range were aborted, from the transaction indexes of both tiers.
+
+An abort stands in the index of the segment that holds its marker, which may be a later one than the records'. So the
+segments behind are asked too, until one's index, or the producers at its end, tell that nothing of the range is
+undecided any more. Of a segment that a later leader cut off only what lies before is true.
+
+Source: KIP-98; released Kafka.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from tiered_storage.errors import CorruptIndexError
+from tiered_storage.kafka_log.files.log_segment import LogSegment, producer_snapshot_path
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from tiered_storage.kafka_log.log.log_read import Isolation
+from tiered_storage.kafka_log.producers.producer_snapshot import read_producer_snapshot
+from tiered_storage.kafka_log.producers.transaction_state import OpenTransactions
+from tiered_storage.kafka_log.records.batch_header import CONTROL_BIT, TRANSACTIONAL_BIT
+from tiered_storage.kafka_log.records.batch_table import BatchTable
+from tiered_storage.remote_log.coverage import CoveredRange
+from tiered_storage.remote_log.read.fetch_deadline import FetchDeadline
+from tiered_storage.remote_log.read.partition_view import PartitionView
+from tiered_storage.remote_log.read.reader_pools import ReaderPool, outcome_of
+from tiered_storage.remote_log.read.remote_chunks import RemoteChunks, SegmentTransactions
+from tiered_storage.remote_log.source.segment_source import LocalSegment
+
+
+class AbortedTransactionSearch:
+    """Searches the transaction indexes of both tiers; remote ones are kept by `chunks`."""
+
+    def __init__(self, chunks: RemoteChunks, local_pool: ReaderPool) -> None:
+        self._chunks = chunks
+        self._local_pool = local_pool
+
+    async def find(
+        self, view: PartitionView, table: BatchTable, start_offset: int, end_offset: int, deadline: FetchDeadline
+    ) -> tuple[AbortedTransaction, ...]:
+        """Return the aborted transactions with records in [`start_offset`, `end_offset`), by their first offsets.
+
+        `table` has the headers of the batches there: where none is transactional nothing is looked up. Raises
+        CorruptIndexError for a broken index: what was aborted is never guessed. RemoteStorageError, ReadRefusedError.
+        """
+        is_data = (table.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT)) == TRANSACTIONAL_BIT
+        if not is_data.any():
+            return ()
+        found: set[AbortedTransaction] = set()
+        # Where another transaction is open, a marker may stand behind the last stable offset.
+        log_end = view.end_offset(Isolation.READ_UNCOMMITTED)
+        at = start_offset
+        while at < log_end:
+            told, next_offset = await self._of_segment(view, at, deadline)
+            here = told.index.collect_aborted(start_offset, end_offset)
+            found.update(each for each in here.transactions if each.last_offset < next_offset)
+            is_decided = told.undecided_from is not None and told.undecided_from >= end_offset
+            if here.is_complete or is_decided:
+                break
+            at = next_offset
+        return tuple(sorted(found, key=lambda each: (each.first_offset, each.last_offset)))
+
+    async def decided(self, view: PartitionView, isolation: Isolation, deadline: FetchDeadline) -> PartitionView:
+        """Return `view` with the end of what is decided by what it shows, where that matters.
+
+        A local log whose last stable offset lies behind the remote tier has decided all of that. Else transactions may
+        end behind it, where nobody sees it: what they wrote is not given to read_committed readers. Raises
+        RemoteStorageError, ReadRefusedError.
+        """
+        is_decided = view.local is not None and view.local.stable_offset >= view.remote_end
+        if isolation is not Isolation.READ_COMMITTED or is_decided or not view.coverage.ranges:
+            return view
+        undecided_from = await self._undecided_at_the_end(view, deadline)
+        return view if undecided_from >= view.remote_end else replace(view, undecided_from=undecided_from)
+
+    async def _undecided_at_the_end(self, view: PartitionView, deadline: FetchDeadline) -> int:
+        """Return the first offset of the earliest transaction that is open where the remote tier ends, or that end.
+
+        The producers at a segment's end tell it. Where they are not known, or the segment was cut, its batches are
+        read; a transaction that was open before those counts as open to the end.
+        """
+        opened = OpenTransactions({})
+        unknown: list[CoveredRange] = []
+        undecided_from = view.remote_end
+        for covered in reversed(view.coverage.ranges):
+            told = _as_far_as_it_counts(await self._chunks.transactions(covered.segment, deadline), covered)
+            if told.undecided_from is not None:
+                if told.undecided_from <= covered.end_offset:
+                    undecided_from = told.undecided_from
+                break
+            unknown.append(covered)
+        for covered in reversed(unknown):
+            await self._follow(covered, opened, deadline)
+        return min([undecided_from, *opened.first_offsets.values()])
+
+    async def _follow(self, covered: CoveredRange, opened: OpenTransactions, deadline: FetchDeadline) -> None:
+        """Let the batches of `covered` open and end transactions."""
+        indexes = await self._chunks.indexes(covered.segment, deadline)
+        entry = indexes.chunk_for_offset(covered.start_offset)
+        while entry is not None and entry.first_offset <= covered.end_offset:
+            chunk = await self._chunks.chunk(covered.segment, entry, deadline)
+            opened.feed(Path(entry.object_name), memoryview(chunk.content), chunk.table, covered.end_offset + 1)
+            entry = indexes.chunk_for_offset(entry.last_offset + 1)
+
+    async def _of_segment(
+        self, view: PartitionView, offset: int, deadline: FetchDeadline
+    ) -> tuple[SegmentTransactions, int]:
+        """Return what the segment with `offset` tells, and the offset behind what counts of it."""
+        local = view.local_segment(offset)
+        if local is not None:
+            told = await outcome_of(self._local_pool.submit(lambda: _read_local(local)))
+            if told is not None:
+                readable = (
+                    view.end_offset(Isolation.READ_UNCOMMITTED) if view.local is None else view.local.readable_end
+                )
+                end = readable if local.end_offset is None else min(local.end_offset + 1, readable)
+                return _up_to(told, end, is_cut=local.end_offset is None or end <= local.end_offset), end
+        covered = view.existing_remote_range(offset)
+        told = await self._chunks.transactions(covered.segment, deadline)
+        return _as_far_as_it_counts(told, covered), covered.end_offset + 1
+
+
+def _read_local(segment: LocalSegment) -> SegmentTransactions | None:
+    """Return what a local segment tells; None where it is gone."""
+    files = LogSegment(segment.base_offset, segment.log_path.parent)
+    index = TransactionIndex.read(files.transaction_index_path, segment.base_offset)
+    undecided_from = None
+    if segment.end_offset is not None:
+        undecided_from = _undecided_from(segment, segment.end_offset + 1)
+    return SegmentTransactions(index, undecided_from) if segment.log_path.exists() else None
+
+
+def _undecided_from(segment: LocalSegment, next_offset: int) -> int | None:
+    try:
+        producers = read_producer_snapshot(producer_snapshot_path(segment.log_path.parent, next_offset))
+    except (FileNotFoundError, CorruptIndexError):
+        return None  # later segments tell the same
+    opened = [each.current_transaction_first_offset for each in producers]
+    return min((offset for offset in opened if offset >= 0), default=next_offset)
+
+
+def _as_far_as_it_counts(told: SegmentTransactions, covered: CoveredRange) -> SegmentTransactions:
+    return _up_to(told, covered.end_offset + 1, is_cut=covered.end_offset < covered.segment.end_offset)
+
+
+def _up_to(told: SegmentTransactions, end_offset: int, *, is_cut: bool) -> SegmentTransactions:
+    """Return what is true of a segment of which only what lies below `end_offset` counts, if it `is_cut` there."""
+    if not is_cut:
+        return told
+    kept = tuple(each for each in told.index.transactions if each.last_offset < end_offset)
+    return SegmentTransactions(TransactionIndex(told.index.base_offset, kept), None)

@@ -1,0 +1,156 @@
+"""One bounded cache of what was read from the remote tier: memory, then disk; two readers of a thing share one fetch.
+
+Whoever stops waiting gives its place in the queue back where nobody else waits; what a thread has begun goes on and is
+kept for the next.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from tiered_storage.remote_log.read.reader_pools import ReaderPool
+
+Kept = TypeVar("Kept")
+
+
+class Overflow(Protocol[Kept]):
+    """Where things go that have no room in memory any more; called by threads of the pool alone."""
+
+    def put(self, key: Hashable, kept: Kept) -> None:
+        """Keep it, if that can be."""
+        ...
+
+    def take(self, key: Hashable) -> Kept | None:
+        """Return it, whole and proven to be what was kept; else None."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything."""
+        ...
+
+
+@dataclass(slots=True)
+class SharedFetch(Generic[Kept]):
+    """A fetch, and how many wait for it."""
+
+    key: Hashable
+    future: Future[Kept]
+    waiting: int = 1
+
+
+class ChunkCache(Generic[Kept]):
+    """Keeps things of up to `memory_bytes` together, the last used ones; `size_of` tells what one takes.
+
+    Safe from any thread.
+    """
+
+    def __init__(
+        self,
+        pool: ReaderPool,
+        memory_bytes: int,
+        size_of: Callable[[Kept], int],
+        overflow: Overflow[Kept] | None = None,
+    ) -> None:
+        """Fetch on the threads of `pool`. `overflow` is closed with the cache."""
+        self._pool = pool
+        self._room = memory_bytes
+        self._size_of = size_of
+        self._overflow = overflow
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Hashable, Kept] = OrderedDict()
+        self._fetching: dict[Hashable, SharedFetch[Kept]] = {}
+        self.held_bytes = 0
+        """How much is in memory."""
+        self.fetches = 0
+        """How many fetches have begun."""
+
+    def known(self, key: Hashable) -> Kept | None:
+        """Return what is in memory under `key`."""
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is not None:
+                self._kept.move_to_end(key)
+            return kept
+
+    def join(self, key: Hashable, fetch: Callable[[], Kept]) -> SharedFetch[Kept]:
+        """Have `fetch` called on a thread, unless that is under way already; `leave` it afterwards.
+
+        Raises ReaderBusyError where too many wait.
+        """
+        with self._lock:
+            shared = self._fetching.get(key)
+            if shared is not None:
+                shared.waiting += 1
+                return shared
+            kept = self._kept.get(key)
+            if kept is not None:
+                future: Future[Kept] = Future()
+                future.set_result(kept)
+                self._kept.move_to_end(key)
+                return SharedFetch(key, future)
+            self.fetches += 1
+            shared = SharedFetch(key, self._pool.submit(lambda: self._fetch(key, fetch)))
+            self._fetching[key] = shared
+            return shared
+
+    def leave(self, shared: SharedFetch[Kept]) -> None:
+        """Say that one waits no more; a fetch that has not begun and that nobody wants any more is taken back."""
+        with self._lock:
+            shared.waiting -= 1
+            is_unwanted = shared.waiting == 0 and not shared.future.done()
+            if is_unwanted and self._pool.withdraw(shared.future):
+                self._fetching.pop(shared.key, None)
+
+    def forget(self, key: Hashable) -> None:
+        """Keep it no longer."""
+        with self._lock:
+            self._drop(key)
+
+    def close(self) -> None:
+        """Let go of everything that is kept."""
+        with self._lock:
+            self._kept.clear()
+            self.held_bytes = 0
+        if self._overflow is not None:
+            self._overflow.close()
+
+    def _fetch(self, key: Hashable, fetch: Callable[[], Kept]) -> Kept:
+        evicted: list[tuple[Hashable, Kept]] = []
+        try:
+            kept = self._overflow.take(key) if self._overflow is not None else None
+            if kept is None:
+                kept = fetch()
+            evicted = self._keep(key, kept)
+        finally:
+            with self._lock:
+                self._fetching.pop(key, None)
+        if self._overflow is not None:
+            for each in evicted:
+                self._overflow.put(*each)
+        return kept
+
+    def _keep(self, key: Hashable, kept: Kept) -> list[tuple[Hashable, Kept]]:
+        """Keep it; return what had to make room."""
+        size = self._size_of(kept)
+        with self._lock:
+            self._drop(key)
+            if size > self._room:
+                return []
+            self._kept[key] = kept
+            self.held_bytes += size
+            evicted = []
+            while self.held_bytes > self._room:
+                oldest, value = self._kept.popitem(last=False)
+                self.held_bytes -= self._size_of(value)
+                evicted.append((oldest, value))
+        return evicted
+
+    def _drop(self, key: Hashable) -> None:
+        kept = self._kept.pop(key, None)
+        if kept is not None:
+            self.held_bytes -= self._size_of(kept)

@@ -1,0 +1,96 @@
+"""The time that one request has, and the attempts that it makes meanwhile: KIP-405's purgatory for remote fetches."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
+from tenacity.wait import wait_base, wait_random_exponential
+
+from tiered_storage.errors import ReadTimedOutError, TieredStorageError
+from tiered_storage.remote_log.read.reader_pools import outcome_of
+
+FIRST_PAUSE_SECONDS = 0.02
+LONGEST_PAUSE_SECONDS = 2.0
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTiming:
+    """What time is to reads: `now` (seconds, only ever rising), how to `sleep`, and how long to `pause` after failures.
+
+    Tests bring their own.
+    """
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    pause: wait_base = wait_random_exponential(multiplier=FIRST_PAUSE_SECONDS, max=LONGEST_PAUSE_SECONDS)  # noqa: RUF009 - it has no state
+
+
+@dataclass(frozen=True, slots=True)
+class FetchDeadline:
+    """The moment (seconds, by `timing.now`) at which a request's own time of `wait_ms` is up."""
+
+    timing: ReadTiming
+    wait_ms: int
+    at: float
+
+    @classmethod
+    def after(cls, wait_ms: int, timing: ReadTiming) -> FetchDeadline:
+        """Return the deadline of a request that begins now and may take `wait_ms`."""
+        return cls(timing, wait_ms, timing.now() + wait_ms / 1000)
+
+    @property
+    def seconds_left(self) -> float:
+        """What is left; 0 when the time is up."""
+        return max(0.0, self.at - self.timing.now())
+
+    async def outcome(self, future: Future[Result], what: str) -> Result:
+        """Return what `future` brings, if it does in time; the work goes on. Raises ReadTimedOutError, named `what`."""
+        try:
+            return await outcome_of(future, self.seconds_left)
+        except TimeoutError:
+            raise self._is_up(what, "try again, it is still on its way and is kept where there is room") from None
+
+    async def pass_until(self, moment: float, what: str) -> None:
+        """Return at `moment` (seconds, by `timing.now`). Raises ReadTimedOutError, named `what`, if too late."""
+        left = moment - self.timing.now()
+        if left > 0:
+            await self.timing.sleep(min(left, self.seconds_left))
+        if moment > self.at:
+            raise self._is_up(what, "it was looked at a moment ago, which takes long: try again")
+
+    async def attempt(self, try_once: Callable[[], Awaitable[Result]]) -> Result:
+        """Return what `try_once` does; after an error that is retriable try again, with growing pauses, in time.
+
+        Raises the last error when there is no time for another attempt.
+        """
+        try:
+            return await try_once()
+        except TieredStorageError as error:
+            if not error.retriable or isinstance(error, ReadTimedOutError):
+                raise
+        retrying = AsyncRetrying(
+            sleep=self.timing.sleep,
+            wait=self.timing.pause,
+            stop=self._is_over,
+            retry=retry_if_exception(_is_worth_another_try),
+            reraise=True,
+        )
+        await self.timing.sleep(min(FIRST_PAUSE_SECONDS, self.seconds_left))
+        return await retrying(try_once)
+
+    def _is_up(self, what: str, then: str) -> ReadTimedOutError:
+        return ReadTimedOutError(f"{what}: {self.wait_ms} ms (remote.fetch.max.wait.ms) were up before it came: {then}")
+
+    def _is_over(self, state: RetryCallState) -> bool:
+        return self.timing.now() + state.upcoming_sleep >= self.at
+
+
+def _is_worth_another_try(error: BaseException) -> bool:
+    return isinstance(error, TieredStorageError) and error.retriable and not isinstance(error, ReadTimedOutError)

@@ -1,0 +1,143 @@
+"""Looks for timestamps in local segments.
+
+A time index only says where to begin: what lies behind its last true entry is read, so that an index which is missing,
+broken or cut hides nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from tiered_storage.errors import CorruptIndexError, CorruptRecordError
+from tiered_storage.kafka_log.files.log_segment import LogSegment
+from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
+from tiered_storage.kafka_log.indexes.time_index import TimeIndex
+from tiered_storage.kafka_log.records.segment_scan import iterate_segment
+from tiered_storage.remote_log.read.read_values import NO_TIMESTAMP, FoundOffset
+from tiered_storage.remote_log.read.timestamp_search import ScannedBatches
+from tiered_storage.remote_log.source.segment_source import LocalSegment
+
+MOST_KEPT = 1000
+_WINDOW_BYTES = 1 << 20
+
+
+def first_at_or_after(segment: LocalSegment, timestamp: int, first_offset: int, end_offset: int) -> FoundOffset | None:
+    """Return the first record of [`first_offset`, `end_offset`) in `segment` whose timestamp is at least `timestamp`.
+
+    Raises FileNotFoundError where the segment is gone, CorruptRecordError.
+    """
+    begin = max(_position_of(segment, _last_offset_before(segment, timestamp)), _position_of(segment, first_offset))
+    for batches in _batches(segment, begin, end_offset):
+        found = batches.first_at_or_after(timestamp, first_offset, end_offset)
+        if found is not None:
+            return found
+    return None
+
+
+def largest(segment: LocalSegment, first_offset: int, end_offset: int) -> int:
+    """Return the largest timestamp (ms) of `segment` in [`first_offset`, `end_offset`); -1: there is none.
+
+    Raises as first_at_or_after.
+    """
+    # Up to an entry's offset no timestamp is larger than the entry's. So where what lies behind it has one that is not
+    # smaller, that one is the largest of all; else it is looked for behind an earlier entry.
+    for known, offset in _entries_before(segment, end_offset):
+        found = _largest_from(segment, max(offset, first_offset), first_offset, end_offset)
+        if found >= known or offset <= first_offset:
+            return found
+    return _largest_from(segment, first_offset, first_offset, end_offset)
+
+
+class LargestTimestamps:
+    """Finds the largest timestamps of local segments, and keeps some for as long as the files stay as they are.
+
+    Where timestamps do not rise, the time index ends long before its segment. Safe from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[Path, int, int], tuple[tuple[int, int, int], int]] = OrderedDict()
+
+    def find(self, segment: LocalSegment, first_offset: int, end_offset: int) -> int:
+        """Return what `largest` does. Raises as that."""
+        status = segment.log_path.stat()
+        state = (status.st_ino, status.st_size, status.st_mtime_ns)
+        asked = (segment.log_path, first_offset, end_offset)
+        with self._lock:
+            kept = self._kept.get(asked)
+        if kept is not None and kept[0] == state:
+            return kept[1]
+        found = largest(segment, first_offset, end_offset)
+        with self._lock:
+            self._kept[asked] = (state, found)
+            self._kept.move_to_end(asked)
+            if len(self._kept) > MOST_KEPT:
+                self._kept.popitem(last=False)
+        return found
+
+
+def _largest_from(segment: LocalSegment, begin_offset: int, first_offset: int, end_offset: int) -> int:
+    """Return the largest timestamp (ms) in [`first_offset`, `end_offset`), of the batches from `begin_offset` on."""
+    scanned = _batches(segment, _position_of(segment, begin_offset), end_offset)
+    return max((batches.largest(first_offset, end_offset) for batches in scanned), default=NO_TIMESTAMP)
+
+
+def _batches(segment: LocalSegment, begin: int, end_offset: int) -> Iterator[ScannedBatches]:
+    """Yield the batches from `begin` (bytes) on, as far as they begin below `end_offset`; from the start of the
+    segment where no batch begins there."""
+    try:
+        yield from _scanned(segment, begin, end_offset)
+    except CorruptRecordError as error:
+        if not begin or error.position != begin:
+            raise
+        yield from _scanned(segment, 0, end_offset)
+
+
+def _scanned(segment: LocalSegment, begin: int, end_offset: int) -> Iterator[ScannedBatches]:
+    path = segment.log_path
+    scan = iterate_segment(
+        path, segment.base_offset, start_position=begin, window_bytes=_WINDOW_BYTES, verify_crc=False
+    )
+    for window, table in scan:
+        if int(table.base_offset[0]) >= end_offset:
+            return
+        yield ScannedBatches(window, table, str(path), int(table.position[0]))
+        if int(table.last_offset[-1]) + 1 >= end_offset:
+            return
+
+
+def _last_offset_before(segment: LocalSegment, timestamp: int) -> int:
+    """Return an offset up to which, inclusive, every record is earlier than `timestamp`, by the time index."""
+    files = LogSegment(segment.base_offset, segment.log_path.parent)
+    try:
+        return TimeIndex.read(files.time_index_path, segment.base_offset).lookup(timestamp - 1).offset
+    except (CorruptIndexError, FileNotFoundError):
+        return segment.base_offset
+
+
+def _entries_before(segment: LocalSegment, end_offset: int) -> Iterator[tuple[int, int]]:
+    """Yield timestamps and offsets of time index entries below `end_offset`, backwards in growing steps."""
+    files = LogSegment(segment.base_offset, segment.log_path.parent)
+    try:
+        index = TimeIndex.read(files.time_index_path, segment.base_offset)
+    except (CorruptIndexError, FileNotFoundError):
+        return
+    count = at = int(np.searchsorted(index.offsets, end_offset, side="left"))
+    step = 1
+    while (at := at - step) >= 0:
+        yield int(index.timestamps[at]), int(index.offsets[at])
+        step = count - at
+
+
+def _position_of(segment: LocalSegment, offset: int) -> int:
+    """Return where (bytes) a batch at or before `offset` begins, by the offset index; 0 where that tells nothing."""
+    files = LogSegment(segment.base_offset, segment.log_path.parent)
+    try:
+        return OffsetIndex.read(files.offset_index_path, segment.base_offset).lookup(offset).position
+    except (CorruptIndexError, FileNotFoundError):
+        return 0

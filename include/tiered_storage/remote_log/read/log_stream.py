@@ -1,0 +1,265 @@
+"""One range of one partition, batch by batch through both tiers: local first, remote where that is out of range."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tiered_storage.errors import (
+    CorruptRecordError,
+    InvalidLogDirectoryError,
+    LeaderEpochError,
+    OffsetOutOfRangeError,
+    RecordsDeletedError,
+    RemoteObjectNotFoundError,
+)
+from tiered_storage.kafka_log.files.log_segment import LogSegment
+from tiered_storage.kafka_log.log.log_read import Isolation
+from tiered_storage.kafka_log.records.batch_table import BatchTable
+from tiered_storage.remote_log.coverage import CoveredRange
+from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEntry
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.read.aborted_transactions import AbortedTransactionSearch
+from tiered_storage.remote_log.read.fetch_deadline import FetchDeadline
+from tiered_storage.remote_log.read.partition_view import PartitionView
+from tiered_storage.remote_log.read.partition_views import PartitionViews
+from tiered_storage.remote_log.read.read_values import NO_EPOCHS, FetchedBatches, FetchEpochs, Tier
+from tiered_storage.remote_log.read.reader_pools import ReaderPool, outcome_of
+from tiered_storage.remote_log.read.remote_chunks import AheadFetch, RemoteChunks
+from tiered_storage.remote_log.source.local_read import LocalSegmentReader
+from tiered_storage.remote_log.source.segment_source import LocalSegment
+
+
+@dataclass(slots=True)
+class _Planned:
+    covered: CoveredRange
+    entry: RemoteLogIndexEntry
+    shared: AheadFetch | None
+
+    def holds(self, offset: int) -> bool:
+        return self.entry.first_offset <= offset <= self.entry.last_offset
+
+
+class LogStream:
+    """A read of offsets `start_offset` (inclusive) to `end_offset` (exclusive) of a partition; iterate it once.
+
+    What a reader has on its way is bounded by `read_ahead_bytes`, and by the chunk that it waits for.
+    """
+
+    def __init__(
+        self,
+        partition: TopicIdPartition,
+        start_offset: int,
+        isolation: Isolation,
+        *,
+        views: PartitionViews,
+        chunks: RemoteChunks,
+        local_pool: ReaderPool,
+        aborted: AbortedTransactionSearch,
+        new_deadline: Callable[[], FetchDeadline],
+        read_ahead_bytes: int,
+        epochs: FetchEpochs = NO_EPOCHS,
+    ) -> None:
+        self._partition = partition
+        self._offset = start_offset
+        self._isolation = isolation
+        self._epochs = epochs
+        self._views = views
+        self._chunks = chunks
+        self._local_pool = local_pool
+        self._aborted = aborted
+        self._new_deadline = new_deadline
+        self._read_ahead = read_ahead_bytes
+        self._local_reader = LocalSegmentReader()
+        self._planned: deque[_Planned] = deque()
+        self._planned_up_to = start_offset
+        self._window = 1
+        self._end = start_offset
+
+    async def fetch(self, end_offset: int | None) -> AsyncGenerator[FetchedBatches, None]:
+        """Yield the range's batches, up to `end_offset` or to what is readable when this begins.
+
+        Raises OffsetOutOfRangeError, LeaderEpochError, RecordsDeletedError, RemoteStorageError, ReadRefusedError,
+        CorruptLogError; and where the local tier is hidden and might have what was asked for, once all the rest was
+        given, what hides it.
+        """
+        view = await self._first_view(self._new_deadline())
+        readable = view.end_offset(self._isolation)
+        self._end = readable if end_offset is None else min(end_offset, readable)
+        try:
+            while self._offset < self._end:
+                deadline = self._new_deadline()
+                fetched = await self._next(deadline)
+                if fetched.end_offset <= self._offset:
+                    return
+                self._offset = fetched.end_offset
+                yield fetched
+            if end_offset is not None and self._offset < end_offset:
+                view.ensure_not_hidden(self._offset)
+        finally:
+            self._forget_plan()
+
+    async def _first_view(self, deadline: FetchDeadline) -> PartitionView:
+        """Return what there is, with the offset to begin at: what was seen before may be older than that offset."""
+        seen = await self._views.get(self._partition, deadline)
+        try:
+            return await self._checked(seen, deadline)
+        except (OffsetOutOfRangeError, LeaderEpochError, RemoteObjectNotFoundError, InvalidLogDirectoryError):
+            return await self._checked(await self._views.anew(self._partition, deadline), deadline)
+
+    async def _checked(self, seen: PartitionView, deadline: FetchDeadline) -> PartitionView:
+        view = await self._aborted.decided(seen, self._isolation, deadline)
+        view.check_range(self._offset)
+        view.check_epochs(self._offset, self._epochs)
+        return view
+
+    async def _next(self, deadline: FetchDeadline) -> FetchedBatches:
+        view = await self._views.get(self._partition, deadline)
+        try:
+            return await self._fetch_from(view, deadline)
+        except (RemoteObjectNotFoundError, InvalidLogDirectoryError):
+            # Deleted, copied anew, or in sight again since it was looked at; what is lost is so after another look too.
+            self._forget_plan()
+            return await self._fetch_from(await self._views.anew(self._partition, deadline), deadline)
+
+    async def _fetch_from(self, view: PartitionView, deadline: FetchDeadline) -> FetchedBatches:
+        self._check_still_there(view)
+        segment = view.local_segment(self._offset)
+        fetched = None if segment is None else await self._from_local(view, segment)
+        if fetched is None and segment is not None:
+            # Trimmed since it was looked at: then the remote tier has it, and a new look knows that.
+            view = await self._views.anew(self._partition, deadline)
+            self._check_still_there(view)
+        if fetched is None:
+            fetched = await self._from_remote(view, deadline)
+        return await self._with_aborted(view, fetched, deadline)
+
+    def _check_still_there(self, view: PartitionView) -> None:
+        start = view.log_start_offset
+        if self._offset < start:
+            view.ensure_not_hidden(self._offset)
+            end = view.end_offset(self._isolation)
+            raise RecordsDeletedError(str(self._partition), self._offset, start, end)
+
+    async def _with_aborted(
+        self, view: PartitionView, fetched: FetchedBatches, deadline: FetchDeadline
+    ) -> FetchedBatches:
+        if self._isolation is not Isolation.READ_COMMITTED:
+            return fetched
+        aborted = await self._aborted.find(view, fetched.table, fetched.start_offset, fetched.end_offset, deadline)
+        return FetchedBatches(
+            fetched.content, fetched.start_offset, fetched.end_offset, fetched.tier, fetched.source,
+            fetched.source_position, fetched.table, aborted,
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------------------------------------- the local tier
+
+    async def _from_local(self, view: PartitionView, segment: LocalSegment) -> FetchedBatches | None:
+        offset = self._offset
+        return await outcome_of(self._local_pool.submit(lambda: self._read_local(view, segment, offset)))
+
+    def _read_local(self, view: PartitionView, segment: LocalSegment, offset: int) -> FetchedBatches | None:
+        """Return about 1 MiB of a local segment; None where it is gone."""
+        local = view.local
+        try:
+            found = self._local_reader.scan(LogSegment(segment.base_offset, segment.log_path.parent), offset)
+        except FileNotFoundError:
+            return None
+        if found is None:
+            following = None if segment.end_offset is None else view.local_segment(segment.end_offset + 1)
+            if following is None or local is None or not local.is_compacted:
+                reason = f"the segment ends before offset {offset}, which it should hold: its end is missing"
+                raise CorruptRecordError(segment.log_path, segment.log_path.stat().st_size, reason)
+            return self._read_local(view, following, offset)
+        content, table, position = found
+        # Behind the readable end an older replica has what a later leader cut.
+        end = self._end if local is None else min(self._end, local.readable_end)
+        fetched = _cut(content, table, position, offset, end, Tier.LOCAL, str(segment.log_path), is_last=False)
+        if not fetched.content and not (local is not None and local.is_compacted):
+            raise CorruptRecordError(segment.log_path, position, f"no batch has offset {offset}, which it should hold")
+        return fetched
+
+    # ------------------------------------------------------------------------------------------------ the remote tier
+
+    async def _from_remote(self, view: PartitionView, deadline: FetchDeadline) -> FetchedBatches:
+        offset = self._offset
+        head = self._planned[0] if self._planned else None
+        goes_on = self._planned_up_to == offset if head is None else head.holds(offset)
+        if not goes_on:
+            self._forget_plan()
+            self._planned_up_to = offset
+        await self._plan(view, deadline)
+        head = self._planned.popleft()
+        try:
+            chunk = await self._chunks.chunk(head.covered.segment, head.entry, deadline, head.shared)
+        finally:
+            if head.shared is not None:
+                self._chunks.leave(head.shared)
+        end = min(head.covered.end_offset + 1, self._end)
+        source = head.entry.object_name
+        return _cut(chunk.content, chunk.table, head.entry.position, offset, end, Tier.REMOTE, source)
+
+    async def _plan(self, view: PartitionView, deadline: FetchDeadline) -> None:
+        """Begin to fetch the next chunk, and those behind it as far as they may be on their way."""
+        self._window = min(2 * self._window, max(self._read_ahead, 1))
+        ahead = sum(each.entry.length for each in self._planned)
+        while not self._planned or (ahead < self._window and self._planned_up_to < self._end):
+            at = self._planned_up_to
+            if self._planned and (view.local_segment(at) is not None or view.remote_range(at) is None):
+                return
+            covered = view.existing_remote_range(at)
+            if self._planned:
+                known = self._chunks.indexes_ahead(covered.segment)
+                if known is None:
+                    return
+                indexes = known
+            else:
+                indexes = await self._chunks.indexes(covered.segment, deadline)
+            entry = indexes.chunk_for_offset(at)
+            if entry is None:
+                raise RemoteObjectNotFoundError(
+                    f"{covered.segment.segment_id}: its remote log index has no chunk with offset {at}"
+                )
+            shared = self._chunks.ahead(covered.segment, entry)
+            if shared is None and self._planned:
+                return
+            self._planned.append(_Planned(covered, entry, shared))
+            self._planned_up_to = min(entry.last_offset, covered.end_offset) + 1
+            ahead += entry.length
+            self._window = max(self._window, entry.length)
+
+    def _forget_plan(self) -> None:
+        while self._planned:
+            shared = self._planned.popleft().shared
+            if shared is not None:
+                self._chunks.leave(shared)
+        self._window = 1
+
+
+def _cut(
+    content: bytes,
+    table: BatchTable,
+    position: int,
+    offset: int,
+    end_offset: int,
+    tier: Tier,
+    source: str,
+    *,
+    is_last: bool = True,
+) -> FetchedBatches:
+    """Return the batches that have offsets from `offset` up to `end_offset` (exclusive), of those in `table`.
+
+    They are all that there is up to the last one's end; with `is_last` up to `end_offset`, if that lies within.
+    """
+    first = int(np.searchsorted(table.last_offset, offset, side="left"))
+    end = int(np.searchsorted(table.base_offset, end_offset, side="left"))
+    if first >= end:
+        empty = table.rows(0, 0)
+        return FetchedBatches(b"", offset, end_offset if is_last else offset, tier, source, position, empty)
+    begin = int(table.position[first]) - position
+    stop = int(table.position[end - 1] + table.size[end - 1]) - position
+    reached = min(int(table.last_offset[end - 1]) + 1, end_offset)
+    return FetchedBatches(content[begin:stop], offset, reached, tier, source, position + begin, table.rows(first, end))

@@ -1,0 +1,194 @@
+"""Offsets by their names, and by timestamp over both tiers: Kafka's ListOffsets.
+
+By timestamp the remote tier is asked first, through the metadata of its segments, then the remote time index of the one
+that has it; where the log is local too, the local log answers, so that a store that is down hides nothing local.
+
+Source: KIP-405 (ListOffsets); KIP-734 (max timestamp); KIP-1005 (latest tiered); released Kafka.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.kafka_log.log.log_read import Isolation
+from tiered_storage.remote_log.coverage import CoveredRange
+from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEntry
+from tiered_storage.remote_log.read import local_timestamp_search
+from tiered_storage.remote_log.read.fetch_deadline import FetchDeadline
+from tiered_storage.remote_log.read.partition_view import PartitionView
+from tiered_storage.remote_log.read.read_values import NO_TIMESTAMP, FoundOffset, OffsetSpec
+from tiered_storage.remote_log.read.reader_pools import ReaderPool, outcome_of
+from tiered_storage.remote_log.read.remote_chunks import RemoteChunks
+from tiered_storage.remote_log.read.timestamp_search import ScannedBatches
+from tiered_storage.remote_log.source.segment_source import LocalSegment
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Offsets `first` (inclusive) to `end` (exclusive) of one segment, in one tier."""
+
+    where: CoveredRange | LocalSegment
+    first: int
+    end: int
+
+    @property
+    def is_bound_exact(self) -> bool:
+        """Whether a record has its bound: what is local was asked for that, and of a remote segment all counts."""
+        where = self.where
+        if isinstance(where, LocalSegment):
+            return True
+        return (self.first, self.end) == (where.segment.start_offset, where.segment.end_offset + 1)
+
+
+class OffsetSearch:
+    """Finds offsets in what a view shows of a partition."""
+
+    def __init__(self, chunks: RemoteChunks, pool: ReaderPool) -> None:
+        """Search on the threads of `pool`, which should be no others' that must not wait: a search may read much."""
+        self._chunks = chunks
+        self._pool = pool
+        self._local_largest = local_timestamp_search.LargestTimestamps()
+
+    async def find(
+        self, view: PartitionView, spec: OffsetSpec | int, isolation: Isolation, deadline: FetchDeadline
+    ) -> FoundOffset | None:
+        """Return the offset that `spec` names, or the first with a timestamp (ms) of at least that; None: no such.
+
+        Raises FileNotFoundError and RemoteObjectNotFoundError where the partition is not any more as `view` shows it;
+        ConfigurationError, RemoteStorageError, ReadRefusedError, CorruptLogError.
+        """
+        end = view.end_offset(isolation)
+        if spec == OffsetSpec.EARLIEST:
+            return FoundOffset(view.log_start_offset, leader_epoch=view.epoch_at(view.log_start_offset))
+        if spec == OffsetSpec.LATEST:
+            return FoundOffset(end, leader_epoch=view.leader_epoch)
+        if spec == OffsetSpec.EARLIEST_LOCAL:
+            return FoundOffset(view.local_start, leader_epoch=view.epoch_at(view.local_start))
+        if spec == OffsetSpec.LATEST_TIERED:
+            last = view.coverage.end_offset
+            return None if last is None else FoundOffset(last, leader_epoch=view.epoch_at(last))
+        if spec == OffsetSpec.MAX_TIMESTAMP:
+            # As a broker: what is not committed yet, but later than all else, hides all else.
+            found = await self._max_timestamp(view, view.end_offset(Isolation.READ_UNCOMMITTED), deadline)
+            return None if found is None or found.offset >= end else found
+        if spec < 0:
+            raise ConfigurationError(f"{view.partition}: {spec} is no timestamp: give ms since 1970, 0 or more")
+        return await self._by_timestamp(view, spec, end, deadline)
+
+    async def _by_timestamp(
+        self, view: PartitionView, timestamp: int, end: int, deadline: FetchDeadline
+    ) -> FoundOffset | None:
+        for piece in await self._pieces(view, end, timestamp):
+            found = await self._first_at_or_after(piece, timestamp, deadline)
+            if found is not None:
+                return found
+        return None
+
+    async def _max_timestamp(self, view: PartitionView, end: int, deadline: FetchDeadline) -> FoundOffset | None:
+        """Return the first record with the largest timestamp: segments are asked as long as they may beat the best."""
+        bounds = [(await self._bound(piece, deadline), piece) for piece in await self._pieces(view, end)]
+        best = NO_TIMESTAMP
+        for bound, piece in sorted(bounds, key=lambda each: -each[0]):
+            if bound <= best:
+                break
+            best = max(best, bound if piece.is_bound_exact else await self._largest(piece, deadline))
+        if best == NO_TIMESTAMP:
+            return None
+        for bound, piece in bounds:
+            found = await self._first_at_or_after(piece, best, deadline) if bound >= best else None
+            if found is not None:
+                return found
+        return None
+
+    async def _pieces(self, view: PartitionView, end: int, timestamp: int = NO_TIMESTAMP) -> list[_Piece]:
+        # Of 100,000 segments that takes a while, in which an event loop has other things to do.
+        return await outcome_of(self._pool.submit(lambda: _pieces(view, end, timestamp)))
+
+    async def _bound(self, piece: _Piece, deadline: FetchDeadline) -> int:
+        """Return a timestamp that no record of the piece exceeds."""
+        if isinstance(piece.where, CoveredRange):
+            return piece.where.segment.max_timestamp
+        return await self._largest(piece, deadline)
+
+    async def _first_at_or_after(self, piece: _Piece, timestamp: int, deadline: FetchDeadline) -> FoundOffset | None:
+        where = piece.where
+        if isinstance(where, LocalSegment):
+            return await outcome_of(
+                self._pool.submit(
+                    lambda: local_timestamp_search.first_at_or_after(where, timestamp, piece.first, piece.end)
+                )
+            )
+        indexes = await self._chunks.indexes(where.segment, deadline)
+        entry = indexes.chunk_for_timestamp(timestamp)
+        if entry is not None and entry.last_offset < piece.first:
+            entry = indexes.chunk_for_offset(piece.first)
+        while entry is not None and entry.first_offset < piece.end:
+            if entry.last_timestamp >= timestamp:
+                batches = await self._batches(where, entry, deadline)
+                search = partial(batches.first_at_or_after, timestamp, piece.first, piece.end)
+                found = await outcome_of(self._pool.submit(search))
+                if found is not None:
+                    return found
+            entry = indexes.chunk_for_offset(entry.last_offset + 1)
+        return None
+
+    async def _largest(self, piece: _Piece, deadline: FetchDeadline) -> int:
+        where = piece.where
+        if isinstance(where, LocalSegment):
+            return await outcome_of(self._pool.submit(lambda: self._local_largest.find(where, piece.first, piece.end)))
+        indexes = await self._chunks.indexes(where.segment, deadline)
+        largest = NO_TIMESTAMP
+        entry = indexes.chunk_for_offset(piece.first)
+        while entry is not None and entry.first_offset < piece.end:
+            if entry.last_timestamp > largest:
+                is_inside = piece.first <= entry.first_offset and entry.last_offset < piece.end
+                if is_inside:
+                    largest = entry.last_timestamp
+                else:
+                    batches = await self._batches(where, entry, deadline)
+                    search = partial(batches.largest, piece.first, piece.end)
+                    largest = max(largest, await outcome_of(self._pool.submit(search)))
+            entry = indexes.chunk_for_offset(entry.last_offset + 1)
+        return largest
+
+    async def _batches(
+        self, covered: CoveredRange, entry: RemoteLogIndexEntry, deadline: FetchDeadline
+    ) -> ScannedBatches:
+        chunk = await self._chunks.chunk(covered.segment, entry, deadline)
+        return ScannedBatches(chunk.content, chunk.table, entry.object_name, entry.position)
+
+
+def is_certain(view: PartitionView, spec: OffsetSpec | int, found: FoundOffset | None) -> bool:
+    """Return whether `found` is the answer to `spec` whatever a local tier has that `view` could not show."""
+    if spec == OffsetSpec.EARLIEST:
+        return view.is_log_start_told or bool(view.coverage.ranges)
+    if spec == OffsetSpec.LATEST_TIERED:
+        return True
+    return spec >= 0 and found is not None
+
+
+def _pieces(view: PartitionView, end: int, timestamp: int = NO_TIMESTAMP) -> list[_Piece]:
+    """Return what holds the offsets up to `end` (exclusive), each once: what is local locally, all else remotely.
+
+    Of remote segments only those that have a record of at least `timestamp`. Raises RemoteObjectNotFoundError where
+    offsets are missing.
+    """
+    pieces = []
+    at = view.log_start_offset
+    while at < end:
+        segment = view.local_segment(at)
+        if segment is not None and view.local is not None:
+            limit = min(end, view.local.readable_end)
+            stop = limit if segment.end_offset is None else min(segment.end_offset + 1, limit)
+            pieces.append(_Piece(segment, at, stop))
+        else:
+            covered = view.existing_remote_range(at)
+            stop = min(covered.end_offset + 1, end)
+            if view.local is not None and at < view.local.log_start_offset < view.local.readable_end:
+                stop = min(stop, view.local.log_start_offset)
+            if covered.segment.max_timestamp >= timestamp:
+                pieces.append(_Piece(covered, at, stop))
+        at = stop
+    return pieces

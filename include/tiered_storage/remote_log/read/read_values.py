@@ -1,0 +1,111 @@
+"""What a reader is asked for, and what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
+from tiered_storage.kafka_log.log.log_read import Isolation
+from tiered_storage.kafka_log.records.batch_header import CONTROL_BIT, TRANSACTIONAL_BIT
+from tiered_storage.kafka_log.records.batch_table import BatchTable
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_log.records.record_batch import iterate_records
+from tiered_storage.remote_log.model import LEADER_EPOCH_UNKNOWN
+from tiered_storage.remote_log.read.reader import Tier
+
+__all__ = ["NO_EPOCHS", "FetchEpochs", "FetchedBatches", "FoundOffset", "Isolation", "OffsetSpec", "Tier"]
+
+NO_TIMESTAMP = -1
+
+
+class OffsetSpec(IntEnum):
+    """Offsets that have a name, by the numbers that Kafka's ListOffsets has for them."""
+
+    EARLIEST = -2
+    """The first offset that can be read, in either tier."""
+    LATEST = -1
+    """The offset behind the last one that can be read at the isolation level; its epoch is that of the last leader."""
+    MAX_TIMESTAMP = -3
+    """The first record that has the largest timestamp; none while that is not committed and readers see only those."""
+    EARLIEST_LOCAL = -4
+    """The first offset that is local; KIP-405's drafts call it next-local and number it -3."""
+    LATEST_TIERED = -5
+    """The last offset that the remote tier has (inclusive)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchEpochs:
+    """The leader epochs that a Fetch names with its offset (KIP-320), None: none.
+
+    `current_leader` is that of the leader whom the reader takes for the present one, `last_fetched` that of the last
+    record before the offset.
+    """
+
+    current_leader: int | None = None
+    last_fetched: int | None = None
+
+
+NO_EPOCHS = FetchEpochs()
+
+
+@dataclass(frozen=True, slots=True)
+class FoundOffset:
+    """An offset, the timestamp (ms) of the record it was found by or -1, and its leader's epoch, -1: not known."""
+
+    offset: int
+    timestamp: int = NO_TIMESTAMP
+    leader_epoch: int = LEADER_EPOCH_UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FetchedBatches:
+    """Whole batches as Kafka wrote them, their checksums right; `table` has their headers.
+
+    What counts are the offsets from `start_offset` (inclusive) to `end_offset` (exclusive), from which the next read
+    goes on: the first batch may begin below, the last one end above. `aborted` are the transactions of which a
+    read_committed consumer skips the records; empty at the other level. `source_position` (bytes) is where the
+    first batch begins in `source`, a file or an object; that of `table` counts from there too.
+    """
+
+    content: bytes
+    start_offset: int
+    end_offset: int
+    tier: Tier
+    source: str
+    source_position: int
+    table: BatchTable = field(repr=False)
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+    def records(self, *, with_control: bool = False) -> Iterator[Record]:
+        """Yield the records that count, without those of aborted transactions; markers only `with_control`."""
+        is_given = ~aborted_rows(self.table, self.aborted)
+        if not with_control:
+            is_given &= (self.table.attributes & CONTROL_BIT) == 0
+        origin = self.source_position
+        for row in np.flatnonzero(is_given).tolist():
+            position = int(self.table.position[row])
+            batch = self.content[position - origin : position - origin + int(self.table.size[row])]
+            for record in iterate_records(batch, source=self.source, source_position=position, verify_crc=False):
+                if self.start_offset <= record.offset < self.end_offset:
+                    yield record
+
+
+def aborted_rows(table: BatchTable, aborted: tuple[AbortedTransaction, ...]) -> NDArray[np.bool_]:
+    """Return which batches hold records of the transactions in `aborted`: markers are no such records."""
+    skipped = np.zeros(len(table), np.bool_)
+    if not aborted:
+        return skipped
+    is_data = (table.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT)) == TRANSACTIONAL_BIT
+    for each in aborted:
+        skipped |= (
+            is_data
+            & (table.producer_id == each.producer_id)
+            & (table.base_offset >= each.first_offset)
+            & (table.base_offset <= each.last_offset)
+        )
+    return skipped

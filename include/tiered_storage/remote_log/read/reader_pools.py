@@ -1,0 +1,183 @@
+"""Threads that carry out blocking reads, so many at once, and how many bytes a second may come out of them.
+
+Local and remote reads have pools of their own (KIP-405): a store that is slow or down never holds a local read up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from tiered_storage.errors import ConfigurationError, ReaderBusyError
+from tiered_storage.remote_log.jobs.throttle import UNLIMITED
+
+Result = TypeVar("Result")
+
+
+class ReaderPool:
+    """Carries out what is submitted, in that order, on a few threads; a bounded number of tasks may wait for one.
+
+    Threads begin when they are first needed. They are daemons: a process may end while one hangs in a store.
+    """
+
+    def __init__(self, name: str, threads: int, max_pending: int | None = None) -> None:
+        """Use at most `threads`; with `max_pending` no more tasks than that wait."""
+        self._name = name
+        self._most_threads = threads
+        self._max_pending = max_pending
+        self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._changed = threading.Condition()
+        self._threads = 0
+        self._idle = 0
+        self._is_closed = False
+
+    @property
+    def pending(self) -> int:
+        """How many tasks wait for a thread."""
+        with self._changed:
+            return max(0, len(self._waiting) - self._idle)
+
+    @property
+    def running(self) -> int:
+        """How many tasks are being carried out."""
+        with self._changed:
+            return self._threads - self._idle + min(self._idle, len(self._waiting))
+
+    def has_room(self) -> bool:
+        """Whether less than half of the places for waiting are taken: then there is room for what is read ahead."""
+        return self._max_pending is None or 2 * self.pending < self._max_pending
+
+    def submit(self, work: Callable[[], Result]) -> Future[Result]:
+        """Have `work` done; its result or error comes by the future. Raises ReaderBusyError where the queue is full."""
+        future: Future[Result] = Future()
+        with self._changed:
+            if self._is_closed:
+                raise _closed(self._name)
+            free = self._idle + self._most_threads - self._threads
+            if self._max_pending is not None and len(self._waiting) >= free + self._max_pending:
+                raise ReaderBusyError(
+                    f"the queue of {self._name} is full: {self._max_pending} wait already "
+                    "(remote.log.reader.max.pending.tasks): try again in a moment"
+                )
+            self._waiting.append((future, work))
+            if len(self._waiting) > self._idle and self._threads < self._most_threads:
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()
+                self._threads += 1
+                self._idle += 1
+            else:
+                self._changed.notify()
+        return future
+
+    def withdraw(self, future: Future[Any]) -> bool:
+        """Take a task back that nobody waits for any more; whether that was in time, and its place is free again."""
+        with self._changed:
+            for task in self._waiting:
+                if task[0] is future:
+                    self._waiting.remove(task)
+                    break
+            else:
+                return False
+        future.cancel()
+        return True
+
+    def close(self) -> None:
+        """Begin no further task; what waits is refused, what runs ends by itself."""
+        with self._changed:
+            self._is_closed = True
+            left = list(self._waiting)
+            self._waiting.clear()
+            self._changed.notify_all()
+        for future, _ in left:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(_closed(self._name))
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting and not self._is_closed:
+                    self._changed.wait()
+                self._idle -= 1
+                if not self._waiting:
+                    self._threads -= 1
+                    return
+                future, work = self._waiting.popleft()
+            if future.set_running_or_notify_cancel():
+                _carry_out(future, work)
+            del future, work  # nothing is kept alive by a thread that waits
+            with self._changed:
+                self._idle += 1
+
+
+def _closed(name: str) -> ConfigurationError:
+    return ConfigurationError(f"the reader of the remote log was closed while {name} were asked of it: open another")
+
+
+def _carry_out(future: Future[Any], work: Callable[[], Any]) -> None:
+    try:
+        result = work()
+    except BaseException as error:  # noqa: BLE001 - it is raised where the result is waited for
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+class ByteQuota:
+    """Lets `bytes_per_second` pass on average, -1 all; at most a second's worth is saved up. Safe from any thread."""
+
+    def __init__(self, bytes_per_second: int = UNLIMITED, now: Callable[[], float] = time.monotonic) -> None:
+        """Measure by `now` (seconds)."""
+        self._rate = bytes_per_second
+        self._now = now
+        self._lock = threading.Lock()
+        self._balance = float(max(bytes_per_second, 0))
+        self._counted_at = now()
+
+    def spend(self, size: int) -> None:
+        """Say that `size` bytes have passed; whoever comes next waits for them."""
+        if self._rate <= 0:
+            return
+        with self._lock:
+            self._count()
+            self._balance -= size
+
+    def seconds_left(self) -> float:
+        """Return how long it takes until more may pass; 0 now."""
+        if self._rate <= 0:
+            return 0.0
+        with self._lock:
+            self._count()
+            return max(0.0, -self._balance / self._rate)
+
+    def _count(self) -> None:
+        now = self._now()
+        self._balance = min(float(self._rate), self._balance + (now - self._counted_at) * self._rate)
+        self._counted_at = now
+
+
+async def outcome_of(future: Future[Result], seconds: float | None = None) -> Result:
+    """Return what `future` brings. Raises TimeoutError after `seconds`; the work goes on, and so it does when the one
+    who waits is cancelled.
+    """
+    if not future.done():
+        loop = asyncio.get_running_loop()
+        is_done = loop.create_future()
+
+        def wake(_: Future[Result]) -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(_set_done, is_done)
+
+        future.add_done_callback(wake)
+        async with asyncio.timeout(seconds):
+            await is_done
+    return future.result()
+
+
+def _set_done(is_done: asyncio.Future[None]) -> None:
+    if not is_done.done():
+        is_done.set_result(None)

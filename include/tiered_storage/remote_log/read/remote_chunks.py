@@ -1,0 +1,271 @@
+"""Chunks and indexes of remote segments, each fetched once and checked before anybody is given it."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Hashable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tiered_storage.errors import (
+    ReaderBusyError,
+    ReadQuotaExceededError,
+    ReadTimedOutError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+    TieredStorageError,
+)
+from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex
+from tiered_storage.kafka_log.producers.producer_snapshot import parse_producer_snapshot
+from tiered_storage.remote_log.indexes.remote_index_lookup import RemoteIndexes
+from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEntry
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.read.checked_chunk import Chunk, read_chunk
+from tiered_storage.remote_log.read.chunk_cache import ChunkCache, SharedFetch
+from tiered_storage.remote_log.read.fetch_deadline import FetchDeadline
+from tiered_storage.remote_log.read.reader_pools import ByteQuota, ReaderPool
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
+
+INDEX_CACHE_BYTES = 16 << 20
+_OBJECT_BYTES = 500
+_TABLE_ROW_BYTES = 72
+Kept = TypeVar("Kept")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTransactions:
+    """A segment's aborted transactions, and the first offset that its end left undecided.
+
+    That is None where nobody knows, and the offset behind the segment's end where no transaction was open there.
+    """
+
+    index: TransactionIndex
+    undecided_from: int | None
+
+    @property
+    def memory(self) -> int:
+        """The bytes that it takes in memory, about."""
+        return _OBJECT_BYTES + 200 * len(self.index.transactions)
+
+
+@dataclass(frozen=True, slots=True)
+class AheadFetch:
+    """A fetch of a chunk that is wanted soon; it takes `size` bytes of what all may have on their way ahead."""
+
+    shared: SharedFetch[Chunk]
+    size: int
+
+
+def _memory_of_indexes(indexes: RemoteIndexes) -> int:
+    return _OBJECT_BYTES + len(indexes.log_index) + 16 * (indexes.first_offsets.size + indexes.timestamps.size)
+
+
+class RemoteChunks:
+    """Fetches from one store, on the threads of `pool`, what it does not have; within a quota."""
+
+    def __init__(
+        self,
+        storage: RemoteStorageManager,
+        pool: ReaderPool,
+        chunks: ChunkCache[Chunk],
+        quota: ByteQuota,
+        ahead_bytes: int,
+    ) -> None:
+        """All readers together have `ahead_bytes` on their way ahead, whatever each of them may."""
+        self._storage = storage
+        self._pool = pool
+        self._chunks = chunks
+        self._quota = quota
+        self._ahead_left = ahead_bytes
+        self._ahead_lock = threading.Lock()
+        self._indexes: ChunkCache[RemoteIndexes] = ChunkCache(pool, INDEX_CACHE_BYTES, _memory_of_indexes)
+        self._transactions: ChunkCache[SegmentTransactions] = ChunkCache(
+            pool, INDEX_CACHE_BYTES, lambda each: each.memory
+        )
+
+    async def indexes(self, segment: RemoteLogSegmentMetadata, deadline: FetchDeadline) -> RemoteIndexes:
+        """Return the remote index trio. Raises CorruptIndexError, RemoteStorageError and ReadRefusedError."""
+        key = segment.segment_id.id
+        known = self._indexes.known(key)
+        if known is not None:
+            return known
+        fetch, what = (lambda: self._fetch_indexes(segment)), f"the indexes of {segment.segment_id}"
+        return await self._get(self._indexes, key, fetch, deadline, what)
+
+    def indexes_ahead(self, segment: RemoteLogSegmentMetadata) -> RemoteIndexes | None:
+        """Return them if they are there; else begin to fetch them, if there is room for that."""
+        known = self._indexes.known(segment.segment_id.id)
+        if known is None and self._pool.has_room():
+            with suppress(ReaderBusyError):
+                shared = self._indexes.join(segment.segment_id.id, lambda: self._fetch_indexes(segment))
+                shared.future.add_done_callback(lambda _: self._indexes.leave(shared))
+        return known
+
+    async def transactions(self, segment: RemoteLogSegmentMetadata, deadline: FetchDeadline) -> SegmentTransactions:
+        """Return what the segment says of aborted transactions. Raises as `indexes`."""
+        key = segment.segment_id.id
+        known = self._transactions.known(key)
+        if known is not None:
+            return known
+        fetch, what = (lambda: self._fetch_transactions(segment)), f"the transaction index of {segment.segment_id}"
+        return await self._get(self._transactions, key, fetch, deadline, what)
+
+    async def index(self, segment: RemoteLogSegmentMetadata, kind: IndexKind, deadline: FetchDeadline) -> bytes:
+        """Return one index of the segment as it is stored. Raises RemoteStorageError and ReadRefusedError."""
+
+        async def once() -> bytes:
+            future = self._pool.submit(lambda: self._storage.fetch_index(segment, kind))
+            try:
+                return await deadline.outcome(future, f"{kind.name} of {segment.segment_id}")
+            finally:
+                self._pool.withdraw(future)
+
+        return await deadline.attempt(once)
+
+    async def chunk(
+        self,
+        segment: RemoteLogSegmentMetadata,
+        entry: RemoteLogIndexEntry,
+        deadline: FetchDeadline,
+        begun: AheadFetch | None = None,
+    ) -> Chunk:
+        """Return a chunk, maybe one that was `begun` ahead, which stays the caller's to leave.
+
+        Raises RemoteStorageError (also where its bytes are not those that were sent) and ReadRefusedError.
+        """
+        key = _key(segment, entry)
+        if begun is not None:
+            try:
+                return await deadline.outcome(begun.shared.future, _named(entry))
+            except TieredStorageError as error:
+                if not error.retriable or isinstance(error, ReadTimedOutError):
+                    raise
+        known = self._chunks.known(key)
+        if known is not None:
+            return known
+        before = self._within_quota(deadline)
+        return await self._get(
+            self._chunks, key, lambda: self._fetch_chunk(segment, entry), deadline, _named(entry), before
+        )
+
+    def ahead(self, segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry) -> AheadFetch | None:
+        """Begin to fetch a chunk that is wanted soon, if there is room for that; `leave` what this returns."""
+        key = _key(segment, entry)
+        if self._chunks.known(key) is None and (not self._pool.has_room() or self._quota.seconds_left()):
+            return None
+        if not self._take_ahead(entry.length):
+            return None
+        try:
+            return AheadFetch(self._chunks.join(key, lambda: self._fetch_chunk(segment, entry)), entry.length)
+        except ReaderBusyError:
+            self._take_ahead(-entry.length)
+            return None
+
+    def leave(self, begun: AheadFetch) -> None:
+        """Say that what was begun ahead is not waited for any more."""
+        self._chunks.leave(begun.shared)
+        self._take_ahead(-begun.size)
+
+    def _take_ahead(self, size: int) -> bool:
+        with self._ahead_lock:
+            if size > self._ahead_left:
+                return False
+            self._ahead_left -= size
+            return True
+
+    async def _get(
+        self,
+        cache: ChunkCache[Kept],
+        key: Hashable,
+        fetch: Callable[[], Kept],
+        deadline: FetchDeadline,
+        what: str,
+        before: Callable[[], Awaitable[None]] | None = None,
+    ) -> Kept:
+        async def once() -> Kept:
+            if before is not None:
+                await before()
+            shared = cache.join(key, fetch)
+            try:
+                return await deadline.outcome(shared.future, what)
+            finally:
+                cache.leave(shared)
+
+        return await deadline.attempt(once)
+
+    def _within_quota(self, deadline: FetchDeadline) -> Callable[[], Awaitable[None]]:
+        async def wait() -> None:
+            seconds = self._quota.seconds_left()
+            if seconds > deadline.seconds_left:
+                raise ReadQuotaExceededError(
+                    "more was read from the remote tier than remote.log.manager.fetch.max.bytes.per.second allows: "
+                    f"the next read is due in {seconds:.1f} s"
+                )
+            if seconds:
+                await deadline.timing.sleep(seconds)
+
+        return wait
+
+    def _fetch_indexes(self, segment: RemoteLogSegmentMetadata) -> RemoteIndexes:
+        return RemoteIndexes.parse(
+            str(segment.segment_id),
+            segment.start_offset,
+            self._storage.fetch_index(segment, IndexKind.REMOTE_LOG_INDEX),
+            self._storage.fetch_index(segment, IndexKind.REMOTE_OFFSET_INDEX),
+            self._storage.fetch_index(segment, IndexKind.REMOTE_TIME_INDEX),
+        )
+
+    def _fetch_transactions(self, segment: RemoteLogSegmentMetadata) -> SegmentTransactions:
+        source = f"{segment.segment_id}: transaction index"
+        try:
+            raw = self._storage.fetch_index(segment, IndexKind.TRANSACTION)
+        except RemoteObjectNotFoundError:
+            self._storage.fetch_index(segment, IndexKind.REMOTE_LOG_INDEX)  # the segment is there: it has no aborts
+            index = TransactionIndex(segment.start_offset)
+        else:
+            index = TransactionIndex.parse(raw, source, segment.start_offset)
+        return SegmentTransactions(index, self._undecided_from(segment))
+
+    def _undecided_from(self, segment: RemoteLogSegmentMetadata) -> int | None:
+        try:
+            snapshot = self._storage.fetch_index(segment, IndexKind.PRODUCER_SNAPSHOT)
+        except RemoteObjectNotFoundError:
+            return None
+        producers = parse_producer_snapshot(snapshot, f"{segment.segment_id}: producer snapshot")
+        opened = [each.current_transaction_first_offset for each in producers]
+        return min((offset for offset in opened if offset >= 0), default=segment.end_offset + 1)
+
+    def _fetch_chunk(self, segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry) -> Chunk:
+        try:
+            return self._fetch_chunk_once(segment, entry)
+        except RemoteObjectCorruptError:
+            # What broke on the way is right the second time; what broke in the store is told then.
+            return self._fetch_chunk_once(segment, entry)
+
+    def _fetch_chunk_once(self, segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry) -> Chunk:
+        self._quota.spend(entry.length)
+        pieces = list(self._storage.fetch_log_segment(segment, entry.position, entry.position + entry.length - 1))
+        return read_chunk(segment, entry, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+
+def _key(segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry) -> Hashable:
+    return segment.segment_id.id, entry.position
+
+
+def _named(entry: RemoteLogIndexEntry) -> str:
+    return f"{entry.object_name}, the chunk at byte {entry.position}"
+
+
+def chunk_at_byte(indexes: RemoteIndexes, position: int) -> RemoteLogIndexEntry:
+    """Return the chunk that has the byte at `position` of the segment, of a segment that has that byte."""
+    row = bisect_right(range(indexes.first_offsets.size), position, key=lambda each: _entry(indexes, each).position)
+    return _entry(indexes, max(0, row - 1))
+
+
+def _entry(indexes: RemoteIndexes, row: int) -> RemoteLogIndexEntry:
+    found = indexes.chunk_for_offset(int(indexes.first_offsets[row]))
+    if found is None:
+        raise IndexError(row)
+    return found

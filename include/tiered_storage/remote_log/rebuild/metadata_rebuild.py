@@ -1,0 +1,253 @@
+"""Makes the metadata anew from the store alone, into a metadata store that knows nothing yet.
+
+Every whole segment is known again as a finished copy, with log starts, lineages and deletions as the store's documents
+tell them. What was marked for deletion is marked again; so is what has no commit marker, and a damaged copy of what
+others hold. Where no document tells our log start, none is made up: what nobody decided ends nothing. Fencing
+numbers go on so far above all that were ever given that no run of before can pass for a holder, and whoever deletes has
+to be allowed to anew. Only at the very end the store is bound to the new metadata: until then, and for good if this
+ends early, it belongs to the old ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from tiered_storage.clock import Clock
+from tiered_storage.errors import RemoteObjectCorruptError
+from tiered_storage.remote_log.copy.plan import Finding
+from tiered_storage.remote_log.metadata.generation import GenerationGuard
+from tiered_storage.remote_log.metadata.manifest_sync import StoredState
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
+from tiered_storage.remote_log.metadata.sql_clock_reading import ClockReading
+from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore
+from tiered_storage.remote_log.model import (
+    Lease,
+    PartitionDeleteState,
+    PartitionState,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+from tiered_storage.remote_log.rebuild.stored_partitions import StoredPartition, stored_partitions
+from tiered_storage.remote_log.storage.object_names import HIGHEST_NUMBER, PartitionDocumentName, SegmentObjectName
+from tiered_storage.remote_log.storage.partition_manifest import PartitionDocument
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+
+FENCING_JUMP = 2**32
+"""More leases than anybody takes of a partition between two looks at the store."""
+
+_OWNER = "rebuild-metadata"
+_LEASE_MS = 3_600_000
+
+
+def above_all(partition: TopicIdPartition, newest: int) -> int:
+    """Return a fencing number far above `newest`, the highest that anybody saw of `partition`.
+
+    Raises RemoteObjectCorruptError if there is none: then an object in the store has a number that no lease had.
+    """
+    if newest + FENCING_JUMP <= HIGHEST_NUMBER:
+        return newest + FENCING_JUMP
+    raise RemoteObjectCorruptError(
+        f"{partition}: fencing number {newest} is higher than any that Remote Log gives: remove "
+        f"{PartitionDocumentName(partition, newest).name} from the store, then run this again"
+    )
+
+
+SeedTopic: TypeAlias = Callable[[TopicIdPartition], Topic]
+"""Tells what holds for the topic of a partition before a person decides anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildReport:
+    """What is known again: partitions, finished segments and their bytes; what was never finished; and what is not.
+
+    `marked` were to go before, and still are. Partitions of which nothing is left do not count. `unreadable` also names
+    damaged segments of which there is another copy. `notices` tell what is known no longer, and maybe never was.
+    """
+
+    partitions: int
+    segments: int
+    size: int
+    unfinished: int
+    unreadable: tuple[Finding, ...]
+    marked: int = 0
+    notices: tuple[Finding, ...] = ()
+
+
+class MetadataRebuild:
+    """Fills `store` with what `storage` tells; with None in its place, only looks."""
+
+    def __init__(
+        self,
+        storage: ObjectRemoteStorageManager,
+        store: SqlMetadataStore | None,
+        clock: Clock,
+        seed_topic: SeedTopic,
+    ) -> None:
+        """Topics are taken as `seed_topic` tells them, but for their rights to delete."""
+        self._storage = storage
+        self._store = store
+        self._clock = clock
+        self._seed_topic = seed_topic
+        self._documents: list[PartitionDocument] = []
+        self._newest_copy = 0
+
+    def read(self) -> RebuildReport:
+        """Read the whole store, partition by partition, and write down what it tells.
+
+        Raises what store and metadata raise. Nothing of the store is changed.
+        """
+        partitions = segments = size = unfinished = marked = 0
+        unreadable: list[Finding] = []
+        notices: list[Finding] = []
+        for stored in stored_partitions(self._storage):
+            partitions += not stored.is_gone
+            marked += len(stored.marked)
+            segments += len(stored.finished)
+            size += sum(segment.size for segment in stored.finished)
+            unfinished += len(stored.unfinished)
+            self._newest_copy = max(self._newest_copy, stored.newest_copy)
+            unreadable.extend(stored.unreadable)
+            notices.extend(stored.notices)
+            if self._store is not None and (stored.newest_number or stored.is_known):
+                self._documents.append(self._know_again(stored, self._store))
+        return RebuildReport(partitions, segments, size, unfinished, tuple(unreadable), marked, tuple(notices))
+
+    def take_over(self, store: SqlMetadataStore) -> None:
+        """Let the store belong to the new metadata, which know all of it by now. Raises what the store raises.
+
+        Where it raises, nobody can say to which metadata the store belongs: this may be done again.
+        """
+        self._storage.bind_anew(store.identity.metadata_uuid, store.identity.bind_store)
+        if self._newest_copy:
+            # Not the store's generation nor marks: a rebuild writes both by an unchecked clock, and may be repeated.
+            store.clock_reading.record(ClockReading.of_newest_time(self._newest_copy))
+        GenerationGuard(store, lambda: self._storage, self._clock).claim("the metadata were made again from the store")
+        # Not before: while the old metadata may still be used, no lease that they never gave may show in the store.
+        for document in self._documents:
+            self._storage.partition_documents.write(document)
+
+    def _know_again(self, stored: StoredPartition, store: SqlMetadataStore) -> PartitionDocument:
+        """Write down all of one partition, and return the document that the store is to have of it."""
+        partition = stored.topic_id_partition
+        seeded = self._seed_topic(partition)
+        store.topics.put(replace(seeded, local_deletion_allowed=False, remote_deletion_allowed=False))
+        store.leases.begin_above({partition: above_all(partition, stored.newest_number)})
+        lease = store.leases.acquire(partition, _OWNER, _LEASE_MS)
+        state = _state_of(stored)
+        if state.lineage:
+            store.segments.put_lineage(partition, state.lineage, lease)
+        moved_at = None
+        for earlier in state.earlier_log_starts:
+            store.segments.advance_log_start_offset(partition, earlier.offset, lease, moved_at)
+            moved_at = earlier.moved_at
+        if state.log_start_offset is not None:
+            store.segments.advance_log_start_offset(partition, state.log_start_offset, lease, moved_at)
+        going = (*stored.damaged, *stored.marked)
+        self._add_finished((*stored.finished, *going), lease, store)
+        self._mark([segment.segment_id for segment in going], lease, store)
+        self._add_unfinished(stored.unfinished, lease, store)
+        # Not before: a partition that is to go takes no segments.
+        self._put_deletion(partition, state.delete_state, lease, store)
+        store.leases.release(lease)
+        marked = StoredState.of(state, (), going).marked
+        return PartitionDocument(partition, lease.fencing_number, state, self._clock(), marked)
+
+    def _add_finished(
+        self, finished: Sequence[RemoteLogSegmentMetadata], lease: Lease, store: SqlMetadataStore
+    ) -> None:
+        _add(
+            [
+                replace(
+                    segment,
+                    state=SegmentState.COPY_SEGMENT_STARTED,
+                    custom_metadata=None,
+                    fencing_number=lease.fencing_number,
+                )
+                for segment in finished
+            ],
+            lease,
+            store,
+        )
+        updates = [
+            RemoteLogSegmentMetadataUpdate(
+                segment.segment_id,
+                SegmentState.COPY_SEGMENT_FINISHED,
+                segment.event_timestamp,
+                segment.custom_metadata,
+                segment.max_timestamp,
+            )
+            for segment in finished
+        ]
+        _step(updates, lease, store)
+
+    def _add_unfinished(self, unfinished: Sequence[SegmentObjectName], lease: Lease, store: SqlMetadataStore) -> None:
+        """Make known what is no part of the log, so that it is deleted in the ordinary way, after its grace time."""
+        now = self._clock()
+        _add(
+            [
+                RemoteLogSegmentMetadata(
+                    name.segment_id,
+                    name.base_offset,
+                    name.base_offset,
+                    max_timestamp=-1,
+                    event_timestamp=now,
+                    size=0,
+                    leader_epochs=(),
+                    fencing_number=lease.fencing_number,
+                )
+                for name in unfinished
+            ],
+            lease,
+            store,
+        )
+        self._mark([name.segment_id for name in unfinished], lease, store)
+
+    def _mark(self, segment_ids: Sequence[RemoteLogSegmentId], lease: Lease, store: SqlMetadataStore) -> None:
+        now = self._clock()
+        marks = [RemoteLogSegmentMetadataUpdate(each, SegmentState.DELETE_SEGMENT_STARTED, now) for each in segment_ids]
+        _step(marks, lease, store)
+
+    def _put_deletion(
+        self, partition: TopicIdPartition, reached: PartitionDeleteState | None, lease: Lease, store: SqlMetadataStore
+    ) -> None:
+        if reached is None:
+            return
+        for step in PartitionDeleteState:
+            if step <= reached:
+                metadata = RemotePartitionDeleteMetadata(partition, step, self._clock())
+                store.segments.put_remote_partition_delete_metadata(metadata, lease)
+
+
+def _state_of(stored: StoredPartition) -> PartitionState:
+    """Return what is known of a partition: what its document tells, as far as it still holds.
+
+    Where none tells our log start, the first commit decides it, by the local log. But below what is finished something
+    may lie whole that is not known: then our log begins at 0, so that nothing of it is taken for ended, and audits name
+    what is missing. A deletion that had ended begins again where anything of it showed up.
+    """
+    state = PartitionState() if stored.document is None else stored.document.state
+    if state.delete_state is PartitionDeleteState.FINISHED and stored.is_anything_left:
+        state = replace(state, delete_state=PartitionDeleteState.STARTED)
+    first = min((segment.start_offset for segment in stored.finished), default=None)
+    hidden = stored.hidden_start
+    if state.log_start_offset is not None or hidden is None or (first is not None and first <= hidden):
+        return state
+    return replace(state, log_start_offset=0)
+
+
+def _add(segments: Sequence[RemoteLogSegmentMetadata], lease: Lease, store: SqlMetadataStore) -> None:
+    for outcome in store.segments.add_remote_log_segments([(segment, lease) for segment in segments]):
+        if not isinstance(outcome, RemoteLogSegmentMetadata):
+            raise outcome
+
+
+def _step(updates: Sequence[RemoteLogSegmentMetadataUpdate], lease: Lease, store: SqlMetadataStore) -> None:
+    for outcome in store.segments.update_remote_log_segments([(update, lease) for update in updates]):
+        if not isinstance(outcome, RemoteLogSegmentMetadata):
+            raise outcome

@@ -1,0 +1,284 @@
+"""What the store alone tells of its partitions: whole segments by their manifests, and what else lies there.
+
+A segment with a commit marker is whole; all that the metadata knew of it is in its bundle. What has none was never
+finished, or was being deleted: nobody may read it again. What was only marked for deletion is told by the partition's
+document: by its id, by our log start above it, or by the deletion of the whole partition. Of what is there twice each
+copy is read back, and a damaged one is not taken for a finished copy again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import groupby
+
+from tiered_storage.errors import (
+    ConfigurationError,
+    LaterVersionError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+)
+from tiered_storage.remote_log.copy.plan import Finding
+from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.lineage import whole_lineage
+from tiered_storage.remote_log.metadata.manifest_sync import goes_as_a_whole
+from tiered_storage.remote_log.model import (
+    PartitionDeleteState,
+    PartitionState,
+    RemoteLogSegmentMetadata,
+    TopicIdPartition,
+)
+from tiered_storage.remote_log.repair.redundancy import WholeChecks, held_twice, why_needed
+from tiered_storage.remote_log.storage.object_names import ObjectKind, SegmentObjectName, parse_partition_folder
+from tiered_storage.remote_log.storage.partition_manifest import PartitionDocument, PartitionDocuments
+from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
+
+READERS = 8
+"""Manifests that are read at once: most of the time goes by waiting for the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPartition:
+    """One partition: its whole segments, as finished copies; one name of each that is not; and what is unreadable.
+
+    `marked` are whole too, and were to go before. `hidden_start` is the first offset of what is whole, or may be, and
+    yet is known as neither: its commit marker is missing, or it is unreadable; None where there is no such thing.
+    `damaged` are those of which other, whole ones hold every offset; `unreadable` names them too.
+    `document` is what the store keeps beside the segments: the newest that can be read, None where there is none.
+    `newest_number` is the highest lease that wrote one, readable or not. `notices` tell what nobody knows any more.
+    """
+
+    topic_id_partition: TopicIdPartition
+    document: PartitionDocument | None
+    finished: tuple[RemoteLogSegmentMetadata, ...]
+    unfinished: tuple[SegmentObjectName, ...]
+    unreadable: tuple[Finding, ...]
+    damaged: tuple[RemoteLogSegmentMetadata, ...] = ()
+    marked: tuple[RemoteLogSegmentMetadata, ...] = ()
+    hidden_start: int | None = None
+    newest_number: int = 0
+    notices: tuple[Finding, ...] = ()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether all of it was deleted, and nothing is there but the document that says so."""
+        state = None if self.document is None else self.document.state.delete_state
+        return state is PartitionDeleteState.FINISHED and not self.is_anything_left
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is any segment that can be known again."""
+        return bool(self.finished or self.unfinished or self.damaged or self.marked)
+
+    @property
+    def newest_copy(self) -> int:
+        """When the newest whole segment was copied (ms); 0 if there is none."""
+        return max((segment.event_timestamp for segment in (*self.finished, *self.marked)), default=0)
+
+    @property
+    def is_anything_left(self) -> bool:
+        """Whether there is any object of a segment, readable or not."""
+        return self.is_known or bool(self.unreadable)
+
+
+def stored_partitions(storage: ObjectRemoteStorageManager) -> Iterator[StoredPartition]:
+    """Yield every partition that has a folder in the store, holding one at a time in memory.
+
+    Raises ConfigurationError where a topic id goes by two names: then nobody can say which of them is meant.
+    """
+    names: dict[tuple[str, str], str] = {}
+    with ThreadPoolExecutor(READERS) as readers:
+        for partition, listed in groupby(storage.list_objects(), lambda found: parse_partition_folder(found.name)):
+            if partition is None:
+                continue
+            known = names.setdefault((partition.cluster_id, partition.topic_id), partition.topic)
+            if known != partition.topic:
+                raise ConfigurationError(
+                    f"the topic id {partition.topic_id} has folders of two names in the store, {known} and "
+                    f"{partition.topic}: move the one that is not the topic's out of the store, and begin again"
+                )
+            yield _read(partition, listed, storage, readers)
+
+
+def _read(
+    partition: TopicIdPartition,
+    listed: Iterable[ListedObject],
+    storage: ObjectRemoteStorageManager,
+    readers: ThreadPoolExecutor,
+) -> StoredPartition:
+    try:
+        document, newest, broken = _newest_readable(partition, storage.partition_documents)
+    except LaterVersionError as error:
+        message = f"nothing of it can be known, as its document is of a later release: {error}"
+        return StoredPartition(partition, None, (), (), (Finding(str(partition), message),))
+    by_id: dict[str, dict[ObjectKind, SegmentObjectName]] = {}
+    for found in listed:
+        if found.segment is not None:
+            of_segment = by_id.setdefault(found.segment.segment_id.id, {})
+            if not found.segment.temporary:
+                of_segment[found.segment.kind] = found.segment
+            else:
+                of_segment.setdefault(ObjectKind.DATA, found.segment)
+    state = PartitionState() if document is None else document.state
+    named = frozenset(() if document is None else document.marked)
+    going = _going_already(by_id, named, storage, readers)
+    for segment in going:
+        del by_id[segment.segment_id.id]
+    with_marker = [each[ObjectKind.COMMIT_MARKER] for each in by_id.values() if ObjectKind.COMMIT_MARKER in each]
+    unfinished = [next(iter(each.values())) for each in by_id.values() if ObjectKind.COMMIT_MARKER not in each]
+    finished: list[RemoteLogSegmentMetadata] = []
+    unreadable: list[Finding] = []
+    hidden = [name.base_offset for of_segment in by_id.values() if (name := _whole_without_marker(of_segment))]
+    for name, outcome in zip(
+        with_marker, readers.map(lambda name: _metadata_of(name, storage), with_marker), strict=True
+    ):
+        if isinstance(outcome, Finding):
+            unreadable.append(outcome)
+            hidden.append(name.base_offset)
+        else:
+            finished.append(outcome)
+    # In the order in which they were copied, in which they become visible again.
+    finished.sort(key=lambda segment: (segment.event_timestamp, segment.start_offset, segment.segment_id.id))
+    marked = [segment for segment in finished if _was_marked(segment, state, named)]
+    alive = _without(finished, marked)
+    damaged, told = _damaged_twins(alive, state, storage, readers)
+    return StoredPartition(
+        partition,
+        document,
+        tuple(_without(alive, damaged)),
+        tuple(unfinished),
+        (*broken, *unreadable, *told),
+        tuple(damaged),
+        (*marked, *going),
+        min(hidden, default=None),
+        newest,
+        () if document or broken or not finished else (Finding(str(partition), _NO_DOCUMENT),),
+    )
+
+
+_LOST = (
+    "our log start is not known, nor which leaders there were, nor what was marked for deletion: whatever is there is "
+    "readable again"
+)
+_NO_DOCUMENT = (
+    f"the store has no document of it: {_LOST}; where records of it had ended, 'tiered-storage delete-records' ends "
+    "them again"
+)
+
+
+def _newest_readable(
+    partition: TopicIdPartition, documents: PartitionDocuments
+) -> tuple[PartitionDocument | None, int, list[Finding]]:
+    """Return the newest document that can be read, the highest number that one has (0: none), and what is broken."""
+    numbers = documents.numbers(partition)
+    broken: list[str] = []
+    found = None
+    for number in numbers:
+        try:
+            found = documents.read_numbered(partition, number)
+            break
+        except RemoteObjectCorruptError as error:
+            broken.append(str(error))
+    if not broken:
+        return found, max(numbers, default=0), []
+    instead = _LOST if found is None else f"the one before it, of lease {found.fencing_number}, is taken in its place"
+    message = (
+        f"its document is broken: {'; '.join(broken)}; {instead}. Put it back from a backup and begin again, or end "
+        "by 'tiered-storage delete-records' what had ended"
+    )
+    return found, max(numbers), [Finding(str(partition), message)]
+
+
+def _going_already(
+    by_id: Mapping[str, dict[ObjectKind, SegmentObjectName]],
+    named: frozenset[str],
+    storage: ObjectRemoteStorageManager,
+    readers: ThreadPoolExecutor,
+) -> list[RemoteLogSegmentMetadata]:
+    """Return what is `named` as marked and is whole but for its commit marker: a deletion of it had begun with that.
+
+    It was finished once, so that nobody may take it for a copy that waits to be finished.
+    """
+    names = (_whole_without_marker(by_id[segment_id]) for segment_id in sorted(named & by_id.keys()))
+    copies = readers.map(lambda name: _find_copy(name, storage), [name for name in names if name is not None])
+    return [finished for finished in copies if finished is not None]
+
+
+def _find_copy(name: SegmentObjectName, storage: ObjectRemoteStorageManager) -> RemoteLogSegmentMetadata | None:
+    asked = RemoteLogSegmentMetadata(
+        name.segment_id, name.base_offset, name.base_offset, max_timestamp=-1, event_timestamp=0, size=0,
+        leader_epochs=(),
+    )  # fmt: skip
+    stored = storage.find_copy(asked)
+    return None if stored is None else stored.finished
+
+
+def _whole_without_marker(of_segment: Mapping[ObjectKind, SegmentObjectName]) -> SegmentObjectName | None:
+    """Return the name of the data of a segment that has data and indexes but no commit marker."""
+    if ObjectKind.COMMIT_MARKER in of_segment or ObjectKind.INDEXES not in of_segment:
+        return None
+    data = of_segment.get(ObjectKind.DATA)
+    return data if data is not None and not data.temporary else None
+
+
+def _was_marked(segment: RemoteLogSegmentMetadata, state: PartitionState, named: frozenset[str]) -> bool:
+    is_below = segment.end_offset < (state.log_start_offset or 0)
+    return is_below or goes_as_a_whole(state) or segment.segment_id.id in named
+
+
+def _without(
+    segments: Iterable[RemoteLogSegmentMetadata], others: Iterable[RemoteLogSegmentMetadata]
+) -> list[RemoteLogSegmentMetadata]:
+    left_out = {segment.segment_id.id for segment in others}
+    return [segment for segment in segments if segment.segment_id.id not in left_out]
+
+
+def _damaged_twins(
+    finished: Sequence[RemoteLogSegmentMetadata],
+    state: PartitionState,
+    storage: ObjectRemoteStorageManager,
+    readers: ThreadPoolExecutor,
+) -> tuple[list[RemoteLogSegmentMetadata], list[Finding]]:
+    """Read back what is there twice; return the damaged ones that nobody needs, and what to tell of all damaged ones.
+
+    Raises what the store raises where it cannot be asked.
+    """
+    checks = WholeChecks(storage)
+    log_start = state.log_start_offset or 0
+    twins = held_twice(finished, state.lineage, log_start)
+    wrong = {
+        segment.segment_id.id: (segment, why)
+        for segment, why in zip(twins, readers.map(checks.why_not_whole, twins), strict=True)
+        if why is not None
+    }
+    sound = [segment for segment in finished if segment.segment_id.id not in wrong]
+    lineage = whole_lineage(finished, state.lineage)
+    coverage = Coverage.of(sound, lineage)
+    damaged: list[RemoteLogSegmentMetadata] = []
+    told: list[Finding] = []
+    for segment, why in wrong.values():
+        needed = why_needed(segment, coverage, log_start, lineage, checks)
+        if needed is None:
+            damaged.append(segment)
+        becomes = "it is marked for deletion, others hold its offsets" if needed is None else f"it stays: {needed}"
+        message = (
+            f"segment {segment.segment_id.id}, offsets {segment.start_offset} to {segment.end_offset}, is one of "
+            f"several copies, and damaged: {why}; {becomes}"
+        )
+        told.append(Finding(str(segment.topic_id_partition), message))
+    return damaged, told
+
+
+def _metadata_of(name: SegmentObjectName, storage: ObjectRemoteStorageManager) -> RemoteLogSegmentMetadata | Finding:
+    try:
+        return storage.read_metadata(name)
+    except LaterVersionError as error:
+        message = f"segment {name.segment_id.id}, from offset {name.base_offset} on, cannot be known: {error}"
+        return Finding(str(name.segment_id.topic_id_partition), message)
+    except (RemoteObjectCorruptError, RemoteObjectNotFoundError) as error:
+        message = (
+            f"segment {name.segment_id.id}, from offset {name.base_offset} on, cannot be known: {error}; put its "
+            "objects back from a backup, or move them out of the store, and begin again"
+        )
+        return Finding(str(name.segment_id.topic_id_partition), message)

@@ -1,0 +1,161 @@
+"""Backups of the metadata: making one, putting one back, and letting metadata hold by a person's word.
+
+A backup carries the generation of its moment. Put back, it is another file than the one that the generation was
+recorded in, and mostly older than the store; so it changes nothing until `rebuild-metadata` has made newer metadata
+from the store, or a person lets it take over.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tiered_storage.clock import Clock
+from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, StoreMismatchError
+from tiered_storage.kafka_log.files.small_files import sync_directory
+from tiered_storage.private_files import PRIVATE_FILE, make_private_folder
+from tiered_storage.remote_log.audit.checks import listing_storage
+from tiered_storage.remote_log.context import RemoteLogParts
+from tiered_storage.remote_log.metadata.generation import GenerationGuard, is_carried
+from tiered_storage.remote_log.metadata.sql_migrations import later_version, schema_version
+from tiered_storage.remote_log.metadata.sql_schema import SCHEMA_VERSION
+from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, sqlite_path
+from tiered_storage.remote_log.metadata.sqlite_database import open_existing
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.rebuild.metadata_rebuild import above_all
+from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.tiering_policy import withhold_seeded_rights
+from tiered_storage.settings.settings import Settings
+
+_BESIDE = ("", "-wal", "-shm", "-journal")
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """How metadata took over: whether they were older than the store, so that every right to delete was withdrawn."""
+
+    was_outdated: bool
+    generation: int
+
+
+def back_up_metadata(
+    store: SqlMetadataStore, target: Path, clock: Clock, open_storage: Callable[[], RemoteStorageManager]
+) -> None:
+    """Write what is committed to the new file `target`, durably, while other processes go on.
+
+    Raises ConfigurationError if there is such a file, RemoteMetadataError if it cannot be written, and
+    StoreMismatchError if the metadata know no store but the store that `open_storage` opens belongs to others: such a
+    backup would lack all that was copied. Metadata that know their store are backed up without opening it.
+    """
+    if store.identity.bound_store_uuid() is None:
+        with closing(open_storage()) as storage:
+            GenerationGuard(store, lambda: storage, clock).ensure_readable(outdated=True)
+    store.copy_to(target)
+    store.generation.record_backup(clock())
+
+
+def restore_metadata(settings: Settings, source: Path) -> Path:
+    """Put the backup `source` where the settings have the metadata; return that path.
+
+    Raises ConfigurationError if a metadata store, or what SQLite leaves beside one, is there; MetadataCorruptError for
+    a damaged backup and one of a later release.
+    """
+    path = sqlite_path(settings.rlmm_config_url.get_secret_value())
+    for suffix in _BESIDE:
+        if (found := path.with_name(path.name + suffix)).exists():
+            raise ConfigurationError(
+                f"{found}: is there, and it would spoil a restored database: end every process of Remote Log "
+                f"('make down'), move away {path.name} and every file that begins with {path.name}-, and restore again"
+            )
+    if not source.is_file():
+        raise ConfigurationError(f"{source}: is no file: name the backup that 'tiered-storage metadata backup' wrote")
+    log = source.with_name(f"{source.name}-wal")
+    if log.exists() and log.stat().st_size:
+        raise ConfigurationError(
+            f"{source}: {log.name} lies beside it, so it is the database of a running process and no backup: make one "
+            "with 'tiered-storage metadata backup'"
+        )
+    make_private_folder(path.parent)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as directory:
+        copied = Path(directory, path.name)
+        copied.touch(mode=PRIVATE_FILE)
+        shutil.copyfile(source, copied)
+        _check(copied, settings.metadata_busy_timeout_ms)
+        with copied.open("rb+") as file:
+            os.fsync(file.fileno())
+        try:
+            path.hardlink_to(copied)
+        except FileExistsError:
+            raise ConfigurationError(
+                f"{path}: another process made it just now: look which, then restore again"
+            ) from None
+    sync_directory(path.parent)
+    return path
+
+
+def _check(path: Path, busy_timeout_ms: int) -> None:
+    with open_existing(path, busy_timeout_ms) as database:
+        database.check_integrity()
+        with database.reading() as connection:
+            found = schema_version(connection)
+        if found is None:
+            raise ConfigurationError(f"{path.name}: is no metadata store of Remote Log")
+        if found > SCHEMA_VERSION:
+            raise later_version(path.name, found, SCHEMA_VERSION)
+
+
+def take_over(parts: RemoteLogParts) -> TakeOver:
+    """Let the metadata of `parts` be those of the store from now on: a person said so.
+
+    Other copies of them are refused from then on. Metadata that are older than the store lose every right to delete,
+    for nobody knows what was decided since, and give leases above all that the store has seen. Raises
+    StoreMismatchError if the store belongs to other metadata, or these belong to another store.
+    """
+    storage, identity = listing_storage(parts.storage), parts.store.identity
+    bound = identity.bound_store_uuid()
+    try:
+        stored = storage.read_identity()
+    except RemoteObjectCorruptError:
+        stored = None
+    own = identity.metadata_uuid
+    # A store that a rebuild elsewhere took away is still ours by its own UUID.
+    if stored is not None and bound != stored.store_uuid:
+        stored.ensure_of(parts.settings.rsm_config_url, own, bound)
+    if stored is None and bound is None:
+        raise StoreMismatchError(
+            f"{parts.settings.rsm_config_url}: nothing says that the store belongs to these metadata, which know no "
+            "store: run it with the metadata that do, or make them again with 'tiered-storage rebuild-metadata'"
+        )
+    is_current = _is_current(parts.store, storage)
+    if not is_current:
+        for topic in parts.store.topics.list():
+            parts.store.topics.put(replace(topic, local_deletion_allowed=False, remote_deletion_allowed=False))
+        withhold_seeded_rights(parts.store.topics, parts.settings)
+        parts.store.leases.begin_above(_above_all_leases(parts, storage))
+    storage.bind_anew(own, identity.bind_store, bound)
+    parts.guard.claim("a person let these metadata take over")
+    return TakeOver(not is_current, parts.store.generation.read().number)
+
+
+def _is_current(store: SqlMetadataStore, storage: ObjectRemoteStorageManager) -> bool:
+    try:
+        stored = storage.generations.newest()
+    except RemoteObjectCorruptError:
+        return False
+    known = store.generation.read()
+    return known.has_own_decisions and is_carried(known, stored)
+
+
+def _above_all_leases(parts: RemoteLogParts, storage: ObjectRemoteStorageManager) -> dict[TopicIdPartition, int]:
+    given = {each: parts.leases.fencing_number(each) for each in parts.segments.list_partitions()}
+    for found in storage.list_objects():
+        if (name := found.document) is not None:
+            partition = name.topic_id_partition
+            given[partition] = max(given.get(partition, 0), name.fencing_number)
+    return {partition: above_all(partition, number) for partition, number in given.items()}

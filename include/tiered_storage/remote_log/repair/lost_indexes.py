@@ -1,0 +1,235 @@
+"""Makes the lost or broken bundle of a remote segment again from its whole `.log`.
+
+The segment is copied within the store under a segment id of its own: what a commit marker and metadata once said of a
+segment never changes. On the way its bytes are held against the checksum that was taken before they were sent, and
+each batch against its own and against the segment's leader epochs. Kafka's indexes, the remote index trio and the
+manifest come from the batches, the leader epochs from what is known of the partition.
+
+The transaction index and the producer snapshot tell of producers. They are followed from the snapshot in the bundle
+before, or from offset 0. Where there is no such snapshot, none is written; and a segment with aborted transactions that
+may have begun before it stays as it is, for readers would be given aborted records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+
+from tiered_storage.errors import (
+    CorruptIndexError,
+    CorruptLogError,
+    LaterVersionError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+    TieredStorageError,
+)
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, encode_leader_epochs
+from tiered_storage.kafka_log.indexes.index_builder import IndexBuilder
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction, encode_aborted_transactions
+from tiered_storage.kafka_log.producers.end_markers import abort_markers
+from tiered_storage.kafka_log.producers.producer_history import KnownProducers, follow
+from tiered_storage.kafka_log.producers.producer_snapshot import encode_producer_snapshot, parse_producer_snapshot
+from tiered_storage.remote_log.audit.bundle_check import BundleChecks
+from tiered_storage.remote_log.copy.plan import Finding
+from tiered_storage.remote_log.coverage import finished
+from tiered_storage.remote_log.indexes.remote_index_builder import RemoteIndexBuilder
+from tiered_storage.remote_log.jobs.lease_keeper import kept_alive
+from tiered_storage.remote_log.jobs.throttle import RateLimit
+from tiered_storage.remote_log.lineage import on_lineage, up_to, whole_lineage
+from tiered_storage.remote_log.metadata.manifest_sync import listed_partition
+from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.repair.uncommitted_segments import CopiesAnew, proven
+from tiered_storage.remote_log.source.segment_source import epochs_within
+from tiered_storage.remote_log.storage.batch_stream import BatchStream
+from tiered_storage.remote_log.storage.object_names import segment_object_names
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+
+
+def has_lost_indexes(segment: RemoteLogSegmentMetadata, storage: ObjectRemoteStorageManager) -> bool:
+    """Whether bundle or marker of a finished segment are lost or broken, and its `.log` is there in its full size.
+
+    False where a later release wrote them. Raises RemoteStorageError where the store cannot be asked.
+    """
+    try:
+        if storage.object_size(segment_object_names(segment.segment_id, segment.start_offset).data) != segment.size:
+            return False
+    except RemoteObjectNotFoundError:
+        return False
+    if storage.later_version(segment) is not None:
+        return False
+    try:
+        storage.fetch_bundle(segment)
+    except LaterVersionError:
+        return False
+    except (RemoteObjectNotFoundError, RemoteObjectCorruptError):
+        return True
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class LostIndexes:
+    """Rebuilds them; `copies` does the copying within the store. Reads spend their bytes of `limit`."""
+
+    copies: CopiesAnew
+    index_interval_bytes: int
+    limit: RateLimit
+
+    def rebuild(
+        self, segments: Iterable[RemoteLogSegmentMetadata]
+    ) -> tuple[list[RemoteLogSegmentMetadata], list[Finding], list[Finding]]:
+        """Rebuild those of `segments` that still lack their indexes; return them as they were, failures and notices.
+
+        The segments themselves stay: a repair ends them once the new ones are read back whole.
+        """
+        done: list[RemoteLogSegmentMetadata] = []
+        failures: list[Finding] = []
+        notices: list[Finding] = []
+        ordered = sorted(segments, key=lambda each: (each.topic_id_partition, each.start_offset))
+        for partition, of_partition in groupby(ordered, lambda each: each.topic_id_partition):
+            try:
+                for segment, lease in self._under_lease(partition, list(of_partition)):
+                    try:
+                        notices += self._rebuild(segment, lease)
+                        done.append(segment)
+                    except (RemoteObjectCorruptError, RemoteObjectNotFoundError, CorruptLogError) as error:
+                        failures.append(Finding(str(partition), f"{segment.segment_id.id} stays as it is: {error}"))
+            except TieredStorageError as error:
+                failures.append(Finding(str(partition), str(error)))
+        return done, failures, notices
+
+    def _under_lease(
+        self, partition: TopicIdPartition, wanted: Sequence[RemoteLogSegmentMetadata]
+    ) -> Iterator[tuple[RemoteLogSegmentMetadata, Lease]]:
+        copies, ids = self.copies, {segment.segment_id for segment in wanted}
+        lease = copies.leases.acquire(partition, copies.owner, copies.lease_duration_ms)
+        try:
+            listed_partition(partition, copies.storage)
+            with kept_alive(copies.leases, [lease], copies.lease_duration_ms):
+                for segment in finished(copies.metadata.list_remote_log_segments(partition)):
+                    if segment.segment_id in ids and has_lost_indexes(segment, copies.storage):
+                        yield segment, lease
+        finally:
+            copies.leases.release(lease)
+
+    def _rebuild(self, segment: RemoteLogSegmentMetadata, lease: Lease) -> list[Finding]:
+        copies, partition = self.copies, lease.topic_id_partition
+        known = copies.metadata.partition_state(partition)
+        readable = finished(copies.metadata.list_remote_log_segments(partition))
+        lineage = whole_lineage(readable, known.lineage)
+        of_segment = epochs_within(lineage, segment.start_offset, segment.end_offset)
+        if not on_lineage(segment, lineage) or of_segment != segment.leader_epochs:
+            raise RemoteObjectCorruptError(
+                f"offsets {segment.start_offset} to {segment.end_offset} were copied under other leader epochs than "
+                "are known of the partition by now, so which belong into its indexes is not known"
+            )
+        log_start = known.log_start_offset
+        if log_start is None:
+            log_start = min(each.start_offset for each in readable)
+        stored = copies.storage.find_copy(segment)
+        if stored is not None and stored.finished.custom_metadata == segment.custom_metadata:
+            # Only the commit marker is lost: the bundle is the one that was sent.
+            copies.copy_anew(segment, lambda remote: proven(stored, copies.storage, remote), known, lineage, lease)
+            return []
+        rebuilt = _Rebuilt(
+            segment,
+            copies.storage,
+            self._producers_before(segment, readable),
+            up_to(lineage, segment.end_offset),
+            log_start,
+            IndexBuilder(segment.start_offset, self.index_interval_bytes),
+            self.limit,
+        )
+        copies.copy_anew(segment, rebuilt.data, known, lineage, lease)
+        return [Finding(str(partition), notice) for notice in rebuilt.notices]
+
+    def _producers_before(
+        self, segment: RemoteLogSegmentMetadata, readable: Sequence[RemoteLogSegmentMetadata]
+    ) -> KnownProducers:
+        """Return the producers at the segment's base offset, as the bundle of the one right before it has them."""
+        start = segment.start_offset
+        if start == 0:
+            return KnownProducers(0)
+        for before in readable:
+            if before.end_offset + 1 == start:
+                with suppress(RemoteObjectNotFoundError, RemoteObjectCorruptError, CorruptIndexError):
+                    raw = self.copies.storage.fetch_index(before, IndexKind.PRODUCER_SNAPSHOT)
+                    return KnownProducers(start, parse_producer_snapshot(raw, str(before.segment_id)))
+        return KnownProducers(start, (), start)
+
+
+@dataclass(slots=True)
+class _Rebuilt:
+    """The bytes of a stored segment as they are proven, and the indexes that they give."""
+
+    segment: RemoteLogSegmentMetadata
+    storage: ObjectRemoteStorageManager
+    before: KnownProducers
+    lineage: tuple[EpochEntry, ...]
+    readable_from: int
+    indexes: IndexBuilder
+    limit: RateLimit
+    notices: list[str] = field(default_factory=list)
+    _aborted: list[AbortedTransaction] = field(default_factory=list)
+    _abort_markers: int = 0
+
+    def data(self, remote: RemoteIndexBuilder) -> LogSegmentData:
+        """Return what is copied; `remote` collects the chunks of the new object."""
+        state = self.before.state()
+
+        def chunks() -> Iterator[memoryview]:
+            segment = self.segment
+            place = self.storage.place_of(segment_object_names(segment.segment_id, segment.start_offset).data)
+            stream, checks = BatchStream(place, segment.start_offset, segment.size), BundleChecks(segment)
+            for piece in self.storage.fetch_log_segment(segment):
+                self.limit.spend(len(piece))
+                for window, table in stream.windows(piece):
+                    checks.feed(table)
+                    remote.append(table)
+                    self.indexes.append(table)
+                    self._abort_markers += len(abort_markers(Path(place), window, table))
+                    self._aborted += follow(state, Path(place), window, table)
+                yield memoryview(piece)
+            stream.finish()
+            checks.finish()
+            for wrong in checks.errors:
+                raise wrong
+            self.indexes.close()
+            self._check(place)
+
+        def contents() -> dict[IndexKind, bytes]:
+            found = {
+                **remote.indexes(),
+                IndexKind.OFFSET: self.indexes.offset_index().to_bytes(),
+                IndexKind.TIMESTAMP: self.indexes.time_index().to_bytes(),
+                IndexKind.LEADER_EPOCH: encode_leader_epochs(self.lineage),
+            }
+            if self._aborted:
+                found[IndexKind.TRANSACTION] = encode_aborted_transactions(self._aborted)
+            if self.before.seen_from is None:
+                found[IndexKind.PRODUCER_SNAPSHOT] = encode_producer_snapshot(state.snapshot())
+            else:
+                self.notices.append(
+                    f"offsets {self.segment.start_offset} to {self.segment.end_offset} have their indexes again, but "
+                    "no producer snapshot: the segment before them has none to go on from"
+                )
+            return found
+
+        return LogSegmentData(self.segment.size, chunks(), contents)
+
+    def _check(self, place: str) -> None:
+        latest = self.indexes.latest.timestamp
+        if latest != self.segment.max_timestamp:
+            reason = f"its largest timestamp is {latest}, in the metadata {self.segment.max_timestamp}"
+            raise CorruptLogError(place, 0, reason)
+        if self._abort_markers and self.before.seen_from is not None and self.readable_from < self.before.seen_from:
+            raise CorruptLogError(
+                place,
+                0,
+                f"{self._abort_markers} transactions are aborted in it, and where they began is not known, since the "
+                "segment before it has no producer snapshot: put its .indexes back from a backup or a version of the "
+                "store",
+            )

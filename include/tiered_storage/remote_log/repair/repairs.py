@@ -1,0 +1,174 @@
+"""What mends a remote log: the plan of a repair, and the repair."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
+from tiered_storage.remote_log.audit.checks import listing_storage
+from tiered_storage.remote_log.audit.report import AuditReport
+from tiered_storage.remote_log.context import RemoteLogParts
+from tiered_storage.remote_log.copy.commit import CommitReport
+from tiered_storage.remote_log.copy.forked_log import forked_copies, why_other_records
+from tiered_storage.remote_log.copy.plan import CopyPlan, CopySelection, Finding, finding_of, plan_copy
+from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.jobs.throttle import RateLimit
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.repair.lost_indexes import LostIndexes, has_lost_indexes
+from tiered_storage.remote_log.repair.plan import RemotePartition, RepairPlan, damaged_ids, plan_repair
+from tiered_storage.remote_log.repair.repair import Repair
+from tiered_storage.remote_log.repair.uncommitted_segments import CopiesAnew, UnfinishedCopies
+from tiered_storage.remote_log.retention.clock_agreement import ClockAgreement
+from tiered_storage.remote_log.retention.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.retention.orphan_check import LeftoverCheck
+from tiered_storage.remote_log.selection import Selection
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """What was copied anew, which damaged segments ended, which objects went, and what could not be done.
+
+    `finished` are copies that nobody had finished, under the ids by which readers see them now. `documents` are the
+    partitions of which the store knows anew what the metadata know beside the segments. `rebuilt` had lost their
+    indexes: new segments have their offsets, with all that the `.log` gave. `notices` tell what it could not give, and
+    what waits for a right: what was ended keeps its objects without it.
+    """
+
+    copied: tuple[RemoteLogSegmentMetadata, ...]
+    retired: tuple[RemoteLogSegmentMetadata, ...]
+    removed: tuple[str, ...]
+    failures: tuple[Finding, ...]
+    finished: tuple[RemoteLogSegmentMetadata, ...] = ()
+    documents: tuple[TopicIdPartition, ...] = ()
+    notices: tuple[Finding, ...] = ()
+    rebuilt: tuple[RemoteLogSegmentMetadata, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLogRepairs:
+    """Repairs over the open `parts`."""
+
+    parts: RemoteLogParts
+    gate: DeletionGate
+
+    def plan(self, report: AuditReport, selection: Selection) -> RepairPlan:
+        """Return what a repair would do about `report`, an audit of `selection`; see plan_repair."""
+        segments = self.parts.segments
+        named = {anomaly.partition for anomaly in report.anomalies if anomaly.partition is not None}
+        partitions = {
+            partition: RemotePartition(
+                tuple(segments.list_remote_log_segments(partition)), segments.partition_state(partition)
+            )
+            for partition in named
+        }
+        copyable = CopyPlan(())
+        if named and self.parts.settings.log_dirs:
+            copyable = plan_copy(
+                self.parts.source,
+                segments,
+                self.parts.topics,
+                self.parts.settings,
+                CopySelection(selection),
+                replacing=damaged_ids(report),
+            )
+        forks = self._forks(copyable, named)
+        selected = [each for each in segments.list_partitions() if selection.matches(each.topic, each.partition)]
+        storage = listing_storage(self.parts.storage)
+        plan = plan_repair(
+            report,
+            partitions,
+            copyable.without(forks),
+            self._unfinished("plan").find(selected),
+            has_lost_indexes=lambda segment: has_lost_indexes(segment, storage),
+            why_other_records=lambda segment, others: self._why_other_records(segment, others, partitions),
+        )
+        return replace(plan, advice=(*forks, *plan.advice))
+
+    def _forks(self, copyable: CopyPlan, named: Collection[TopicIdPartition]) -> list[Finding]:
+        """Return why nothing local stands in for what is damaged of some of the partitions `named`."""
+        planned = {partition: due for partition, due in copyable.by_partition.items() if partition in named}
+        found = forked_copies(planned, self.parts.segments, self.parts.storage, copyable.replacing)
+        return [finding_of(partition, error) for partition, error in found.items()]
+
+    def _why_other_records(
+        self,
+        segment: RemoteLogSegmentMetadata,
+        others: Coverage,
+        partitions: Mapping[TopicIdPartition, RemotePartition],
+    ) -> str | None:
+        state = partitions[segment.topic_id_partition].state
+        return why_other_records(segment, others, state.log_start_offset or 0, state.lineage, self.parts.storage)
+
+    def carry_out(self, plan: RepairPlan, owner: str, copy: Callable[[CopyPlan], CommitReport]) -> RepairReport:
+        """Write documents anew; let `copy` begin, make and commit the copies; then finish what nobody finished, rebuild
+        lost indexes, end what copies replace, and remove leftovers.
+
+        Raises StoreMismatchError, OutdatedMetadataError and, by a clock that is not believed,
+        DeletionRefusedError before anything is changed, and what store and metadata raise as a whole.
+        """
+        self.parts.guard.renew("a repair")
+        # Ages of leftovers count: what a copy under way has written must not look old.
+        ClockAgreement.of(self.parts).ensure_agrees()
+        settings = self.parts.settings
+        limit = RateLimit(settings.audit_worker_bytes_per_second)
+        repair = Repair(
+            self.parts.segments,
+            self.parts.leases,
+            listing_storage(self.parts.storage),
+            self.parts.clock,
+            owner,
+            settings.lease_duration_ms,
+            self.parts.clock() - settings.remote_log_orphan_grace_ms,
+            lambda partition: self.gate.ensure(partition, DeletionKind.LEFTOVER),
+            self.gate.why_stopped,
+            limit,
+        )
+        written, not_written = repair.write_documents(plan.documents)
+        copied = copy(plan.copies) if plan.copies.segments else None
+        finished, not_finished = self._unfinished(owner).finish(plan.unfinished)
+        lost = LostIndexes(self._copies(owner), settings.index_interval_bytes, limit)
+        rebuilt, not_rebuilt, without = lost.rebuild(plan.without_indexes)
+        retired, held_back = repair.retire((*plan.replaced, *rebuilt), plan.damaged)
+        removed, refused = repair.remove(plan.leftovers)
+        failures = (*copied.failures, *copied.damages) if copied else ()
+        return RepairReport(
+            copied.committed if copied else (),
+            tuple(retired),
+            tuple(removed),
+            (*not_written, *failures, *not_finished, *not_rebuilt, *held_back, *refused),
+            tuple(finished),
+            tuple(written),
+            (*without, *self._waiting(retired)),
+            tuple(rebuilt),
+        )
+
+    def _waiting(self, retired: Iterable[RemoteLogSegmentMetadata]) -> Iterator[Finding]:
+        """Yield a notice for each partition whose ended segments nobody may delete yet."""
+        for partition, count in Counter(segment.topic_id_partition for segment in retired).items():
+            if self.gate.is_allowed(partition, DeletionKind.REMOTE):
+                continue
+            message = (
+                f"{count} damaged segments have ended, and their objects stay in the store until deleting remotely is "
+                f"allowed for the topic: 'tiered-storage topics allow-deletion {partition.topic}', and then 'expire'"
+            )
+            yield Finding(str(partition), message)
+
+    def _unfinished(self, owner: str) -> UnfinishedCopies:
+        copies = self._copies(owner)
+        check = LeftoverCheck(self.parts.segments, copies.storage, self.parts.local_log)
+        return UnfinishedCopies(copies, check, self.parts.settings.remote_log_orphan_grace_ms)
+
+    def _copies(self, owner: str) -> CopiesAnew:
+        parts, settings = self.parts, self.parts.settings
+        return CopiesAnew(
+            parts.segments,
+            parts.leases,
+            listing_storage(parts.storage),
+            parts.clock,
+            owner,
+            settings.lease_duration_ms,
+            settings.remote_log_index_chunk_bytes,
+            random_uuid,
+        )

@@ -1,0 +1,291 @@
+"""Finishes copies that the store has whole, that nobody finished, and whose offsets nothing else holds any more.
+
+So it is where a run was killed before its commit and the local log went, or where the metadata are from a backup of
+that moment, or were made anew without a commit marker. There is no way back for what was marked for deletion, and no
+attempt finishes what another began: the bytes are copied anew, from the store into the store, under an id of our own.
+Each of them is proven on the way: the data by the checksum that the manifest has of what was sent, and by every batch's
+own; indexes and manifest by the batches, as a deep audit does. The former objects go as any second copy.
+
+Nothing is guessed: what known leaders contradict stays as it is, and behind the first copy of a partition that does not
+prove to be whole none is finished, for readers must find no gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from tiered_storage.clock import Clock
+from tiered_storage.errors import (
+    InvalidLogDirectoryError,
+    LaterVersionError,
+    RemoteObjectCorruptError,
+    TieredStorageError,
+)
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.audit.bundle_check import BundleChecks
+from tiered_storage.remote_log.copy.plan import Finding
+from tiered_storage.remote_log.coverage import finished as readable
+from tiered_storage.remote_log.indexes.remote_index_builder import RemoteIndexBuilder
+from tiered_storage.remote_log.jobs.lease_keeper import kept_alive
+from tiered_storage.remote_log.lineage import merged, on_lineage, trusted_lineage, whole_lineage
+from tiered_storage.remote_log.metadata.manifest_sync import (
+    StoredState,
+    documents_of,
+    listed_partition,
+    write_partition_state,
+)
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
+from tiered_storage.remote_log.model import (
+    Lease,
+    PartitionState,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    SegmentState,
+    TopicIdPartition,
+)
+from tiered_storage.remote_log.retention.orphan_check import LeftoverCheck
+from tiered_storage.remote_log.storage.batch_stream import BatchStream
+from tiered_storage.remote_log.storage.object_names import partition_folder, segment_object_names
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.storage.stored_copy import StoredCopy
+
+_UNFINISHED = {SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_STARTED}
+
+
+@dataclass(frozen=True, slots=True)
+class CopiesAnew:
+    """Copies segments within the store as `owner`, each under a new segment id, and finishes them.
+
+    `index_chunk_bytes` is remote.log.index.chunk.bytes.
+    """
+
+    metadata: RemoteLogMetadataManager
+    leases: Leases
+    storage: ObjectRemoteStorageManager
+    clock: Clock
+    owner: str
+    lease_duration_ms: int
+    index_chunk_bytes: int
+    new_segment_id: Callable[[], str]
+
+    def copy_anew(
+        self,
+        copy: RemoteLogSegmentMetadata,
+        data: Callable[[RemoteIndexBuilder], LogSegmentData],
+        state: PartitionState,
+        lineage: tuple[EpochEntry, ...],
+        lease: Lease,
+    ) -> RemoteLogSegmentMetadata:
+        """Copy what `data` gives as the offsets of `copy`, and let readers see it; `state` is that of the partition.
+
+        `data` is given what collects the remote indexes of the new object. Raises what it raises, and what store and
+        metadata raise: then nothing of the new copy is visible.
+        """
+        partition = lease.topic_id_partition
+        anew = replace(
+            copy,
+            segment_id=RemoteLogSegmentId(partition, self.new_segment_id()),
+            state=SegmentState.COPY_SEGMENT_STARTED,
+            event_timestamp=self.clock(),
+            custom_metadata=None,
+            fencing_number=lease.fencing_number,
+        )
+        self.metadata.add_remote_log_segment_metadata(replace(anew, max_timestamp=-1), lease)
+        sent = data(RemoteIndexBuilder(anew, self.index_chunk_bytes))
+        custom_metadata = self.storage.copy_log_segment_data(anew, sent)
+        # In the order of every commit: the store leads, and our log start comes before what readers see.
+        stored_state = StoredState.of(
+            replace(state, lineage=lineage), self.metadata.list_remote_log_segments(partition)
+        )
+        write_partition_state(self.storage, self.leases, lease, stored_state, self.clock())
+        self.metadata.put_lineage(partition, lineage, lease)
+        if self.metadata.log_start_offset(partition) is None and state.log_start_offset is not None:
+            # Not above one that is known, though the store may be ahead: what ends there ends by an expiry alone.
+            self.metadata.advance_log_start_offset(partition, state.log_start_offset, lease)
+        update = RemoteLogSegmentMetadataUpdate(
+            anew.segment_id,
+            SegmentState.COPY_SEGMENT_FINISHED,
+            self.clock(),
+            custom_metadata,
+            copy.max_timestamp,
+        )
+        return self.metadata.update_remote_log_segment_metadata(update, lease)
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedCopies:
+    """Finds and finishes them; what began, or was marked, within `grace_ms` may be under way still.
+
+    `check` says whether anything else holds their offsets.
+    """
+
+    copies: CopiesAnew
+    check: LeftoverCheck
+    grace_ms: int
+
+    def find(self, partitions: Iterable[TopicIdPartition]) -> list[RemoteLogSegmentMetadata]:
+        """Return what can be finished in `partitions`, each as its manifest tells it, as a finished copy.
+
+        Nothing is found where a later release wrote what the store keeps of the partition. Raises what store and
+        metadata raise. Data is read only to compare it with a local log of the same offsets.
+        """
+        found: list[RemoteLogSegmentMetadata] = []
+        for partition in partitions:
+            with suppress(LaterVersionError):
+                found.extend(self._found_in(partition))
+        return found
+
+    def finish(self, found: Iterable[RemoteLogSegmentMetadata]) -> tuple[list[RemoteLogSegmentMetadata], list[Finding]]:
+        """Finish those of `found` that are still to be found; return what readers see of them now, and what stays."""
+        finished: list[RemoteLogSegmentMetadata] = []
+        failures: list[Finding] = []
+        for partition, of_partition in groupby(sorted(found, key=_place), lambda each: each.topic_id_partition):
+            wanted = {segment.segment_id for segment in of_partition}
+            try:
+                finished.extend(self._finish_in(partition, wanted, failures))
+            except TieredStorageError as error:
+                failures.append(Finding(str(partition), str(error)))
+        return finished, failures
+
+    def _found_in(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
+        due = self.copies.clock() - self.grace_ms
+        old = [
+            segment
+            for segment in self.copies.metadata.list_remote_log_segments(partition)
+            if segment.state in _UNFINISHED and segment.custom_metadata is None and segment.event_timestamp <= due
+        ]
+        if not old:
+            return []
+        state = self._state(partition)
+        if state.delete_state is not None:
+            return []
+        listed = list(self.copies.storage.list_objects(partition_folder(partition)))
+        kept = self.check.why_kept(partition, old, listed, to_finish=True)
+        copies = (self.copies.storage.find_copy(segment) for segment in old if segment.segment_id.id in kept)
+        # Not their indexes: those of a thousand copies are too much to hold.
+        whole = (one.finished for one in copies if one is not None)
+        return sorted((one for one in whole if one.end_offset >= (state.log_start_offset or 0)), key=_place)
+
+    def _state(self, partition: TopicIdPartition) -> PartitionState:
+        """Return what metadata and store together keep of the partition: the store leads where a writer was killed.
+
+        A broken document leads nowhere; a repair has written it anew before anything is finished.
+        """
+        known = self.copies.metadata.partition_state(partition)
+        documents = documents_of(self.copies.storage)
+        try:
+            document = None if documents is None else documents.read(partition)
+        except RemoteObjectCorruptError:
+            document = None
+        if document is None:
+            return known
+        starts = [each for each in (known.log_start_offset, document.state.log_start_offset) if each is not None]
+        return PartitionState(
+            max(starts, default=None),
+            merged(known.lineage, document.state.lineage),
+            known.delete_state or document.state.delete_state,
+            known.earlier_log_starts,
+        )
+
+    def _leaders(self, partition: TopicIdPartition, known: Sequence[EpochEntry]) -> tuple[EpochEntry, ...]:
+        """Return the leaders that are known, with what a local log tells, where one is in sight.
+
+        Raises what the source raises where it cannot be looked at, and LineageContradictedError.
+        """
+        try:
+            log = self.check.local(partition)
+        except OSError as error:
+            raise InvalidLogDirectoryError(f"{partition}: its local log cannot be looked at: {error}") from error
+        return trusted_lineage(known, None if log is None or log.topic_id_is_derived else log)
+
+    def _finish_in(
+        self, partition: TopicIdPartition, wanted: set[RemoteLogSegmentId], failures: list[Finding]
+    ) -> Iterator[RemoteLogSegmentMetadata]:
+        lease = self.copies.leases.acquire(partition, self.copies.owner, self.copies.lease_duration_ms)
+        try:
+            listed_partition(partition, self.copies.storage)
+            reached, failed = -1, None
+            with kept_alive(self.copies.leases, [lease], self.copies.lease_duration_ms):
+                for copy in self._found_in(partition):
+                    if copy.segment_id not in wanted or copy.end_offset <= reached:
+                        continue
+                    if failed is not None and copy.start_offset > max(failed.start_offset, reached + 1):
+                        return
+                    try:
+                        yield self._finish(copy, lease)
+                    except TieredStorageError as error:
+                        message = f"{copy.segment_id.id} stays as it is, and what lies behind it: {error}"
+                        failures.append(Finding(str(partition), message))
+                        failed = failed or copy
+                        continue
+                    reached = copy.end_offset
+                    failed = None if failed is not None and reached >= failed.end_offset else failed
+        finally:
+            self.copies.leases.release(lease)
+
+    def _finish(self, copy: RemoteLogSegmentMetadata, lease: Lease) -> RemoteLogSegmentMetadata:
+        partition = lease.topic_id_partition
+        stored = self.copies.storage.find_copy(copy)
+        if stored is None:
+            raise RemoteObjectCorruptError(f"offsets {copy.start_offset} to {copy.end_offset} are whole no longer")
+        known = self._state(partition)
+        visible = [copy, *readable(self.copies.metadata.list_remote_log_segments(partition))]
+        lineage = whole_lineage(visible, self._leaders(partition, known.lineage))
+        if not on_lineage(copy, lineage):
+            raise RemoteObjectCorruptError(
+                f"offsets {copy.start_offset} to {copy.end_offset} were copied under leader epochs that no longer "
+                "hold: another leader took over then, and what it left of them is not known"
+            )
+        log_start = known.log_start_offset
+        if log_start is None:
+            log_start = min(each.start_offset for each in visible)
+        state = replace(known, log_start_offset=log_start)
+
+        return self.copies.copy_anew(
+            copy, lambda remote: proven(stored, self.copies.storage, remote), state, lineage, lease
+        )
+
+
+def proven(stored: StoredCopy, storage: ObjectRemoteStorageManager, remote: RemoteIndexBuilder) -> LogSegmentData:
+    """Return the bytes of a stored copy, each proven as it passes, and its indexes, with the chunks in `remote`."""
+    of_copy = _Proven(stored, storage, remote)
+    return LogSegmentData(stored.finished.size, of_copy.chunks(), of_copy.indexes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Proven:
+    """The bytes of a stored copy as they are proven, and the indexes of the new one, whose chunks are in `remote`."""
+
+    stored: StoredCopy
+    storage: ObjectRemoteStorageManager
+    remote: RemoteIndexBuilder
+
+    def chunks(self) -> Iterator[memoryview]:
+        """Yield the data piece by piece. Raises CorruptLogError or RemoteObjectCorruptError for what is not whole."""
+        copy = self.stored.finished
+        names = segment_object_names(copy.segment_id, copy.start_offset)
+        checks = BundleChecks(copy)
+        checks.open(self.storage.place_of(names.indexes), self.stored.contents)
+        stream = BatchStream(self.storage.place_of(names.data), copy.start_offset, copy.size)
+        for piece in self.storage.fetch_log_segment(copy):
+            for table in stream.feed(piece):
+                self.remote.append(table)
+                checks.feed(table)
+            yield memoryview(piece)
+        stream.finish()
+        checks.finish()
+        for wrong in checks.errors:
+            raise wrong
+
+    def indexes(self) -> dict[IndexKind, bytes]:
+        """Return those of the stored copy; the manifest and the remote indexes name the object, so they are new."""
+        return {**self.stored.contents, **self.remote.indexes()}
+
+
+def _place(segment: RemoteLogSegmentMetadata) -> tuple[TopicIdPartition, int, int, str]:
+    return segment.topic_id_partition, segment.start_offset, -segment.end_offset, segment.segment_id.id

@@ -1,0 +1,401 @@
+"""What removes anything of a remote log: local retention, total retention, and the deletion of what was marked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from tiered_storage.errors import (
+    CorruptLogError,
+    DeletionRefusedError,
+    InvalidLogDirectoryError,
+    LineageContradictedError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+    TieredStorageError,
+)
+from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
+from tiered_storage.remote_log.context import RemoteLogParts
+from tiered_storage.remote_log.copy.forked_log import ensure_joined, ensure_same_below, why_other_records
+from tiered_storage.remote_log.copy.plan import Finding
+from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.lineage import merged
+from tiered_storage.remote_log.metadata.manifest_sync import StoredState, write_partition_state
+from tiered_storage.remote_log.model import (
+    PartitionDeleteState,
+    PartitionState,
+    RemoteLogSegmentMetadata,
+    TopicIdPartition,
+)
+from tiered_storage.remote_log.progress import Amount, OnMoved, untold
+from tiered_storage.remote_log.retention.clock_agreement import ClockAgreement, GraceTime
+from tiered_storage.remote_log.retention.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.retention.expiry import ExpiryPlan
+from tiered_storage.remote_log.retention.expiry_marking import ExpiryMarking
+from tiered_storage.remote_log.retention.expiry_planning import ExpiryPlanner
+from tiered_storage.remote_log.retention.local_retention import (
+    LocalRetentionEnforcement,
+    LocalRetentionPlan,
+    LocalRetentionReport,
+    ensure_whole,
+    plan_local_retention,
+)
+from tiered_storage.remote_log.retention.object_deletion import ObjectDeletion
+from tiered_storage.remote_log.retention.past_retention import PastRetention, past_retention
+from tiered_storage.remote_log.retention.pending_deletions import DueDeletion, due_deletions
+from tiered_storage.remote_log.retention.record_deletion import plan_record_deletion
+from tiered_storage.remote_log.retention.segment_deleter import DeletionReport
+from tiered_storage.remote_log.retention.topic_deletion import (
+    TopicDeletionPlan,
+    mark_topic_deleted,
+    plan_topic_deletion,
+)
+from tiered_storage.remote_log.retention.undeletion import Undeletion, undelete
+from tiered_storage.remote_log.selection import EVERYTHING, Selection
+from tiered_storage.remote_log.source.log_directory_trim import LogDirectoryTrim
+from tiered_storage.remote_log.source.segment_source import UnreadablePartition
+from tiered_storage.remote_log.tiering_policy import decide, is_wanted
+
+_TO_GO_AS_A_WHOLE = {PartitionDeleteState.MARKED, PartitionDeleteState.STARTED}
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLogDeletions:
+    """Plans and carries out deletions over the open `parts`; what each does is said where it is implemented."""
+
+    parts: RemoteLogParts
+
+    @property
+    def gate(self) -> DeletionGate:
+        """What says whether anything may be deleted."""
+        parts = self.parts
+        return DeletionGate(parts.safety, parts.bind_store, parts.decided_topic, parts.guard.publish_pending)
+
+    def plan_local_retention(
+        self,
+        selection: Selection,
+        now: int,
+        names: Collection[str] | None = None,
+        max_segments: int | None = None,
+    ) -> tuple[list[LocalRetentionPlan], list[Finding]]:
+        """Return what local retention would remove at `now` (ms), and the partitions that must be left alone, and why.
+
+        Only topics that are enabled, and where local deletion is allowed. `names` (such as orders-0) narrow it
+        further; no more than `max_segments` go in all, where that is given, partition by partition. It is planned as
+        ever while deletions are stopped: then nothing of it is done.
+        """
+        plans: list[LocalRetentionPlan] = []
+        room = max_segments
+        unreadable: list[Finding] = []
+        for log in self.parts.source.partitions():
+            if isinstance(log, UnreadablePartition):
+                name, topic, number = log.partition, log.topic, log.number
+            else:
+                partition = log.topic_id_partition
+                name, topic, number = str(partition), partition.topic, partition.partition
+            if not selection.matches(topic, number) or (names is not None and name not in names):
+                continue
+            if isinstance(log, UnreadablePartition):
+                if is_wanted(topic, self.parts.topics, self.parts.settings):
+                    unreadable.append(Finding(name, log.reason))
+                continue
+            try:
+                decision = decide(log, self.parts.topics, self.parts.settings)
+            except TieredStorageError as error:
+                unreadable.append(Finding(name, str(error)))
+                continue
+            if not decision.trims:
+                continue
+            objection = self.gate.why_doubtful(log.topic_id_partition, DeletionKind.LOCAL)
+            if objection is not None:
+                unreadable.append(Finding(name, objection))
+                continue
+            try:
+                settings, settled_before = decision.settings, self._settled_before
+                plan = plan_local_retention(log, self.parts.segments, settings, now, room, settled_before)
+                plans.append(plan)
+                room = None if room is None else room - len(plan.segments)
+            except (LineageContradictedError, InvalidLogDirectoryError) as error:
+                unreadable.append(Finding(name, str(error)))
+        return plans, unreadable
+
+    def enforce_local_retention(
+        self, plans: Sequence[LocalRetentionPlan], on_moved: OnMoved = untold
+    ) -> LocalRetentionReport:
+        """Remove what `plans` name; see LocalRetentionEnforcement, also for what `on_moved` is told.
+
+        A plan may be old: nothing goes of a topic that is not enabled any more, or where the right was taken away.
+        Raises DeletionRefusedError where a person stopped all deletions, and OutdatedMetadataError, before anything
+        goes, where the metadata of any of the partitions are older than the store.
+        """
+        self._ensure_may_delete((plan.topic_id_partition for plan in plans if plan.segments), "local retention")
+        enforcement = LocalRetentionEnforcement(
+            self.parts.segments,
+            self.parts.leases,
+            self.parts.storage,
+            LogDirectoryTrim(),
+            self.gate,
+            self._keep_lineage,
+            self._replan_local_retention,
+            self.parts.settings.remote_log_verify_before_trim,
+            on_moved,
+        )
+        return enforcement.enforce(plans)
+
+    def _replan_local_retention(self, plan: LocalRetentionPlan) -> LocalRetentionPlan | None:
+        """Plan again what `plan` is for, while its log directory is held.
+
+        Raises DeletionRefusedError for what may be the last copy, where remote deletion is not allowed any more.
+        """
+        self._refuse_if_last_copy(plan)
+        held = plan.segments[0].log_path.parent.parent
+        log = replace(self.parts.source, held=held).partition(plan.topic_id_partition)
+        if log is None:
+            return None
+        decision = decide(log, self.parts.topics, self.parts.settings)
+        if not decision.trims:
+            return None
+        # The clock that the plan was made by may have run ahead.
+        now = min(plan.now, self.parts.clock())
+        segments = self.parts.segments
+        self.clocks.ensure_not_ahead(
+            plan.topic_id_partition, segments.list_remote_log_segments(plan.topic_id_partition)
+        )
+        return plan_local_retention(log, segments, decision.settings, now, settled_before=self._settled_before)
+
+    @property
+    def _settled_before(self) -> int:
+        """What was marked until then (ms) can be undeleted no more."""
+        return self._grace.over_for(self.parts.clock())
+
+    @property
+    def _grace(self) -> GraceTime:
+        return self.clocks.grace(self.parts.settings.remote_log_deletion_grace_ms)
+
+    def _keep_lineage(self, plan: LocalRetentionPlan) -> None:
+        """Keep what the local log is about to forget. Raises LeaseHeldError: then the next run trims."""
+        partition = plan.topic_id_partition
+        known = self.parts.segments.partition_state(partition).lineage
+        if merged(known, plan.lineage) == known:
+            return
+        leases = self.parts.leases
+        lease = leases.acquire(partition, f"local retention {random_uuid()}", self.parts.settings.lease_duration_ms)
+        try:
+            # Not before: a holder before us may have moved any of it.
+            state = self.parts.segments.partition_state(partition)
+            lineage = merged(state.lineage, plan.lineage)
+            segments = self.parts.segments.list_remote_log_segments(partition)
+            stored = StoredState.of(replace(state, lineage=lineage), segments)
+            write_partition_state(self.parts.storage, self.parts.leases, lease, stored, self.parts.clock())
+            self.parts.segments.put_lineage(partition, lineage, lease)
+        finally:
+            leases.release(lease)
+
+    def _refuse_if_last_copy(self, plan: LocalRetentionPlan) -> None:
+        topic = self.parts.decided_topic(plan.topic_id_partition)
+        if not plan.is_held_whole and not topic.remote_deletion_allowed:
+            raise DeletionRefusedError(
+                f"{plan.topic_id_partition}: remote deletion is not allowed any more since this was planned, and what "
+                "lies below our log start may be the last copy: nothing of it was removed"
+            )
+
+    def plan_expiry(
+        self, selection: Selection, now: int, max_segments: int | None = None
+    ) -> tuple[list[ExpiryPlan], list[Finding]]:
+        """Return what ends its life at `now` (ms), and the partitions that must be left alone, and why.
+
+        Only topics where remote deletion is allowed, and no more than `max_segments`; see ExpiryPlanner.
+        """
+        return self._planner.plan(selection, now, max_segments)
+
+    def plan_record_deletion(self, partition: TopicIdPartition, before: int) -> ExpiryPlan | None:
+        """Return the end of the partition's records before an offset; see plan_record_deletion.
+
+        Raises DeletionRefusedError where nothing remote of it may be deleted now.
+        """
+        self.gate.ensure_allowed(partition, DeletionKind.REMOTE)
+        return plan_record_deletion(partition, before, self.parts, self.parts.clock())
+
+    def mark_expired(
+        self, plans: Iterable[ExpiryPlan], owner: str, *, gives_up: bool = False
+    ) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
+        """Move our log starts and mark what lies below; see ExpiryMarking.
+
+        A plan may be old: nothing goes that the decisions and settings of this moment would keep. Raises
+        DeletionRefusedError where a person stopped all deletions, and OutdatedMetadataError, before anything changes,
+        where the metadata of any of the partitions are older than the store. Nothing ends of a partition of which the
+        store lacks objects, unless a person `gives_up` what is lost, together with the records that they delete.
+        """
+        plans = list(plans)
+        self._ensure_may_delete((plan.topic_id_partition for plan in plans), "an expiry")
+        marking = ExpiryMarking(
+            self.parts.segments,
+            self.parts.leases,
+            self.parts.storage,
+            self.gate,
+            self.clocks,
+            owner,
+            self.parts.settings.lease_duration_ms,
+            replan=self._planner.replan,
+            ensure_whole=self._ensure_whole,
+            is_read_from=self._is_read_from,
+            ensure_no_fork=lambda plan: self._ensure_no_fork(plan, gives_up=gives_up),
+            gives_up=gives_up,
+        )
+        return marking.mark(plans)
+
+    def _ensure_may_delete(self, partitions: Iterable[TopicIdPartition], run: str) -> None:
+        """Renew the generation for a `run` that deletes.
+
+        Raises what stands against any deletion: a stop, another's store, metadata that are not the store's, a wrong
+        clock. Without any of `partitions` the clock is only recorded.
+        """
+        self.parts.spend_reserves()
+        self.gate.ensure_running()
+        self.parts.guard.renew(run)
+        if any(True for _ in partitions):
+            self.clocks.ensure_agrees()
+        else:
+            self.clocks.note()
+
+    def why_nothing_goes(self) -> str | None:
+        """Return why a run would delete nothing now: a stop, or a clock that jumped; None if nothing is known.
+
+        Changes nothing, and asks the store nothing but when its generation was begun, if no clock was ever read.
+        """
+        return self.gate.why_stopped() or self.clocks.why_refused()
+
+    @property
+    def clocks(self) -> ClockAgreement:
+        """What holds this machine's clock against others."""
+        return ClockAgreement.of(self.parts)
+
+    @property
+    def _planner(self) -> ExpiryPlanner:
+        return ExpiryPlanner(self.parts, self.gate)
+
+    def _ensure_whole(self, segment: RemoteLogSegmentMetadata) -> None:
+        ensure_whole(segment, self.parts.storage)
+
+    def _is_read_from(self, others: Sequence[RemoteLogSegmentMetadata], segment: RemoteLogSegmentMetadata) -> bool:
+        lineage = self.parts.segments.partition_state(segment.topic_id_partition).lineage
+        held_by = Coverage.of(others, lineage)
+        return why_other_records(segment, held_by, segment.start_offset, lineage, self.parts.storage) is None
+
+    def _ensure_no_fork(self, plan: ExpiryPlan, *, gives_up: bool) -> None:
+        segments = self.parts.segments
+        log = self.parts.local_log(plan.topic_id_partition)
+        if log is None:
+            return
+        given_up = (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError) if gives_up else ()
+        with suppress(*given_up):
+            ensure_joined(log, segments, self.parts.storage)
+        # Of a topic whose id nobody knows local retention keeps what nothing remote holds.
+        if not log.topic_id_is_derived:
+            with suppress(*given_up):
+                ensure_same_below(log, plan.new_log_start, segments, self.parts.storage)
+
+    def due_deletions(self, selection: Selection = EVERYTHING) -> list[DueDeletion]:
+        """Return what delete_marked would find marked already; see due_deletions, while deletions are stopped too.
+
+        Changes nothing, and asks the store nothing.
+        """
+        states = self.parts.segments.partition_states()
+        return due_deletions(
+            [each for each in sorted(states) if selection.matches(each.topic, each.partition)],
+            self.parts.segments,
+            self.gate,
+            _going(states),
+            self.parts.clock(),
+            self._grace,
+            self.parts.settings.remote_log_orphan_grace_ms,
+        )
+
+    def marked(self, selection: Selection = EVERYTHING, only: Collection[TopicIdPartition] | None = None) -> Amount:
+        """Return how much delete_marked finds to do, with the same arguments."""
+        due = [each for each in self.due_deletions(selection) if only is None or each.topic_id_partition in only]
+        return Amount(sum(each.segments + each.leftovers for each in due), sum(each.size for each in due))
+
+    def delete_marked(
+        self,
+        owner: str,
+        selection: Selection = EVERYTHING,
+        only: Collection[TopicIdPartition] | None = None,
+        on_moved: OnMoved = untold,
+    ) -> DeletionReport:
+        """Delete the objects of every marked segment, in `only` those partitions where it is given; see delete_marked.
+
+        `on_moved` is told of each segment that is gone. Raises DeletionRefusedError where a person stopped all
+        deletions, and OutdatedMetadataError, before anything goes, where the metadata of any partition with something
+        to delete are older than the store.
+        """
+        states = self.parts.segments.partition_states()
+        deletion = ObjectDeletion(
+            self.parts.segments,
+            self.parts.leases,
+            self.parts.safety,
+            self.parts.storage,
+            self.gate,
+            self.clocks,
+            owner,
+            self.parts.settings.lease_duration_ms,
+            self.parts.settings.remote_log_orphan_grace_ms,
+            self._grace,
+            self.parts.settings.deletion_batch_segments,
+            _going(states),
+            self.parts.local_log,
+            on_moved=on_moved,
+        )
+        selected = [
+            each
+            for each in sorted(states)
+            if selection.matches(each.topic, each.partition) and (only is None or each in only)
+        ]
+        concerned = [partition for partition in selected if deletion.has_work(partition)]
+        self._ensure_may_delete(concerned, "a deletion of what was marked")
+        return deletion.delete_marked(concerned)
+
+    def plan_topic_deletion(self, topic: str, topic_id: str | None = None) -> TopicDeletionPlan:
+        """Return what the deletion of everything remote of a topic takes; see plan_topic_deletion."""
+        return plan_topic_deletion(topic, topic_id, self.parts, self.gate)
+
+    def mark_topic_deleted(
+        self, plan: TopicDeletionPlan, owner: str
+    ) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
+        """Mark the partitions of `plan`, for delete_marked to delete; see mark_topic_deleted.
+
+        Raises OutdatedMetadataError, before anything is marked, where any of them is newer in the store.
+        """
+        self._ensure_may_delete((planned.topic_id_partition for planned in plan.partitions), "a deletion of a topic")
+        return mark_topic_deleted(
+            plan,
+            self.parts.segments,
+            self.parts.leases,
+            self.parts.storage,
+            self.gate,
+            owner=owner,
+            lease_duration_ms=self.parts.settings.lease_duration_ms,
+            clock=self.parts.clock,
+        )
+
+    def past_retention(self, partitions: Iterable[TopicIdPartition]) -> list[PastRetention]:
+        """Return what of their topics is past retention, whether or not it may be deleted; see past_retention."""
+        return past_retention(partitions, self.parts, self.parts.clock())
+
+    def undelete(
+        self,
+        topic: str,
+        owner: str,
+        partitions: frozenset[int] | None = None,
+        *,
+        topic_id: str | None = None,
+        dry_run: bool = False,
+    ) -> tuple[list[Undeletion], list[Finding]]:
+        """Bring back what is marked of a topic while its objects are still there; see undelete."""
+        return undelete(topic, partitions, self.parts, owner, topic_id=topic_id, dry_run=dry_run)
+
+
+def _going(states: Mapping[TopicIdPartition, PartitionState]) -> set[TopicIdPartition]:
+    """Return the partitions that are to go as a whole."""
+    return {partition for partition, state in states.items() if state.delete_state in _TO_GO_AS_A_WHOLE}

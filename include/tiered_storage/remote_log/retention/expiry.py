@@ -1,0 +1,247 @@
+"""Total retention: the oldest offsets end their life, in the remote tier and so for every reader.
+
+KIP-405: retention.ms and retention.bytes count both tiers. Our log start moves first, so that no reader is shown what
+goes; then each segment below it is marked DELETE_SEGMENT_STARTED. object_deletion.py deletes what is marked.
+
+What was never copied, because the store was away for longer than total retention, ends its life too: our log start
+moves past it, it is not copied any more, and local retention removes it. Of what is remote twice the copy that nobody
+reads goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.files.log_segment import LogSegment
+from tiered_storage.remote_log.coverage import Coverage, finished
+from tiered_storage.remote_log.lineage import on_lineage, trusted_lineage, whole_lineage
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
+from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.source.local_timestamps import is_older_than
+from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog
+from tiered_storage.settings.topic_properties import TopicSettings
+
+
+class Reason(StrEnum):
+    """Why something ends its life."""
+
+    RETENTION = "retention"
+    RECORDS = "records"
+    """A person deleted the records before an offset."""
+    DISABLED = "disabled"
+    """The topic is not tiered any more, and what is remote of it is to go."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryPlan:
+    """Where our log start of a partition moves to at `now` (ms), and the remote segments that then lie below it.
+
+    `superseded` are segments whose every offset is read from others, `read_instead`: they go wherever our log start is.
+    What was never copied ends its life too: local retention removes it from then on.
+    """
+
+    topic_id_partition: TopicIdPartition
+    new_log_start: int
+    now: int
+    segments: tuple[RemoteLogSegmentMetadata, ...]
+    reason: Reason = Reason.RETENTION
+    superseded: tuple[RemoteLogSegmentMetadata, ...] = ()
+    read_instead: tuple[RemoteLogSegmentMetadata, ...] = ()
+    never_copied_segments: int = 0
+    """Local segments of which offsets below the new log start are nowhere else."""
+    never_copied_bytes: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many segments go, with those that were never copied."""
+        return len(self.segments) + len(self.superseded) + self.never_copied_segments
+
+    @property
+    def size(self) -> int:
+        """The remote bytes that go."""
+        return sum(segment.size for segment in (*self.segments, *self.superseded))
+
+    def within(self, current: ExpiryPlan) -> ExpiryPlan:
+        """Return what this plan and a `current` one have in common: the lower log start, the segments of both."""
+        still_due = {segment.segment_id for segment in (*current.segments, *current.superseded)}
+        new_log_start = min(self.new_log_start, current.new_log_start)
+        going = [segment for segment in self.segments if segment.segment_id in still_due]
+        if self.reason is not Reason.DISABLED:
+            going = [segment for segment in going if segment.end_offset < new_log_start]
+        return replace(
+            current,
+            new_log_start=new_log_start,
+            segments=tuple(going),
+            superseded=tuple(segment for segment in self.superseded if segment.segment_id in still_due),
+        )
+
+
+def plan_expiry(
+    partition: TopicIdPartition,
+    metadata: RemoteLogMetadataManager,
+    settings: TopicSettings,
+    now: int,
+    local: PartitionLog | None,
+    *,
+    grace_ms: int = 0,
+    max_segments: int | None = None,
+    is_older: Callable[[LogSegment, int], bool] = is_older_than,
+) -> ExpiryPlan | None:
+    """Return what of `partition` is past total retention at `now` (ms), oldest first; None where nothing is.
+
+    No more than `max_segments`, where that is given: our log start moves no further than past the oldest ones. What
+    lies below it and has no room in the plan, as copies of leaders that were deposed, goes with the next one.
+
+    `local` (None: not in reach) adds the bytes that are not remote yet, and tells the lineage. Unfinished copies never
+    count; an offset that has several holders counts once. A segment without timestamps does not grow old. What is only
+    local ends its life in a topic that is tiered, in order, up to what is not stable. A second copy goes once it is
+    older than `grace_ms`, but not where nobody knows that both copies are of one life of the topic: without the local
+    log or its partition.metadata. `is_older` tells whether a segment that is only local is older than a moment. Raises
+    LineageContradictedError, CorruptRecordError and OSError.
+    """
+    segments = list(metadata.list_remote_log_segments(partition))
+    state = metadata.partition_state(partition)
+    lineage = trusted_lineage(state.lineage, local)
+    coverage = Coverage.of(segments, lineage)
+    log_start = state.log_start_offset or 0
+    only_local = [] if local is None else _only_local(coverage, local, log_start)
+    start = _start_after_retention(coverage, settings, now, local, only_local, max_segments, is_older)
+    new_log_start = max(log_start, start)
+    ending = [piece for piece in only_local if piece.end_offset < start]
+    never_copied = len({piece.holder for piece in ending})
+    going = ending_below(segments, new_log_start)
+    superseded: tuple[RemoteLogSegmentMetadata, ...] = ()
+    holders: tuple[RemoteLogSegmentMetadata, ...] = ()
+    if local is not None and not local.topic_id_is_derived:
+        superseded, holders = _superseded(segments, coverage, lineage, new_log_start, now - grace_ms)
+    if max_segments is not None:
+        room = max_segments - never_copied
+        going = going[:room]
+        superseded = superseded[: room - len(going)]
+    if not going and not superseded and new_log_start <= log_start:
+        return None
+    return ExpiryPlan(
+        partition,
+        new_log_start,
+        now,
+        going,
+        superseded=superseded,
+        read_instead=holders,
+        never_copied_segments=never_copied,
+        never_copied_bytes=sum(piece.size for piece in ending),
+    )
+
+
+def ending_below(segments: Sequence[RemoteLogSegmentMetadata], log_start: int) -> tuple[RemoteLogSegmentMetadata, ...]:
+    """Return the finished segments that lie wholly below `log_start`."""
+    return tuple(segment for segment in finished(segments) if segment.end_offset < log_start)
+
+
+def _superseded(
+    segments: Sequence[RemoteLogSegmentMetadata],
+    coverage: Coverage,
+    lineage: Sequence[EpochEntry],
+    log_start: int,
+    finished_before: int,
+) -> tuple[tuple[RemoteLogSegmentMetadata, ...], tuple[RemoteLogSegmentMetadata, ...]]:
+    """Return segments of the true leaders that no reader is given, and those that hold all their offsets instead.
+
+    Those of leaders that were deposed wait for their offsets to end.
+    """
+    whole = whole_lineage(segments, lineage)
+    read = {covered.segment.segment_id for covered in coverage.ranges}
+    superseded: list[RemoteLogSegmentMetadata] = []
+    holders: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
+    for segment in finished(segments):
+        if segment.segment_id in read or segment.end_offset < log_start or segment.event_timestamp >= finished_before:
+            continue
+        held = coverage.holding(segment.start_offset, segment.end_offset)
+        if held is not None and on_lineage(segment, whole):
+            superseded.append(segment)
+            holders.update({covered.segment.segment_id: covered.segment for covered in held})
+    return tuple(superseded), tuple(holders.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Offsets (inclusive) that end their life together, the bytes that count of them, and what holds them.
+
+    Pieces never overlap: of what has several holders one counts.
+    """
+
+    start_offset: int
+    end_offset: int
+    size: int
+    holder: RemoteLogSegmentMetadata | LocalSegment
+
+
+def _start_after_retention(
+    coverage: Coverage,
+    settings: TopicSettings,
+    now: int,
+    local: PartitionLog | None,
+    only_local: Sequence[_Piece],
+    max_pieces: int | None,
+    is_older: Callable[[LogSegment, int], bool],
+) -> int:
+    pieces = sorted((*_remote(coverage), *only_local), key=lambda piece: piece.start_offset)
+    size = sum(piece.size for piece in pieces) + _active_size(local)
+    excess = size - settings.retention_bytes if settings.retention_bytes >= 0 else 0
+    start = 0
+    for piece in pieces[:max_pieces]:
+        if isinstance(piece.holder, LocalSegment) and not _may_end(piece.holder, settings, local):
+            break
+        over_size = excess > 0 and excess >= piece.size
+        if not over_size and not _is_past(piece.holder, settings.retention_ms, now, is_older):
+            break
+        excess -= piece.size
+        start = piece.end_offset + 1
+    return start
+
+
+def _remote(coverage: Coverage) -> list[_Piece]:
+    """Return the remote ranges, each with the share of it that lies above the one before."""
+    pieces = []
+    reached = 0
+    for covered in coverage.ranges:
+        start = max(reached, covered.start_offset)
+        pieces.append(_Piece(start, covered.end_offset, covered.size_from(start), covered.segment))
+        reached = covered.end_offset + 1
+    return pieces
+
+
+def _only_local(coverage: Coverage, local: PartitionLog, log_start: int) -> list[_Piece]:
+    """Return what is not remote of the closed local segments."""
+    return [
+        _Piece(start, end, segment.size * (end - start + 1) // (segment.end_offset - segment.base_offset + 1), segment)
+        for segment in local.segments
+        if segment.end_offset is not None and coverage.lacks(segment.base_offset, segment.end_offset, log_start)
+        for start, end in coverage.missing(segment.base_offset, segment.end_offset)
+    ]
+
+
+def _active_size(local: PartitionLog | None) -> int:
+    return 0 if local is None else sum(segment.size for segment in local.segments if segment.is_active)
+
+
+def _may_end(segment: LocalSegment, settings: TopicSettings, local: PartitionLog | None) -> bool:
+    """Whether what was never copied may end its life: it is stable, and of a topic that is tiered."""
+    if local is None or segment.end_offset is None:
+        return False
+    return segment.end_offset < local.stable_offset and settings.remote_storage_enable
+
+
+def _is_past(
+    holder: RemoteLogSegmentMetadata | LocalSegment,
+    limit_ms: int,
+    now: int,
+    is_older: Callable[[LogSegment, int], bool],
+) -> bool:
+    if limit_ms < 0:
+        return False
+    if isinstance(holder, LocalSegment):
+        return is_older(LogSegment(holder.base_offset, holder.log_path.parent), now - limit_ms)
+    return 0 <= holder.max_timestamp < now - limit_ms

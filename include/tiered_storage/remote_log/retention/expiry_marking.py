@@ -1,0 +1,272 @@
+"""What a plan of an expiry does: our log start moves, and what lies below it is marked for deletion.
+
+A plan may be old, and another run may have worked on the partition since. So it is planned once more under the lease,
+and what both plans have in common is done. Partitions are worked on in groups: each step is taken for all of a group
+at the price of a few, and what is refused of one leaves the others as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from tiered_storage.errors import RemoteObjectNotFoundError, TieredStorageError
+from tiered_storage.remote_log.copy.plan import Finding, finding_of
+from tiered_storage.remote_log.metadata.manifest_sync import StoredState, incomplete_partitions, write_partition_states
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
+from tiered_storage.remote_log.model import (
+    Lease,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    SegmentState,
+    TopicIdPartition,
+)
+from tiered_storage.remote_log.retention.clock_agreement import ClockAgreement
+from tiered_storage.remote_log.retention.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, ending_below
+from tiered_storage.remote_log.retention.format_version import unknown_versions
+from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
+
+GROUP_PARTITIONS = 50
+GROUP_SEGMENTS = 10_000
+"""What a group holds at most, so that leases are held for seconds; a larger partition is a group of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryMarking:
+    """Carries plans out under the leases of `owner`.
+
+    `clocks` refuse partitions to which something happened later than now. `replan` plans a partition again for the same
+    reason and time: None where nothing is due any more. `ensure_whole` raises unless the store still has every byte of
+    a segment; `is_read_from` says whether some have every readable batch of another one. `ensure_no_fork` raises where
+    the local log differs from the remote one in what falls below our log start: local retention would remove it as
+    expired. The store knows of every change before the metadata do.
+    """
+
+    metadata: RemoteLogMetadataManager
+    leases: Leases
+    storage: RemoteStorageManager
+    gate: DeletionGate
+    clocks: ClockAgreement
+    owner: str
+    lease_duration_ms: int
+    replan: Callable[[ExpiryPlan], ExpiryPlan | None]
+    ensure_whole: Callable[[RemoteLogSegmentMetadata], None]
+    is_read_from: Callable[[Sequence[RemoteLogSegmentMetadata], RemoteLogSegmentMetadata], bool]
+    ensure_no_fork: Callable[[ExpiryPlan], None]
+    gives_up: bool = False
+    """Whether a person ends records by their word though the store has lost objects of the partition."""
+
+    def mark(self, plans: Iterable[ExpiryPlan]) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
+        """Move our log starts and mark; return the partitions done, and those left with the reason.
+
+        A partition can be both, where only some of its segments could be marked. Raises DeletionRefusedError where a
+        person stopped all deletions before the first of them.
+        """
+        self.gate.ensure_running()
+        marked = _Marked()
+        for group in _groups(plans):
+            marked.begin()
+            try:
+                self._mark_group(group, marked)
+            except (TieredStorageError, OSError) as error:
+                marked.leave([plan.topic_id_partition for plan in group], error)
+        return tuple(dict.fromkeys(marked.done)), tuple(marked.left)
+
+    def _mark_group(self, group: Sequence[ExpiryPlan], marked: _Marked) -> None:
+        plans = {plan.topic_id_partition: plan for plan in group}
+        # Not under the lease: of many segments it takes a while.
+        going = {
+            partition: (*plans[partition].segments, *plans[partition].superseded)
+            for partition in marked.undecided(plans)
+        }
+        for partition, unknown in unknown_versions(going, self.storage).items():
+            marked.leave([partition], unknown)
+        for partition in marked.undecided(plans):
+            try:
+                self.ensure_no_fork(plans[partition])
+            except RemoteObjectNotFoundError as error:
+                # The store may have lost more than the one object: that says what to do.
+                lost = incomplete_partitions(self.storage, self.metadata, [partition], {partition})
+                marked.leave([partition], lost.get(partition, error))
+            except (TieredStorageError, OSError) as error:
+                marked.leave([partition], error)
+        taken = self.leases.acquire_many(marked.undecided(plans), self.owner, self.lease_duration_ms)
+        for refused in taken.refused:
+            marked.leave([refused.topic_id_partition], refused.reason)
+        try:
+            self._leave_refused(plans, marked)
+            due = [self._due(lease, plans[lease.topic_id_partition], marked) for lease in taken.granted]
+            self._move([each for each in due if each is not None], marked)
+        finally:
+            self.leases.release_many(taken.granted)
+
+    def _leave_refused(self, partitions: Iterable[TopicIdPartition], marked: _Marked) -> None:
+        for partition, error in self.gate.refusals(marked.undecided(partitions), DeletionKind.REMOTE).items():
+            marked.leave([partition], error)
+
+    def _due(self, lease: Lease, plan: ExpiryPlan, marked: _Marked) -> _Due | None:
+        partition = plan.topic_id_partition
+        if not marked.is_undecided(partition):
+            return None
+        try:
+            self.clocks.ensure_not_ahead(partition, self.metadata.list_remote_log_segments(partition))
+            current = self._still_due(plan)
+        except (TieredStorageError, OSError) as error:
+            marked.leave([partition], error)
+            return None
+        if current is None:
+            marked.nothing_due.add(partition)
+            return None
+        return _Due(lease, current)
+
+    def _still_due(self, plan: ExpiryPlan) -> ExpiryPlan | None:
+        partition = plan.topic_id_partition
+        is_about_log_start = plan.reason is not Reason.DISABLED and not plan.superseded
+        if is_about_log_start and (self.metadata.log_start_offset(partition) or 0) >= plan.new_log_start:
+            # Moved already, by whomever: what lies below is read no more, whatever a plan would say by now.
+            below = ending_below(list(self.metadata.list_remote_log_segments(partition)), plan.new_log_start)
+            return plan.within(ExpiryPlan(partition, plan.new_log_start, plan.now, below))
+        current = self.replan(plan)
+        if current is None:
+            return None
+        common = plan.within(current)
+        if not common.superseded:
+            return common
+        for segment in common.read_instead:
+            self.ensure_whole(segment)
+        # Of a forked log others hold the offsets, but not the records: then it stays, and the audit names it.
+        same = [segment for segment in common.superseded if self.is_read_from(common.read_instead, segment)]
+        return replace(common, superseded=tuple(same))
+
+    def _move(self, due: Sequence[_Due], marked: _Marked) -> None:
+        """Write all of it: the store first, then our log starts, then the marks."""
+        partitions = [each.partition for each in due]
+        whole = {each.partition for each in due if not (self.gives_up and each.plan.reason is Reason.RECORDS)}
+        for partition, incomplete in incomplete_partitions(self.storage, self.metadata, partitions, whole).items():
+            marked.leave([partition], incomplete)
+        now = self.clocks.clock()
+        changes = [self._change(each, now) for each in due if marked.is_undecided(each.partition)]
+        # A person may have changed their mind while the others of the group were looked at.
+        self._leave_refused(partitions, marked)
+        stored = [(each.lease, each.stored) for each in changes if marked.is_undecided(each.partition)]
+        for partition, error in write_partition_states(self.storage, self.leases, stored, now).items():
+            marked.leave([partition], error)
+        self._write([each for each in changes if marked.is_undecided(each.partition)], now, marked)
+
+    def _change(self, due: _Due, now: int) -> _Change:
+        plan, partition = due.plan, due.partition
+        state = self.metadata.partition_state(partition)
+        log_start = plan.new_log_start if plan.new_log_start > (state.log_start_offset or 0) else None
+        if log_start is not None:
+            state = state.with_log_start(log_start, now)
+        segments = list(self.metadata.list_remote_log_segments(partition))
+        planned = (*plan.segments, *plan.superseded)
+        going = StoredState.of(state, segments).room_for(planned)
+        return _Change(due.lease, log_start, going, len(planned) - len(going), StoredState.of(state, segments, going))
+
+    def _write(self, changes: Sequence[_Change], now: int, marked: _Marked) -> None:
+        moves = [(one.partition, one.log_start, one.lease) for one in changes if one.log_start is not None]
+        moved = self.metadata.advance_log_start_offsets(moves, now) if moves else []
+        for (partition, _, _), lost in zip(moves, moved, strict=True):
+            if lost is not None:
+                marked.leave([partition], lost)
+        marking = SegmentState.DELETE_SEGMENT_STARTED
+        steps = [
+            (RemoteLogSegmentMetadataUpdate(segment.segment_id, marking, now), each.lease)
+            for each in changes
+            if marked.is_undecided(each.partition)
+            for segment in each.going
+        ]
+        outcomes = self.metadata.update_remote_log_segments(steps) if steps else []
+        for (step, _), outcome in zip(steps, outcomes, strict=True):
+            partition = step.segment_id.topic_id_partition
+            if not isinstance(outcome, RemoteLogSegmentMetadata) and marked.is_undecided(partition):
+                marked.leave([partition], outcome)
+        for each in changes:
+            if marked.is_undecided(each.partition):
+                marked.finish(each)
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """What is to be done to a partition whose lease we hold."""
+
+    lease: Lease
+    plan: ExpiryPlan
+
+    @property
+    def partition(self) -> TopicIdPartition:
+        return self.lease.topic_id_partition
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What is to be written of a partition; `waiting` segments are for another run."""
+
+    lease: Lease
+    log_start: int | None
+    going: list[RemoteLogSegmentMetadata]
+    waiting: int
+    stored: StoredState
+
+    @property
+    def partition(self) -> TopicIdPartition:
+        return self.lease.topic_id_partition
+
+
+@dataclass(slots=True)
+class _Marked:
+    """What a run has come to until now."""
+
+    done: list[TopicIdPartition] = field(default_factory=list)
+    left: list[Finding] = field(default_factory=list)
+    nothing_due: set[TopicIdPartition] = field(default_factory=set)
+    _decided: set[TopicIdPartition] = field(default_factory=set)
+
+    def begin(self) -> None:
+        """Begin with a group: another plan for a partition of an earlier one is carried out as well."""
+        self.nothing_due.clear()
+        self._decided.clear()
+
+    def is_undecided(self, partition: TopicIdPartition) -> bool:
+        return partition not in self._decided and partition not in self.nothing_due
+
+    def undecided(self, partitions: Iterable[TopicIdPartition]) -> list[TopicIdPartition]:
+        return [partition for partition in partitions if self.is_undecided(partition)]
+
+    def leave(self, partitions: Iterable[TopicIdPartition], error: TieredStorageError | OSError) -> None:
+        for partition in self.undecided(partitions):
+            self._decided.add(partition)
+            self.left.append(finding_of(partition, error))
+
+    def finish(self, change: _Change) -> None:
+        self._decided.add(change.partition)
+        self.done.append(change.partition)
+        if change.waiting:
+            message = (
+                f"{change.waiting} segments wait: the store's document of the partition names no more than "
+                f"{len(change.stored.marked)} that are marked; once those are deleted the next run marks the rest"
+            )
+            self.left.append(Finding(str(change.partition), message))
+
+
+def _groups(plans: Iterable[ExpiryPlan]) -> Iterator[list[ExpiryPlan]]:
+    """Yield the plans in groups that hold each partition once.
+
+    What is to be read back whole takes its time: nobody else's lease waits for that.
+    """
+    group: list[ExpiryPlan] = []
+    partitions: set[TopicIdPartition] = set()
+    segments = 0
+    for plan in plans:
+        count = len(plan.segments) + len(plan.superseded)
+        is_full = len(group) == GROUP_PARTITIONS or segments + count > GROUP_SEGMENTS
+        if group and (is_full or plan.topic_id_partition in partitions or plan.superseded or group[-1].superseded):
+            yield group
+            group, partitions, segments = [], set(), 0
+        group.append(plan)
+        partitions.add(plan.topic_id_partition)
+        segments += count
+    if group:
+        yield group

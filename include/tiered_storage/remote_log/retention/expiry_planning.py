@@ -1,0 +1,137 @@
+"""Which partitions end part of their life, and why: past total retention, or not tiered any more and to be removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tiered_storage.errors import DeletionRefusedError, TieredStorageError
+from tiered_storage.remote_log.context import RemoteLogParts
+from tiered_storage.remote_log.copy.plan import Finding, finding_of
+from tiered_storage.remote_log.coverage import finished
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.retention.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, plan_expiry
+from tiered_storage.remote_log.retention.record_deletion import plan_record_deletion
+from tiered_storage.remote_log.selection import Selection
+from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition
+from tiered_storage.remote_log.topic_settings import effective
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryPlanner:
+    """Plans over every partition of the local logs and of the remote log, as far as remote deletion is allowed."""
+
+    parts: RemoteLogParts
+    gate: DeletionGate
+
+    def plan(
+        self, selection: Selection, now: int, max_segments: int | None = None
+    ) -> tuple[list[ExpiryPlan], list[Finding]]:
+        """Return what ends at `now` (ms), and the partitions that must be left alone, and why.
+
+        No more than `max_segments` in all, where that is given, partition by partition.
+
+        A partition whose local log is there and cannot be read is left alone: it may hold what a later leader wrote.
+        It is planned as ever while deletions are stopped: then nothing of it is done.
+        """
+        plans: list[ExpiryPlan] = []
+        left: list[Finding] = []
+        room = max_segments
+        for partition, local in self._partitions(selection):
+            try:
+                if isinstance(local, UnreadablePartition):
+                    if self._is_allowed(partition):
+                        left.append(Finding(str(partition), local.reason))
+                    continue
+                plan = self._plan_of(partition, local, now, room)
+            except (TieredStorageError, OSError) as error:
+                left.append(finding_of(partition, error))
+                continue
+            if plan is not None:
+                plans.append(plan)
+                room = None if room is None else max(0, room - plan.count)
+        return plans, left
+
+    def replan(self, plan: ExpiryPlan) -> ExpiryPlan | None:
+        """Plan the partition of an older `plan` anew, for the same reason and time; None: nothing is due any more.
+
+        What is due only later than by our clock is not due: the clock that `plan` was made by may have run ahead.
+        Raises what makes a partition be left alone.
+        """
+        partition = plan.topic_id_partition
+        if plan.reason is Reason.RECORDS:
+            return plan_record_deletion(partition, plan.new_log_start, self.parts, plan.now)
+        current = self._plan_of(partition, self._look(partition), min(plan.now, self.parts.clock()))
+        return current if current is not None and current.reason is plan.reason else None
+
+    def _partitions(
+        self, selection: Selection
+    ) -> Iterator[tuple[TopicIdPartition, PartitionLog | UnreadablePartition | None]]:
+        """Yield each selected partition once, with what is local of it.
+
+        Where a log directory cannot be read as a whole, any partition may have its local log there.
+        """
+        unreadable: dict[str, UnreadablePartition] = {}
+        beyond_reach: str | None = None
+        seen: set[TopicIdPartition] = set()
+        try:
+            for log in self.parts.source.partitions() if self.parts.settings.log_dirs else ():
+                if isinstance(log, UnreadablePartition):
+                    unreadable[log.partition] = log
+                elif not log.is_internal:
+                    seen.add(log.topic_id_partition)
+                    if selection.matches(log.topic_id_partition.topic, log.topic_id_partition.partition):
+                        yield log.topic_id_partition, log
+        except TieredStorageError as error:
+            beyond_reach = str(error)
+        for partition in self.parts.segments.list_partitions():
+            if partition in seen or not selection.matches(partition.topic, partition.partition):
+                continue
+            if beyond_reach is not None:
+                yield partition, UnreadablePartition(str(partition), beyond_reach)
+            else:
+                yield partition, unreadable.get(str(partition))
+
+    def _look(self, partition: TopicIdPartition) -> PartitionLog | None:
+        return self.parts.source.partition(partition) if self.parts.settings.log_dirs else None
+
+    def _is_allowed(self, partition: TopicIdPartition) -> bool:
+        return self.gate.is_allowed(partition, DeletionKind.REMOTE)
+
+    def _plan_of(
+        self, partition: TopicIdPartition, local: PartitionLog | None, now: int, max_segments: int | None = None
+    ) -> ExpiryPlan | None:
+        if not self._is_allowed(partition):
+            return None
+        objection = self.gate.why_doubtful(partition, DeletionKind.REMOTE)
+        if objection is not None:
+            raise DeletionRefusedError(objection)
+        settings = effective(self.parts.decided_topic(partition), self.parts.settings)
+        if settings.remote_log_delete_on_disable and not settings.remote_storage_enable:
+            return _plan_disabled(partition, self.parts.segments, local, now, max_segments)
+        grace = self.parts.settings.remote_log_orphan_grace_ms
+        return plan_expiry(
+            partition, self.parts.segments, settings, now, local, grace_ms=grace, max_segments=max_segments
+        )
+
+
+def _plan_disabled(
+    partition: TopicIdPartition,
+    metadata: RemoteLogMetadataManager,
+    local: PartitionLog | None,
+    now: int,
+    max_segments: int | None,
+) -> ExpiryPlan | None:
+    """Return the end of all that is remote; what is local stays, and our log start moves no further than to that.
+
+    With no local log in sight our log start stays: what is in none of the remote segments may be there and only there.
+    """
+    ordered = sorted(finished(metadata.list_remote_log_segments(partition)), key=lambda each: each.end_offset)
+    going = tuple(ordered[:max_segments])
+    if not going:
+        return None
+    end = max(segment.end_offset for segment in going) + 1
+    new_log_start = min(end, local.log_start_offset) if local else metadata.log_start_offset(partition) or 0
+    return ExpiryPlan(partition, new_log_start, now, going, Reason.DISABLED)

@@ -1,0 +1,390 @@
+"""Local retention: closed local segments that are past their limit and safe in the remote tier go.
+
+KIP-405: local.retention.ms and local.retention.bytes. A segment goes only, oldest first, when finished remote segments
+on the lineage hold every offset of it and the store still shows their objects. What lies below our log start (total
+retention took it) may be the last copy. It goes without one if remote deletion is allowed too and the first remote
+segment above matches the local log; if there is no such segment, only if total retention takes it by the local log
+alone. Nothing goes unless local deletion was allowed for the topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tiered_storage.errors import (
+    CorruptLogError,
+    OutdatedMetadataError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+    TieredStorageError,
+)
+from tiered_storage.kafka_log.files.directory_lock import ensure_not_linked
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.files.log_segment import LogSegment
+from tiered_storage.remote_log.copy.forked_log import ensure_joined_above, ensure_same_batches, is_same_file
+from tiered_storage.remote_log.copy.plan import Finding, finding_of
+from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.lineage import trusted_lineage
+from tiered_storage.remote_log.metadata.manifest_sync import listed_partition
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.progress import Amount, OnMoved, untold
+from tiered_storage.remote_log.retention.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.retention.format_version import ensure_known_versions
+from tiered_storage.remote_log.retention.trim_steps import STEP_BYTES, trim_steps
+from tiered_storage.remote_log.source.local_timestamps import is_older_than
+from tiered_storage.remote_log.source.segment_source import (
+    LocalSegment,
+    LocalTrim,
+    PartitionLog,
+    of_same_offsets,
+    share_offsets,
+)
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.settings.topic_properties import TopicSettings
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRetentionPlan:
+    """The local segments of one partition that may go, oldest first, and the remote ones that hold them.
+
+    `lineage` is all we know of its leaders: it must be kept before the local log forgets. `now` (ms) is the time that
+    it was planned for.
+    """
+
+    topic_id_partition: TopicIdPartition
+    segments: tuple[LocalSegment, ...]
+    new_local_start: int
+    held_by: tuple[RemoteLogSegmentMetadata, ...]
+    held_back: str | None = None
+    lineage: tuple[EpochEntry, ...] = ()
+    now: int = 0
+
+    @property
+    def size(self) -> int:
+        """The bytes that go."""
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def is_held_whole(self) -> bool:
+        """Whether the remote segments hold all that goes, also what lies below our log start."""
+        held_from = min((segment.start_offset for segment in self.held_by), default=self.new_local_start)
+        return all(segment.base_offset >= held_from for segment in self.segments)
+
+    @property
+    def looked_at(self) -> Amount:
+        """What is looked at before anything goes: all that must hold it, and all that goes."""
+        return Amount.of(self.held_by) + Amount(len(self.segments), self.size)
+
+    def start_in(self, current: LocalRetentionPlan) -> int:
+        """Return where the log may begin that a `current` plan would trim too: what only one of them names stays.
+
+        `held_by` of this plan was looked at; what only other remote segments hold by now stays too.
+        """
+        looked_at = {segment.segment_id for segment in self.held_by}
+        start = self.segments[0].base_offset if self.segments else self.new_local_start
+        for planned, due in zip(self.segments, current.segments, strict=False):
+            end = planned.end_offset
+            if planned != due or end is None:
+                break
+            holders = [one for one in current.held_by if one.start_offset <= end and one.end_offset >= due.base_offset]
+            if not all(holder.segment_id in looked_at for holder in holders):
+                break
+            start = end + 1
+        return start
+
+    def steps(self, step_bytes: int) -> Iterator[LocalRetentionPlan]:
+        """Yield the plan in parts, each of which may be carried out once the one before it was; see trim_steps."""
+        for going, held_by in trim_steps(self.segments, self.held_by, step_bytes):
+            end = going[-1].end_offset
+            start = self.new_local_start if going[-1] is self.segments[-1] or end is None else end + 1
+            yield replace(self, segments=going, held_by=held_by, new_local_start=start)
+
+    def up_to(self, new_local_start: int) -> LocalRetentionPlan:
+        """Return the part of the plan that lets the log begin at `new_local_start`."""
+        going = tuple(one for one in self.segments if one.end_offset is not None and one.end_offset < new_local_start)
+        return replace(self, segments=going, new_local_start=new_local_start)
+
+
+def amount_to_look_at(plans: Iterable[LocalRetentionPlan]) -> Amount:
+    """Return what is looked at before anything of `plans` goes."""
+    return sum((plan.looked_at for plan in plans if plan.segments), Amount())
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRetentionReport:
+    """What went, by partition, and what could not. `stopped` says why the run ended before its end."""
+
+    trimmed: tuple[LocalRetentionPlan, ...]
+    failures: tuple[Finding, ...]
+    stopped: str | None = None
+
+
+def plan_local_retention(
+    log: PartitionLog,
+    metadata: RemoteLogMetadataManager,
+    settings: TopicSettings,
+    now: int,
+    max_segments: int | None = None,
+    settled_before: int | None = None,
+) -> LocalRetentionPlan:
+    """Return which closed segments of `log` are past local retention at `now` (ms) and safe to remove.
+
+    They are the `max_segments` oldest of them, where that is given.
+
+    `held_back` says why a segment stays that is past its limit in bytes or below our log start. How old one is that is
+    not remote is unknown. Where our log start moved later than `settled_before` (ms; None: ever) a person may still
+    undelete what fell below it, and it counts as if it had not. Nothing goes where all that is remote of the partition
+    is to go. Raises LineageContradictedError, and InvalidLogDirectoryError where the partition's folder is a symbolic
+    link.
+    """
+    partition = log.topic_id_partition
+    state = metadata.partition_state(partition)
+    lineage = trusted_lineage(state.lineage, log)
+    if state.delete_state is not None:
+        return LocalRetentionPlan(
+            partition,
+            (),
+            log.log_start_offset,
+            (),
+            "everything remote of this life of the topic is deleted, or will be: what is local stays",
+            lineage,
+            now,
+        )
+    coverage = Coverage.of(metadata.list_remote_log_segments(partition), lineage)
+    log_start = state.log_start_offset or 0
+    # What expired may be nowhere else any more: only the right to delete remotely is the word that it may end.
+    settled = log_start if settled_before is None else state.log_start_before(settled_before + 1)
+    needed_from = settled if settings.remote_deletion_allowed else 0
+    excess = _excess(log, settings.local_retention_bytes)
+    going: list[LocalSegment] = []
+    held_by: dict[str, RemoteLogSegmentMetadata] = {}
+    held_back = None
+    remaining = sum(segment.size for segment in log.segments)
+    for segment in log.closed_segments:
+        if len(going) == max_segments:
+            break
+        end_offset = segment.base_offset if segment.end_offset is None else segment.end_offset
+        over_size = excess >= segment.size > 0
+        is_expired = end_offset < needed_from
+        holders = [] if is_expired else _holders(coverage, max(segment.base_offset, needed_from), end_offset)
+        if holders is None:
+            last_below = min(end_offset, log_start - 1)
+            if needed_from < log_start and _is_missing(coverage, segment.base_offset, last_below):
+                # Otherwise they are removed once nobody can undelete them any more.
+                if not settings.remote_deletion_allowed:
+                    held_back = (
+                        f"offsets {segment.base_offset} to {last_below} lie below our log start and nothing remote "
+                        "holds them: they go only where remote deletion is allowed too"
+                    )
+            elif over_size:
+                held_back = f"offsets {segment.base_offset} to {end_offset} are past local retention but not yet remote"
+            break
+        if not is_expired and not over_size and not _past(holders, settings.local_retention_ms, now):
+            break
+        if log.topic_id_is_derived and not any(of_same_offsets(holder, segment) for holder in holders):
+            place = "lie below our log start" if is_expired else "are remote in segments with other boundaries"
+            held_back = (
+                f"offsets {segment.base_offset} to {end_offset} {place}, and without partition.metadata nobody knows "
+                "that they are of the same topic"
+            )
+            break
+        excess -= segment.size
+        remaining -= segment.size
+        above = next(coverage.ranges_from(end_offset + 1), None)
+        is_shown = bool(holders) or (above is not None and above.start_offset < log.stable_offset)
+        if not is_shown and not _is_past_total(segment, remaining, settings, now):
+            held_back = (
+                f"offsets {segment.base_offset} to {end_offset} lie below our log start, and nothing remote tells "
+                "whether they are of the same log as what was deleted there: they stay until a later segment is copied"
+            )
+            break
+        going.append(segment)
+        held_by.update({holder.segment_id.id: holder for holder in holders})
+    if going:
+        ensure_not_linked(log.directory, (segment.log_path for segment in going))
+    new_start = (going[-1].end_offset or 0) + 1 if going else log.log_start_offset
+    return LocalRetentionPlan(partition, tuple(going), new_start, tuple(held_by.values()), held_back, lineage, now)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRetentionEnforcement:
+    """Carries plans out.
+
+    Before a directory is locked, for a broker may want to start there: the store shows every object that must hold what
+    goes, with its size, and gives every byte of it back where `verifies`; each local batch is compared with the
+    remote one; `keep_lineage` keeps what the local log is about to forget. Under the lock: `replan` plans the
+    partition once more, as the metadata and the directory are by then, and the gate is asked; what both plans have
+    in common goes. A large partition is trimmed in steps, each looked at right before it goes (trim_steps.py): what
+    one did stays done, whatever becomes of the next. No lease is taken: a copy may hold one for hours, just when
+    disks fill up, and what counts here are copies that ended.
+    """
+
+    metadata: RemoteLogMetadataManager
+    leases: Leases
+    storage: RemoteStorageManager
+    trim: LocalTrim
+    gate: DeletionGate
+    keep_lineage: Callable[[LocalRetentionPlan], None]
+    replan: Callable[[LocalRetentionPlan], LocalRetentionPlan | None]
+    verifies: bool
+    on_moved: OnMoved = untold
+    """Is told of each segment that was looked at: a remote one that holds what goes, and a local one that goes."""
+
+    def enforce(self, plans: Sequence[LocalRetentionPlan]) -> LocalRetentionReport:
+        """Remove what `plans` name, as far as it is still due.
+
+        One partition's failure stops no other, unless its metadata turn out older than the store; the report names it.
+        Running it twice changes nothing. Raises DeletionRefusedError where a person stopped all deletions before the
+        first; later that ends the run, as told.
+        """
+        self.gate.ensure_running()
+        trimmed: list[LocalRetentionPlan] = []
+        failures: list[Finding] = []
+        for plan in plans:
+            if not plan.segments:
+                continue
+            stopped = self.gate.why_stopped()
+            if stopped is not None:
+                return LocalRetentionReport(tuple(trimmed), tuple(failures), stopped)
+            reached = plan.segments[0].base_offset
+            try:
+                for part in plan.steps(STEP_BYTES):
+                    reached = self._trim(part)
+                    if reached < part.new_local_start:
+                        break
+            except OutdatedMetadataError as error:
+                # They are an old backup: nobody knows what else was copied or decided since.
+                done = plan.up_to(reached)
+                trimmed += [done] if done.segments else []
+                return LocalRetentionReport(tuple(trimmed), tuple(failures), str(error))
+            except (TieredStorageError, OSError) as error:
+                failures.append(finding_of(plan.topic_id_partition, error))
+            done = plan.up_to(reached)
+            if done.segments:
+                trimmed.append(done)
+        return LocalRetentionReport(tuple(trimmed), tuple(failures))
+
+    def _trim(self, plan: LocalRetentionPlan) -> int:
+        """Remove what `plan`, one step, names; return where the log begins then."""
+        partition = plan.topic_id_partition
+        self.gate.ensure(partition, DeletionKind.LOCAL)
+        self._ensure_held(plan)
+        self.keep_lineage(plan)
+
+        def still_due() -> int:
+            current = self.replan(plan)
+            self.gate.ensure(partition, DeletionKind.LOCAL)
+            return plan.segments[0].base_offset if current is None else plan.start_in(current)
+
+        return self.trim.trim(partition, plan.segments, plan.new_local_start, still_due)
+
+    def _ensure_held(self, plan: LocalRetentionPlan) -> None:
+        listed = listed_partition(plan.topic_id_partition, self.storage, self.metadata)
+        sizes = {found.name: found.size for found in listed}
+        for segment in plan.held_by:
+            if isinstance(self.storage, ObjectRemoteStorageManager):
+                _ensure_listed(segment, sizes, self.storage)
+            if not self.verifies:
+                ensure_present(segment, self.storage)
+                self.on_moved(segment.size, 1)
+        compared = [one for one in plan.segments if self.verifies or not is_same_file(one, plan.held_by, self.storage)]
+        holders = [one for one in plan.held_by if any(share_offsets(one, local) for local in compared)]
+        read = self._read_back if self.verifies else self.storage.fetch_log_segment
+        ensure_same_batches(plan.topic_id_partition, compared, holders, plan.lineage, read)
+        if not plan.is_held_whole:
+            # Of what expired nothing remote is left to compare.
+            directory = plan.segments[0].log_path.parent
+            joined = (plan.new_local_start, self.metadata, plan.lineage, self.storage)
+            ensure_joined_above(plan.topic_id_partition, directory, *joined)
+        for local in plan.segments:
+            self.on_moved(local.size, 1)
+
+    def _read_back(self, segment: RemoteLogSegmentMetadata) -> Iterator[bytes]:
+        yield from whole_pieces(segment, self.storage)
+        self.on_moved(segment.size, 1)
+
+
+def _ensure_listed(
+    segment: RemoteLogSegmentMetadata, sizes: Mapping[str, int], storage: ObjectRemoteStorageManager
+) -> None:
+    for name, size in storage.expected_objects(segment).items():
+        if name not in sizes:
+            raise RemoteObjectNotFoundError(
+                f"{name}: the store does not list it, and it must hold what would be trimmed"
+            )
+        if sizes[name] != size:
+            raise RemoteObjectCorruptError(f"{name}: has {sizes[name]} bytes in the store, {size} were sent")
+
+
+def ensure_present(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> None:
+    """Raise RemoteObjectNotFoundError or RemoteObjectCorruptError unless the store shows data and indexes of `segment`.
+
+    Asks for the manifest (its checksum is checked) and for the very last byte; `verify` reads everything. Raises
+    LaterVersionError for what a later release wrote.
+    """
+    ensure_known_versions([segment], storage)
+    storage.fetch_index(segment, IndexKind.MANIFEST)
+    last = segment.size - 1
+    if sum(len(chunk) for chunk in storage.fetch_log_segment(segment, last, last)) != 1:
+        raise RemoteObjectCorruptError(f"{segment.segment_id}: the store shows fewer than its {segment.size} bytes")
+
+
+def ensure_whole(
+    segment: RemoteLogSegmentMetadata,
+    storage: RemoteStorageManager,
+    on_bytes: Callable[[int], object] = lambda _: None,
+) -> None:
+    """Raise RemoteObjectNotFoundError or RemoteObjectCorruptError unless every byte of `segment` comes back right.
+
+    Raises LaterVersionError for what a later release wrote. `on_bytes` is called with the size of each piece of data.
+    """
+    if isinstance(storage, ObjectRemoteStorageManager):
+        storage.verify(segment, on_bytes)
+        return
+    for piece in whole_pieces(segment, storage):
+        on_bytes(len(piece))
+
+
+def whole_pieces(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> Iterator[bytes]:
+    """Stream the data of `segment`, checked as by `ensure_whole`; the last piece only comes after all was right."""
+    if isinstance(storage, ObjectRemoteStorageManager):
+        yield from storage.verified(segment)
+        return
+    storage.fetch_index(segment, IndexKind.MANIFEST)
+    yield from storage.fetch_log_segment(segment)
+
+
+def _holders(coverage: Coverage, start_offset: int, end_offset: int) -> list[RemoteLogSegmentMetadata] | None:
+    held = coverage.holding(start_offset, end_offset)
+    return None if held is None else [covered.segment for covered in held]
+
+
+def _is_missing(coverage: Coverage, start_offset: int, end_offset: int) -> bool:
+    return start_offset <= end_offset and coverage.holding(start_offset, end_offset) is None
+
+
+def _is_past_total(segment: LocalSegment, newer_bytes: int, settings: TopicSettings, now: int) -> bool:
+    """Whether total retention takes `segment` by what is local alone, which has so many bytes above it."""
+    if 0 <= settings.retention_bytes <= newer_bytes:
+        return True
+    if settings.retention_ms < 0:
+        return False
+    try:
+        return is_older_than(LogSegment(segment.base_offset, segment.log_path.parent), now - settings.retention_ms)
+    except (CorruptLogError, OSError):
+        # How old it is nobody can tell.
+        return False
+
+
+def _excess(log: PartitionLog, limit: int) -> int:
+    """Return how many bytes the local log has beyond `limit`; a negative limit is none."""
+    return sum(segment.size for segment in log.segments) - limit if limit >= 0 else 0
+
+
+def _past(holders: Sequence[RemoteLogSegmentMetadata], limit_ms: int, now: int) -> bool:
+    """Whether the largest record timestamp is over `limit_ms` old; without timestamps nothing is old."""
+    largest = max(holder.max_timestamp for holder in holders)
+    return limit_ms >= 0 and largest >= 0 and largest + limit_ms < now

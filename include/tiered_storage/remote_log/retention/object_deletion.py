@@ -1,0 +1,327 @@
+"""The deletion of what was marked: objects go in batches, and then DELETE_SEGMENT_FINISHED is written.
+
+Between two batches it is asked anew whether anything may be deleted, and leases are prolonged. Partitions of which
+there is little to delete, and nothing to find out, share a batch. A deletion that fails stays in
+DELETE_SEGMENT_STARTED, stands on the list of failed deletions, and is tried again by the next run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tiered_storage.errors import (
+    DeletionRefusedError,
+    LeaseHeldError,
+    LeaseLostError,
+    OutdatedMetadataError,
+    RemoteStorageError,
+)
+from tiered_storage.remote_log.copy.plan import Finding, finding_of
+from tiered_storage.remote_log.copy.start import abandon_unfinished
+from tiered_storage.remote_log.jobs.lease_keeper import kept_alive
+from tiered_storage.remote_log.metadata.manifest_sync import incomplete_partitions, listed_partition
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
+from tiered_storage.remote_log.metadata.safety import Safety
+from tiered_storage.remote_log.model import (
+    Lease,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+from tiered_storage.remote_log.progress import OnMoved, untold
+from tiered_storage.remote_log.retention.clock_agreement import ClockAgreement, GraceTime
+from tiered_storage.remote_log.retention.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.retention.format_version import ensure_known_partition
+from tiered_storage.remote_log.retention.orphan_check import LeftoverCheck
+from tiered_storage.remote_log.retention.segment_deleter import DeletionReport, Found, MarkedObjects
+from tiered_storage.remote_log.retention.topic_deletion import PartitionDeletion
+from tiered_storage.remote_log.source.segment_source import PartitionLog
+from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
+from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
+
+GROUP_PARTITIONS = 50
+"""So many partitions share a batch at most: their leases are held together."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectDeletion:
+    """Deletes the objects of marked segments, `batch_segments` at a time.
+
+    Nothing goes of a partition of which the metadata are older than the store. A copy that never finished waits
+    `orphan_grace_ms` from when it was marked: its worker may still be writing; and one that may be the last copy of its
+    offsets stays (LeftoverCheck). What readers could see once waits its `grace` from when it was marked, so that a
+    person can undelete it, and stays for as long as `gate` refuses it: deletion may have been forbidden since then. It
+    also stays where `clocks` find a mark of later than now: the clock that made it was ahead.
+    """
+
+    metadata: RemoteLogMetadataManager
+    leases: Leases
+    safety: Safety
+    storage: RemoteStorageManager
+    gate: DeletionGate
+    clocks: ClockAgreement
+    owner: str
+    lease_duration_ms: int
+    orphan_grace_ms: int
+    grace: GraceTime
+    batch_segments: int
+    going: Collection[TopicIdPartition] = frozenset()
+    """The partitions that are to go as a whole."""
+    local: Callable[[TopicIdPartition], PartitionLog | None] = lambda _: None
+    """Returns the local log of a partition; None where it is not in sight."""
+    on_moved: OnMoved = untold
+    """Is told of each segment whose objects are gone."""
+
+    def delete_marked(self, partitions: Iterable[TopicIdPartition]) -> DeletionReport:
+        """Delete what is marked in `partitions`, also what earlier runs could not.
+
+        Of those that are to go as a whole, all goes that is allowed to.
+        Raises DeletionRefusedError where a person stopped all deletions before the first of them. Where that happens
+        later, the report tells what was done until then; the leases are given back.
+        """
+        found = Found()
+        self.gate.ensure_running()
+        for group in self._groups(partitions, found):
+            try:
+                self._delete_group(group, found)
+            except DeletionRefusedError as error:
+                stopped = self.gate.why_stopped()
+                if stopped is not None:
+                    return found.report(stopped)
+                for waiting in group:
+                    found.fail(waiting.partition, error)
+            except RemoteStorageError as error:
+                # The store did not say whose it is: what was done until then is told all the same.
+                for waiting in group:
+                    found.fail(waiting.partition, error)
+        return found.report()
+
+    def has_work(self, partition: TopicIdPartition) -> bool:
+        """Whether anything of `partition` is to go, is marked, or was begun and may have to be."""
+        return partition in self.going or self._waiting(partition, Found()) is not None
+
+    def _groups(self, partitions: Iterable[TopicIdPartition], found: Found) -> Iterator[list[_Waiting]]:
+        """Yield what there is to do: partitions that can share a batch together, each of the others alone."""
+        group: list[_Waiting] = []
+        segments = 0
+        for partition in partitions:
+            waiting = self._waiting(partition, found)
+            if waiting is None:
+                continue
+            if waiting.is_alone or waiting.segments > self.batch_segments:
+                yield [waiting]
+                continue
+            if len(group) == GROUP_PARTITIONS or segments + waiting.segments > self.batch_segments:
+                yield group
+                group, segments = [], 0
+            group.append(waiting)
+            segments += waiting.segments
+        if group:
+            yield group
+
+    def _waiting(self, partition: TopicIdPartition, found: Found) -> _Waiting | None:
+        unfinished = marked = segments = 0
+        for segment in self.metadata.list_remote_log_segments(partition):
+            if segment.is_marked:
+                segments += self._is_over(segment)
+            elif segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
+                unfinished += 1
+                marked += segment.state is SegmentState.DELETE_SEGMENT_STARTED
+        marked += segments
+        is_to_go = partition in self.going
+        goes = is_to_go and self.gate.is_allowed(partition, DeletionKind.REMOTE)
+        if is_to_go and not goes:
+            found.fail(partition, _forbidden(partition, segments))
+        if not (goes or unfinished or marked):
+            return None
+        return _Waiting(partition, goes, goes or unfinished > 0, marked > 0, segments)
+
+    def _delete_group(self, group: Sequence[_Waiting], found: Found) -> None:
+        if len(group) == 1:
+            self._delete_alone(group[0], found)
+        else:
+            self._delete_together([waiting.partition for waiting in group], found)
+
+    def _delete_together(self, partitions: Sequence[TopicIdPartition], found: Found) -> None:
+        """Delete what readers could see once of several partitions, all of it in one batch."""
+        taken = self.leases.acquire_many(partitions, self.owner, self.lease_duration_ms)
+        found.left += [finding_of(each.topic_id_partition, each.reason) for each in taken.refused]
+        try:
+            held = {lease.topic_id_partition: lease for lease in taken.granted}
+            for partition, error in incomplete_partitions(self.storage, self.metadata, list(held)).items():
+                found.fail(partition, error)
+                del held[partition]
+            self._delete_held(held, found)
+        finally:
+            self.leases.release_many(taken.granted)
+
+    def _delete_held(self, held: dict[TopicIdPartition, Lease], found: Found) -> None:
+        allowed = [partition for partition in held if self.gate.is_allowed(partition, DeletionKind.REMOTE)]
+        for partition in held.keys() - set(allowed) - set(self.going):
+            found.fail(partition, _forbidden(partition, len(self._due(partition)[1])))
+        due = [segment for partition in allowed for segment in self._due_and_believed(partition, found)]
+        self._delete_in_batches(due, DeletionKind.REMOTE, held, found)
+
+    def _delete_in_batches(
+        self,
+        due: Sequence[RemoteLogSegmentMetadata],
+        kind: DeletionKind,
+        held: dict[TopicIdPartition, Lease],
+        found: Found,
+    ) -> None:
+        """Delete what is `due` of the partitions whose leases are `held`; those that are lost or refused leave it.
+
+        Raises DeletionRefusedError as soon as a person stopped all deletions.
+        """
+        gone_before = len(found.deleted)
+        for first in range(0, len(due), self.batch_segments):
+            batch = [one for one in due[first : first + self.batch_segments] if one.topic_id_partition in held]
+            partitions = {segment.topic_id_partition: None for segment in batch}
+            for partition, refusal in self.gate.refusals(partitions, kind).items():
+                found.fail(partition, refusal)
+                del held[partition]
+            for lost in self.leases.heartbeat_many(list(held.values()), self.lease_duration_ms).refused:
+                found.left.append(Finding(str(lost.topic_id_partition), str(lost.reason)))
+                del held[lost.topic_id_partition]
+            going = [(one, held[one.topic_id_partition]) for one in batch if one.topic_id_partition in held]
+            for partition, error in self._objects.delete(going, found).items():
+                if not isinstance(error, LeaseLostError):
+                    raise error
+                found.left.append(Finding(str(partition), str(error)))
+                del held[partition]
+        self._objects.forget_marks(list(held.values()), found.deleted[gone_before:])
+
+    def _delete_alone(self, waiting: _Waiting, found: Found) -> None:
+        partition = waiting.partition
+        try:
+            if waiting.goes:
+                ensure_known_partition(partition, self.metadata, self.storage)
+            lease = self.leases.acquire(partition, self.owner, self.lease_duration_ms)
+        except (OutdatedMetadataError, RemoteStorageError) as error:
+            found.fail(partition, error)
+            return
+        except LeaseHeldError as error:
+            # Copies under way have a holder, and nothing of theirs waits for us.
+            if waiting.goes or waiting.is_marked:
+                found.left.append(finding_of(partition, error))
+            return
+        try:
+            listed = listed_partition(partition, self.storage, self.metadata)
+            abandon_unfinished(partition, self.metadata, lease, self.clocks.clock)
+            if waiting.goes:
+                self.gate.ensure(partition, DeletionKind.REMOTE)
+                self._as_a_whole.start(lease)
+            is_held = self._delete_under(lease, found, None if waiting.goes else listed)
+            if waiting.goes and is_held:
+                self._finish(lease, found)
+        except LeaseLostError as error:
+            found.left.append(Finding(str(partition), str(error)))
+        except (OutdatedMetadataError, RemoteStorageError) as error:
+            found.fail(partition, error)
+        finally:
+            self.leases.release(lease)
+
+    def _finish(self, lease: Lease, found: Found) -> None:
+        partition = lease.topic_id_partition
+        self.gate.ensure(partition, DeletionKind.REMOTE)
+        self.leases.heartbeat(lease, self.lease_duration_ms)
+        remains = self._as_a_whole.finish(lease)
+        if remains is not None:
+            found.fail(partition, remains)
+
+    @property
+    def _as_a_whole(self) -> PartitionDeletion:
+        clock = self.clocks.clock
+        return PartitionDeletion(self.metadata, self.leases, self.storage, clock, self.orphan_grace_ms)
+
+    @property
+    def _objects(self) -> MarkedObjects:
+        clock = self.clocks.clock
+        return MarkedObjects(self.metadata, self.leases, self.safety, self.storage, clock, self.on_moved)
+
+    def _delete_under(self, lease: Lease, found: Found, listed: Sequence[ListedObject] | None) -> bool:
+        """Delete what is due, and return whether the lease still holds and nothing was refused.
+
+        Of a partition that stays, of which the store has `listed`, no last copy goes by mistake.
+        """
+        partition = lease.topic_id_partition
+        held = {partition: lease}
+        unfinished, _ = self._due(partition)
+        finished = self._due_and_believed(partition, found)
+        if unfinished and listed is not None:
+            unfinished = self._without_last_copies(unfinished, lease, listed, found)
+        for kind, due in ((DeletionKind.LEFTOVER, unfinished), (DeletionKind.REMOTE, finished)):
+            if not due or not held:
+                continue
+            if self.gate.is_allowed(partition, kind):
+                self._delete_in_batches(due, kind, held, found)
+            elif partition not in self.going:
+                found.fail(partition, _forbidden(partition, len(due)))
+        return bool(held)
+
+    def _without_last_copies(
+        self,
+        unfinished: list[RemoteLogSegmentMetadata],
+        lease: Lease,
+        listed: Sequence[ListedObject],
+        found: Found,
+    ) -> list[RemoteLogSegmentMetadata]:
+        if not isinstance(self.storage, ObjectRemoteStorageManager):
+            return unfinished
+        check = LeftoverCheck(self.metadata, self.storage, self.local)
+        with kept_alive(self.leases, [lease], self.lease_duration_ms):
+            kept = check.why_kept(lease.topic_id_partition, unfinished, listed)
+        self._objects.note([segment for segment in unfinished if segment.segment_id.id in kept], kept, found)
+        return [segment for segment in unfinished if segment.segment_id.id not in kept]
+
+    def _due(
+        self, partition: TopicIdPartition
+    ) -> tuple[list[RemoteLogSegmentMetadata], list[RemoteLogSegmentMetadata]]:
+        """Return what is due of copies that never finished, and of those that readers could see once."""
+        unfinished, finished = [], []
+        for segment in self.metadata.list_remote_log_segments(partition):
+            if segment.state is not SegmentState.DELETE_SEGMENT_STARTED:
+                continue
+            if segment.custom_metadata is not None:
+                finished += [segment] if self._is_over(segment) else []
+            elif segment.event_timestamp <= self.clocks.clock() - self.orphan_grace_ms:
+                unfinished.append(segment)
+        return unfinished, finished
+
+    def _is_over(self, segment: RemoteLogSegmentMetadata) -> bool:
+        """Whether the grace time of a marked segment is over; also where it was marked later than now."""
+        now, marked_at = self.clocks.clock(), segment.event_timestamp
+        return self.grace.over_at(marked_at) <= now or marked_at > now + self.clocks.max_skew_ms
+
+    def _due_and_believed(self, partition: TopicIdPartition, found: Found) -> list[RemoteLogSegmentMetadata]:
+        """Return what is due of those that readers could see once; nothing where one was marked later than now."""
+        finished = self._due(partition)[1]
+        try:
+            self.clocks.ensure_not_ahead(partition, finished)
+        except DeletionRefusedError as error:
+            found.fail(partition, error)
+            return []
+        return finished
+
+
+def _forbidden(partition: TopicIdPartition, segments: int) -> str:
+    return (
+        f"{segments} segments of it are to be deleted by an earlier word, and may not be any more: what is marked "
+        "stays in the store, and no reader is given it; 'tiered-storage topics allow-deletion "
+        f"{partition.topic} --only remote' lets it go"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A partition with something to delete: `segments` that readers could see once, or what has to be found out.
+
+    One that goes as a whole, or where copies never finished, is worked on alone.
+    """
+
+    partition: TopicIdPartition
+    goes: bool
+    is_alone: bool
+    is_marked: bool
+    segments: int

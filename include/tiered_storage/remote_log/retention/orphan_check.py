@@ -1,0 +1,213 @@
+"""Whether what the metadata call a copy that never finished may be the last copy of its offsets.
+
+Metadata from a backup that was made while a copy ran know it as begun, though it was committed since, and what is
+local was trimmed. Metadata made anew know a segment that lost its commit marker as never finished. So what the store
+has whole is deleted only where its very batches are somewhere else, or ended their life; a repair finishes it
+(repair/uncommitted_segments.py). What holds its offsets may be a fork, with other records. If the metadata did not see it begin,
+a `.log` that lost its indexes stays in the same way, for a person to mend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from tiered_storage.errors import (
+    CorruptLogError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+    TieredStorageError,
+)
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.copy.forked_log import is_held_elsewhere, last_sound_offset
+from tiered_storage.remote_log.coverage import Coverage, CoveredRange, finished
+from tiered_storage.remote_log.lineage import trusted_lineage
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.source.segment_source import PartitionLog
+from tiered_storage.remote_log.storage.manifest import Manifest
+from tiered_storage.remote_log.storage.object_names import segment_object_names
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
+from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
+
+_HIGHEST_OFFSET = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LeftoverCheck:
+    """Asks the store, the metadata and `local`, which returns the local log of a partition (None: not in sight)."""
+
+    metadata: RemoteLogMetadataManager
+    storage: ObjectRemoteStorageManager
+    local: Callable[[TopicIdPartition], PartitionLog | None]
+
+    def why_kept(
+        self,
+        partition: TopicIdPartition,
+        leftovers: Sequence[RemoteLogSegmentMetadata],
+        listed: Sequence[ListedObject],
+        *,
+        to_finish: bool = False,
+    ) -> dict[str, str]:
+        """Return, by segment id, why some of `leftovers` have to stay; `listed` is all of the partition's folder.
+
+        With `to_finish` those are left out that lost their indexes, and those whose offsets readers have of other
+        remote segments, whatever is in those: readers would be given two logs in turn. Raises what the store raises.
+        """
+        sizes = {found.name: found.size for found in listed}
+        kept = self._of_later_versions(leftovers, sizes)
+        known = [one for one in leftovers if one.segment_id.id not in kept]
+        whole = [found for one in known if (found := self._look_for(one, sizes)) is not None]
+        whole = [one for one in whole if not (to_finish and one.is_data_alone)]
+        if not whole:
+            return kept
+        state = self.metadata.partition_state(partition)
+        coverage = self._coverage(partition, sizes)
+        local, lineage = self._look(partition, state.lineage)
+        for found in whole:
+            start_offset = max(found.leftover.start_offset, state.log_start_offset or 0)
+            missing_until = _missing_until(found.end_offset, local)
+            held = [] if missing_until < start_offset else coverage.holding(start_offset, missing_until)
+            if held is None:
+                kept[found.leftover.segment_id.id] = _message(found, start_offset)
+            elif start_offset <= found.end_offset:
+                remote = coverage.holding(start_offset, found.end_offset)
+                if remote is not None and to_finish:
+                    continue
+                why = self._why_other(found, start_offset, held if remote is None else remote, local, lineage)
+                if why is not None:
+                    kept[found.leftover.segment_id.id] = _message_of_fork(found, start_offset, why)
+        return kept
+
+    def _why_other(
+        self,
+        whole: _Whole,
+        start_offset: int,
+        held_by: Sequence[CoveredRange],
+        local: PartitionLog | None,
+        lineage: Sequence[EpochEntry],
+    ) -> str | None:
+        """Return why `held_by` and `local` may not have the batches of `whole`; None: they have them all."""
+        try:
+            copy = whole.copy or whole.leftover
+            if is_held_elsewhere(copy, whole.data_crc32c, start_offset, held_by, local, lineage, self.storage):
+                return None
+        except (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError, OSError) as error:
+            return f"what holds them is damaged ({error})"
+        return "another log may be a fork of it, or damaged"
+
+    def _of_later_versions(
+        self, leftovers: Sequence[RemoteLogSegmentMetadata], sizes: dict[str, int]
+    ) -> dict[str, str]:
+        """Return, by segment id, what a later release wrote: whether that is whole is not for us to say."""
+        kept: dict[str, str] = {}
+        for leftover in leftovers:
+            names = segment_object_names(leftover.segment_id, leftover.start_offset)
+            if not {names.commit_marker, names.indexes} & sizes.keys():
+                continue
+            if (later := self.storage.later_version(leftover)) is not None:
+                kept[leftover.segment_id.id] = str(later)
+        return kept
+
+    def _look_for(self, leftover: RemoteLogSegmentMetadata, sizes: dict[str, int]) -> _Whole | None:
+        """Return what the store has of a copy that it has whole, or once had; None of any other."""
+        names = segment_object_names(leftover.segment_id, leftover.start_offset)
+        if names.commit_marker not in sizes and names.data not in sizes:
+            return None
+        stored = self.storage.find_copy(leftover)
+        if stored is not None:
+            # Not the indexes: those of a thousand copies are too much to hold.
+            manifest = Manifest.parse(stored.contents[IndexKind.MANIFEST], str(leftover.segment_id))
+            end_offset = max(stored.finished.end_offset, leftover.end_offset)
+            return _Whole(leftover, end_offset, stored.finished, manifest.data_crc32c)
+        if names.commit_marker in sizes:
+            return _Whole(leftover, leftover.end_offset)
+        # What a copy run began here and left without indexes was never committed: its local log stayed.
+        return None if leftover.leader_epochs else self._data_of(leftover, sizes[names.data])
+
+    def _data_of(self, leftover: RemoteLogSegmentMetadata, size: int) -> _Whole | None:
+        """Return what the `size` bytes of a `.log` hold by themselves; None where not one batch of it is sound."""
+        end_offset = last_sound_offset(replace(leftover, size=size, end_offset=_HIGHEST_OFFSET), self.storage)
+        if end_offset is None:
+            return None
+        copy = replace(leftover, size=size, end_offset=end_offset)
+        return _Whole(leftover, end_offset, copy, is_data_alone=True)
+
+    def _coverage(self, partition: TopicIdPartition, sizes: dict[str, int]) -> Coverage:
+        """Return what finished segments hold whose objects the store lists, each with its size."""
+        there = [
+            segment
+            for segment in finished(self.metadata.list_remote_log_segments(partition))
+            if all(sizes.get(name) == size for name, size in self.storage.expected_objects(segment).items())
+        ]
+        return Coverage.of(there, self.metadata.partition_state(partition).lineage)
+
+    def _look(
+        self, partition: TopicIdPartition, known: tuple[EpochEntry, ...]
+    ) -> tuple[PartitionLog | None, tuple[EpochEntry, ...]]:
+        """Return the local log, and the leaders that it and the metadata tell.
+
+        None where it may be another life's or an older replica's, or cannot be read: it proves nothing then.
+        """
+        try:
+            log = self.local(partition)
+            if log is None or log.topic_id_is_derived:
+                return None, known
+            return log, trusted_lineage(known, log)
+        except (TieredStorageError, OSError):
+            return None, known
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """A copy that the store has whole, to `end_offset` (inclusive), or of which it has the commit marker alone.
+
+    Or the data alone: then `copy` ends with the last sound batch of them.
+    """
+
+    leftover: RemoteLogSegmentMetadata
+    end_offset: int
+    copy: RemoteLogSegmentMetadata | None = None
+    data_crc32c: int | None = None
+    is_data_alone: bool = False
+
+    @property
+    def seen(self) -> str:
+        """What the store has of it."""
+        if self.is_data_alone:
+            return "its .log"
+        return "its commit marker" if self.copy is None else "all of it"
+
+    @property
+    def how_to_finish(self) -> str:
+        """What a person does to let readers have it."""
+        repair = "'tiered-storage repair' finishes it"
+        if self.copy is not None and not self.is_data_alone:
+            return repair
+        names = segment_object_names(self.leftover.segment_id, self.leftover.start_offset)
+        return f"put what is missing or broken of {names.stem}.* back from a backup, then {repair}"
+
+
+def _missing_until(end_offset: int, local: PartitionLog | None) -> int:
+    """Return the last offset (inclusive) up to `end_offset` that only the remote tier can have."""
+    if local is None or not local.segments or end_offset >= local.stable_offset:
+        return end_offset
+    local_start = max(local.log_start_offset, local.segments[0].base_offset)
+    return min(end_offset, local_start - 1)
+
+
+def _message(whole: _Whole, start_offset: int) -> str:
+    return (
+        f"the metadata know it as a copy that never finished, but the store has {whole.seen} and nothing else holds "
+        f"offsets {start_offset} to {whole.end_offset}: it stays; {whole.how_to_finish}, if every byte proves to be "
+        "what was sent; if it is to go, move its objects out of the store"
+    )
+
+
+def _message_of_fork(whole: _Whole, start_offset: int, why: str) -> str:
+    return (
+        f"the metadata know it as a copy that never finished, but the store has {whole.seen}, and no other copy of "
+        f"offsets {start_offset} to {whole.end_offset} was found to have the same batches: {why}; it stays. "
+        f"'tiered-storage audit --deep' and 'repair' look for damage. If the local log is the fork, "
+        f"{whole.how_to_finish}; if it is to go, move its objects out of the store"
+    )

@@ -1,0 +1,91 @@
+"""How much of a topic is past its limits now, for whoever is about to allow that it is deleted.
+
+An estimate: the time index of a local segment tells its age, since reading all of it takes long. What deletes reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tiered_storage.errors import TieredStorageError
+from tiered_storage.kafka_log.files.log_segment import LogSegment
+from tiered_storage.remote_log.context import RemoteLogParts
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.progress import Amount
+from tiered_storage.remote_log.retention.expiry import plan_expiry
+from tiered_storage.remote_log.source.local_timestamps import is_indexed_before
+from tiered_storage.remote_log.source.segment_source import PartitionLog
+from tiered_storage.remote_log.topic_settings import effective
+from tiered_storage.settings.topic_properties import TopicSettings
+
+
+@dataclass(frozen=True, slots=True)
+class PastRetention:
+    """What of one life of a topic is past its limits, and whether it may be deleted.
+
+    `local` are closed local segments past local retention, remote or not. `remote` and `never_copied` are past total
+    retention.
+    """
+
+    topic: Topic
+    local: Amount = field(default_factory=Amount)
+    remote: Amount = field(default_factory=Amount)
+    never_copied: Amount = field(default_factory=Amount)
+
+    @property
+    def is_anything(self) -> bool:
+        """Whether there is any of it."""
+        return any(amount.segments for amount in (self.local, self.remote, self.never_copied))
+
+
+def past_retention(partitions: Iterable[TopicIdPartition], parts: RemoteLogParts, now: int) -> list[PastRetention]:
+    """Return what is past retention at `now` (ms) of the topics of `partitions`, as far as they can be read.
+
+    Rights to delete, stops and verdicts are not asked. Changes nothing.
+    """
+    found: dict[tuple[str, str], PastRetention] = {}
+    wanted = sorted(set(partitions))
+    local = {
+        log.topic_id_partition: log
+        for log in (parts.source.partitions() if wanted and parts.settings.log_dirs else ())
+        if isinstance(log, PartitionLog)
+    }
+    for partition in wanted:
+        life = (partition.cluster_id, partition.topic_id)
+        known = found.setdefault(life, PastRetention(parts.decided_topic(partition)))
+        try:
+            found[life] = _with(known, partition, local.get(partition), parts, now)
+        except (TieredStorageError, OSError):
+            # Plans and audits name what cannot be read.
+            continue
+    return list(found.values())
+
+
+def _with(
+    known: PastRetention, partition: TopicIdPartition, log: PartitionLog | None, parts: RemoteLogParts, now: int
+) -> PastRetention:
+    settings = effective(known.topic, parts.settings)
+    plan = plan_expiry(partition, parts.segments, settings, now, log, is_older=is_indexed_before)
+    local = known.local if log is None else known.local + _past_local_retention(log, settings, now)
+    if plan is None:
+        return PastRetention(known.topic, local, known.remote, known.never_copied)
+    remote = Amount(len(plan.segments) + len(plan.superseded), plan.size)
+    never_copied = Amount(plan.never_copied_segments, plan.never_copied_bytes)
+    return PastRetention(known.topic, local, known.remote + remote, known.never_copied + never_copied)
+
+
+def _past_local_retention(log: PartitionLog, settings: TopicSettings, now: int) -> Amount:
+    """Return the oldest closed segments, up to the first one that is past neither limit."""
+    excess = sum(segment.size for segment in log.segments) - settings.local_retention_bytes
+    found = Amount()
+    for segment in log.closed_segments:
+        is_over = settings.local_retention_bytes >= 0 and excess >= segment.size
+        limit = settings.local_retention_ms
+        file = LogSegment(segment.base_offset, segment.log_path.parent)
+        if not is_over and (limit < 0 or not is_indexed_before(file, now - limit)):
+            break
+        excess -= segment.size
+        found += Amount(1, segment.size)
+    return found

@@ -1,0 +1,74 @@
+"""What a run that deletes would find marked already: it deletes that beside what it ends itself.
+
+Marked it was by earlier runs: what expired and could not be deleted, what copies left that never finished, and topics
+that are to go as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
+from tiered_storage.remote_log.retention.clock_agreement import GraceTime
+from tiered_storage.remote_log.retention.deletion_gate import DeletionGate, DeletionKind
+
+
+@dataclass(frozen=True, slots=True)
+class DueDeletion:
+    """What is due of one partition: segments that readers could see once, what copies left, and the bytes of both.
+
+    What copies left may yet turn out to be the last copy of its offsets: then it stays (orphan_check.py). `waiting`
+    segments of `waiting_size` bytes are marked, or are about to be, and not due before their grace time is over: the
+    last of them at `all_due_at` (ms).
+    """
+
+    topic_id_partition: TopicIdPartition
+    segments: int
+    leftovers: int
+    size: int
+    as_a_whole: bool
+    waiting: int = 0
+    waiting_size: int = 0
+    all_due_at: int | None = None
+
+
+def due_deletions(
+    partitions: Iterable[TopicIdPartition],
+    metadata: RemoteLogMetadataManager,
+    gate: DeletionGate,
+    going: Collection[TopicIdPartition],
+    now: int,
+    grace: GraceTime,
+    orphan_grace_ms: int,
+) -> list[DueDeletion]:
+    """Return what is due at `now` (ms) in each of `partitions` as far as it is allowed, those in `going` as a whole.
+
+    What readers could see once is due when its `grace` is over, and what copies left `orphan_grace_ms` after its mark.
+    Changes nothing.
+    """
+    found = []
+    for partition in partitions:
+        may_go = gate.is_allowed(partition, DeletionKind.REMOTE)
+        whole = may_go and partition in going
+        segments: list[RemoteLogSegmentMetadata] = []
+        leftovers: list[RemoteLogSegmentMetadata] = []
+        waiting: dict[RemoteLogSegmentMetadata, int] = {}
+        for segment in metadata.list_remote_log_segments(partition):
+            is_marked = segment.state is SegmentState.DELETE_SEGMENT_STARTED
+            if segment.custom_metadata is not None and may_go and (is_marked or whole):
+                due_at = grace.over_at(segment.event_timestamp) if is_marked else now + grace.ms
+                if due_at <= now:
+                    segments.append(segment)
+                else:
+                    waiting[segment] = due_at
+            elif segment.custom_metadata is None and is_marked and segment.event_timestamp + orphan_grace_ms <= now:
+                leftovers.append(segment)
+        if segments or leftovers or whole or waiting:
+            size = sum(segment.size for segment in (*segments, *leftovers))
+            waiting_size = sum(segment.size for segment in waiting)
+            all_due_at = max(waiting.values(), default=None)
+            due = (len(segments), len(leftovers), size, whole)
+            found.append(DueDeletion(partition, *due, len(waiting), waiting_size, all_due_at))
+    return found

@@ -1,0 +1,123 @@
+"""One batch of a deletion: the objects of marked segments go, and then DELETE_SEGMENT_FINISHED is written.
+
+The segments of a batch may be of several partitions, each under its own lease. What the store could not delete stays in
+DELETE_SEGMENT_STARTED, and stands on the list of failed deletions.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from tiered_storage.clock import Clock
+from tiered_storage.errors import RemoteMetadataError, TieredStorageError
+from tiered_storage.remote_log.copy.plan import Finding
+from tiered_storage.remote_log.metadata.manifest_sync import StoredState, write_partition_states
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
+from tiered_storage.remote_log.metadata.safety import Safety
+from tiered_storage.remote_log.model import (
+    Lease,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    SegmentState,
+    TopicIdPartition,
+)
+from tiered_storage.remote_log.progress import OnMoved, untold
+from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager, delete_singly
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+
+Going: TypeAlias = tuple[RemoteLogSegmentMetadata, Lease]
+"""A marked segment, and the lease of its partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionReport:
+    """The remote segments whose objects are gone, what failed, and the partitions that somebody else works on.
+
+    `stopped` says why the run ended before its end: a person stopped all deletions meanwhile.
+    """
+
+    deleted: tuple[RemoteLogSegmentMetadata, ...]
+    failures: tuple[Finding, ...]
+    left: tuple[Finding, ...]
+    stopped: str | None = None
+
+
+@dataclass(slots=True)
+class Found:
+    """What a run has come to until now."""
+
+    deleted: list[RemoteLogSegmentMetadata] = field(default_factory=list)
+    failures: list[Finding] = field(default_factory=list)
+    left: list[Finding] = field(default_factory=list)
+
+    def fail(self, partition: TopicIdPartition, error: object) -> None:
+        """Note that something about `partition` went wrong."""
+        self.failures.append(Finding(str(partition), str(error)))
+
+    def report(self, stopped: str | None = None) -> DeletionReport:
+        """Return all of it."""
+        return DeletionReport(tuple(self.deleted), tuple(self.failures), tuple(self.left), stopped)
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedObjects:
+    """Deletes what it is told to; whether it may go is asked before."""
+
+    metadata: RemoteLogMetadataManager
+    leases: Leases
+    safety: Safety
+    storage: RemoteStorageManager
+    clock: Clock
+    on_moved: OnMoved = untold
+    """Is told of each segment that is gone."""
+
+    def delete(self, batch: Sequence[Going], found: Found) -> dict[TopicIdPartition, RemoteMetadataError]:
+        """Delete a batch, and return the partitions whose metadata refused to be told so, and why."""
+        segments = [segment for segment, _ in batch]
+        failed = self._delete_objects(segments)
+        now, ended = self.clock(), SegmentState.DELETE_SEGMENT_FINISHED
+        gone = [(segment, lease) for segment, lease in batch if segment.segment_id.id not in failed]
+        steps = [(RemoteLogSegmentMetadataUpdate(segment.segment_id, ended, now), lease) for segment, lease in gone]
+        refused: dict[TopicIdPartition, RemoteMetadataError] = {}
+        for (segment, _), outcome in zip(gone, self.metadata.update_remote_log_segments(steps), strict=True):
+            if isinstance(outcome, RemoteLogSegmentMetadata):
+                found.deleted.append(outcome)
+                self.on_moved(outcome.size, 1)
+            else:
+                refused[segment.topic_id_partition] = outcome
+        self.note([segment for segment in segments if segment.segment_id.id in failed], failed, found)
+        self.safety.forget_failures(segment.segment_id for segment, _ in gone)
+        return refused
+
+    def note(self, stuck: Sequence[RemoteLogSegmentMetadata], reasons: Mapping[str, object], found: Found) -> None:
+        """Put `stuck` on the list of failed deletions, with the reason of each by its segment id."""
+        self.safety.note_failures({one.segment_id: str(reasons[one.segment_id.id]) for one in stuck}, self.clock())
+        for segment in stuck:
+            found.fail(segment.topic_id_partition, f"{segment.segment_id}: {reasons[segment.segment_id.id]}")
+
+    def forget_marks(self, leases: Sequence[Lease], gone: Sequence[RemoteLogSegmentMetadata]) -> None:
+        """Let the store's documents of those partitions no longer name what is `gone`: it need not be known any more.
+
+        Where that fails nothing is wrong: whoever writes the document next forgets it.
+        """
+        ended: defaultdict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = defaultdict(list)
+        for segment in gone:
+            if segment.custom_metadata is not None:
+                ended[segment.topic_id_partition].append(segment)
+        stored: list[tuple[Lease, StoredState]] = []
+        for lease in leases:
+            partition = lease.topic_id_partition
+            if partition not in ended:
+                continue
+            state = self.metadata.partition_state(partition)
+            if StoredState.of(state, (), ended[partition]).marked:
+                stored.append((lease, StoredState.of(state, self.metadata.list_remote_log_segments(partition))))
+        write_partition_states(self.storage, self.leases, stored, self.clock())
+
+    def _delete_objects(self, batch: Sequence[RemoteLogSegmentMetadata]) -> Mapping[str, TieredStorageError]:
+        if isinstance(self.storage, ObjectRemoteStorageManager):
+            return self.storage.delete_segments(batch)
+        return delete_singly(self.storage, batch)

@@ -1,0 +1,246 @@
+"""The deletion of everything remote of one life of a topic, by its topic id.
+
+A person marks it: from then on no copy of its partitions begins. What runs in the background (delete_marked) then takes
+each partition to STARTED, marks all of its segments, deletes their objects, and writes FINISHED once nothing but the
+partition's document is left in its folder in the store; that stays, so that nothing that may still show up there is
+ever taken for a topic that lives. Another life of the same name is another topic id, and is not touched. A topic that
+cannot be seen is not a deleted topic: nothing here begins by itself.
+
+KIP-405, RemotePartitionDeleteState.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+
+from tiered_storage.clock import Clock
+from tiered_storage.errors import ConfigurationError, OutdatedMetadataError, TieredStorageError
+from tiered_storage.remote_log.context import RemoteLogParts
+from tiered_storage.remote_log.copy.plan import Finding, finding_of
+from tiered_storage.remote_log.coverage import finished
+from tiered_storage.remote_log.metadata.manifest_sync import StoredState, listed_partition, write_partition_state
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
+from tiered_storage.remote_log.model import (
+    Lease,
+    PartitionDeleteState,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+from tiered_storage.remote_log.retention.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.retention.format_version import ensure_known_partition
+from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition
+from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeletionPlan:
+    """The partitions of one life of a topic whose remote data go, and what there is of them."""
+
+    topic: str
+    topic_id: str
+    partitions: tuple[PlannedPartitionDeletion, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPartitionDeletion:
+    """One partition: its remote segments, their bytes, and how far its deletion is (None: it begins)."""
+
+    topic_id_partition: TopicIdPartition
+    segments: int
+    size: int
+    state: PartitionDeleteState | None
+
+
+def plan_topic_deletion(
+    topic: str, topic_id: str | None, parts: RemoteLogParts, gate: DeletionGate
+) -> TopicDeletionPlan:
+    """Return what the deletion of `topic` takes, its exact name; `topic_id` says which of several lives.
+
+    Raises ConfigurationError for a name or an id that is not known, where several lives have the name, or one is in
+    several clusters, and for a life that is tiered and still in log.dirs; DeletionRefusedError where remote deletion is
+    not allowed.
+    """
+    local = [log.topic_id_partition for log in _local_logs(parts)]
+    states = parts.segments.partition_states()
+    known = sorted({*local, *states, *parts.segments.list_partitions()})
+    lives = {(each.cluster_id, each.topic_id): each for each in known if each.topic == topic}
+    chosen = _chosen_life(topic, topic_id, lives, sorted({each.topic for each in known if each.is_named}))
+    is_of_it = (chosen.cluster_id, chosen.topic_id)
+    wanted = [replace(each, topic=topic) for each in known if (each.cluster_id, each.topic_id) == is_of_it]
+    is_in_sight = any(each in wanted for each in local) or _is_unreadable(topic, parts)
+    if parts.decided_topic(chosen).remote_storage_enable and is_in_sight:
+        raise ConfigurationError(
+            f"topic {topic} ({chosen.topic_id}) is tiered, and in log.dirs: its next run would copy it anew; first "
+            f"'tiered-storage topics disable {topic}', or 'topics disable {topic} --delete-remote' for what is remote "
+            "of it alone"
+        )
+    gate.ensure_allowed(chosen, DeletionKind.REMOTE)
+    planned = []
+    for partition in wanted:
+        segments = list(parts.segments.list_remote_log_segments(partition))
+        state = states[partition].delete_state if partition in states else None
+        planned.append(PlannedPartitionDeletion(partition, len(segments), sum(one.size for one in segments), state))
+    return TopicDeletionPlan(topic, chosen.topic_id, tuple(planned))
+
+
+def mark_topic_deleted(
+    plan: TopicDeletionPlan,
+    metadata: RemoteLogMetadataManager,
+    leases: Leases,
+    storage: RemoteStorageManager,
+    gate: DeletionGate,
+    *,
+    owner: str,
+    lease_duration_ms: int,
+    clock: Clock,
+) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
+    """Mark the partitions of `plan`; return those marked by now, and those that could not be, with the reason.
+
+    One that is marked already stays as it is. Raises DeletionRefusedError where a person stopped all deletions.
+    """
+    gate.ensure_running()
+    marked: list[TopicIdPartition] = []
+    left: list[Finding] = []
+    for planned in plan.partitions:
+        partition = planned.topic_id_partition
+        try:
+            if metadata.partition_state(partition).delete_state is None:
+                ensure_known_partition(partition, metadata, storage)
+                _mark(leases.acquire(partition, owner, lease_duration_ms), metadata, leases, storage, gate, clock)
+            marked.append(partition)
+        except TieredStorageError as error:
+            left.append(finding_of(partition, error))
+            if isinstance(error, OutdatedMetadataError):
+                break
+    return tuple(marked), tuple(left)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDeletion:
+    """The background's part: what is done before and after the segments of a marked partition are deleted."""
+
+    metadata: RemoteLogMetadataManager
+    leases: Leases
+    storage: RemoteStorageManager
+    clock: Clock
+    grace_ms: int
+
+    def start(self, lease: Lease) -> None:
+        """Take the partition to STARTED, and mark every segment that readers could see until now.
+
+        Raises OutdatedMetadataError, LeaseLostError.
+        """
+        partition = lease.topic_id_partition
+        now = self.clock()
+        listed_partition(partition, self.storage)
+        _take_step(lease, PartitionDeleteState.STARTED, self.metadata, self.leases, self.storage, now)
+        going = finished(self.metadata.list_remote_log_segments(partition))
+        steps = [
+            (RemoteLogSegmentMetadataUpdate(segment.segment_id, SegmentState.DELETE_SEGMENT_STARTED, now), lease)
+            for segment in going
+        ]
+        for outcome in self.metadata.update_remote_log_segments(steps):
+            if not isinstance(outcome, RemoteLogSegmentMetadata):
+                raise outcome
+
+    def finish(self, lease: Lease) -> str | None:
+        """Take the partition to FINISHED where nothing of it is left; return what a person has to look at.
+
+        What a zombie wrote behind a deletion goes once it is older than the grace time. Raises OutdatedMetadataError.
+        """
+        partition = lease.topic_id_partition
+        if any(True for _ in self.metadata.list_remote_log_segments(partition)):
+            return None
+        listed = listed_partition(partition, self.storage)
+        old = [one for one in listed if one.segment is not None and one.last_modified + self.grace_ms <= self.clock()]
+        if old and isinstance(self.storage, ObjectRemoteStorageManager):
+            for error in self.storage.delete_objects([one.name for one in old]).values():
+                return str(error)
+        foreign = [one.name for one in listed if one.segment is None and one.document is None]
+        if foreign:
+            return (
+                f"the partition's folder still has {len(foreign)} objects whose names are none of ours, such as "
+                f"{foreign[0]}: move them elsewhere, and the next run ends the deletion"
+            )
+        if len(old) == sum(one.document is None for one in listed):
+            _take_step(lease, PartitionDeleteState.FINISHED, self.metadata, self.leases, self.storage, self.clock())
+        return None
+
+
+def _mark(
+    lease: Lease,
+    metadata: RemoteLogMetadataManager,
+    leases: Leases,
+    storage: RemoteStorageManager,
+    gate: DeletionGate,
+    clock: Clock,
+) -> None:
+    partition = lease.topic_id_partition
+    try:
+        gate.ensure(partition, DeletionKind.REMOTE)
+        listed_partition(partition, storage)
+        _take_step(lease, PartitionDeleteState.MARKED, metadata, leases, storage, clock())
+    finally:
+        leases.release(lease)
+
+
+def _take_step(
+    lease: Lease,
+    step: PartitionDeleteState,
+    metadata: RemoteLogMetadataManager,
+    leases: Leases,
+    storage: RemoteStorageManager,
+    now: int,
+) -> None:
+    """Take a step in the metadata, after the store knows of it: it leads. One that is behind us was taken already."""
+    partition = lease.topic_id_partition
+    state = metadata.partition_state(partition)
+    if state.delete_state is not None and state.delete_state > step:
+        return
+    stored = StoredState.of(replace(state, delete_state=step), metadata.list_remote_log_segments(partition))
+    write_partition_state(storage, leases, lease, stored, now)
+    metadata.put_remote_partition_delete_metadata(RemotePartitionDeleteMetadata(partition, step, now), lease)
+
+
+def _local_logs(parts: RemoteLogParts) -> Iterable[PartitionLog]:
+    for log in parts.source.partitions() if parts.settings.log_dirs else ():
+        if isinstance(log, PartitionLog) and not log.is_internal:
+            yield log
+
+
+def _is_unreadable(topic: str, parts: RemoteLogParts) -> bool:
+    """Whether a partition of that name is in log.dirs of which nobody can say which life it is."""
+    logs = parts.source.partitions() if parts.settings.log_dirs else ()
+    return any(isinstance(log, UnreadablePartition) and log.topic == topic for log in logs)
+
+
+def _chosen_life(
+    topic: str, topic_id: str | None, lives: dict[tuple[str, str], TopicIdPartition], names: Sequence[str]
+) -> TopicIdPartition:
+    if not lives:
+        near = get_close_matches(topic, names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "'tiered-storage topics list' shows what there is"
+        raise ConfigurationError(f"no topic is called {topic!r}: {hint} Nothing was deleted")
+    ids = sorted({life.topic_id for life in lives.values()})
+    if topic_id is None and len(ids) > 1:
+        raise ConfigurationError(
+            f"topic {topic} had several lives, with the ids {', '.join(ids)}: say by --topic-id which of them is to go"
+        )
+    wanted = ids[0] if topic_id is None else topic_id
+    if wanted not in ids:
+        near = get_close_matches(wanted, ids, n=1, cutoff=0)
+        raise ConfigurationError(f"topic {topic} never had the id {wanted!r}; the nearest one is {near[0]!r}")
+    chosen = [life for life in lives.values() if life.topic_id == wanted]
+    if len(chosen) > 1:
+        clusters = ", ".join(sorted(life.cluster_id for life in chosen))
+        raise ConfigurationError(
+            f"topic {topic} ({wanted}) is in the metadata of several clusters, {clusters}: nothing was deleted, for "
+            "nobody can say which of them is to go; keep the metadata of each cluster in a store of its own"
+        )
+    return chosen[0]

@@ -1,0 +1,49 @@
+"""Cuts the trim of a large partition into steps, so that a run whose time ends has got further, and the disk has room.
+
+What must hold a step's local segments is read back right before they go; nothing of the next step is read until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.source.segment_source import LocalSegment
+
+STEP_BYTES = 4 << 30
+"""So much is read back before a step, or what one local segment needs: a minute or two of most stores."""
+
+
+def trim_steps(
+    going: Sequence[LocalSegment], held_by: Sequence[RemoteLogSegmentMetadata], step_bytes: int
+) -> Iterator[tuple[tuple[LocalSegment, ...], tuple[RemoteLogSegmentMetadata, ...]]]:
+    """Yield the local segments of each step, in order, and those of `held_by` that hold any offset of them.
+
+    A step takes as many as remote segments of `step_bytes` together hold, and never less than one.
+    """
+    ordered = sorted(held_by, key=lambda each: each.start_offset)
+    step: list[LocalSegment] = []
+    holders: dict[str, RemoteLogSegmentMetadata] = {}
+    first = 0
+    for local in going:
+        while first < len(ordered) and ordered[first].end_offset < local.base_offset:
+            first += 1
+        needed = {one.segment_id.id: one for one in _holding(local, ordered, first)}
+        if step and sum(one.size for one in (holders | needed).values()) > step_bytes:
+            yield tuple(step), tuple(holders.values())
+            step, holders = [], {}
+        step.append(local)
+        holders |= needed
+    if step:
+        yield tuple(step), tuple(holders.values())
+
+
+def _holding(
+    local: LocalSegment, ordered: Sequence[RemoteLogSegmentMetadata], first: int
+) -> Iterator[RemoteLogSegmentMetadata]:
+    end = local.base_offset if local.end_offset is None else local.end_offset
+    for at in range(first, len(ordered)):
+        if ordered[at].start_offset > end:
+            return
+        if ordered[at].end_offset >= local.base_offset:
+            yield ordered[at]

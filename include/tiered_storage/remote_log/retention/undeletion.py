@@ -1,0 +1,197 @@
+"""Takes deletions back that were marked, while their objects are still there: for `remote.log.deletion.grace.ms`.
+
+Segments return to readers, our log start returns to where it was before them, and a partition that was to be deleted as
+a whole is not any more. A segment stays marked if other finished segments hold its offsets and every batch of it that
+can be read: it was a second copy, or a damaged one. So does one of which the store lacks anything; our log start then
+returns only to the segments after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError, TieredStorageError
+from tiered_storage.remote_log.context import RemoteLogParts
+from tiered_storage.remote_log.copy.forked_log import why_other_records
+from tiered_storage.remote_log.copy.plan import Finding, finding_of
+from tiered_storage.remote_log.coverage import Coverage, finished
+from tiered_storage.remote_log.jobs.lease_keeper import kept_alive
+from tiered_storage.remote_log.lineage import trusted_lineage
+from tiered_storage.remote_log.metadata.manifest_sync import StoredState, listed_partition, write_partition_state
+from tiered_storage.remote_log.model import (
+    Lease,
+    PartitionDeleteState,
+    PartitionState,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+from tiered_storage.remote_log.retention.local_retention import ensure_present
+from tiered_storage.remote_log.source.segment_source import PartitionLog
+from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
+
+
+@dataclass(frozen=True, slots=True)
+class Undeletion:
+    """What of one partition is taken back: its segments, and our log start (inclusive) as it is then.
+
+    `second_copies` segments stay marked, since others hold their offsets; `lost` ones since the store lacks them.
+    """
+
+    topic_id_partition: TopicIdPartition
+    log_start_offset: int
+    segments: tuple[RemoteLogSegmentMetadata, ...]
+    second_copies: int = 0
+    lost: tuple[Finding, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """The bytes that readers are given again."""
+        return sum(segment.size for segment in self.segments)
+
+    def changes(self, state: PartitionState) -> bool:
+        """Whether anything is to be taken back of a partition in `state`."""
+        is_moved = self.log_start_offset < (state.log_start_offset or 0)
+        return bool(self.segments) or is_moved or state.delete_state is not None
+
+
+def undelete(
+    topic: str,
+    partitions: frozenset[int] | None,
+    parts: RemoteLogParts,
+    owner: str,
+    *,
+    topic_id: str | None = None,
+    dry_run: bool = False,
+) -> tuple[list[Undeletion], list[Finding]]:
+    """Take back what is marked of a topic, by its exact name, in `partitions` (None: all), of all its lives or of one.
+
+    Returns what was taken back, and what could not be, with the reason; one partition's failure stops no other. A dry
+    run only looks. Raises ConfigurationError where nothing of the topic is marked, StoreMismatchError and
+    OutdatedMetadataError.
+    """
+    if dry_run:
+        parts.guard.ensure_same()
+    else:
+        parts.guard.renew("an undelete")
+    taken_back: list[Undeletion] = []
+    left: list[Finding] = []
+    for partition, state in sorted(parts.segments.partition_states().items()):
+        is_other = partition.topic != topic or topic_id not in {None, partition.topic_id}
+        if is_other or (partitions is not None and partition.partition not in partitions):
+            continue
+        if not _may_have_something(partition, state, parts):
+            continue
+        try:
+            found = _plan(partition, parts) if dry_run else _undelete(partition, parts, owner)
+        except (TieredStorageError, OSError) as error:
+            left.append(finding_of(partition, error))
+            continue
+        taken_back += [found] if found.changes(state) else []
+        left += found.lost
+    if not taken_back and not left:
+        raise ConfigurationError(
+            f"topic {topic}: nothing of it that is marked for deletion is still there, so nothing was brought back; "
+            "'tiered-storage topics list' shows the topics, 'tiered-storage segments TOPIC' what there is of one"
+        )
+    return taken_back, left
+
+
+def _may_have_something(partition: TopicIdPartition, state: PartitionState, parts: RemoteLogParts) -> bool:
+    if state.delete_state is PartitionDeleteState.FINISHED:
+        return False
+    if state.delete_state is not None or state.log_start_before(_grace_began(parts)) < (state.log_start_offset or 0):
+        return True
+    return SegmentState.DELETE_SEGMENT_STARTED in parts.segments.count_remote_log_segments(partition)
+
+
+def _grace_began(parts: RemoteLogParts) -> int:
+    return parts.clock() - parts.settings.remote_log_deletion_grace_ms + 1
+
+
+def _undelete(partition: TopicIdPartition, parts: RemoteLogParts, owner: str) -> Undeletion:
+    duration = parts.settings.lease_duration_ms
+    lease = parts.leases.acquire(partition, owner, duration)
+    try:
+        with kept_alive(parts.leases, [lease], duration):
+            found = _plan(partition, parts)
+            if found.changes(parts.segments.partition_state(partition)):
+                _write(found, lease, parts)
+    finally:
+        parts.leases.release(lease)
+    return found
+
+
+def _write(found: Undeletion, lease: Lease, parts: RemoteLogParts) -> None:
+    """Write it all: the store first, so that metadata that are rebuilt from it agree."""
+    partition, now = found.topic_id_partition, parts.clock()
+    state = parts.segments.partition_state(partition)
+    returned = {segment.segment_id for segment in found.segments}
+    others = [one for one in parts.segments.list_remote_log_segments(partition) if one.segment_id not in returned]
+    stored = StoredState.of(state.undeleted(found.log_start_offset), others)
+    write_partition_state(parts.storage, parts.leases, lease, stored, now)
+    parts.segments.undelete(partition, [*returned], found.log_start_offset, now, lease)
+    parts.safety.forget_failures(returned)
+
+
+def _plan(partition: TopicIdPartition, parts: RemoteLogParts) -> Undeletion:
+    """Return what can be taken back of `partition` now.
+
+    Raises OutdatedMetadataError, LineageContradictedError, and what the store raises.
+    """
+    listed = listed_partition(partition, parts.storage)
+    state = parts.segments.partition_state(partition)
+    segments = list(parts.segments.list_remote_log_segments(partition))
+    local = parts.local_log(partition)
+    lineage = trusted_lineage(state.lineage, local)
+    read = finished(segments)
+    lost: list[Finding] = []
+    chosen: list[RemoteLogSegmentMetadata] = []
+    second_copies, now, marked_from = 0, parts.clock(), _grace_began(parts)
+    # What was marked last was sound then: of a segment and the one that was kept in its place, that is the latter.
+    for segment in sorted((one for one in segments if one.is_marked), key=lambda one: -one.event_timestamp):
+        held_by = Coverage.of([*read, *chosen], lineage)
+        is_held = held_by.holding(segment.start_offset, segment.end_offset) is not None
+        if is_held and why_other_records(segment, held_by, segment.start_offset, lineage, parts.storage) is None:
+            second_copies += 1
+            continue
+        try:
+            _ensure_there(segment, parts, listed)
+            chosen.append(segment.undeleted(now))
+            marked_from = min(marked_from, segment.event_timestamp)
+        except TieredStorageError as error:
+            lost.append(finding_of(partition, error))
+    wanted = state.log_start_before(marked_from)
+    log_start = _first_readable(wanted, state, Coverage.of([*read, *chosen], lineage), local)
+    returned = tuple(sorted((one for one in chosen if one.end_offset >= log_start), key=lambda one: one.start_offset))
+    return Undeletion(partition, log_start, returned, second_copies, tuple(lost))
+
+
+def _ensure_there(segment: RemoteLogSegmentMetadata, parts: RemoteLogParts, listed: Sequence[ListedObject]) -> None:
+    """Raise unless the store still has every object of `segment`."""
+    if isinstance(parts.storage, ObjectRemoteStorageManager):
+        sizes = {found.name: found.size for found in listed}
+        for name, size in parts.storage.expected_objects(segment).items():
+            if sizes.get(name) != size:
+                raise RemoteObjectNotFoundError(
+                    f"{parts.storage.place_of(name)}: the store has no such object of {size} bytes any more, so "
+                    f"offsets {segment.start_offset} to {segment.end_offset} cannot be brought back"
+                )
+    ensure_present(segment, parts.storage)
+
+
+def _first_readable(wanted: int, state: PartitionState, coverage: Coverage, local: PartitionLog | None) -> int:
+    """Return the lowest offset, not below `wanted`, from which on everything up to our log start can be read."""
+    log_start = reached = state.log_start_offset or 0
+    held = [(covered.start_offset, covered.end_offset) for covered in coverage.ranges]
+    if local is None:
+        # What follows the remote segments is in a local log that is out of sight.
+        held.append((max((end for _, end in held), default=wanted - 1) + 1, log_start))
+    else:
+        ends = [log_start if segment.end_offset is None else segment.end_offset for segment in local.segments]
+        held += [(segment.base_offset, end) for segment, end in zip(local.segments, ends, strict=True)]
+    for start, end in sorted(held, reverse=True):
+        if start < reached <= end + 1:
+            reached = start
+    return max(wanted, reached) if wanted < log_start else log_start

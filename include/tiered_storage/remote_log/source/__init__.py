@@ -1,0 +1,5 @@
+"""Local logs: which segments exist, how far they are stable, and their bytes.
+
+`segment_source` is the border, with SegmentSource and LocalTrim. `log_directory_source` and `log_directory_trim`
+implement it for a directory that stands alone.
+"""

@@ -1,0 +1,348 @@
+"""Local logs from log directories that stand alone: a stopped broker's, a copy of one, or one that LocalLog wrote.
+
+Nothing says how far such a log is stable but its own files. The high watermark comes from replication-offset-checkpoint
+and the open transactions from the producer snapshot and the active segment; without the checkpoint a person has to say
+that the log's end is stable (log.end.is.stable).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiered_storage.errors import ConfigurationError, InvalidLogDirectoryError, TieredStorageError
+from tiered_storage.kafka_log.files.directory_lock import ensure_unlocked
+from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import (
+    LEADER_EPOCH_CHECKPOINT,
+    EpochEntry,
+    read_leader_epochs,
+)
+from tiered_storage.kafka_log.files.log_directory import (
+    LogDirectory,
+    PartitionDirectory,
+    read_log_directory,
+    read_partition_directory,
+    sign_of_tiering,
+)
+from tiered_storage.kafka_log.files.log_segment import LogSegment, segment_sizes
+from tiered_storage.kafka_log.files.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.source.segment_source import (
+    LocalSegment,
+    NamedPartition,
+    PartitionLog,
+    UnreadablePartition,
+)
+
+CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
+_HEADER_BYTES = 61
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirectorySource:
+    """A SegmentSource over `directories`.
+
+    `cluster_id` is used where a directory has no meta.properties, and must be no other than that of one which has;
+    without either, the id is derived from the directory's path. `end_is_stable` is a person's word that nothing in
+    these logs is still to be truncated. `held` is a directory whose `.lock` the caller holds itself.
+    """
+
+    directories: tuple[Path, ...]
+    cluster_id: str | None = None
+    end_is_stable: bool = False
+    held: Path | None = None
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """What is missing or left out in each directory."""
+        return [
+            notice
+            for directory, _ in map(self._read, self.directories)
+            for notice in (
+                *directory.warnings,
+                *(f"{directory.root / name} is left out: {reason}" for name, reason in directory.skipped.items()),
+            )
+        ]
+
+    def partitions(self) -> Iterator[PartitionLog | UnreadablePartition]:
+        """Look at every partition of every directory."""
+        if not self.directories:
+            raise ConfigurationError("log.dirs names no directory: set it to the broker's log.dirs")
+        read = [self._read(root) for root in self.directories]
+        repeated = repeated_partitions((directory for directory, _ in read), self.cluster_id)
+        for directory, compacted in read:
+            for name, error in directory.damaged.items():
+                yield UnreadablePartition(name, str(error))
+            for found in directory.partitions:
+                if (same := repeated.get(found.path)) is not None:
+                    yield UnreadablePartition(found.path.name, several(same))
+                    continue
+                try:
+                    yield self._look(directory, found, compacted)
+                except (TieredStorageError, OSError) as error:
+                    yield UnreadablePartition(found.path.name, str(error))
+
+    def names(self) -> Iterator[NamedPartition | UnreadablePartition]:
+        """Name every partition, and look into no log: unreadable is only what has a broken file beside its log."""
+        read = [self._read(root) for root in self.directories]
+        repeated = repeated_partitions((directory for directory, _ in read), self.cluster_id)
+        for directory, compacted in read:
+            for name, error in directory.damaged.items():
+                yield UnreadablePartition(name, str(error))
+            for found in directory.partitions:
+                partition = self._identify(directory, found)
+                same = repeated.get(found.path)
+                problem = self._why_end_unknown(directory, found) if same is None else several(same)
+                yield NamedPartition(partition, found.is_internal, found.topic in compacted, problem)
+
+    def partition(self, partition: TopicIdPartition) -> PartitionLog | None:
+        """Look at one partition, in whichever directory it is, and at no other."""
+        looks: list[tuple[LogDirectory, PartitionDirectory, frozenset[str]]] = []
+        read = [self._read(root, partition) for root in self.directories]
+        for directory, compacted in read:
+            for error in directory.damaged.values():
+                raise error
+            looks += [
+                (directory, found, compacted)
+                for found in directory.partitions
+                if self._identify(directory, found) == partition
+            ]
+        repeated = repeated_partitions((directory for directory, _ in read), self.cluster_id)
+        for _, found, _ in looks:
+            if (same := repeated.get(found.path)) is not None:
+                raise InvalidLogDirectoryError(several(same))
+        return self._look(*looks[0]) if looks else None
+
+    def first_timestamp(self, segment: LocalSegment) -> int | None:
+        """Read it from the header of the segment's first batch."""
+        return _first_timestamp(segment.log_path)
+
+    def magic(self, segment: LocalSegment) -> int | None:
+        """Read it from the header of the segment's first batch; who copies the segment names what is wrong with it."""
+        from tiered_storage.kafka_log.records.batch_header import MAGIC_END
+
+        with segment.log_path.open("rb") as file:
+            head = file.read(MAGIC_END)
+        return head[-1] if len(head) == MAGIC_END and any(head) else None
+
+    def _read(self, root: Path, only: TopicIdPartition | None = None) -> tuple[LogDirectory, frozenset[str]]:
+        directory, compacted = _read_unlocked(root, self.held, only)
+        if self.cluster_id is not None and directory.cluster_id not in {None, self.cluster_id}:
+            raise ConfigurationError(
+                f"{root} is of the cluster {directory.cluster_id} by its meta.properties, and cluster.id says "
+                f"{self.cluster_id}: leave cluster.id out, or name another directory in log.dirs"
+            )
+        return directory, compacted
+
+    def _identify(self, directory: LogDirectory, found: PartitionDirectory) -> TopicIdPartition:
+        cluster_id = directory.cluster_id or self.cluster_id or _derived_id(str(directory.root.resolve()))
+        topic_id = found.topic_id or _derived_id(cluster_id, found.topic)
+        return TopicIdPartition(cluster_id, topic_id, found.partition, found.topic)
+
+    def _look(self, directory: LogDirectory, found: PartitionDirectory, compacted: frozenset[str]) -> PartitionLog:
+        if found.path.is_symlink():
+            # A broker may be at work where the files are; that nobody holds the link's own directory proves nothing.
+            ensure_unlocked(found.path.resolve().parent)
+        from tiered_storage.kafka_log.producers.transaction_state import last_stable_offset
+
+        sizes = segment_sizes(found.path)
+        files = [file for file, _ in sizes]
+        high_watermark = self._high_watermark(directory, found, files)
+        log_start = files[0].base_offset
+        if directory.log_start_offsets is not None:
+            log_start = max(log_start, directory.log_start_offsets.get((found.topic, found.partition), 0))
+        return PartitionLog(
+            topic_id_partition=self._identify(directory, found),
+            directory=found.path,
+            segments=_local_segments(sizes),
+            log_start_offset=log_start,
+            stable_offset=last_stable_offset(found.path, high_watermark, files),
+            leader_epochs=_lineage(found.path, files),
+            is_internal=found.is_internal,
+            topic_id_is_derived=found.topic_id is None,
+            is_compacted=found.topic in compacted,
+            high_watermark=high_watermark,
+            tiered_by_kafka=_why_tiered_by_kafka(directory, found, files[0].base_offset),
+        )
+
+    def _high_watermark(self, directory: LogDirectory, found: PartitionDirectory, files: Sequence[LogSegment]) -> int:
+        if unknown := self._why_end_unknown(directory, found):
+            raise InvalidLogDirectoryError(unknown)
+        high_watermark = (directory.high_watermarks or {}).get((found.topic, found.partition))
+        return _log_end(files[-1]) if high_watermark is None else high_watermark
+
+    def _why_end_unknown(self, directory: LogDirectory, found: PartitionDirectory) -> str | None:
+        if self.end_is_stable or (found.topic, found.partition) in (directory.high_watermarks or {}):
+            return None
+        return (
+            f"{found.path}: its high watermark is unknown (replication-offset-checkpoint does not name it): copy that "
+            "file into the log directory as well; or, if the broker was stopped cleanly, set log.end.is.stable: true"
+        )
+
+
+def _local_segments(sizes: Sequence[tuple[LogSegment, int]]) -> tuple[LocalSegment, ...]:
+    ends = [successor.base_offset - 1 for successor, _ in sizes[1:]]
+    return tuple(
+        LocalSegment(file.base_offset, end, size, file.log_path)
+        for (file, size), end in zip(sizes, [*ends, None], strict=True)
+    )
+
+
+def _why_tiered_by_kafka(directory: LogDirectory, found: PartitionDirectory, first: int) -> str | None:
+    """Return what shows that offsets below `first`, the local log's first one, may lie in Kafka's own remote tier.
+
+    A broker's checkpoint names where a log begins in both tiers: always of a topic that it tiers, and of any other
+    topic only an offset within the local log. Our own trimming moves it to the first segment that stays. A broker that
+    was killed early has not written the entry yet: then the leader epochs tell, which begin with the log in both tiers,
+    or without any, what else tiering leaves in the directory.
+    """
+    name, checkpoint = f"{found.topic}-{found.partition}", directory.root / LOG_START_OFFSET_CHECKPOINT
+    if first == 0:
+        return None
+    may_tier = f"Kafka itself may tier {name}: its first local offset is {first}, and"
+    if directory.log_start_offsets is None:
+        return f"{may_tier} {checkpoint} is missing"
+    start = directory.log_start_offsets.get((found.topic, found.partition))
+    if start is None:
+        sign = _sign_of_tiering(directory, found.path, first)
+        return None if sign is None else f"{may_tier} {checkpoint} does not name it, but {sign}"
+    if start >= first:
+        return None
+    return (
+        f"Kafka itself tiers {name}: its first local offset is {first}, and {checkpoint} has offset {start} as its log "
+        "start"
+    )
+
+
+def _sign_of_tiering(directory: LogDirectory, partition_directory: Path, first: int) -> str | None:
+    """Return what else than the checkpoint of log starts shows that a log begins below its first local offset."""
+    path = partition_directory / LEADER_EPOCH_CHECKPOINT
+    epochs = read_leader_epochs(path) if path.is_file() else ()
+    if not epochs:
+        sign = sign_of_tiering(directory.root)
+        return None if sign is None else f"{sign} is there"
+    began = epochs[0].start_offset
+    return f"{path} begins at offset {began}" if began < first else None
+
+
+def repeated_partitions(directories: Iterable[LogDirectory], cluster_id: str | None) -> dict[Path, list[Path]]:
+    """Return, for each partition that `directories` have more than once, by each of its paths, all of them.
+
+    Two of one name are the same partition unless the ids of their clusters differ, or those of their topics: an id that
+    nobody knows tells nothing apart. `cluster_id` is that of directories without meta.properties.
+    """
+    named: dict[tuple[str, int], list[tuple[str | None, str | None, Path]]] = {}
+    for directory in directories:
+        for found in directory.partitions:
+            place = directory.cluster_id or cluster_id, found.topic_id, found.path
+            named.setdefault((found.topic, found.partition), []).append(place)
+    repeated: dict[Path, list[Path]] = {}
+    for places in named.values():
+        for cluster, topic, path in places if len(places) > 1 else ():
+            same = [other for known, life, other in places if _may_be(known, cluster) and _may_be(life, topic)]
+            if len(same) > 1:
+                repeated[path] = same
+    return repeated
+
+
+def _may_be(one: str | None, other: str | None) -> bool:
+    return one is None or other is None or one == other
+
+
+def several(places: Sequence[Path]) -> str:
+    """Say that `places` are one partition."""
+    return (
+        f"{' and '.join(map(str, places))} are the same partition: name only one of them in log.dirs (of two clusters "
+        "each directory needs its meta.properties)"
+    )
+
+
+def _read_unlocked(
+    root: Path, held: Path | None, only: TopicIdPartition | None = None
+) -> tuple[LogDirectory, frozenset[str]]:
+    """Return what is in `root`, which nobody holds, or it is `held` by ourselves, and its compacted topics.
+
+    Of partitions it is `only` that one, if one is named.
+    """
+    try:
+        if root != held:
+            ensure_unlocked(root)
+        directory = (
+            read_log_directory(root) if only is None else read_partition_directory(root, only.topic, only.partition)
+        )
+        return directory, _compacted(root)
+    except OSError as error:
+        raise InvalidLogDirectoryError(
+            f"{root} cannot be read: {error}: give this user the right to, or look at the disk"
+        ) from error
+
+
+def _first_timestamp(log_path: Path) -> int | None:
+    """Return the first record's timestamp (ms) as its batch's header tells it; None where it tells none."""
+    from tiered_storage.kafka_log.records.batch_header import NO_TIMESTAMP, TimestampType, read_batch_header
+
+    with log_path.open("rb") as file:
+        header = file.read(_HEADER_BYTES)
+    if len(header) < _HEADER_BYTES or not any(header):
+        return None
+    # A broken or older first batch is named when the segment is copied; for the window of a backfill it says nothing.
+    try:
+        batch = read_batch_header(header, source=str(log_path))
+    except TieredStorageError:
+        return None
+    by_broker = batch.timestamp_type is TimestampType.LOG_APPEND_TIME
+    timestamp = batch.max_timestamp if by_broker else batch.base_timestamp
+    return None if timestamp == NO_TIMESTAMP else timestamp
+
+
+def _log_end(active: LogSegment) -> int:
+    """Return the offset after the last whole batch of the active segment."""
+    from tiered_storage.kafka_log.records.segment_scan import iterate_segment, recover_valid_length
+
+    valid = recover_valid_length(active.log_path, active.base_offset)
+    if not valid:
+        return active.base_offset
+    end = active.base_offset
+    for _, table in iterate_segment(active.log_path, active.base_offset, verify_crc=False):
+        sound = table.position < valid
+        if sound.any():
+            end = int(table.last_offset[sound][-1]) + 1
+        if int(table.position[-1] + table.size[-1]) >= valid:
+            break
+    return end
+
+
+def _lineage(partition_directory: Path, files: Sequence[LogSegment]) -> tuple[EpochEntry, ...]:
+    """Return the leader epochs, from the checkpoint, or where there is none from the batches themselves."""
+    path = partition_directory / LEADER_EPOCH_CHECKPOINT
+    if path.is_file():
+        entries = read_leader_epochs(path)
+        if entries:
+            return entries
+    return tuple(_lineage_of_batches(files))
+
+
+def _lineage_of_batches(files: Sequence[LogSegment]) -> Iterator[EpochEntry]:
+    from tiered_storage.kafka_log.records.segment_scan import iterate_segment
+
+    latest = -1
+    for file in files:
+        for _, table in iterate_segment(file.log_path, file.base_offset, verify_crc=False):
+            for epoch, offset in zip(table.partition_leader_epoch.tolist(), table.base_offset.tolist(), strict=True):
+                if epoch > latest:
+                    latest = epoch
+                    yield EpochEntry(epoch, offset)
+
+
+def _compacted(root: Path) -> frozenset[str]:
+    """Return the topics of which the log cleaner has compacted a partition here."""
+    path = root / CLEANER_CHECKPOINT
+    return frozenset(topic for topic, _ in read_offset_checkpoint(path)) if path.is_file() else frozenset()
+
+
+def _derived_id(*names: str) -> str:
+    """Return an id in Kafka's form that is the same for the same `names` for ever."""
+    return encode_uuid(hashlib.sha256("\0".join(names).encode()).digest()[:16])

@@ -1,0 +1,287 @@
+"""What gives topics as tables: their plans, and exports to Parquet."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+
+from tiered_storage.errors import ConfigurationError, LeaseHeldError, RemoteObjectCorruptError
+from tiered_storage.remote_log.context import RemoteLogParts
+from tiered_storage.remote_log.jobs.lease_keeper import kept_alive
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases
+from tiered_storage.remote_log.model import Lease, TopicIdPartition
+from tiered_storage.remote_log.storage.opening import open_object_client
+from tiered_storage.remote_log.tables.commit import IntervalCommit
+from tiered_storage.remote_log.tables.export_job import (
+    BLOCK_OFFSETS,
+    ExportJob,
+    ExportOutcome,
+    ExportTask,
+    export_tasks,
+)
+from tiered_storage.remote_log.tables.late_data import LateInterval, LateIntervals, PartitionBegins, find_late
+from tiered_storage.remote_log.tables.layout import (
+    FORMAT_VERSION,
+    ExportedTable,
+    ExportManifest,
+    Interval,
+    TableFolder,
+)
+from tiered_storage.remote_log.tables.overwrite_guard import ensure_all_partitions, missing_among, why_kept
+from tiered_storage.remote_log.tables.parquet import DEFAULT_CODEC, check_codec
+from tiered_storage.remote_log.tables.planning import TablePlan, plan_table, unknown_partitions
+from tiered_storage.remote_log.tables.query import TableQuery, ensure_some_rows
+
+USUAL_DISORDER_MS = 3_600_000
+"""By how much a record may be earlier than the first one of its batch and still be exported."""
+
+WAIT_SECONDS = 120.0
+"""How long a commit waits for that of another interval of the same table; the next try takes up again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRequest:
+    """An interval of a topic, or of some of its partitions: where it goes below `url`, how it is packed and cut.
+
+    The times of `query` are those of `interval`. Raises ConfigurationError for what cannot be meant.
+    """
+
+    query: TableQuery
+    interval: Interval
+    url: str
+    codec: str = DEFAULT_CODEC
+    block_offsets: int = BLOCK_OFFSETS
+    allow_gaps: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant before anything is looked at."""
+        check_codec(self.codec)
+        ensure_some_rows(self.table_query)
+
+    def again(self, late: LateInterval) -> ExportRequest:
+        """Return the export of another interval of the same table, asked for as it was exported before."""
+        query = replace(self.query, rows=late.rows)
+        return replace(self, query=query, interval=late.interval, codec=late.codec, allow_gaps=late.allow_gaps)
+
+    @property
+    def table_query(self) -> TableQuery:
+        """What is read."""
+        rows = replace(self.query.rows, first_timestamp=self.interval.begin, end_timestamp=self.interval.end)
+        return replace(self.query, rows=rows)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport:
+    """How an export ended. Nothing is committed while there are `failures`; `changed` is whether any file is new.
+
+    With `kept` nothing was exported: that says which records an earlier export has and the remote log has no more.
+    """
+
+    place: str
+    changed: bool
+    files: int
+    rows: int
+    size: int
+    dead_letters: int
+    not_reached: tuple[int, ...]
+    failures: tuple[ExportOutcome, ...] = ()
+    kept: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BegunExport:
+    """One attempt at an export, under its lease."""
+
+    parts: RemoteLogParts
+    request: ExportRequest
+    plan: TablePlan
+    tasks: tuple[ExportTask, ...]
+    commitment: IntervalCommit
+    owner: str
+    earlier: ExportManifest | None = None
+
+    @property
+    def kept(self) -> str | None:
+        """Why the interval stays as an earlier export left it, and there are no tasks; None: it does not."""
+        return None if self.earlier is None else why_kept(self.earlier, self.plan)
+
+    @property
+    def not_reached(self) -> tuple[int, ...]:
+        """The partitions whose readable part does not go on behind the interval: more of it may come later."""
+        rows = self.request.table_query.rows
+        return tuple(each.topic_id_partition.partition for each in self.plan.partitions if not each.has_all(rows))
+
+    def write_job(self, folder: str) -> ExportJob:
+        """Lay the job out in the work area."""
+        return ExportJob.write(
+            self.parts.work,
+            folder,
+            self.tasks,
+            export_url=self.request.url,
+            export_folder=self.commitment.attempt_folder,
+            rows=self.request.table_query.rows,
+            codec=self.request.codec,
+        )
+
+    def commit(self, outcomes: Sequence[ExportOutcome]) -> ExportReport:
+        """Make the files of all blocks the interval's; with a failure among `outcomes` nothing changes.
+
+        Raises LeaseLostError where another attempt took over, and what the store raises.
+        """
+        place = self.commitment.place
+        if self.earlier is not None and (kept := self.kept) is not None:
+            files, letters = self.earlier.files, self.earlier.dead_letters
+            rows, size = sum(file.rows for file in files), sum(file.size for file in files)
+            return ExportReport(place, False, len(files), rows, size, letters, self.not_reached, kept=kept)
+        failures = tuple(outcome for outcome in outcomes if outcome.failure is not None)
+        if failures:
+            return ExportReport(place, False, 0, 0, 0, 0, self.not_reached, failures)
+        exported = sorted((file for outcome in outcomes for file in outcome.files), key=lambda file: file.name)
+        broken = sorted(
+            {each for outcome in outcomes for each in outcome.broken},
+            key=lambda each: (each.partition, each.first_offset, each.object, each.position),
+        )
+        query = self.request.table_query
+        manifest = ExportManifest(
+            FORMAT_VERSION,
+            self.request.interval.begin,
+            self.request.interval.end,
+            self.request.codec,
+            query.rows.committed_only,
+            query.rows.disorder_ms,
+            tuple(exported),
+            len(broken),
+            self.not_reached,
+            tuple(each.topic_id_partition.partition for each in self.plan.partitions),
+            allow_gaps=self.request.allow_gaps,
+        )
+        manifest = replace(manifest, missing=missing_among(manifest, self.plan))
+        with self._alone_in_the_table() as alone:
+            changed = replace(self.commitment, still_ours=alone).commit(manifest, self.plan, broken)
+        rows, size = sum(file.rows for file in exported), sum(file.size for file in exported)
+        return ExportReport(place, changed, len(exported), rows, size, len(broken), self.not_reached)
+
+    @contextmanager
+    def _alone_in_the_table(self) -> Iterator[Callable[[], None]]:
+        """Let nobody else commit an interval of the same table, which may overlap; waits for whoever does.
+
+        Yields what asks for both leases. Raises LeaseHeldError where the other does not end.
+        """
+        leases, duration = self.parts.leases, self.parts.settings.lease_duration_ms
+        name = _lease_name(self.commitment.folder, self.commitment.folder.place)
+        lease = _acquired(leases, name, self.owner, duration)
+
+        def still_ours() -> None:
+            leases.check(lease)
+            self.commitment.still_ours()
+
+        try:
+            with kept_alive(leases, [lease], duration):
+                yield still_ours
+        finally:
+            leases.release(lease)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLogTables:
+    """Tables over the open `parts`; what each does is said where it is implemented."""
+
+    parts: RemoteLogParts
+
+    def plan(self, query: TableQuery) -> TablePlan:
+        """Return what `query` takes of the store; see plan_table."""
+        return plan_table(self.parts.segments, self.parts.storage, query)
+
+    def late_intervals(self, request: ExportRequest, plan: TablePlan) -> LateIntervals:
+        """Return which other intervals of the table of `request` are not whole; `plan` is that of `request`.
+
+        Nothing is changed; of a place that is not this table's yet, nothing is told. Raises what the store raises.
+        """
+        with closing(open_object_client(request.url, self.parts.options)) as client:
+            folder = TableFolder(client, _table_of(request, plan))
+            if not folder.is_ours():
+                return LateIntervals()
+            begins = PartitionBegins(self.parts.segments, self.parts.storage)
+            return find_late(folder, plan, request.interval, begins, lambda: self._plan_of_other_isolation(plan))
+
+    def _plan_of_other_isolation(self, plan: TablePlan) -> TablePlan:
+        """Return how far each partition goes to those who read with the other isolation; no ranges."""
+        rows = replace(plan.query.rows, committed_only=not plan.query.rows.committed_only)
+        return self.plan(replace(plan.query, rows=rows, first_offset=0, end_offset=0))
+
+    @contextmanager
+    def export(self, request: ExportRequest, owner: str) -> Iterator[BegunExport]:
+        """Begin an export for a `with`, under a lease of `owner` on the interval's folder.
+
+        A further attempt of the same owner takes over. Raises ConfigurationError where the topic, its partitions or the
+        folder are not what was meant, RemoteObjectNotFoundError for offsets that are missing, LeaseHeldError.
+        """
+        plan = self._planned(request)
+        leases, duration = self.parts.leases, self.parts.settings.lease_duration_ms
+        with closing(open_object_client(request.url, self.parts.options)) as client:
+            folder = TableFolder(client, _table_of(request, plan))
+            folder.claim()
+            place = f"{folder.place}/{request.interval.folder}"
+            lease = leases.acquire(_lease_name(folder, place), owner, duration)
+            try:
+                with kept_alive(leases, [lease], duration):
+                    commitment = IntervalCommit(
+                        folder, request.interval, lease.fencing_number, lambda: leases.check(lease)
+                    )
+                    commitment.begin()
+                    earlier = folder.manifest(request.interval)
+                    if earlier is not None:
+                        # Another run may have exported what was copied between the plan and the lease.
+                        plan = self._planned(request)
+                        ensure_all_partitions(earlier, plan, commitment.place)
+                    tasks = tuple(export_tasks(plan.ranges(), request.block_offsets))
+                    begun = BegunExport(self.parts, request, plan, tasks, commitment, owner, earlier)
+                    if earlier is not None and begun.kept is not None:
+                        begun = replace(begun, tasks=())
+                        _ensure_whole(commitment, earlier, begun.kept)
+                    yield begun
+            finally:
+                leases.release(lease)
+
+    def _planned(self, request: ExportRequest) -> TablePlan:
+        plan = self.plan(request.table_query)
+        if unknown := unknown_partitions(plan):
+            raise ConfigurationError(
+                f"{request.query.topic}: nothing was ever copied of its partitions {', '.join(map(str, unknown))}"
+            )
+        if not request.allow_gaps:
+            plan.ensure_no_gaps()
+        return plan
+
+
+def _table_of(request: ExportRequest, plan: TablePlan) -> ExportedTable:
+    return ExportedTable(FORMAT_VERSION, plan.cluster_id, request.query.topic, plan.topic_id)
+
+
+def _ensure_whole(commitment: IntervalCommit, earlier: ExportManifest, kept: str | None) -> None:
+    if not commitment.is_whole(earlier):
+        raise RemoteObjectCorruptError(
+            f"{commitment.place} is not whole, and cannot be made so: {kept}. Keep what is good of it elsewhere and "
+            "remove the folder: the next export makes it anew from what there is"
+        )
+
+
+def _acquired(leases: Leases, name: TopicIdPartition, owner: str, duration_ms: int) -> Lease:
+    """Take a lease, for which it waits for a while."""
+    end = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            return leases.acquire(name, owner, duration_ms)
+        except LeaseHeldError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(0.5)
+
+
+def _lease_name(folder: TableFolder, place: str) -> TopicIdPartition:
+    """Return what stands for a place among leases, which are of partitions."""
+    digest = hashlib.sha256(place.encode()).hexdigest()[:22]
+    return TopicIdPartition(folder.table.cluster_id, f"export-{digest}", 0, f"the export to {place}")

@@ -1,0 +1,142 @@
+"""What may be done with a topic: the decision that a person made, or the seed in the settings file.
+
+A right to delete that only the file gives holds while nobody decided anything for the topic's name. Once somebody did,
+another life of that name (a topic id of its own) begins without: what was forbidden does not come back by a topic that
+a broker makes anew, nor by metadata that were made anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tiered_storage.errors import UnsupportedTopicError
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic, Topics
+from tiered_storage.remote_log.source.segment_source import PartitionLog
+from tiered_storage.remote_log.topic_settings import effective, refuse_compacted, seed
+from tiered_storage.settings.settings import Settings
+from tiered_storage.settings.topic_properties import TopicSettings
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDecision:
+    """A topic with everything resolved: its row (or seed) and its effective settings."""
+
+    topic: Topic
+    settings: TopicSettings
+
+    @property
+    def copies(self) -> bool:
+        """Whether new segments of it are copied."""
+        return self.topic.remote_storage_enable and not self.settings.remote_log_copy_disable
+
+    @property
+    def trims(self) -> bool:
+        """Whether local segments of it may go, once they are remote."""
+        return self.topic.remote_storage_enable and self.topic.local_deletion_allowed
+
+
+def decide(log: PartitionLog, topics: Topics, settings: Settings) -> TopicDecision:
+    """Return what was decided for the topic of `log`.
+
+    Raises UnsupportedTopicError where tiering was asked for and the topic is compacted, and ConfigurationError where
+    its settings contradict each other.
+    """
+    partition = log.topic_id_partition
+    topic = decided_topic(partition.cluster_id, partition.topic_id, partition.topic, topics, settings)
+    return _checked(TopicDecision(topic, effective(topic, settings)), log)
+
+
+def _checked(decision: TopicDecision, log: PartitionLog) -> TopicDecision:
+    topic = decision.topic
+    if not topic.remote_storage_enable:
+        return decision
+    refuse_compacted(topic.name, decision.settings)
+    refuse_log(log)
+    return decision
+
+
+def refuse_log(log: PartitionLog) -> None:
+    """Raise UnsupportedTopicError where the local log shows that its topic cannot be tiered."""
+    partition = log.topic_id_partition
+    if log.is_compacted:
+        raise UnsupportedTopicError(
+            f"topic {partition.topic}: the broker's log cleaner has compacted {partition} (cleaner-offset-checkpoint): "
+            "a compacted topic cannot be tiered; disable it with 'tiered-storage topics disable'"
+        )
+    if log.tiered_by_kafka is not None:
+        raise UnsupportedTopicError(
+            f"topic {partition.topic}: {log.tiered_by_kafka}. Remote Log cannot read Kafka's remote tier, so readers "
+            "would lose what lies there. Leave the topic to Kafka with 'tiered-storage topics disable', or write its "
+            "records into a topic that Kafka does not tier, and enable that one. If Kafka never tiered it, set the "
+            "checkpoint right: start the broker there and stop it in order, copy the broker's file into the directory, "
+            f"or add the entry '{partition.topic} {partition.partition} {log.segments[0].base_offset}' to it (lines: a "
+            "0, the count of entries, each entry)"
+        )
+
+
+class Decisions:
+    """What is decided for every topic, as of one moment: for whoever looks at thousands of partitions."""
+
+    def __init__(self, topics: Topics, settings: Settings) -> None:
+        """Read the decisions of now."""
+        self._settings = settings
+        self._decided = {(topic.cluster_id, topic.topic_id): topic for topic in topics.list()}
+        self._names = {topic.name for topic in self._decided.values()}
+        self._resolved: dict[tuple[str, str], TopicDecision] = {}
+
+    def of(self, log: PartitionLog) -> TopicDecision:
+        """Return what was decided for the topic of `log`; raises as `decide`."""
+        partition = log.topic_id_partition
+        key = partition.cluster_id, partition.topic_id
+        if key not in self._resolved:
+            topic = self._decided.get(key)
+            if topic is None:
+                start = seed(*key, partition.topic, self._settings)
+                topic = _without_rights(start) if partition.topic in self._names else start
+            self._resolved[key] = TopicDecision(topic, effective(topic, self._settings))
+        return _checked(self._resolved[key], log)
+
+    def is_wanted(self, topic_name: str) -> bool:
+        """Whether any topic of that name is tiered; see `is_wanted`."""
+        lives = [topic for topic in self._decided.values() if topic.name == topic_name]
+        return any(life.remote_storage_enable for life in lives or [seed("", "", topic_name, self._settings)])
+
+
+def is_wanted(topic_name: str, topics: Topics, settings: Settings) -> bool:
+    """Whether any topic of that name is tiered, for a partition of which no more than the name is known."""
+    lives = [topic for topic in topics.list() if topic.name == topic_name]
+    return any(life.remote_storage_enable for life in lives or [seed("", "", topic_name, settings)])
+
+
+def decided_topic(cluster_id: str, topic_id: str, name: str, topics: Topics, settings: Settings) -> Topic:
+    """Return the topic's row, or the seed for its name; without rights to delete where another life was decided on."""
+    decided = topics.get(cluster_id, topic_id)
+    if decided is not None:
+        return decided
+    start = seed(cluster_id, topic_id, name, settings)
+    return _without_rights(start) if _gives_rights(start) and topics.named(name) else start
+
+
+def withholds_rights(cluster_id: str, topic_id: str, name: str, topics: Topics, settings: Settings) -> bool:
+    """Whether the settings file gives the topic a right that does not hold, as another life of it was decided on."""
+    start = seed(cluster_id, topic_id, name, settings)
+    return topics.get(cluster_id, topic_id) is None and _gives_rights(start) and bool(topics.named(name))
+
+
+def withhold_seeded_rights(topics: Topics, settings: Settings) -> None:
+    """Let no topic that the settings file names begin with a right to delete, also one that nobody has seen yet.
+
+    Written down is a life of each such name that is none: its ids are no ids.
+    """
+    for name in settings.topics:
+        start = seed("", name, name, settings)
+        if _gives_rights(start) and not topics.named(name):
+            topics.put(_without_rights(start))
+
+
+def _gives_rights(topic: Topic) -> bool:
+    return topic.local_deletion_allowed or topic.remote_deletion_allowed
+
+
+def _without_rights(topic: Topic) -> Topic:
+    return replace(topic, local_deletion_allowed=False, remote_deletion_allowed=False)

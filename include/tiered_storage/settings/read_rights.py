@@ -1,0 +1,178 @@
+"""Who may see which topics, and who may read their records: the file that read.service.rights.file names.
+
+    roles:                              by the names that Airflow's auth manager gives
+      VIEWER:
+        describe: [orders, "payments.*"]
+        read: [orders]
+    users:                              by their login
+      alice:
+        read: ["*"]
+    admins: [alice]                     by their login
+
+`describe` shows topics, offsets, segments and indexes; `read` gives records as well, and describes. A `*` in a pattern
+stands for any characters, all others for themselves. What nothing allows is forbidden. `admins` may lift a stop of all
+deletions from Airflow; that shows them no topic. These are rights of our own: Kafka's ACLs are neither read nor
+changed.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+import yaml
+
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.settings.sources import not_yaml
+
+MOST_BYTES = 128 << 10
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_PATTERN = re.compile(r"[A-Za-z0-9._*-]{1,249}")
+_KINDS = ("roles", "users")
+_ADMINS = "admins"
+
+
+class Right(StrEnum):
+    """What somebody may do with a topic."""
+
+    DESCRIBE = "describe"
+    READ = "read"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Topics that somebody may describe, and those that they may read, as patterns of whole names."""
+
+    describe: tuple[re.Pattern[str], ...] = ()
+    read: tuple[re.Pattern[str], ...] = ()
+
+    def allows(self, right: Right, topic: str) -> bool:
+        """Whether this allows `right` on `topic`."""
+        patterns = self.read if right is Right.READ else (*self.describe, *self.read)
+        return any(pattern.fullmatch(topic) for pattern in patterns)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRights:
+    """All that is allowed, by role and by user; nothing else is. `admins` are logins."""
+
+    roles: Mapping[str, Grant] = field(default_factory=dict)
+    users: Mapping[str, Grant] = field(default_factory=dict)
+    admins: frozenset[str] = frozenset()
+
+    def allows(self, user: str, roles: Collection[str], right: Right, topic: str) -> bool:
+        """Whether `user`, who has `roles`, may do that with `topic`; with what is no name nobody may anything."""
+        return bool(_TOPIC.fullmatch(topic)) and any(each.allows(right, topic) for each in self._grants(user, roles))
+
+    def has_any(self, user: str, roles: Collection[str]) -> bool:
+        """Whether `user`, who has `roles`, has a right on any topic there could be."""
+        return any(each.describe or each.read for each in self._grants(user, roles))
+
+    def _grants(self, user: str, roles: Collection[str]) -> Iterator[Grant]:
+        yield from (self.roles[role] for role in roles if role in self.roles)
+        if user in self.users:
+            yield self.users[user]
+
+
+NO_RIGHTS = ReadRights()
+
+
+def load_read_rights(path: Path) -> ReadRights:
+    """Return what the file `path` allows.
+
+    Raises ConfigurationError with everything that is wrong, each with its line: of such a file nothing holds.
+    """
+    root = _compose(path)
+    if root is None:
+        return NO_RIGHTS
+    problems: list[str] = []
+    found: dict[str, dict[str, Grant]] = {kind: {} for kind in _KINDS}
+    admins: set[str] = set()
+    for kind, names in _items(root, "the file", (*_KINDS, _ADMINS), problems):
+        if kind == _ADMINS:
+            admins.update(_logins(names, problems))
+            continue
+        for name, grant in _items(names, kind, None, problems):
+            found[kind][name] = _grant(grant, f"an entry of {kind}", problems)
+    if problems:
+        raise ConfigurationError("\n".join(f"{path}, {problem}" for problem in problems))
+    return ReadRights(found["roles"], found["users"], frozenset(admins))
+
+
+def _compose(path: Path) -> yaml.Node | None:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise ConfigurationError(
+                f"{path}: more than {MOST_BYTES:,} bytes of rights: patterns with a * say it shorter"
+            )
+        return yaml.compose(content.decode(), Loader=yaml.BaseLoader)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigurationError(f"{path}: the rights cannot be read: {reason}") from error
+    except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:
+        raise not_yaml(path, error) from None
+
+
+def _items(
+    node: yaml.Node, what: str, allowed: Collection[str] | None, problems: list[str]
+) -> Iterator[tuple[str, yaml.Node]]:
+    """Yield the entries of a mapping, each name once and one of `allowed` (None: any)."""
+    if isinstance(node, yaml.ScalarNode) and not node.value:
+        return
+    if not isinstance(node, yaml.MappingNode):
+        problems.append(f"line {_line(node)}: {what} is to hold lines of 'name: …'")
+        return
+    seen: set[str] = set()
+    for key, value in node.value:
+        name = key.value if isinstance(key, yaml.ScalarNode) else ""
+        if not name:
+            problems.append(f"line {_line(key)}: {what} has an entry without a name")
+        elif name in seen:
+            problems.append(f"line {_line(key)}: {what} has an entry twice")
+        elif allowed is not None and name not in allowed:
+            problems.append(f"line {_line(key)}: {what} has an entry that is none of {', '.join(allowed)}")
+        else:
+            yield name, value
+        seen.add(name)
+
+
+def _grant(node: yaml.Node, what: str, problems: list[str]) -> Grant:
+    patterns: dict[str, tuple[re.Pattern[str], ...]] = {}
+    for right, topics in _items(node, what, [right.value for right in Right], problems):
+        patterns[right] = tuple(_patterns(topics, f"{what}: {right}", problems))
+    return Grant(**patterns)
+
+
+def _logins(node: yaml.Node, problems: list[str]) -> Iterator[str]:
+    if isinstance(node, yaml.ScalarNode) and not node.value:
+        return
+    if not isinstance(node, yaml.SequenceNode):
+        problems.append(f"line {_line(node)}: {_ADMINS} is to be a list of logins, such as [alice, bob]")
+        return
+    for login in node.value:
+        if isinstance(login, yaml.ScalarNode) and login.value:
+            yield login.value
+        else:
+            problems.append(f"line {_line(login)}: {_ADMINS} has an entry that is no login")
+
+
+def _patterns(node: yaml.Node, what: str, problems: list[str]) -> Iterator[re.Pattern[str]]:
+    if not isinstance(node, yaml.SequenceNode):
+        problems.append(f'line {_line(node)}: {what} is to be a list of topics, such as [orders, "payments.*"]')
+        return
+    for topic in node.value:
+        if not isinstance(topic, yaml.ScalarNode) or not _PATTERN.fullmatch(topic.value):
+            problems.append(f"line {_line(topic)}: {what} has an entry that is no topic's name, with or without *")
+            continue
+        # It never goes back behind a star: no name takes long, whatever the number of stars.
+        yield re.compile(fnmatch.translate(topic.value))
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1

@@ -1,0 +1,154 @@
+"""docs/configuration.md, made from the settings themselves so that it cannot drift from them.
+
+python -m tiered_storage.settings.reference                  prints it
+python -m tiered_storage.settings.reference --write FILE     writes it
+python -m tiered_storage.settings.reference --check FILE     fails where FILE is not what would be written
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+
+from tiered_storage.errors import ConfigurationError, TieredStorageError
+from tiered_storage.settings.property_model import Declaration, OlderName, PropertyModel
+from tiered_storage.settings.settings import Settings
+from tiered_storage.settings.sources import TOPICS
+from tiered_storage.settings.topic_properties import TopicSettings
+
+EXAMPLE = """\
+log.dirs:
+  - /var/lib/kafka/data-1
+  - /var/lib/kafka/data-2
+rsm.config.url: s3://kafka-remote-log/production
+rsm.config.region: eu-central-1
+log.retention.ms: 31536000000        # a year in both tiers together ...
+log.local.retention.ms: 86400000     # ... of which a day is local as well
+topics:
+  orders:
+    remote.storage.enable: true
+  payments:
+    remote.storage.enable: true
+    retention.ms: -1
+    local.retention.ms: 172800000
+"""
+
+_INTRODUCTION = f"""\
+# Configuration
+
+<!-- Made by `python -m tiered_storage.settings.reference --write docs/configuration.md`: change the settings' own
+     descriptions in include/tiered_storage instead of this file. -->
+
+All settings stand in one YAML file, flat, by the names that Kafka and KIP-405 give them; what those do not know has a
+name in their manner. A name that does not exist is refused, together with everything else that is wrong: each with
+file and line, name, value, and what is allowed.
+
+## Where a value comes from
+
+A later one wins over an earlier one:
+
+1. the default in the tables below;
+2. the file that `TIERED_STORAGE_CONFIG` names, or else `include/tiered_storage.yaml`;
+3. the environment: `TIERED_STORAGE_` and the name in capitals, with underscores for dots. `TIERED_STORAGE_LOG_DIRS`
+   sets `log.dirs`. An empty variable counts as not set, an unknown one is refused;
+4. of limits and sizes also the parameters of a DAG run ([which](airflow.md)).
+
+What holds for a topic is decided by `tiered-storage topics` and kept in the metadata store; `topics` in the file says
+where a topic starts.
+
+- **Relative paths** begin at the folder of the file; where that folder is called `include`, at the one above it, the
+  root of the project. So do those in the environment and in parameters. `~` is the home folder.
+- **Credentials are no settings.** They come as `AWS_*` in the environment or in an Airflow connection. A password in
+  `rlmm.config.url` is never shown and never handed to Spark.
+- **Values are read as they are written:** whole numbers of ms or bytes, with no unit behind them; `true` or `false`.
+- `-1` means no limit, and `-2` as much as the total.
+
+## Example
+
+```yaml
+{EXAMPLE}```
+"""
+
+_OLDER = """\
+## Older and other names
+
+These are understood too. Where the name on the right is set in the same place it wins, then the one that stands
+higher in the table, and a notice says so. The KIP-405 draft's remote retention is the total one, which released Kafka
+calls plain retention: a file that sets both gets the plain one. A name that stands for two is refused beside either.
+"""
+
+
+def reference() -> str:
+    """Return the whole page, in Markdown."""
+    sections = [_INTRODUCTION]
+    declarations = [told for name, told in Settings.declarations().items() if name != TOPICS]
+    for group, members in groupby(declarations, key=attrgetter("group")):
+        sections.append(f"## {group}\n\n{_settings_table(members)}")
+    topics = Settings.declarations()[TOPICS]
+    sections.append(
+        f"## {topics.group}\n\n`topics` is {topics.allowed}. {topics.description}\n\n"
+        f"{_settings_table(TopicSettings.declarations().values())}"
+    )
+    older = [*_older_rows(Settings, ""), *_older_rows(TopicSettings, "a topic's ")]
+    sections.append(_OLDER + "\n" + _table(("Name", "In", "Stands for", "From"), older))
+    return "\n".join(sections)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print, write or check the page. Raises ConfigurationError where the checked file is not what it should be."""
+    parser = argparse.ArgumentParser(prog="python -m tiered_storage.settings.reference", description=__doc__)
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--write", type=Path, metavar="FILE", help="write the page to FILE")
+    choice.add_argument("--check", type=Path, metavar="FILE", help="fail where FILE differs from the page")
+    chosen = parser.parse_args(arguments)
+    if chosen.write:
+        chosen.write.write_text(reference(), "utf-8")
+    elif chosen.check:
+        _check(chosen.check)
+    else:
+        sys.stdout.write(reference())
+
+
+def _check(file: Path) -> None:
+    if not file.is_file() or file.read_text("utf-8") != reference():
+        raise ConfigurationError(
+            f"{file} does not say what the settings say: run python -m tiered_storage.settings.reference --write {file}"
+        )
+
+
+def _settings_table(declarations: Iterable[Declaration]) -> str:
+    rows = (
+        (f"`{told.name}`", told.description, told.allowed, _code(told.default), told.source) for told in declarations
+    )
+    return _table(("Name", "What it says", "Type and limits", "Default", "From"), rows)
+
+
+def _older_rows(model: type[PropertyModel], whose: str) -> Iterator[tuple[str, ...]]:
+    for older in model.older_names:
+        yield f"`{older.name}`", _unit(older), f"{whose}`{older.target}`", older.source
+
+
+def _unit(older: OlderName) -> str:
+    return older.unit or "true or false"
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def _code(default: str) -> str:
+    if not default or " " in default:
+        return default or "not set"
+    return f"`{default}`"
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except TieredStorageError as error:
+        sys.exit(str(error))

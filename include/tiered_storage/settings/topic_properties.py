@@ -1,0 +1,173 @@
+"""The properties of one topic, and how they are resolved against the defaults of all topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Self
+
+from pydantic import model_validator
+
+from tiered_storage.settings.property_model import (
+    Contradiction,
+    OlderName,
+    PropertyModel,
+    Source,
+    contradiction,
+    setting,
+)
+from tiered_storage.settings.property_reading import Properties, Property, read_properties
+from tiered_storage.settings.types import AS_THE_TOTAL, UNLIMITED, CleanupPolicy, TotalRetention, Whole
+
+TOPIC_GROUP = "Topics"
+WITHOUT_LIMIT = {UNLIMITED: "no limit"}
+LOCAL_MEANINGS = {UNLIMITED: "no limit", AS_THE_TOTAL: "as the total"}
+DECISIONS = frozenset({"remote.storage.enable", "local.deletion.allowed", "remote.deletion.allowed"})
+"""What a person decides for a topic: kept in the metadata store beside its properties, not among them."""
+
+
+class TopicSettings(PropertyModel):
+    """One topic's settings; what was not set has Kafka's default until it is resolved by `over`."""
+
+    noun: ClassVar[str] = "property of a topic"
+    older_names: ClassVar[tuple[OlderName, ...]] = (
+        OlderName("remote.log.storage.enable", "remote.storage.enable", source=Source.KIP_405_DRAFT),
+        OlderName("remote.log.retention.minutes", "retention.ms", "minutes", 60_000, Source.KIP_405_DRAFT),
+        OlderName("remote.log.retention.bytes", "retention.bytes", "bytes", source=Source.KIP_405_DRAFT),
+        OlderName("deletion.allowed", "local.deletion.allowed", source=Source.OURS, stands_alone=True),
+        OlderName("deletion.allowed", "remote.deletion.allowed", source=Source.OURS, stands_alone=True),
+    )
+
+    remote_storage_enable: bool = setting("remote.storage.enable", False, TOPIC_GROUP, Source.KAFKA)
+    """Whether closed segments of the topic are copied to the remote tier. `tiered-storage topics enable` decides it
+    later on; in the file it is where a topic starts."""
+
+    remote_log_copy_disable: bool = setting("remote.log.copy.disable", False, TOPIC_GROUP, Source.KAFKA)
+    """Whether copying pauses; what is remote stays readable and keeps its retention."""
+
+    remote_log_delete_on_disable: bool = setting("remote.log.delete.on.disable", False, TOPIC_GROUP, Source.KAFKA)
+    """Whether all that is remote goes once the topic is no longer tiered (`remote.storage.enable` false), where
+    `remote.deletion.allowed` is given; what is local stays."""
+
+    local_deletion_allowed: bool = setting("local.deletion.allowed", False, TOPIC_GROUP, Source.OURS)
+    """Whether local segments may go once the remote tier holds them: the word that the topic's readers come through
+    us, for a broker that starts on the directory has them no more. What the remote tier holds no more, since total
+    retention ended it, goes locally only where `remote.deletion.allowed` is given too. `tiered-storage topics` decides
+    it later on; in the file it is where a topic starts."""
+
+    remote_deletion_allowed: bool = setting("remote.deletion.allowed", False, TOPIC_GROUP, Source.OURS)
+    """Whether remote segments may be deleted for good, once they are past total retention. `tiered-storage topics`
+    decides it later on; in the file it is where a topic starts."""
+
+    cleanup_policy: CleanupPolicy = setting(
+        "cleanup.policy", "delete", TOPIC_GROUP, Source.KAFKA, allowed="delete, compact, or compact,delete"
+    )
+    """The topic's own policy in Kafka. A compacted topic is refused: it cannot be tiered."""
+
+    retention_ms: TotalRetention = setting(
+        "retention.ms",
+        604_800_000,
+        TOPIC_GROUP,
+        Source.KAFKA,
+        unit="ms",
+        at_least=1,
+        special=WITHOUT_LIMIT,
+        default_text="log.retention.ms",
+    )
+    """How long records live, in both tiers together, by the largest timestamp in their segment."""
+
+    retention_bytes: TotalRetention = setting(
+        "retention.bytes",
+        UNLIMITED,
+        TOPIC_GROUP,
+        Source.KAFKA,
+        unit="bytes",
+        at_least=1,
+        special=WITHOUT_LIMIT,
+        default_text="log.retention.bytes",
+    )
+    """How much a partition keeps, in both tiers together."""
+
+    local_retention_ms: Whole = setting(
+        "local.retention.ms",
+        AS_THE_TOTAL,
+        TOPIC_GROUP,
+        Source.KAFKA,
+        unit="ms",
+        at_least=0,
+        special=LOCAL_MEANINGS,
+        default_text="log.local.retention.ms",
+    )
+    """How long closed segments also stay local, once the remote tier has them; not more than retention.ms."""
+
+    local_retention_bytes: Whole = setting(
+        "local.retention.bytes",
+        AS_THE_TOTAL,
+        TOPIC_GROUP,
+        Source.KAFKA,
+        unit="bytes",
+        at_least=0,
+        special=LOCAL_MEANINGS,
+        default_text="log.local.retention.bytes",
+    )
+    """How much of a partition also stays local, once the remote tier has it; not more than retention.bytes."""
+
+    @model_validator(mode="after")
+    def _local_within_the_total(self) -> Self:
+        for limit in ("retention_ms", "retention_bytes"):
+            local = f"local_{limit}"
+            if {limit, local} <= self.model_fields_set:
+                refuse_more_than_total(_dotted(local), getattr(self, local), _dotted(limit), getattr(self, limit))
+        return self
+
+    @classmethod
+    def parse(cls, topic_name: str, properties: Mapping[str, str | int | bool]) -> Self:
+        """Return the settings that `properties` give the topic; the rest stays at its default.
+
+        Raises ConfigurationError with every property that is unknown, of the wrong type, or against another one.
+        """
+        where = f"topic {topic_name}"
+        given = [Property((name,), value, where) for name, value in properties.items()]
+        return read_properties(cls, [Properties(given)], place=where)
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether Kafka compacts the topic."""
+        return "compact" in self.cleanup_policy
+
+    def properties(self) -> dict[str, str]:
+        """Return what was set, as text by Kafka's names, without the decisions, which are no properties."""
+        given = self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        return {name: _as_kafka_writes(value) for name, value in given.items() if name not in DECISIONS}
+
+    def over(self, defaults: TopicSettings, topic_name: str) -> Self:
+        """Return these settings with `defaults` where nothing was set, and with -2 (as the total) resolved.
+
+        Raises ConfigurationError where more would stay local than there is in total.
+        """
+        merged = {
+            **defaults.model_dump(by_alias=True),
+            **self.model_dump(by_alias=True, exclude_unset=True),
+        }
+        for limit in ("retention.ms", "retention.bytes"):
+            if merged[f"local.{limit}"] == AS_THE_TOTAL:
+                merged[f"local.{limit}"] = merged[limit]
+        given = [Property((name,), value, f"topic {topic_name}, with the defaults") for name, value in merged.items()]
+        resolved = read_properties(type(self), [Properties(given)], place=f"topic {topic_name}")
+        return resolved.noted(self.notices)
+
+
+def refuse_more_than_total(local_name: str, local: int, total_name: str, total: int) -> None:
+    """Raise, inside a model's validation, where `local` is more than `total` (-1: no limit; -2: as the total)."""
+    if local == AS_THE_TOTAL or total == UNLIMITED or 0 <= local <= total:
+        return
+    shown = "without limit (-1)" if local == UNLIMITED else f"{local}"
+    why = f"{local_name} is {shown}, more than {total_name}, {total}: what is local is part of the total"
+    raise contradiction(Contradiction(why))
+
+
+def _dotted(field_name: str) -> str:
+    return field_name.replace("_", ".")
+
+
+def _as_kafka_writes(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

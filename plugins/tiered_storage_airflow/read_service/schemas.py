@@ -1,0 +1,150 @@
+"""What the metadata routes answer with. Offsets named `end` are exclusive where they say log end, else inclusive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.read.read_values import FoundOffset
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAnswer:
+    """One life of a topic, and whether its records may be read by who asks."""
+
+    topic: str
+    topic_id: str
+    cluster_id: str
+    partitions: list[int]
+    may_read: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsAnswer:
+    """The topics that somebody may see."""
+
+    topics: list[TopicAnswer]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionAnswer:
+    """A partition's two tiers at one moment. `log_end_offset` is behind the last offset; timestamps are ms.
+
+    `lag_offsets` are stable and not remote yet. Copies and deletions are unfinished while they are under way, wait for
+    their next run, or failed. `local_problem` is why the local tier cannot be read here.
+    """
+
+    topic: str
+    topic_id: str
+    cluster_id: str
+    partition: int
+    log_start_offset: int
+    log_end_offset: int
+    last_stable_offset: int
+    earliest_local_offset: int | None
+    latest_tiered_offset: int | None
+    lag_offsets: int
+    remote_segments: int
+    remote_bytes: int
+    local_segments: int
+    local_bytes: int
+    unfinished_copies: int
+    unfinished_deletions: int
+    delete_state: str | None
+    local_problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAnswer:
+    """An offset by its name or its timestamp; all are null where there is none, an epoch also where nobody knows.
+
+    With `local_problem` nobody knows it here: it is why the local tier, which may have it, cannot be read.
+    """
+
+    offset: int | None
+    timestamp: int | None
+    leader_epoch: int | None
+    local_problem: str | None = None
+
+    @classmethod
+    def of(cls, found: FoundOffset | None) -> OffsetAnswer:
+        """Tell of `found`."""
+        if found is None:
+            return cls(None, None, None)
+        timestamp, epoch = (None if value < 0 else value for value in (found.timestamp, found.leader_epoch))
+        return cls(found.offset, timestamp, epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsAnswer:
+    """Some partitions of a topic; `next` is the number to go on from, None: these were the last."""
+
+    partitions: list[PartitionAnswer]
+    next: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentAnswer:
+    """A remote segment; `end_offset` is inclusive, timestamps are ms."""
+
+    segment_id: str
+    start_offset: int
+    end_offset: int
+    size: int
+    max_timestamp: int
+    event_timestamp: int
+    state: str
+    leader_epochs: list[EpochEntry]
+
+    @classmethod
+    def of(cls, segment: RemoteLogSegmentMetadata) -> SegmentAnswer:
+        """Tell of `segment`."""
+        return cls(
+            segment.segment_id.id,
+            segment.start_offset,
+            segment.end_offset,
+            segment.size,
+            segment.max_timestamp,
+            segment.event_timestamp,
+            segment.state.name,
+            list(segment.leader_epochs),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentsAnswer:
+    """Some segments by start offset; `next` is the start offset to go on from, None: these were the last."""
+
+    segments: list[SegmentAnswer]
+    next: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexAnswer:
+    """Entries of an index, which has `count` in `size` bytes; `next` is the number to go on from, None: the end."""
+
+    segment_id: str
+    index: str
+    size: int
+    count: int
+    entries: list[dict[str, Any]]
+    next: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HealthCheck:
+    """One thing that the service needs, and whether it has it."""
+
+    name: str
+    ok: bool
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class HealthAnswer:
+    """Whether the service can work, and what it looked at."""
+
+    ok: bool
+    checks: list[HealthCheck]

@@ -1,0 +1,108 @@
+"""The application that the API server mounts at /remote-log: reports of runs, the read service at /v1, pages at /page.
+
+Nothing here is answered without a login. Reports are for whoever may see the run's DAG; core's own checks decide that.
+They only read, and only below `runs/` of the work area: the folder is computed from the ids of DAG and run, the file's
+name is one of a listing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from typing import TYPE_CHECKING
+
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import requires_access_dag, requires_authenticated
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse
+from starlette.routing import Mount
+
+from tiered_storage_airflow.page.run_report import MOST_BYTES_SHOWN, report_page
+from tiered_storage_airflow.run_time import folder_name
+
+if TYPE_CHECKING:
+    from tiered_storage.remote_log.jobs.work_area import WorkArea
+    from tiered_storage_airflow.read_service.service import ReadService
+
+_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'", "Cache-Control": "no-store"}
+
+
+def read_service() -> FastAPI:
+    """Return the application."""
+    app = FastAPI(
+        title="Remote Log",
+        dependencies=[Depends(requires_authenticated())],
+        lifespan=_with_api,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+    )
+
+    @app.get(
+        "/dags/{dag_id}/runs/{run_id:path}",
+        dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.RUN))],
+    )
+    async def run_report(request: Request, dag_id: str, run_id: str, file: str | None = None) -> Response:
+        return await _in_time(request.app.state.read_service, lambda: _answer(dag_id, run_id, file))
+
+    return app
+
+
+@asynccontextmanager
+async def _with_api(app: FastAPI) -> AsyncIterator[None]:
+    """Have the read service while the API server runs; other processes of Airflow load this module, and not that."""
+    from tiered_storage_airflow.page.app import page_app  # noqa: PLC0415 - see above
+    from tiered_storage_airflow.read_service.api import read_api  # noqa: PLC0415
+    from tiered_storage_airflow.read_service.service import ReadService  # noqa: PLC0415
+
+    service = app.state.read_service = ReadService()
+    mounted = [Mount("/v1", app=read_api(service)), Mount("/page", app=page_app(service))]
+    app.router.routes.extend(mounted)
+    try:
+        yield
+    finally:
+        for mount in mounted:
+            app.router.routes.remove(mount)
+        service.close()
+
+
+async def _in_time(service: ReadService, work: Callable[[], Response]) -> Response:
+    """Return what `work` does in a thread of ours: the API server's own threads must not wait for our work area."""
+    from tiered_storage_airflow.read_service.problem import ProblemError, too_late  # noqa: PLC0415 - as above
+
+    try:
+        async with asyncio.timeout(service.seconds_to_answer):
+            return await service.reports.run(work)
+    except TimeoutError:
+        problem = too_late(service.seconds_to_answer)
+    except ProblemError as busy:
+        problem = busy
+    raise HTTPException(problem.status, problem.detail, dict(problem.headers))
+
+
+def _answer(dag_id: str, run_id: str, file: str | None) -> Response:
+    from tiered_storage.errors import TieredStorageError  # noqa: PLC0415 - loaded with the first request
+
+    folder = f"runs/{folder_name(dag_id, run_id)}"
+    try:
+        with closing(_work_area()) as work:
+            names = sorted(work.names(folder))
+            if not names:
+                raise HTTPException(404, f"the run {run_id} of {dag_id} has left nothing in the work area (yet)")
+            if file is None:
+                return HTMLResponse(report_page(dag_id, run_id, work, folder, names), headers=_HEADERS)
+            if file not in names:
+                raise HTTPException(404, f"the run {run_id} of {dag_id} has no file {file}")
+            return PlainTextResponse(work.content(f"{folder}/{file}", MOST_BYTES_SHOWN), headers=_HEADERS)
+    except TieredStorageError as error:
+        raise HTTPException(503 if error.retriable else 502, str(error)) from error
+
+
+def _work_area() -> WorkArea:
+    from tiered_storage.remote_log.context import open_work_area  # noqa: PLC0415 - as above
+    from tiered_storage.settings.settings import load_settings  # noqa: PLC0415
+    from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook  # noqa: PLC0415
+
+    settings = load_settings()
+    return open_work_area(settings, RemoteStorageHook().options(settings))

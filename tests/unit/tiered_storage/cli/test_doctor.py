@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.command_line import run, run_on
+from support.examinations import examined
+from support.remote_logs import a_copied_remote_log, a_remote_log
+from tiered_storage.clock import wall_clock
+
+
+@pytest.fixture(autouse=True)
+def _no_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+
+
+def test_all_is_well_with_exit_code_0(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    files.clock.now = wall_clock()
+    result = run_on(files, "doctor", "--json")
+
+    assert result.exit_code == 0
+    assert {row["verdict"] for row in result.rows} == {"ok", "note"}
+    assert {row["check"] for row in result.rows} == {
+        "settings", "log.dirs", "state.directory", "rights", "store", "work area", "metadata", "pair", "topics",
+        "deletions", "audit", "backup", "clock", "read service", "versions", "kernels", "java",
+    }  # fmt: skip
+    assert "0 wrong, " in result.err
+
+
+def test_what_is_wrong_gives_exit_code_1(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    (files.log_directory / "meta.properties").write_text("version=7\n")
+
+    result = run_on(files, "doctor")
+
+    assert result.exit_code == 1
+    assert "meta.properties" in result.out
+    assert "1 wrong, " in result.err
+
+
+def test_settings_that_cannot_be_meant_do_not_keep_the_rest_from_being_looked_at(tmp_path: Path) -> None:
+    config = tmp_path / "settings.yaml"
+    config.write_text("log.dir: [/somewhere]\n")
+
+    result = run("doctor", "--config", config, "--json")
+
+    assert result.exit_code == 1
+    [wrong] = [row for row in result.rows if row["verdict"] == "wrong"]
+    assert wrong["check"] == "settings"
+    assert "did you mean log.dirs?" in wrong["message"]
+    assert [row["check"] for row in result.rows if row["check"] in {"kernels", "java"}] == ["kernels", "java"]
+
+
+def test_settings_are_shown_with_where_they_come_from(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, lease_duration_ms=60_000)
+    environ = {"TIERED_STORAGE_LOG_RETENTION_HOURS": "24", "PATH": ""}
+
+    told = examined(files, environ).ok("settings")
+
+    config = files.root / "settings.yaml"
+    line = config.read_text().splitlines().index("lease.duration.ms: 60000") + 1
+    assert f"read from {config} | " in told
+    assert f"lease.duration.ms is 60000 ({config}, line {line}) | " in told
+    assert "log.retention.ms is 86400000 (environment variable TIERED_STORAGE_LOG_RETENTION_HOURS) | " in told
+    assert "topics start with properties of their own: orders | " in told
+
+
+def test_without_a_settings_file_a_note_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tiered_storage.settings.settings.project_root", lambda: tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TIERED_STORAGE_STATE_DIRECTORY", str(tmp_path / "state"))
+
+    rows = run("doctor", "--json").rows
+
+    assert "no settings file was read" in next(row["message"] for row in rows if row["verdict"] == "note")
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("enabled", "said"), [(False, "scheduled deletion is off"), (True, "scheduled deletion is on")]
+)
+def test_it_says_whether_scheduled_runs_delete(tmp_path: Path, enabled: bool, said: str) -> None:
+    files = a_remote_log(tmp_path, scheduled_deletion_enable=enabled)
+
+    assert any(said in message for message in examined(files, {"PATH": ""}).ok("settings"))

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from support.command_line import run, run_on
+from support.remote_logs import BATCH_BYTES, ENABLED, SEGMENT_BYTES, a_copied_remote_log, a_remote_log
+from tiered_storage import __version__
+from tiered_storage.cli import main as cli
+from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
+
+COMMANDS = ["plan", "copy", "retain", "expire", "segments", "read", "audit", "dump", "topics", "version"]
+
+WHAT_TAKES_LONG = {"airflow", "alembic", "awscrt", "confluent_kafka", "numba", "numpy", "obstore", "pyarrow"}
+
+
+def test_help_names_every_command() -> None:
+    result = run("--help")
+
+    assert result.exit_code == 0
+    assert [command for command in COMMANDS if command not in result.out] == []
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "topics list", "topics enable", "topics set"])
+def test_every_command_explains_itself(command: str) -> None:
+    result = run(*command.split(), "--help")
+
+    assert result.exit_code == 0
+    assert "Usage: " in result.out
+
+
+def test_the_help_of_all_commands_says_of_each_what_its_own_help_begins_with() -> None:
+    group = get_command(cli.app)
+    assert isinstance(group, TyperGroup)
+    lazy = [command for command in group.commands.values() if isinstance(command, cli.LazyCommand)]
+
+    assert len(lazy) >= 18
+    for command in lazy:
+        first_paragraph = (command.loaded.help or "").split("\n\n", maxsplit=1)[0]
+        assert command.help == " ".join(first_paragraph.split()), command.name
+
+
+@pytest.mark.parametrize("asked", ["version", "--version"])
+def test_the_version_is_shown(asked: str) -> None:
+    assert run(asked).out == f"{__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["", "plan", "topics", "topics enable"])
+def test_help_has_a_short_name_everywhere(command: str) -> None:
+    short, whole = run(*command.split(), "-h"), run(*command.split(), "--help")
+
+    assert (short.exit_code, short.out) == (0, whole.out)
+    assert "Usage: " in short.out
+
+
+def imported_by(*arguments: object) -> set[str]:
+    """Return the packages that the installed command imports for `arguments`."""
+    program = (
+        "import atexit, sys; from tiered_storage.cli.main import main\n"
+        "atexit.register(lambda: print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr))\n"
+        f"sys.argv[1:] = {list(map(str, arguments))!r}; main()"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(ended.stderr.split())
+
+
+@pytest.mark.parametrize("asked", ["--version", "--help"])
+def test_what_takes_long_to_import_is_imported_by_no_command_that_does_without(asked: str) -> None:
+    imported = imported_by(asked)
+
+    assert "typer" in imported
+    assert imported & {*WHAT_TAKES_LONG, "pydantic", "sqlalchemy"} == set()
+
+
+@pytest.mark.parametrize("command", ["segments", "failed-deletions", "topics list"])
+def test_a_command_that_looks_into_no_log_imports_nothing_that_does(tmp_path: Path, command: str) -> None:
+    imported = imported_by(*command.split(), "--config", a_copied_remote_log(tmp_path).config)
+
+    assert "sqlalchemy" in imported
+    assert imported & WHAT_TAKES_LONG == set()
+
+
+def test_an_unknown_option_is_refused() -> None:
+    result = run("plan", "--frobnicate")
+
+    assert result.exit_code == 2
+    assert "--frobnicate" in result.err
+
+
+def test_what_goes_wrong_is_one_line_on_standard_error(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with DirectoryLock.acquire(files.log_directory):
+        result = run_on(files, "plan")
+
+    assert result.exit_code == 1
+    assert result.out == ""
+    assert result.err.startswith(f"error: {files.log_directory} is in use")
+    assert result.err.count("\n") == 1
+    assert "Traceback" not in result.err
+
+
+def test_for_machines_it_is_a_document_on_standard_output_too(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with DirectoryLock.acquire(files.log_directory):
+        result = run_on(files, "plan", "--json")
+
+    assert result.exit_code == 1
+    assert result.document == {
+        "error": "LogDirectoryLockedError",
+        "message": result.err.removeprefix("error: ").removesuffix("\n"),
+        "retriable": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [("log.dirz: /logs\n", "log.dirz"), ("log.dirs: [\n", "line"), (None, "cannot be read")],
+)
+def test_settings_that_cannot_be_used_are_an_error(tmp_path: Path, content: str | None, told: str) -> None:
+    path = tmp_path / "settings.yaml"
+    if content is not None:
+        path.write_text(content)
+
+    result = run("plan", "--config", path)
+
+    assert result.exit_code == 1
+    assert str(path) in result.err
+    assert told in result.err
+
+
+def test_a_regular_expression_that_is_none_is_an_error(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    for command in ("plan", "copy", "retain", "expire", "segments", "audit"):
+        result = run_on(files, command, "--topics", "(")
+        assert (result.exit_code, "not a regular expression" in result.err) == (1, True), command
+
+
+def test_what_the_settings_want_noticed_goes_to_standard_error(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    files.properties["remote.log.retention.minutes"] = 5
+    files.properties["log.retention.ms"] = 604_800_000
+
+    result = run_on(files, "segments", "--json")
+
+    assert result.exit_code == 0
+    assert "note: " in result.err
+    assert "remote.log.retention.minutes" in result.err
+    assert len(result.rows) == 3
+
+
+def test_the_installed_command_runs_with_the_settings_that_the_environment_names(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    program = Path(sys.executable).with_name("tiered-storage")
+
+    ended = subprocess.run(
+        [program, "copy", "--json"],
+        env={**os.environ, "TIERED_STORAGE_CONFIG": str(files.config)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert [row["start_offset"] for row in json.loads(ended.stdout)["rows"]] == [0, 10, 20]
+
+
+def test_the_whole_road_by_the_command_line(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    files.properties["topics"] = {
+        "orders": {**ENABLED, "local.retention.bytes": 0, "retention.bytes": 2 * SEGMENT_BYTES + BATCH_BYTES}
+    }
+
+    for command in ("plan", "copy", "retain", "expire", "segments", "audit"):
+        assert run_on(files, command).exit_code == 0, command
+    lines = run_on(files, "read", "orders", 0, "--max-records", 100, "--json").out.splitlines()
+
+    assert files.local_starts() == [30]
+    assert [json.loads(line)["offset"] for line in lines] == list(range(10, 35))

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from tiered_storage.errors import CorruptIndexError
+from tiered_storage.kafka_log.files.small_files import read_small_file, remove_temporary_files, replace_file
+
+
+def test_a_replaced_file_has_the_new_content_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    path.write_bytes(b"old and longer")
+
+    replace_file(path, b"new")
+
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_cannot_be_replaced_keeps_its_content(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    path.write_bytes(b"old")
+    (tmp_path / "checkpoint.tmp").mkdir()
+
+    with pytest.raises(IsADirectoryError):
+        replace_file(path, b"new")
+
+    assert path.read_bytes() == b"old"
+
+
+def test_a_file_is_read_up_to_its_bound_and_no_further(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(100))
+
+    assert read_small_file(path, 100) == bytes(100)
+    with pytest.raises(CorruptIndexError, match=r"at byte 99: .*99 bytes"):
+        read_small_file(path, 99)
+
+
+def test_what_fails_while_a_file_is_replaced_leaves_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "checkpoint"
+    path.write_bytes(b"old")
+
+    def is_full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(os, "fsync", is_full)
+    with pytest.raises(OSError, match="no room"):
+        replace_file(path, b"new")
+
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_crash_left_of_files_that_were_being_replaced_goes(tmp_path: Path) -> None:
+    for name in ("mine", "mine.tmp", "other.tmp"):
+        (tmp_path / name).write_bytes(b"content")
+    (tmp_path / "yours.tmp").mkdir()
+
+    assert remove_temporary_files(tmp_path, ["mine", "yours", "missing"]) == ["mine.tmp"]
+
+    assert {path.name for path in tmp_path.iterdir()} == {"mine", "other.tmp", "yours.tmp"}

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.kafka_log.files.topic_partition import (
+    is_topic_name,
+    parse_partition_directory,
+    partition_directory_name,
+)
+
+topics = st.from_regex(r"[a-zA-Z0-9._-]{1,249}", fullmatch=True).filter(is_topic_name)
+
+
+@given(topics, st.integers(0, 2**31 - 1))
+@example("a-1", 2)
+@example("-", 0)
+def test_a_partition_is_found_again_in_its_directorys_name(topic: str, partition: int) -> None:
+    assert parse_partition_directory(partition_directory_name(topic, partition)) == (topic, partition)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "orders",
+        "orders-",
+        "-0",
+        "orders-00",
+        "orders-1x",
+        "orders--1x",
+        "orders-2147483648",
+        "orders-0.4f2a-delete",
+        "orders-٣",
+        "or ders-0",
+        "orders-0\n",
+        "..-0",
+        "a" * 250 + "-0",
+        "remote-log-index-cache",
+    ],
+)
+def test_other_names_are_no_partitions(name: str) -> None:
+    assert parse_partition_directory(name) is None
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a" * 250, "a b", "ä", "a\n"])
+def test_what_kafka_takes_for_no_topic_is_none(name: str) -> None:
+    assert not is_topic_name(name)
+    with pytest.raises(ConfigurationError, match="is no topic name"):
+        partition_directory_name(name, 0)
+
+
+@pytest.mark.parametrize("partition", [-1, 2**31])
+def test_a_partition_that_kafka_cannot_have_is_refused(partition: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"cannot have a partition {partition}"):
+        partition_directory_name("orders", partition)

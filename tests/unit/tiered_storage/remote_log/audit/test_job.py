@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.metadata_stores import a_step
+from support.remote_logs import (
+    CLUSTER_ID,
+    ORDERS_0,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    flip_bit,
+    held_by,
+    segments_of,
+    topic_id,
+)
+from tiered_storage.errors import RemoteStorageError
+from tiered_storage.remote_log.audit import job as audit_job
+from tiered_storage.remote_log.audit.deep_audit import audit_segment
+from tiered_storage.remote_log.audit.job import AuditJob
+from tiered_storage.remote_log.audit.report import AnomalyKind, AuditReport
+from tiered_storage.remote_log.audit.worker import run_audit_group
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.model import SegmentState
+from tiered_storage.remote_log.selection import EVERYTHING, Selection
+
+TWO = {("clicks", 0): 1, ("orders", 0): 2}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> RemoteLogFiles:
+    return a_copied_remote_log(tmp_path, TWO)
+
+
+def by_workers(
+    remote_log: RemoteLogManager, work: Callable[[AuditJob], None] | None = None, selection: Selection = EVERYTHING
+) -> AuditReport:
+    """Audit as a DAG does: quick, then workers, then what came of both."""
+    quick = remote_log.checks.audit(selection)
+    job = remote_log.checks.write_audit_job("runs/audit/1", selection)
+    if work is None:
+        for number in range(job.groups):
+            run_audit_group(remote_log.access(job.files), number, {})
+    else:
+        work(job)
+    return remote_log.checks.conclude_deep_audit(quick, job, selection)
+
+
+def verdict(remote_log: RemoteLogManager, topic: str) -> list[tuple[bool, int]]:
+    return [(each.deep, each.anomalies) for each in remote_log.safety.verdicts(CLUSTER_ID, topic_id(topic))]
+
+
+def test_workers_find_what_one_process_finds(files: RemoteLogFiles) -> None:
+    flip_bit(files.objects(".log")[1], 100)
+    files.objects(".indexes")[2].unlink()
+    with files.open() as remote_log:
+        whole = remote_log.checks.audit(deep=True)
+        report = by_workers(remote_log)
+
+        assert {anomaly.kind for anomaly in report.anomalies} == {
+            AnomalyKind.MISSING_OBJECT,
+            AnomalyKind.WRONG_CHECKSUM,
+        }
+        assert {(each.kind, each.segment_id) for each in report.anomalies} == {
+            (each.kind, each.segment_id) for each in whole.anomalies
+        }
+        assert (report.segments, report.objects, report.size) == (whole.segments, whole.objects, whole.size)
+        assert verdict(remote_log, "clicks") == [(False, 0), (True, 0)]
+        assert [deep for deep, anomalies in verdict(remote_log, "orders") if anomalies] == [False, True]
+
+
+def test_only_what_was_chosen_is_read(files: RemoteLogFiles) -> None:
+    with files.open() as remote_log:
+        job = remote_log.checks.write_audit_job("runs/audit/1", Selection("clicks"))
+
+        assert [outcome.segment.topic_id_partition.topic for outcome in job.outcomes()] == ["clicks"]
+
+
+def test_segments_are_cut_into_groups_of_about_the_same_size(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tiered_storage.remote_log.jobs.groups.GROUP_TASKS", 1)
+    with files.open() as remote_log:
+        assert remote_log.checks.write_audit_job("runs/audit/1").groups == 3
+        assert by_workers(remote_log).anomalies == ()
+
+
+def test_what_no_worker_read_clears_nothing_and_is_told(files: RemoteLogFiles) -> None:
+    with files.open() as remote_log:
+        report = by_workers(remote_log, lambda _: None)
+
+        assert (report.anomalies, report.unread) == ((), 3)
+        assert "its worker died" in report.notices[0]
+        assert verdict(remote_log, "orders") == [(False, 0)]
+
+
+def test_a_store_that_fails_is_told_and_other_segments_are_read(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = audit_segment
+    failures = iter([True])
+
+    def failing_once(*arguments: object) -> object:
+        if next(failures, False):
+            raise RemoteStorageError("down for a while")
+        return sound(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(audit_job, "audit_segment", failing_once)
+    with files.open() as remote_log:
+        report = by_workers(remote_log)
+
+    assert report.unread == 1
+    assert "down for a while" in report.notices[0]
+
+
+def test_what_was_deleted_meanwhile_is_no_anomaly(files: RemoteLogFiles) -> None:
+    def delete_and_work(job: AuditJob) -> None:
+        [first, _] = segments_of(remote_log)
+        lease = held_by(remote_log, "test")
+        remote_log.segments.advance_log_start_offset(ORDERS_0, 10, lease)
+        remote_log.segments.update_remote_log_segment_metadata(
+            a_step(first, SegmentState.DELETE_SEGMENT_STARTED), lease
+        )
+        remote_log.storage.delete_log_segment_data(first)
+        for number in range(job.groups):
+            run_audit_group(remote_log.access(job.files), number, {})
+
+    with files.open() as remote_log:
+        assert by_workers(remote_log, delete_and_work).anomalies == ()
+
+
+def test_a_job_tells_its_workers_their_rate(files: RemoteLogFiles) -> None:
+    files.properties["audit.worker.bytes.per.second"] = 5 << 20
+    with files.open() as remote_log:
+        job = remote_log.checks.write_audit_job("runs/audit/1")
+
+        assert job.files.description(audit_job.AuditJobDescription).bytes_per_second == 5 << 20

@@ -1,0 +1,216 @@
+"""What the store keeps of a partition beside its segments is audited against the metadata, and written anew."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from support.metadata_stores import ManualClock
+from support.remote_logs import (
+    ORDERS_0,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    a_remote_log,
+    begin,
+    carry_out,
+    copy,
+    flip_bit,
+    held_by,
+    move_log_start,
+    offsets_read,
+    ranges,
+)
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.audit.report import Anomaly, AnomalyKind
+from tiered_storage.remote_log.context import store_options
+from tiered_storage.remote_log.copy.commit import CommitReport
+from tiered_storage.remote_log.copy.plan import CopyPlan
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState
+from tiered_storage.remote_log.rebuild.rebuild import rebuild_metadata
+from tiered_storage.remote_log.repair.repairs import RepairReport
+from tiered_storage.remote_log.selection import EVERYTHING
+from tiered_storage.remote_log.storage.partition_manifest import PartitionDocument
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+
+DAYS = 10**10
+DEPTHS = pytest.mark.parametrize("deep", [False, True])
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> RemoteLogFiles:
+    """Three copied segments, the first of them ended; by the clock their objects are long past the grace time."""
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        lease = held_by(remote_log, "test")
+        move_log_start(remote_log, 10, lease)
+        remote_log.leases.release(lease)
+    files.clock = ManualClock(time.time_ns() // 1_000_000 + DAYS)
+    return files
+
+
+def document_of(files: RemoteLogFiles) -> Path:
+    [path] = files.store.rglob("orders-*/0/state/*.json")
+    return path
+
+
+def stored(remote_log: RemoteLogManager) -> PartitionDocument:
+    assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
+    document = remote_log.storage.partition_documents.read(ORDERS_0)
+    assert document is not None
+    return document
+
+
+def rewritten(files: RemoteLogFiles, change: Callable[[PartitionState], PartitionState], written_at: int = 1) -> None:
+    path = document_of(files)
+    document = PartitionDocument.parse(path.read_bytes(), str(path))
+    changed = replace(document, state=change(document.state), written_at=written_at)
+    path.write_bytes(changed.to_bytes())
+
+
+def remove(files: RemoteLogFiles) -> None:
+    shutil.rmtree(document_of(files).parent)
+
+
+def flip(files: RemoteLogFiles) -> None:
+    flip_bit(document_of(files), 0)
+
+
+def empty(files: RemoteLogFiles) -> None:
+    document_of(files).write_bytes(b"")
+
+
+def go_back(files: RemoteLogFiles) -> None:
+    rewritten(files, lambda state: replace(state, log_start_offset=0))
+
+
+def forget_log_start(files: RemoteLogFiles) -> None:
+    rewritten(files, lambda state: replace(state, log_start_offset=None))
+
+
+def run_ahead(files: RemoteLogFiles) -> None:
+    rewritten(files, lambda state: replace(state, log_start_offset=25))
+
+
+def delete_topic(files: RemoteLogFiles) -> None:
+    rewritten(files, lambda state: replace(state, delete_state=PartitionDeleteState.STARTED))
+
+
+def move_leader(files: RemoteLogFiles) -> None:
+    def moved(state: PartitionState) -> PartitionState:
+        [first, *others] = state.lineage
+        return replace(state, lineage=(EpochEntry(first.epoch, first.start_offset + 3), *others))
+
+    rewritten(files, moved)
+
+
+BREAKAGES: dict[Callable[[RemoteLogFiles], None], AnomalyKind] = {
+    remove: AnomalyKind.MISSING_OBJECT,
+    flip: AnomalyKind.WRONG_CHECKSUM,
+    empty: AnomalyKind.WRONG_CHECKSUM,
+    go_back: AnomalyKind.WRONG_CHECKSUM,
+    forget_log_start: AnomalyKind.WRONG_CHECKSUM,
+    run_ahead: AnomalyKind.WRONG_CHECKSUM,
+    delete_topic: AnomalyKind.WRONG_CHECKSUM,
+    move_leader: AnomalyKind.WRONG_CHECKSUM,
+}
+BREAKS = pytest.mark.parametrize("breaks", BREAKAGES)
+
+
+def anomalies(remote_log: RemoteLogManager, *, deep: bool = False) -> tuple[Anomaly, ...]:
+    return remote_log.checks.audit(deep=deep).anomalies
+
+
+def repaired(remote_log: RemoteLogManager) -> RepairReport:
+    def copied(copies: CopyPlan) -> CommitReport:
+        return remote_log.commit_copy(carry_out(remote_log, remote_log.begin_copy(copies, "repair"), "runs/repair/1"))
+
+    plan = remote_log.repairs.plan(remote_log.checks.audit(deep=True), EVERYTHING)
+    return remote_log.repairs.carry_out(plan, "repair", copied)
+
+
+@DEPTHS
+@BREAKS
+def test_what_is_wrong_with_a_document_is_named_and_mended(
+    files: RemoteLogFiles, breaks: Callable[[RemoteLogFiles], None], deep: bool
+) -> None:
+    with files.open() as remote_log:
+        assert anomalies(remote_log, deep=deep) == ()
+        before = stored(remote_log)
+        breaks(files)
+        [anomaly] = anomalies(remote_log, deep=deep)
+        assert (anomaly.kind, anomaly.partition, anomaly.is_leftover) == (BREAKAGES[breaks], ORDERS_0, False)
+        assert "/state" in anomaly.what
+        assert "'tiered-storage repair' writes it anew" in anomaly.message
+
+        report = repaired(remote_log)
+        assert (report.documents, report.failures, report.copied) == ((ORDERS_0,), (), ())
+        assert anomalies(remote_log, deep=deep) == ()
+        assert stored(remote_log).state == before.state
+        assert repaired(remote_log).documents == ()
+
+
+@BREAKS
+def test_what_is_wrong_with_a_document_keeps_nobody_from_trimming(
+    files: RemoteLogFiles, breaks: Callable[[RemoteLogFiles], None]
+) -> None:
+    breaks(files)
+    with files.open() as remote_log:
+        [topic] = remote_log.checks.audit().topics
+        assert topic.anomalies == 0
+
+
+@BREAKS
+def test_what_had_ended_stays_so_when_metadata_are_lost_after_a_repair(
+    files: RemoteLogFiles, breaks: Callable[[RemoteLogFiles], None]
+) -> None:
+    breaks(files)
+    with files.open() as remote_log:
+        repaired(remote_log)
+    for path in files.root.glob("state/remote_log_metadata.db*"):
+        path.unlink()
+    settings = files.settings()
+    assert rebuild_metadata(settings, store_options(settings, {}), files.clock).unreadable == ()
+
+    with files.open() as remote_log:
+        assert remote_log.segments.log_start_offset(ORDERS_0) == 10
+        assert offsets_read(remote_log, 10)[0] == 10
+
+
+def test_one_that_a_writer_is_just_ahead_with_is_no_anomaly(files: RemoteLogFiles) -> None:
+    rewritten(files, lambda state: replace(state, log_start_offset=25), written_at=files.clock.now)
+    with files.open() as remote_log:
+        assert anomalies(remote_log) == ()
+
+
+def test_a_broken_document_keeps_nobody_from_copying_and_is_written_anew(files: RemoteLogFiles) -> None:
+    flip(files)
+    files.append(2)
+    with files.open() as remote_log:
+        assert ranges(copy(remote_log).committed) == [(30, 39)]
+        assert anomalies(remote_log) == ()
+        assert stored(remote_log).state.log_start_offset == 10
+
+
+def test_one_of_a_lease_that_the_metadata_never_gave_is_told_and_left_alone(files: RemoteLogFiles) -> None:
+    document = document_of(files)
+    later = document.with_name(document.name.replace(document.stem, f"{10**6:0{len(document.stem)}}"))
+    content = PartitionDocument.parse(document.read_bytes(), "")
+    later.write_bytes(replace(content, fencing_number=10**6).to_bytes())
+    with files.open() as remote_log:
+        [anomaly] = anomalies(remote_log)
+        assert (anomaly.kind, anomaly.is_of_a_document) == (AnomalyKind.OUTDATED_METADATA, False)
+        assert repaired(remote_log).documents == ()
+        assert later.exists()
+
+
+def test_a_partition_of_which_nothing_was_finished_needs_none(tmp_path: Path) -> None:
+    with a_remote_log(tmp_path).open() as remote_log:
+        begin(remote_log)
+        assert remote_log.segments.partition_state(ORDERS_0).lineage
+        assert anomalies(remote_log) == ()

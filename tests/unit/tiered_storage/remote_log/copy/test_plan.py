@@ -1,0 +1,589 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.command_line import run_on
+from support.metadata_stores import a_segment, a_step
+from support.record_batches import a_message_of_magic_1
+from support.remote_logs import (
+    BATCH_BYTES,
+    NOW,
+    ORDERS_0,
+    SEGMENT_BYTES,
+    a_copied_remote_log,
+    a_remote_log,
+    batches_in,
+    copy,
+    flip_bit,
+    held_by,
+    partition_of,
+    ranges,
+    record,
+    rewrite_segment,
+    segments_of,
+    topic_id,
+)
+from tiered_storage.errors import ConfigurationError, LogDirectoryLockedError
+from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, write_leader_epochs
+from tiered_storage.kafka_log.files.offset_checkpoint import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    write_offset_checkpoint,
+)
+from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, write_topic_id
+from tiered_storage.kafka_log.records.record_batch import encode_batch
+from tiered_storage.remote_log.copy.plan import CopyPlan, Finding, PassingFinding, PlannedSegment, _limit
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
+from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
+from tiered_storage.remote_log.selection import Selection
+from tiered_storage.remote_log.source.log_directory_source import CLEANER_CHECKPOINT
+
+FINISHED = SegmentState.COPY_SEGMENT_FINISHED
+ENABLED = {"remote.storage.enable": True}
+
+
+TOO_LONG = "t" * 233
+"""With its id one byte more than a file system takes."""
+
+
+def due(plan: CopyPlan) -> list[tuple[str, int, int]]:
+    return [(str(one.topic_id_partition), one.base_offset, one.end_offset) for one in plan.segments]
+
+
+def finish(
+    remote_log: RemoteLogManager,
+    start: int,
+    end: int,
+    *,
+    state: SegmentState = FINISHED,
+    epochs: tuple[tuple[int, int], ...] | None = None,
+    of: TopicIdPartition = ORDERS_0,
+) -> None:
+    """Let the metadata know a remote segment, without its objects."""
+    lease = held_by(remote_log, "test", of)
+    segment = a_segment(lease, start, end, epochs=epochs)
+    remote_log.segments.add_remote_log_segment_metadata(segment, lease)
+    for step in SegmentState:
+        if SegmentState.COPY_SEGMENT_STARTED < step <= state:
+            remote_log.segments.update_remote_log_segment_metadata(a_step(segment, step), lease)
+    remote_log.leases.release(lease)
+
+
+def test_closed_segments_are_due_earliest_first_and_the_active_one_is_not(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+
+    with files.open() as remote_log:
+        plan = remote_log.plan_copy()
+
+    assert plan.segments == tuple(
+        PlannedSegment(
+            ORDERS_0,
+            files.partition_directory() / f"{base:020}.log",
+            base,
+            base + 9,
+            SEGMENT_BYTES,
+            (EpochEntry(0, 0),),
+        )
+        for base in (0, 10, 20)
+    )
+    assert plan.size == 3 * SEGMENT_BYTES
+    assert plan.partitions == [ORDERS_0]
+    assert plan.refused == plan.unreadable == plan.notices == ()
+
+
+def test_planning_changes_nothing(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+
+    with files.open() as remote_log:
+        assert remote_log.plan_copy() == remote_log.plan_copy()
+        assert remote_log.segments.list_partitions() == []
+
+    assert not files.store.exists()
+
+
+@pytest.mark.parametrize(
+    ("high_watermark", "bases"), [(0, []), (9, []), (10, [0]), (19, [0]), (20, [0, 10]), (35, [0, 10, 20])]
+)
+def test_a_segment_is_due_once_all_of_it_is_below_the_high_watermark(
+    tmp_path: Path, high_watermark: int, bases: list[int]
+) -> None:
+    files = a_remote_log(tmp_path)
+    write_offset_checkpoint(files.log_directory / HIGH_WATERMARK_CHECKPOINT, {("orders", 0): high_watermark})
+
+    with files.open() as remote_log:
+        assert [one.base_offset for one in remote_log.plan_copy().segments] == bases
+
+
+def test_an_open_transaction_holds_back_the_segment_it_began_in(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    segment = files.local_segments()[1].log_path
+    first, _ = batches_in(segment)
+    opened = encode_batch(
+        [record(offset) for offset in range(15, 20)],
+        producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True,
+    )  # fmt: skip
+    rewrite_segment(segment, [first, opened])
+    for snapshot in files.partition_directory().glob("*.snapshot"):
+        snapshot.unlink()
+
+    with files.open() as remote_log:
+        assert due(remote_log.plan_copy()) == [("orders-0", 0, 9)]
+
+
+def test_what_is_remote_is_not_due_again(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+
+    with files.open() as remote_log:
+        assert remote_log.plan_copy().segments == ()
+
+
+@pytest.mark.parametrize("state", [state for state in SegmentState if state is not FINISHED])
+def test_a_segment_in_any_other_state_covers_nothing(tmp_path: Path, state: SegmentState) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 1})
+
+    with files.open() as remote_log:
+        finish(remote_log, 0, 9, state=SegmentState.COPY_SEGMENT_STARTED if state == 0 else state)
+        assert due(remote_log.plan_copy()) == [("orders-0", 0, 9)]
+
+
+def test_what_another_leader_copied_does_not_count(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    write_leader_epochs(files.partition_directory() / "leader-epoch-checkpoint", [EpochEntry(0, 0), EpochEntry(2, 15)])
+
+    with files.open() as remote_log:
+        finish(remote_log, 0, 9)
+        finish(remote_log, 10, 19, epochs=((0, 10), (1, 12)))
+        finish(remote_log, 20, 29, epochs=((2, 20),))
+        plan = remote_log.plan_copy()
+
+    assert due(plan) == [("orders-0", 10, 19)]
+    assert plan.segments[0].lineage == (EpochEntry(0, 0), EpochEntry(2, 15))
+
+
+def test_the_lineage_of_a_segment_reaches_up_to_its_end(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    write_leader_epochs(files.partition_directory() / "leader-epoch-checkpoint", [EpochEntry(0, 0), EpochEntry(2, 15)])
+
+    with files.open() as remote_log:
+        lineages = [one.lineage for one in remote_log.plan_copy().segments]
+
+    assert lineages == [
+        (EpochEntry(0, 0),),
+        (EpochEntry(0, 0), EpochEntry(2, 15)),
+        (EpochEntry(0, 0), EpochEntry(2, 15)),
+    ]
+
+
+def test_segments_with_other_boundaries_cover_what_they_hold_together(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+
+    with files.open() as remote_log:
+        finish(remote_log, 0, 14)
+        finish(remote_log, 15, 22)
+        assert due(remote_log.plan_copy()) == [("orders-0", 20, 29)]
+
+
+def test_nothing_below_our_log_start_is_due(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+
+    with files.open() as remote_log:
+        lease = held_by(remote_log, "test")
+        remote_log.segments.advance_log_start_offset(ORDERS_0, 10, lease)
+        assert due(remote_log.plan_copy()) == [("orders-0", 10, 19), ("orders-0", 20, 29)]
+        remote_log.segments.advance_log_start_offset(ORDERS_0, 15, lease)
+        assert due(remote_log.plan_copy()) == [("orders-0", 10, 19), ("orders-0", 20, 29)]
+
+        finish(remote_log, 15, 19)
+        assert due(remote_log.plan_copy()) == [("orders-0", 20, 29)]
+
+
+def test_what_the_broker_gave_up_is_not_due_though_its_files_are_still_there(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 15})
+
+    with files.open() as remote_log:
+        assert due(remote_log.plan_copy()) == [("orders-0", 10, 19), ("orders-0", 20, 29)]
+
+
+def test_offsets_that_went_locally_before_they_were_copied_are_told(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        finish(remote_log, 0, 9)
+        write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 20})
+        plan = remote_log.plan_copy()
+
+    assert due(plan) == [("orders-0", 20, 29)]
+    [notice] = plan.notices
+    assert notice.partition == "orders-0"
+    assert "offsets 10 to 19 went locally and were never copied" in notice.message
+
+
+def test_topics_that_are_not_enabled_or_paused_or_not_asked_for_stay_out(tmp_path: Path) -> None:
+    partitions = {("clicks", 0): 1, ("orders", 0): 1, ("paused", 0): 1, ("views", 0): 1}
+    topics = {
+        "clicks": {},
+        "orders": ENABLED,
+        "paused": {**ENABLED, "remote.log.copy.disable": True},
+        "views": ENABLED,
+    }
+    files = a_remote_log(tmp_path, partitions, topics=topics)
+
+    with files.open() as remote_log:
+        assert due(remote_log.plan_copy()) == [("orders-0", 0, 9), ("views-0", 0, 9)]
+        assert due(remote_log.plan_copy(Selection("v.*"))) == [("views-0", 0, 9)]
+        assert due(remote_log.plan_copy(Selection("order"))) == []
+
+
+def test_internal_topics_stay_out_though_somebody_enabled_them(tmp_path: Path) -> None:
+    partitions = {("__consumer_offsets", 0): 1, ("__transaction_state", 0): 1}
+    files = a_remote_log(tmp_path, partitions, topics={"__consumer_offsets": ENABLED, "__transaction_state": ENABLED})
+    flip_bit(files.local_segments("__transaction_state")[-1].log_path, BATCH_BYTES - 1)
+
+    with files.open() as remote_log:
+        plan = remote_log.plan_copy()
+
+    assert plan.segments == ()
+    assert plan.refused == plan.unreadable == ()
+
+
+def test_a_compacted_topic_is_refused_by_name_and_once(tmp_path: Path) -> None:
+    partitions = {("clicks", 0): 1, ("clicks", 1): 1, ("orders", 0): 1, ("views", 0): 1, ("views", 1): 1}
+    topics = {"clicks": {**ENABLED, "cleanup.policy": "compact"}, "orders": ENABLED, "views": ENABLED}
+    files = a_remote_log(tmp_path, partitions, topics=topics)
+    write_offset_checkpoint(files.log_directory / CLEANER_CHECKPOINT, {("views", 1): 3})
+
+    with files.open() as remote_log:
+        plan = remote_log.plan_copy()
+
+    assert due(plan) == [("orders-0", 0, 9)]
+    assert [finding.partition for finding in plan.refused] == ["clicks", "views"]
+    assert "topic clicks has cleanup.policy=compact" in plan.refused[0].message
+    assert "log cleaner has compacted views-0" in plan.refused[1].message
+
+
+def test_an_unreadable_partition_stops_no_other_and_is_told_with_the_reason(tmp_path: Path) -> None:
+    partitions = {("clicks", 0): 1, ("orders", 0): 1, ("orders", 1): 1, ("views", 0): 1}
+    files = a_remote_log(tmp_path, partitions, topics={"orders": ENABLED, "clicks": ENABLED})
+    for topic, number in [("clicks", 0), ("orders", 1), ("views", 0)]:
+        (files.partition_directory(topic, number) / "leader-epoch-checkpoint").write_text("1\n0\n")
+
+    with files.open() as remote_log:
+        plan = remote_log.plan_copy()
+        orders = remote_log.plan_copy(Selection("orders"))
+
+    assert due(plan) == [("orders-0", 0, 9)]
+    assert [finding.partition for finding in plan.unreadable] == ["clicks-0", "orders-1"]
+    assert "leader-epoch-checkpoint" in plan.unreadable[0].message
+    assert [finding.partition for finding in plan.notices] == ["views-0"], "nobody asked to copy it"
+    assert [finding.partition for finding in orders.unreadable] == ["orders-1"]
+
+
+def test_settings_that_contradict_each_other_concern_only_their_topic(tmp_path: Path) -> None:
+    partitions = {("clicks", 0): 1, ("orders", 0): 1}
+    files = a_remote_log(tmp_path, partitions)
+
+    with files.open() as remote_log:
+        clicks = partition_of("clicks")
+        remote_log.topics.put(
+            Topic(
+                clicks.cluster_id,
+                clicks.topic_id,
+                "clicks",
+                remote_storage_enable=True,
+                properties={"retention.ms": "5", "local.retention.ms": "6"},
+            )
+        )
+        plan = remote_log.plan_copy()
+
+    assert due(plan) == [("orders-0", 0, 9)]
+    [finding] = plan.unreadable
+    assert finding.partition == "clicks-0"
+    assert "local.retention.ms is 6" in finding.message
+
+
+def test_without_a_high_watermark_checkpoint_a_person_has_to_vouch_for_the_end(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 1})
+    (files.log_directory / HIGH_WATERMARK_CHECKPOINT).unlink()
+
+    with files.open() as remote_log:
+        plan = remote_log.plan_copy()
+    assert plan.segments == ()
+    assert "log.end.is.stable" in plan.unreadable[0].message
+
+    files.properties["log.end.is.stable"] = True
+    with files.open() as remote_log:
+        plan = remote_log.plan_copy()
+    assert due(plan) == [("orders-0", 0, 9)]
+    assert plan.unreadable == ()
+    assert "replication-offset-checkpoint is missing" in plan.notices[0].message
+
+
+def test_switched_off_as_a_whole_nothing_is_due_and_that_is_said(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, remote_log_storage_system_enable=False)
+
+    with files.open() as remote_log:
+        plan = remote_log.plan_copy()
+        assert copy(remote_log).committed == ()
+
+    assert plan.segments == ()
+    assert "remote.log.storage.system.enable is false" in plan.notices[0].message
+
+
+def test_a_directory_in_use_is_not_planned(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+
+    with (
+        files.open() as remote_log,
+        DirectoryLock.acquire(files.log_directory),
+        pytest.raises(LogDirectoryLockedError),
+    ):
+        remote_log.plan_copy()
+
+
+def test_a_selection_that_is_no_regular_expression_is_refused(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+
+    with files.open() as remote_log, pytest.raises(ConfigurationError, match=r"'orders\(' is not a regular"):
+        remote_log.plan_copy(Selection("orders("))
+
+
+@pytest.mark.parametrize(
+    ("window_end", "bases"),
+    [
+        (NOW + 9_999, []),
+        (NOW + 10_000, [0]),
+        (NOW + 29_999, [0, 10]),
+        (NOW + 30_000, [0, 10, 20]),
+        (NOW + 10**9, [0, 10, 20]),
+    ],
+)
+def test_a_backfill_takes_segments_whose_successor_began_by_the_windows_end(
+    tmp_path: Path, window_end: int, bases: list[int]
+) -> None:
+    files = a_remote_log(tmp_path)
+
+    with files.open() as remote_log:
+        assert [one.base_offset for one in remote_log.plan_copy(window_end=window_end).segments] == bases
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "bases"),
+    [(NOW + 10**9, [0]), (-1, [0]), (NOW - 10**9, [0, 10, 20])],
+    ids=["far too late", "none", "too early"],
+)
+def test_a_bad_timestamp_can_only_hold_a_backfill_back(tmp_path: Path, timestamp: int, bases: list[int]) -> None:
+    files = a_remote_log(tmp_path)
+    segment = files.local_segments()[2].log_path
+    _, second = batches_in(segment)
+    rewrite_segment(
+        segment, [encode_batch([replace(record(offset), timestamp=timestamp) for offset in range(20, 25)]), second]
+    )
+
+    with files.open() as remote_log:
+        assert [one.base_offset for one in remote_log.plan_copy(window_end=NOW + 60_000).segments] == bases
+        assert len(remote_log.plan_copy().segments) == 3
+
+
+def test_a_backfill_does_not_skip_what_an_earlier_one_left(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+
+    with files.open() as remote_log:
+        finish(remote_log, 10, 19)
+        assert due(remote_log.plan_copy(window_end=NOW + 60_000)) == [("orders-0", 0, 9), ("orders-0", 20, 29)]
+
+
+def test_a_limit_takes_the_earliest_of_every_partition_in_turns(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 3, ("orders", 1): 1, ("orders", 2): 2})
+
+    with files.open() as remote_log:
+        plan = remote_log.plan_copy(max_segments=4)
+        everything = remote_log.plan_copy(max_segments=6)
+
+    assert due(plan) == [("orders-0", 0, 9), ("orders-0", 10, 19), ("orders-1", 0, 9), ("orders-2", 0, 9)]
+    assert "2 more segments are due" in plan.notices[0].message
+    assert len(everything.segments) == 6
+    assert everything.notices == ()
+
+
+def test_the_settings_limit_a_run_that_sets_no_limit_of_its_own(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, copy_max_segments_per_run=2)
+
+    with files.open() as remote_log:
+        assert [one.base_offset for one in remote_log.plan_copy().segments] == [0, 10]
+        assert len(remote_log.plan_copy(max_segments=3).segments) == 3
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=5), st.integers(1, 20))
+def test_under_any_limit_each_partition_gives_its_earliest_and_none_more_than_its_turn(
+    counts: list[int], limit: int
+) -> None:
+    segments = [
+        PlannedSegment(partition_of(number=number), Path("a.log"), base, base, 1, ())
+        for number, count in enumerate(counts)
+        for base in range(count)
+    ]
+
+    chosen, left = _limit(segments, limit)
+
+    assert len(chosen) == min(limit, len(segments))
+    assert left == len(segments) - len(chosen)
+    taken = [
+        [one.base_offset for one in chosen if one.topic_id_partition.partition == number]
+        for number in range(len(counts))
+    ]
+    assert all(bases == list(range(len(bases))) for bases in taken)
+    most = max(len(bases) for bases in taken)
+    assert all(len(bases) >= min(most - 1, count) for bases, count in zip(taken, counts, strict=True))
+
+
+def test_a_topic_whose_name_the_store_can_never_hold_is_refused_and_the_others_go_on(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {(TOO_LONG, 0): 1, (TOO_LONG, 1): 1, (TOO_LONG[1:], 0): 1, ("orders", 0): 1})
+    with files.open() as remote_log:
+        plan = remote_log.plan_copy()
+        assert due(plan) == [("orders-0", 0, 9), (f"{TOO_LONG[1:]}-0", 0, 9)]
+        [refused] = plan.refused
+        assert refused.partition == TOO_LONG
+        assert "takes no name of 256 bytes" in refused.message
+        assert "keep this topic in a store over the S3 API" in refused.message
+        assert copy(remote_log).is_whole
+
+
+def test_a_cluster_id_that_makes_no_name_is_refused(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    (files.log_directory / "meta.properties").write_text("version=1\ncluster.id=a/b\nnode.id=1\n")
+    with files.open() as remote_log:
+        plan = remote_log.plan_copy()
+        assert plan.is_empty
+        [refused] = plan.refused
+        assert "the cluster id 'a/b' makes no name for an object" in refused.message
+
+
+def test_a_finding_names_its_partition_once() -> None:
+    said = [
+        str(finding)
+        for finding in (
+            Finding("orders-0", "it is locked"),
+            PassingFinding("orders-0", "orders-0: it is locked"),
+            Finding("", "it is locked"),
+        )
+    ]
+    assert said == ["orders-0: it is locked", "orders-0: it is locked", "it is locked"]
+
+
+# --------------------------------------------------------------------------------------------------- older formats
+
+
+def test_segments_of_an_older_record_format_are_named_and_what_follows_them_waits(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 4, ("orders", 1): 1})
+    for segment in files.local_segments()[:2]:
+        message = a_message_of_magic_1(segment.base_offset)
+        segment.log_path.write_bytes(message)
+
+    for command in ("plan", "copy"):
+        ended = run_on(files, command)
+
+        said = " ".join((ended.out + ended.err).split())
+        assert ended.exit_code == 1
+        assert "offsets 0 to 19 (2 closed segments) begin in record format v0 or v1, which is not copied" in said
+        assert "2 closed segments after them wait, since readers must find no gap" in said
+        assert "kafka-delete-records those before 20" in said
+    with files.open() as remote_log:
+        plan = remote_log.plan_copy()
+        assert plan.segments == ()
+        assert [finding.partition for finding in plan.unreadable] == ["orders-0"]
+        assert ranges(segments_of(remote_log, partition_of("orders", 1))) == [(0, 9)]
+
+    # The broker was told to delete them.
+    write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 20})
+    with files.open() as remote_log:
+        assert copy(remote_log).is_whole
+        assert ranges(segments_of(remote_log)) == [(20, 29), (30, 39)]
+
+
+def test_a_segment_of_an_older_format_behind_others_is_named_by_the_plan(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 4})
+    older = files.local_segments()[1]
+    older.log_path.write_bytes(a_message_of_magic_1(older.base_offset))
+
+    for command in ("plan", "copy"):
+        ended = run_on(files, command)
+
+        said = " ".join((ended.out + ended.err).split())
+        assert ended.exit_code == 1
+        assert "offsets 10 to 19 (1 closed segments) begin in record format v0 or v1, which is not copied" in said
+        assert "2 closed segments after them wait, since readers must find no gap" in said
+    with files.open() as remote_log:
+        assert ranges(segments_of(remote_log)) == [(0, 9)]
+
+
+def test_a_closed_log_that_may_not_be_read_is_named_by_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 4})
+    shut, really_open = files.local_segments()[1].log_path, Path.open
+
+    def opened(path: Path, *args: Any, **named: Any) -> Any:
+        if path == shut:
+            raise PermissionError(13, "Permission denied", str(path))
+        return really_open(path, *args, **named)
+
+    monkeypatch.setattr(Path, "open", opened)
+    for command in ("plan", "copy"):
+        ended = run_on(files, command)
+
+        said = " ".join((ended.out + ended.err).split())
+        assert ended.exit_code == 1
+        assert f"{shut} cannot be read: [Errno 13] Permission denied" in said
+        assert "2 closed segments after it wait, since readers must find no gap" in said
+    with files.open() as remote_log:
+        assert ranges(segments_of(remote_log)) == [(0, 9)]
+
+
+# ------------------------------------------------------------------------------------------------- lost topic ids
+
+
+def test_a_topic_that_is_remote_is_not_copied_again_without_its_id(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    path = files.partition_directory() / PARTITION_METADATA
+    kept, stored = path.read_bytes(), files.objects()
+    path.unlink()
+
+    for command in ("plan", "copy"):
+        ended = run_on(files, command)
+
+        said = " ".join((ended.out + ended.err).split())
+        assert ended.exit_code == 1
+        assert f"{path} is missing" in said
+        assert f"under the id {topic_id('orders')}" in said
+        assert "again under the derived id" in said
+        assert f"'topic_id: {topic_id('orders')}'" in said
+    assert files.objects() == stored
+
+    path.write_bytes(kept)
+    assert run_on(files, "copy").exit_code == 0
+
+
+def test_another_topic_of_the_name_is_copied_under_an_id_of_its_own(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    write_topic_id(files.partition_directory() / PARTITION_METADATA, topic_id("another life"))
+
+    assert run_on(files, "copy").exit_code == 0
+    assert len(files.objects(".log")) == 6
+
+
+def test_a_topic_that_never_had_an_id_is_copied_on(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    (files.partition_directory() / PARTITION_METADATA).unlink()
+    assert run_on(files, "copy").exit_code == 0
+
+    files.append(2)
+    assert run_on(files, "copy").exit_code == 0
+    assert len(files.objects(".log")) == 4

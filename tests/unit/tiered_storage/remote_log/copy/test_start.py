@@ -1,0 +1,718 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from support.metadata_stores import a_step
+from support.remote_logs import (
+    BATCH_BYTES,
+    NOW,
+    ORDERS_0,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    a_remote_log,
+    begin,
+    carry_out,
+    copy,
+    cut,
+    flip_bit,
+    held_by,
+    offsets_read,
+    partition_of,
+    ranges,
+    segments_of,
+    states_of,
+)
+from tiered_storage.errors import LeaseHeldError, MetadataUnavailableError
+from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, write_leader_epochs
+from tiered_storage.kafka_log.files.log_segment import LogSegment
+from tiered_storage.kafka_log.files.offset_checkpoint import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    write_offset_checkpoint,
+)
+from tiered_storage.remote_log.copy.plan import CopyPlan, PlannedSegment
+from tiered_storage.remote_log.copy.start import abandon_unfinished
+from tiered_storage.remote_log.copy.tasks import CopyFailure, CopyOutcome, CopyTask
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.metadata.manifest_sync import documents_of
+from tiered_storage.remote_log.model import (
+    PartitionDeleteState,
+    PartitionState,
+    RemoteLogSegmentMetadata,
+    RemotePartitionDeleteMetadata,
+    SegmentState,
+)
+from tiered_storage.remote_log.selection import EVERYTHING
+from tiered_storage.remote_log.storage.partition_manifest import PartitionDocument
+
+STARTED, FINISHED, DELETING, _ = (state.name for state in SegmentState)
+FAILURE = CopyFailure("RemoteStorageError", "the store is away", retriable=True)
+
+
+def done(tasks: Iterable[CopyTask]) -> list[CopyOutcome]:
+    """Return how successful copies end, without any bytes."""
+    update = SegmentState.COPY_SEGMENT_FINISHED
+    return [CopyOutcome(task, a_step(task.metadata, update, custom_metadata=b"where it is")) for task in tasks]
+
+
+def failed(outcome: CopyOutcome, failure: CopyFailure = FAILURE) -> CopyOutcome:
+    return CopyOutcome(outcome.task, None, failure)
+
+
+def start_offsets(segments: Iterable[RemoteLogSegmentMetadata]) -> list[int]:
+    return [segment.start_offset for segment in segments]
+
+
+@contextmanager
+def changed(files: RemoteLogFiles, how: str) -> Iterator[None]:
+    """Change the local log for the time of a block."""
+    if how == "locked":
+        with DirectoryLock.acquire(files.log_directory):
+            yield
+        return
+    kept = shutil.copytree(files.log_directory, files.root / "kept")
+    _change(files.log_directory, files.partition_directory(), how)
+    yield
+    shutil.rmtree(files.log_directory)
+    kept.rename(files.log_directory)
+
+
+def _change(log_directory: Path, partition: Path, how: str) -> None:
+    if how == "unmounted":
+        shutil.rmtree(log_directory)
+        log_directory.mkdir()
+    elif how == "gone":
+        shutil.rmtree(partition)
+    elif how == "leader changed":
+        write_leader_epochs(partition / "leader-epoch-checkpoint", [EpochEntry(0, 0), EpochEntry(1, 15)])
+    else:
+        for base in (20, 30):
+            LogSegment(base, partition).log_path.unlink()
+        cut(LogSegment(10, partition).log_path, BATCH_BYTES)
+        write_offset_checkpoint(log_directory / HIGH_WATERMARK_CHECKPOINT, {("orders", 0): 15})
+
+
+# ---------------------------------------------------------------------------------------------------------- beginning
+
+
+def test_a_run_takes_the_lease_and_writes_down_what_it_starts(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+
+    with files.open() as remote_log:
+        begun = begin(remote_log)
+        known = segments_of(remote_log)
+
+    assert begun.left == ()
+    assert [task.metadata for task in begun.tasks] == known
+    assert {segment.state.name for segment in known} == {STARTED}
+    assert ranges(known) == [(0, 9), (10, 19), (20, 29)]
+    assert len({segment.segment_id for segment in known}) == 3
+    assert {task.lease for task in begun.tasks} == {begun.tasks[0].lease}
+    assert {segment.fencing_number for segment in known} == {begun.tasks[0].lease.fencing_number}
+    assert {segment.event_timestamp for segment in known} == {files.clock.now}
+    assert [task.log_path for task in begun.tasks] == [one.log_path for one in files.local_segments()[:3]]
+
+
+def test_the_leader_epochs_of_a_started_segment_are_those_within_it(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    write_leader_epochs(files.partition_directory() / "leader-epoch-checkpoint", [EpochEntry(0, 0), EpochEntry(2, 15)])
+
+    with files.open() as remote_log:
+        epochs = [task.metadata.leader_epochs for task in begin(remote_log).tasks]
+
+    assert epochs == [(EpochEntry(0, 0),), (EpochEntry(0, 10), EpochEntry(2, 15)), (EpochEntry(2, 20),)]
+
+
+def test_a_task_says_from_where_on_readers_are_given_the_partition(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    LogSegment(0, files.partition_directory()).log_path.unlink()
+    write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 10})
+
+    with files.open() as remote_log:
+        begun = remote_log.begin_copy(remote_log.plan_copy(max_segments=1), "copy").tasks
+        assert [(task.metadata.start_offset, task.readable_from) for task in begun] == [(10, 10)]
+        remote_log.commit_copy(done(begun))
+
+        plan = remote_log.plan_copy()
+        for log_start, readable_from in ((10, 10), (15, 15), (20, 20)):
+            [task] = remote_log.begin_copy(plan, "copy").tasks
+            remote_log.segments.advance_log_start_offset(ORDERS_0, log_start, task.lease)
+            [task] = remote_log.begin_copy(plan, "copy").tasks
+            assert (task.metadata.start_offset, task.readable_from) == (20, readable_from)
+
+
+def test_what_a_run_copies_before_counts_as_readable(tmp_path: Path) -> None:
+    with a_remote_log(tmp_path).open() as remote_log:
+        assert [task.readable_from for task in begin(remote_log).tasks] == [0, 0, 0]
+
+
+def test_a_partition_that_somebody_else_holds_is_left_to_them(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("clicks", 0): 1, ("orders", 0): 1})
+
+    with files.open() as remote_log:
+        held_by(remote_log, "another run")
+        begun = begin(remote_log)
+        assert segments_of(remote_log) == []
+
+    assert [str(task.metadata.topic_id_partition) for task in begun.tasks] == ["clicks-0"]
+    [finding] = begun.left
+    assert finding.partition == "orders-0"
+    assert "another run works on it" in finding.message
+
+
+def test_the_retry_of_a_run_takes_over_from_its_dead_try(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+
+    with files.open() as remote_log:
+        dead = begin(remote_log, "run 7")
+        retry = begin(remote_log, "run 7")
+
+        assert [task.lease.fencing_number for task in (dead.tasks[0], retry.tasks[0])] == [1, 2]
+        dead_ids = {task.metadata.segment_id for task in dead.tasks}
+        states = {segment.segment_id: segment.state.name for segment in segments_of(remote_log)}
+        assert {states[task.metadata.segment_id] for task in retry.tasks} == {STARTED}
+        assert {states[segment_id] for segment_id in dead_ids} == {DELETING}
+
+        late = remote_log.commit_copy(done(dead.tasks))
+        assert late.committed == ()
+        assert "taken over by run 7 (lease 2)" in late.failures[0].message
+        assert not late.retriable
+        assert start_offsets(remote_log.commit_copy(done(retry.tasks)).committed) == [0, 10, 20]
+
+
+def test_what_a_holder_left_whose_lease_ran_out_is_given_up(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+
+    with files.open() as remote_log:
+        begin(remote_log, "dead run")
+        assert [finding.partition for finding in begin(remote_log, "next run").left] == ["orders-0"]
+
+        files.clock.now += remote_log.settings.lease_duration_ms + 1
+        begun = begin(remote_log, "next run")
+
+        assert len(begun.tasks) == 3
+        assert sorted(states_of(remote_log)) == sorted(
+            [(base, DELETING) for base in (0, 10, 20)] + [(base, STARTED) for base in (0, 10, 20)]
+        )
+
+
+def test_only_copies_of_earlier_leases_are_given_up(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+
+    with files.open() as remote_log:
+        begun = begin(remote_log)
+
+        assert abandon_unfinished(ORDERS_0, remote_log.segments, begun.tasks[0].lease, files.clock) == 0
+        later = held_by(remote_log, "copy")
+        assert abandon_unfinished(ORDERS_0, remote_log.segments, later, files.clock) == 3
+        assert abandon_unfinished(ORDERS_0, remote_log.segments, later, files.clock) == 0
+
+
+def test_what_another_run_copied_since_the_plan_is_not_begun_again(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+
+    with files.open() as remote_log:
+        plan = remote_log.plan_copy()
+        first = remote_log.begin_copy(remote_log.plan_copy(max_segments=2), "other")
+        remote_log.commit_copy(done(first.tasks))
+
+        assert start_offsets(task.metadata for task in remote_log.begin_copy(plan, "copy").tasks) == [20]
+
+
+def test_what_expired_since_the_plan_is_not_begun(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+
+    with files.open() as remote_log:
+        plan = remote_log.plan_copy()
+        lease = held_by(remote_log, "expire")
+        remote_log.segments.advance_log_start_offset(ORDERS_0, 20, lease)
+        remote_log.leases.release(lease)
+
+        assert start_offsets(task.metadata for task in remote_log.begin_copy(plan, "copy").tasks) == [20]
+
+
+def test_a_lease_for_which_nothing_is_left_to_do_is_given_back(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+
+    with files.open() as remote_log:
+        plan = remote_log.plan_copy()
+        remote_log.commit_copy(done(begin(remote_log).tasks))
+
+        assert remote_log.begin_copy(plan, "late").tasks == ()
+        held_by(remote_log, "anybody")
+
+
+# --------------------------------------------------------------------------------------------------------- committing
+
+
+def test_a_whole_run_makes_everything_visible_and_gives_the_lease_back(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+
+    with files.open() as remote_log:
+        report = copy(remote_log)
+
+        assert report.is_whole
+        assert ranges(report.committed) == [(0, 9), (10, 19), (20, 29)]
+        assert report.committed == tuple(segments_of(remote_log))
+        assert {segment.state.name for segment in report.committed} == {FINISHED}
+        held_by(remote_log, "anybody")
+        assert remote_log.plan_copy().segments == ()
+        assert offsets_read(remote_log, 0) == list(range(35))
+
+
+def test_outcomes_are_committed_in_order_however_they_come(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+
+    with files.open() as remote_log:
+        report = remote_log.commit_copy(done(begin(remote_log).tasks)[::-1])
+
+    assert start_offsets(report.committed) == [0, 10, 20]
+
+
+def test_what_comes_behind_a_failed_copy_goes_and_is_planned_anew(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+
+    with files.open() as remote_log:
+        first, second, third = done(begin(remote_log).tasks)
+        report = remote_log.commit_copy([first, failed(second), third])
+
+        assert start_offsets(report.committed) == [0]
+        assert [(one.partition, one.message) for one in report.failures] == [
+            ("orders-0", "RemoteStorageError: the store is away")
+        ]
+        assert report.retriable
+        assert not report.is_whole
+        assert states_of(remote_log) == [(0, FINISHED), (10, DELETING), (20, DELETING)]
+        assert [one.base_offset for one in remote_log.plan_copy().segments] == [10, 20]
+        held_by(remote_log, "anybody")
+
+
+def test_neighbours_commit_though_a_partition_fails(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("clicks", 0): 2, ("orders", 0): 2})
+    flip_bit(files.local_segments("clicks")[0].log_path, BATCH_BYTES - 1)
+
+    with files.open() as remote_log:
+        report = copy(remote_log)
+
+        assert ranges(report.committed) == [(0, 9), (10, 19)]
+        assert {str(one.topic_id_partition) for one in report.committed} == {"orders-0"}
+        [failure] = report.failures
+        assert failure.partition == "clicks-0"
+        assert "CRC-32C" in failure.message
+        assert not report.retriable
+        assert states_of(remote_log, partition_of("clicks")) == [(0, DELETING), (10, DELETING)]
+
+
+def test_a_copy_whose_worker_died_is_a_failure_that_another_try_may_mend(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+
+    with files.open() as remote_log:
+        tasks = begin(remote_log).tasks
+        report = remote_log.commit_copy([*done(tasks[:1]), CopyOutcome(tasks[1], None), *done(tasks[2:])])
+
+    assert start_offsets(report.committed) == [0]
+    assert "its worker died" in report.failures[0].message
+    assert report.retriable
+
+
+def test_a_run_is_retriable_only_where_every_failure_is(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("clicks", 0): 1, ("orders", 0): 1})
+
+    with files.open() as remote_log:
+        away, corrupt = done(begin(remote_log).tasks)
+        report = remote_log.commit_copy(
+            [failed(away), failed(corrupt, CopyFailure("CorruptRecordError", "broken", retriable=False))]
+        )
+
+    assert len(report.failures) == 2
+    assert not report.retriable
+
+
+def test_damage_beside_the_log_commits_but_makes_the_run_red(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    path = files.local_segments()[0].offset_index_path
+    flip_bit(path, 7)
+    files.local_segments()[1].time_index_path.unlink()
+
+    with files.open() as remote_log:
+        report = copy(remote_log)
+
+    assert len(report.committed) == 3
+    assert report.failures == ()
+    [damage] = report.damages
+    assert str(path) in damage.message
+    [notice] = report.notices
+    assert "timeindex is missing" in notice.message
+    assert not report.is_whole
+
+
+def test_committing_twice_changes_nothing_and_tells_the_same(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("clicks", 0): 2, ("orders", 0): 3})
+
+    with files.open() as remote_log:
+        outcomes = done(begin(remote_log).tasks)
+        outcomes[3] = failed(outcomes[3])
+        first = remote_log.commit_copy(outcomes)
+        known = [segments_of(remote_log, one) for one in (ORDERS_0, partition_of("clicks"))]
+        files.clock.now += 1000
+
+        assert remote_log.commit_copy(outcomes) == first
+        assert [segments_of(remote_log, one) for one in (ORDERS_0, partition_of("clicks"))] == known
+
+
+def test_a_second_commit_is_no_failure_though_another_run_has_the_lease_by_then(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+
+    with files.open() as remote_log:
+        outcomes = done(begin(remote_log, max_segments=2).tasks)
+        first = remote_log.commit_copy(outcomes)
+        begin(remote_log, "another run")
+
+        again = remote_log.commit_copy(outcomes)
+
+        assert again == first
+        assert again.is_whole
+        assert states_of(remote_log) == [(0, FINISHED), (10, FINISHED), (20, STARTED)]
+
+
+@pytest.mark.parametrize("meanwhile", ["locked", "unmounted", "gone", "leader changed", "truncated"])
+def test_what_was_committed_once_stays_so_whatever_became_of_the_local_log(tmp_path: Path, meanwhile: str) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        outcomes = done(begin(remote_log).tasks)
+        first = remote_log.commit_copy(outcomes)
+
+        with changed(files, meanwhile):
+            again = remote_log.commit_copy(outcomes)
+
+        assert again == first
+        assert states_of(remote_log) == [(0, FINISHED), (10, FINISHED), (20, FINISHED)]
+
+
+def test_a_second_commit_leaves_what_has_expired_since_to_its_end(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        outcomes = done(begin(remote_log).tasks)
+        remote_log.commit_copy(outcomes)
+        lease = held_by(remote_log, "expire")
+        remote_log.segments.update_remote_log_segment_metadata(
+            a_step(outcomes[0].task.metadata, SegmentState.DELETE_SEGMENT_STARTED), lease
+        )
+
+        again = remote_log.commit_copy(outcomes)
+
+        assert start_offsets(again.committed) == [10, 20]
+        assert again.is_whole
+        assert states_of(remote_log) == [(0, DELETING), (10, FINISHED), (20, FINISHED)]
+
+
+def test_a_commit_that_stopped_in_its_middle_is_finished_by_the_next(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        outcomes = done(begin(remote_log).tasks)
+        update = remote_log.segments.update_remote_log_segment_metadata
+        assert outcomes[0].finished is not None
+        update(outcomes[0].finished, outcomes[0].task.lease)
+
+        report = remote_log.commit_copy(outcomes)
+
+        assert start_offsets(report.committed) == [0, 10, 20]
+        assert report.is_whole
+
+
+def test_a_metadata_store_that_is_away_ends_the_commit_which_may_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        outcomes = done(begin(remote_log).tasks)
+        kind = type(remote_log.segments)
+
+        def away(self: object, steps: object) -> None:
+            raise MetadataUnavailableError("locked")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(kind, "update_remote_log_segments", away)
+            with pytest.raises(MetadataUnavailableError):
+                remote_log.commit_copy(outcomes)
+
+        assert states_of(remote_log) == [(0, STARTED), (10, STARTED), (20, STARTED)]
+        assert start_offsets(remote_log.commit_copy(outcomes).committed) == [0, 10, 20]
+
+
+@pytest.mark.parametrize("meanwhile", ["locked", "unmounted", "gone"])
+def test_while_the_local_log_cannot_be_looked_at_nothing_is_decided(tmp_path: Path, meanwhile: str) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        outcomes = done(begin(remote_log).tasks)
+
+        with changed(files, meanwhile):
+            report = remote_log.commit_copy(outcomes)
+        assert report.committed == ()
+        assert [finding.partition for finding in report.failures] == ["orders-0"]
+        assert report.retriable
+        assert states_of(remote_log) == [(0, STARTED), (10, STARTED), (20, STARTED)]
+
+        assert start_offsets(remote_log.commit_copy(outcomes).committed) == [0, 10, 20]
+
+
+def test_copies_of_a_leader_that_was_deposed_meanwhile_are_not_committed(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        outcomes = done(begin(remote_log).tasks)
+
+        with changed(files, "leader changed"):
+            report = remote_log.commit_copy(outcomes)
+
+        assert start_offsets(report.committed) == [0]
+        assert "offsets 10 to 19 were copied under leader epochs that no longer hold" in report.failures[0].message
+        assert report.retriable
+        assert states_of(remote_log) == [(0, FINISHED), (10, DELETING), (20, DELETING)]
+
+
+def test_copies_of_what_was_truncated_meanwhile_are_not_committed(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        outcomes = done(begin(remote_log).tasks)
+
+        with changed(files, "truncated"):
+            report = remote_log.commit_copy(outcomes)
+
+        assert start_offsets(report.committed) == [0]
+        assert "offsets 10 to 19 were copied, and the local log is now stable up to 15 only" in (
+            report.failures[0].message
+        )
+        assert states_of(remote_log) == [(0, FINISHED), (10, DELETING), (20, DELETING)]
+
+
+def test_a_copy_of_what_the_broker_removed_meanwhile_is_worth_all_the_more(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        outcomes = carry_out(remote_log, begin(remote_log))
+        files.local_segments()[0].log_path.unlink()
+        write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 15})
+        write_leader_epochs(files.partition_directory() / "leader-epoch-checkpoint", [EpochEntry(0, 15)])
+
+        report = remote_log.commit_copy(outcomes)
+
+        assert start_offsets(report.committed) == [0, 10, 20]
+        assert report.is_whole
+        assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+        assert remote_log.deletions.plan_expiry(EVERYTHING, NOW) == ([], [])
+        assert offsets_read(remote_log, 0) == list(range(35))
+
+
+@pytest.mark.parametrize(("local_start", "our_start"), [(0, 0), (7, 7), (9, 9), (10, 0)])
+def test_the_first_commit_says_where_our_log_begins_and_no_later_one(
+    tmp_path: Path, local_start: int, our_start: int
+) -> None:
+    """Where the local log does, but never behind a segment that was copied."""
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        outcomes = done(begin(remote_log, max_segments=1).tasks)
+        write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): local_start})
+        assert start_offsets(remote_log.commit_copy(outcomes).committed) == [0]
+        assert remote_log.segments.log_start_offset(ORDERS_0) == our_start
+
+        write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 20})
+        assert copy(remote_log).is_whole
+        assert remote_log.segments.log_start_offset(ORDERS_0) == our_start
+
+
+def test_a_zombies_late_commit_is_refused_even_where_its_copies_are_long_deleted(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        zombie = carry_out(remote_log, begin(remote_log, "zombie"), "runs/zombie/1")
+        files.clock.now += remote_log.settings.lease_duration_ms + 1
+        heir = carry_out(remote_log, begin(remote_log, "heir"), "runs/heir/1")
+        assert remote_log.commit_copy(heir).is_whole
+        files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
+        assert len(remote_log.deletions.delete_marked("expire").deleted) == 3
+
+        report = remote_log.commit_copy(zombie)
+
+        assert report.committed == ()
+        assert "taken over" in report.failures[0].message
+        assert states_of(remote_log) == [(0, FINISHED), (10, FINISHED), (20, FINISHED)]
+        assert offsets_read(remote_log, 0) == list(range(35))
+
+
+def test_a_zombies_late_commit_is_refused_where_nothing_was_ever_committed(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        zombie = carry_out(remote_log, begin(remote_log, "zombie"))
+        for _ in range(2):
+            files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
+            deleted = remote_log.deletions.delete_marked("expire").deleted
+        assert len(deleted) == 3
+
+        report = remote_log.commit_copy(zombie)
+
+        assert report.committed == ()
+        assert "taken over by expire" in report.failures[0].message
+        assert remote_log.segments.log_start_offset(ORDERS_0) is None
+
+
+def test_a_commit_by_metadata_older_than_the_store_writes_nothing(tmp_path: Path) -> None:
+    with a_remote_log(tmp_path).open() as remote_log:
+        outcomes = carry_out(remote_log, begin(remote_log))
+        documents = documents_of(remote_log.storage)
+        assert documents is not None
+        documents.write(PartitionDocument(ORDERS_0, 9, PartitionState(20), 7))
+
+        report = remote_log.commit_copy(outcomes)
+
+        assert (report.committed, report.retriable) == ((), False)
+        assert "lease 9 has written to the store" in report.failures[0].message
+        assert remote_log.segments.log_start_offset(ORDERS_0) is None
+
+
+def test_a_commit_that_the_life_cycle_refuses_gives_its_lease_back(tmp_path: Path) -> None:
+    with a_remote_log(tmp_path).open() as remote_log:
+        begun = begin(remote_log)
+        outcomes = carry_out(remote_log, begun)
+        marking = a_step(begun.tasks[0].metadata, SegmentState.DELETE_SEGMENT_STARTED)
+        remote_log.segments.update_remote_log_segment_metadata(marking, begun.tasks[0].lease)
+
+        report = remote_log.commit_copy(outcomes)
+
+        assert not report.retriable
+        assert "cannot become COPY_SEGMENT_FINISHED" in report.failures[0].message
+        assert held_by(remote_log, "the next run").fencing_number == 2
+
+
+def test_a_lease_that_ran_out_but_that_nobody_took_is_still_good(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        outcomes = done(begin(remote_log).tasks)
+        files.clock.now += 10 * remote_log.settings.lease_duration_ms
+
+        assert remote_log.commit_copy(outcomes).is_whole
+
+
+def test_a_copied_partition_goes_on_where_it_ended(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    files.append(3)
+
+    with files.open() as remote_log:
+        report = copy(remote_log)
+
+        assert ranges(report.committed) == [(30, 39)]
+        assert offsets_read(remote_log, 0) == list(range(50))
+
+
+def test_nothing_to_commit_is_a_whole_run(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+
+    with files.open() as remote_log:
+        assert remote_log.commit_copy([]).is_whole
+
+
+# ------------------------------------------------------------------------------------------------ lineages and leases
+
+
+def lineage_of(remote_log: RemoteLogManager) -> tuple[EpochEntry, ...]:
+    return remote_log.segments.partition_state(ORDERS_0).lineage
+
+
+def test_a_run_keeps_the_lineage_also_where_nothing_is_due(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 0})
+    lineage = (EpochEntry(0, 0),)
+
+    with files.open() as remote_log:
+        plan = remote_log.plan_copy()
+        assert (plan.segments, [each.leader_epochs for each in plan.lineages]) == ((), [lineage])
+        assert not plan.is_empty
+        assert lineage_of(remote_log) == ()
+        assert remote_log.begin_copy(plan, "copy").tasks == ()
+        assert lineage_of(remote_log) == lineage
+        held_by(remote_log, "anybody")
+        assert remote_log.plan_copy().is_empty
+
+
+def test_each_task_knows_all_leaders_that_the_local_log_forgot(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    files.append(3)
+    with files.open() as remote_log:
+        remote_log.segments.put_lineage(ORDERS_0, [EpochEntry(0, 0), EpochEntry(1, 12)], held_by(remote_log, "copy"))
+        checkpoint = files.partition_directory() / "leader-epoch-checkpoint"
+        write_leader_epochs(checkpoint, [EpochEntry(1, 25), EpochEntry(2, 33), EpochEntry(3, 42)])
+
+        tasks = begin(remote_log).tasks
+
+    assert [task.metadata.start_offset for task in tasks] == [10, 20, 30]
+    assert tasks[-1].lineage == (EpochEntry(0, 0), EpochEntry(1, 12), EpochEntry(2, 33))
+    assert tasks[-1].metadata.leader_epochs == (EpochEntry(1, 30), EpochEntry(2, 33))
+
+
+def test_where_a_run_cannot_begin_the_leases_are_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = a_remote_log(tmp_path)
+
+    def away(*_: object) -> None:
+        raise MetadataUnavailableError("locked")
+
+    with files.open() as remote_log:
+        plan = remote_log.plan_copy()
+        with monkeypatch.context() as patched:
+            patched.setattr(type(remote_log.segments), "add_remote_log_segments", away)
+            with pytest.raises(MetadataUnavailableError):
+                remote_log.begin_copy(plan, "copy")
+
+        held_by(remote_log, "anybody")
+
+
+@pytest.mark.parametrize("state", PartitionDeleteState)
+def test_nothing_is_copied_of_a_partition_that_is_being_deleted(tmp_path: Path, state: PartitionDeleteState) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        before = remote_log.plan_copy()
+        lease = held_by(remote_log, "delete")
+        for step in PartitionDeleteState:
+            if step <= state:
+                deletion = RemotePartitionDeleteMetadata(ORDERS_0, step, files.clock.now)
+                remote_log.segments.put_remote_partition_delete_metadata(deletion, lease)
+        remote_log.leases.release(lease)
+        told = f"its remote log is being deleted ({state.name}): nothing more of it is copied"
+
+        plan = remote_log.plan_copy()
+        assert plan.is_empty
+        assert [(each.partition, each.message) for each in plan.notices] == [("orders-0", told)]
+
+        begun = remote_log.begin_copy(before, "late")
+        assert (begun.tasks, [each.message for each in begun.left]) == ((), [told])
+        held_by(remote_log, "anybody")
+
+
+@pytest.mark.parametrize("ends", ["well", "with an error"])
+def test_who_holds_leases_for_a_block_gives_them_back_however_it_ends(tmp_path: Path, ends: str) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        begun = begin(remote_log, "copy")
+        with suppress(MetadataUnavailableError), remote_log.held(begun):
+            with pytest.raises(LeaseHeldError):
+                held_by(remote_log, "another")
+            if ends != "well":
+                raise MetadataUnavailableError("locked")
+        held_by(remote_log, "another")
+
+
+def test_what_a_repair_replaces_is_begun_though_it_is_there(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        _, second, _ = segments_of(remote_log)
+        local = files.local_segments()[1]
+        planned = PlannedSegment(ORDERS_0, local.log_path, 10, 19, local.size(), (EpochEntry(0, 0),))
+        plan = CopyPlan((planned,), replacing=frozenset({second.segment_id.id}))
+
+        report = remote_log.commit_copy(carry_out(remote_log, remote_log.begin_copy(plan, "repair")))
+
+        assert ranges(report.committed) == [(10, 19)]
+        assert start_offsets(segments_of(remote_log)) == [0, 10, 10, 20]
+        assert remote_log.begin_copy(replace(plan, replacing=frozenset()), "copy").tasks == ()

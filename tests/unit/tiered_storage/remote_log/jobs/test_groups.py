@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from support.remote_logs import a_remote_log
+from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
+from tiered_storage.remote_log.jobs.groups import GroupResults, JobDescription, JobFolder, grouped
+from tiered_storage.remote_log.jobs.worker import group_count, opened_job
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    partition: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rated(JobDescription):
+    bytes_per_second: int
+
+
+def test_a_kind_of_job_adds_to_the_description_and_any_worker_counts_its_groups(tmp_path: Path) -> None:
+    with a_remote_log(tmp_path).open() as remote_log:
+        job = JobFolder.of(remote_log.work, "runs/test/1")
+        job.write_tasks(0, [Piece(0, 10), Piece(0, 20)], Piece)
+        job.describe(Rated(1, bytes_per_second=7))
+
+        access = remote_log.access(job)
+        assert group_count(access, {}) == 1
+        with opened_job(access, Rated, {}) as opened:
+            assert opened.description.bytes_per_second == 7
+            assert opened.folder.tasks(0, Piece) == [Piece(0, 10), Piece(0, 20)]
+            assert opened.folder.results(0, Piece) == []
+            GroupResults(opened.folder, 0, Piece).write()
+        assert job.results(0, Piece) == []
+
+
+def test_a_job_of_another_kind_and_one_that_was_never_described_are_refused(tmp_path: Path) -> None:
+    with a_remote_log(tmp_path).open() as remote_log:
+        job = JobFolder.of(remote_log.work, "runs/test/1")
+        job.write_tasks(0, [Piece(0, 10)], Piece)
+        with pytest.raises(RemoteObjectNotFoundError):
+            group_count(remote_log.access(job), {})
+        job.describe(JobDescription(1))
+        with pytest.raises(ConfigurationError, match=r"job\.json: line 1 is not a Rated"):
+            job.description(Rated)
+
+
+def test_what_comes_of_a_group_is_there_before_its_end(tmp_path: Path) -> None:
+    with a_remote_log(tmp_path).open() as remote_log:
+        job = JobFolder.of(remote_log.work, "runs/test/1")
+        results = GroupResults(job, 3, Piece)
+        results.add(Piece(0, 1))
+        assert job.results(3, Piece) == [Piece(0, 1)]
+        assert job.results(2, Piece) == []
+
+
+def test_groups_hold_whole_partitions_in_the_order_in_which_they_come() -> None:
+    pieces = [Piece(1, 40 << 20), Piece(1, 40 << 20), Piece(0, 1), Piece(2, 1)]
+    groups = list(grouped(pieces, lambda piece: piece.partition, lambda piece: piece.size))
+    assert groups == [pieces[:2], pieces[2:]]

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Iterator
+
+import pytest
+
+from tiered_storage.errors import ReaderBusyError, RemoteStorageError
+from tiered_storage.remote_log.read.chunk_cache import ChunkCache
+from tiered_storage.remote_log.read.reader_pools import ReaderPool
+
+
+@pytest.fixture
+def pool() -> Iterator[ReaderPool]:
+    pool = ReaderPool("reads", 2, 2)
+    yield pool
+    pool.close()
+
+
+class Disk:
+    """Keeps everything that has no room in memory."""
+
+    def __init__(self) -> None:
+        self.kept: dict[Hashable, bytes] = {}
+
+    def put(self, key: Hashable, kept: bytes) -> None:
+        self.kept[key] = kept
+
+    def take(self, key: Hashable) -> bytes | None:
+        return self.kept.get(key)
+
+    def close(self) -> None:
+        self.kept.clear()
+
+
+def get(cache: ChunkCache[bytes], key: Hashable, content: bytes) -> bytes:
+    shared = cache.join(key, lambda: content)
+    try:
+        return shared.future.result(10)
+    finally:
+        cache.leave(shared)
+
+
+def test_two_readers_of_a_chunk_share_one_fetch(pool: ReaderPool) -> None:
+    cache: ChunkCache[bytes] = ChunkCache(pool, 100, len)
+    go_on, calls = threading.Event(), []
+
+    def fetch() -> bytes:
+        calls.append(1)
+        assert go_on.wait(10)
+        return b"content"
+
+    both = [cache.join("key", fetch) for _ in range(2)]
+    go_on.set()
+    assert [each.future.result(10) for each in both] == [b"content"] * 2
+    assert get(cache, "key", b"never asked for") == b"content"
+    assert (len(calls), cache.fetches) == (1, 1)
+
+
+def test_memory_is_bounded_and_keeps_what_was_used_last(pool: ReaderPool) -> None:
+    cache: ChunkCache[bytes] = ChunkCache(pool, 100, len)
+    for key in "abc":
+        get(cache, key, bytes(40))
+        get(cache, "a", bytes(40))
+        assert cache.held_bytes <= 100
+    assert [cache.known(key) is not None for key in "abc"] == [True, False, True]
+    get(cache, "too large", bytes(101))
+    assert cache.known("too large") is None
+    assert cache.held_bytes == 80
+
+
+def test_what_has_no_room_in_memory_comes_back_from_the_disk(pool: ReaderPool) -> None:
+    disk = Disk()
+    cache: ChunkCache[bytes] = ChunkCache(pool, 100, len, disk)
+    get(cache, "a", b"a" * 60)
+    get(cache, "b", b"b" * 60)
+    pool.submit(lambda: None).result(10)  # what is evicted is written behind the answer
+    assert get(cache, "a", b"fetched anew") == b"a" * 60
+    cache.close()
+    assert (cache.held_bytes, disk.kept) == (0, {})
+
+
+def test_an_error_is_told_to_all_who_wait_and_kept_for_nobody(pool: ReaderPool) -> None:
+    cache: ChunkCache[bytes] = ChunkCache(pool, 100, len)
+
+    def fail() -> bytes:
+        raise RemoteStorageError("down")
+
+    shared = cache.join("key", fail)
+    with pytest.raises(RemoteStorageError, match="down"):
+        shared.future.result(10)
+    assert get(cache, "key", b"up again") == b"up again"
+
+
+def test_who_leaves_takes_back_only_what_nobody_else_wants_and_nobody_began() -> None:
+    pool = ReaderPool("reads", 1, 2)
+    cache: ChunkCache[bytes] = ChunkCache(pool, 100, len)
+    go_on, begun = threading.Event(), threading.Event()
+
+    def wait() -> bytes:
+        begun.set()
+        assert go_on.wait(10)
+        return b"running"
+
+    running = cache.join("running", wait)
+    assert begun.wait(10)
+    wanted_by_two = [cache.join("two", lambda: b"two") for _ in range(2)]
+    wanted_by_one = cache.join("one", lambda: b"one")
+    with pytest.raises(ReaderBusyError):
+        cache.join("another", lambda: b"")
+
+    cache.leave(running)
+    cache.leave(wanted_by_one)
+    cache.leave(wanted_by_two[0])
+    assert wanted_by_one.future.cancelled()
+    assert pool.pending == 1
+    go_on.set()
+    assert wanted_by_two[1].future.result(10) == b"two"
+    assert cache.known("running") == b"running"
+    assert get(cache, "one", b"asked anew") == b"asked anew"
+    pool.close()

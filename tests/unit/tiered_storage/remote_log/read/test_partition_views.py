@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from support.remote_logs import partition_of
+from support.staged_storage import FakeTime
+from tiered_storage.errors import MetadataUnavailableError, ReadTimedOutError
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.model import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+from tiered_storage.remote_log.read.fetch_deadline import FetchDeadline, ReadTiming
+from tiered_storage.remote_log.read.partition_view import PartitionView
+from tiered_storage.remote_log.read.partition_views import PartitionViews
+from tiered_storage.remote_log.read.reader_pools import ReaderPool
+
+P = [partition_of("orders", number) for number in range(4)]
+
+
+def in_time(time: FakeTime | None = None, wait_ms: int = 10_000) -> FetchDeadline:
+    return FetchDeadline.after(wait_ms, ReadTiming() if time is None else ReadTiming(time.now, time.sleep))
+
+
+def a_view(partition: TopicIdPartition, segments: int = 0) -> PartitionView:
+    """A view with so many remote segments of ten offsets each."""
+    epochs = (EpochEntry(0, 0),)
+    found = [
+        RemoteLogSegmentMetadata(
+            RemoteLogSegmentId(partition, f"{number:022}"), 10 * number, 10 * number + 9, 1, 1, 1, epochs,
+            SegmentState.COPY_SEGMENT_FINISHED,
+        )
+        for number in range(segments)
+    ]  # fmt: skip
+    return PartitionView(partition, None, Coverage.of(found, epochs), 0, epochs)
+
+
+class Looks:
+    """Looks at partitions, each look with `cost` seconds, and remembers at which."""
+
+    def __init__(self, cost: float = 0, segments: int = 0) -> None:
+        self.time = FakeTime()
+        self.cost = cost
+        self.segments = segments
+        self.at: list[TopicIdPartition] = []
+        self.before: Callable[[], object] = lambda: None
+
+    def __call__(self, partition: TopicIdPartition) -> PartitionView:
+        self.at.append(partition)
+        self.before()
+        self.time.seconds += self.cost
+        return a_view(partition, self.segments)
+
+    def views(self, max_age_ms: int = 1000, most_segments: int = 1000) -> PartitionViews:
+        timing = ReadTiming(self.time.now, self.time.sleep)
+        return PartitionViews(self, ReaderPool("looks", 2), max_age_ms, timing, most_segments)
+
+
+def test_a_view_is_looked_at_again_when_it_is_too_old() -> None:
+    looks = Looks()
+    views = looks.views()
+    for passed, expected in ((0, 1), (1.0, 1), (0.1, 2), (0.5, 2)):
+        looks.time.seconds += passed
+        asyncio.run(views.get(P[0], in_time()))
+        assert len(looks.at) == expected
+
+
+def test_where_looking_takes_long_a_view_may_be_twenty_times_as_old() -> None:
+    looks = Looks(cost=2)
+    views = looks.views()
+    asyncio.run(views.get(P[0], in_time()))
+    looks.time.seconds += 39
+    asyncio.run(views.get(P[0], in_time()))
+    assert len(looks.at) == 1
+    looks.time.seconds += 2
+    asyncio.run(views.get(P[0], in_time()))
+    assert len(looks.at) == 2
+
+
+def test_two_who_ask_at_once_share_a_look_and_who_must_know_looks_anew() -> None:
+    looks, go_on = Looks(), threading.Event()
+    looks.before = lambda: go_on.wait(10)
+    views = looks.views()
+
+    async def ask() -> None:
+        asking = [asyncio.create_task(views.get(P[0], in_time())) for _ in range(3)]
+        knowing = [asyncio.create_task(views.anew(P[0], in_time())) for _ in range(20)]
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(*asking, *knowing)
+
+    asyncio.run(ask())
+    # The second look may have ended before the last of them asked for it.
+    assert 2 <= len(looks.at) < 10
+
+
+def test_who_must_know_again_and_again_keeps_no_thread_busy_and_is_told_what_there_is() -> None:
+    looks = Looks(cost=2)
+    views = looks.views()
+    begun = looks.time.seconds
+    for asked in range(10):
+        looks.segments = asked
+        view = asyncio.run(views.anew(P[0], in_time(looks.time)))
+        assert len(view.coverage.ranges) == asked
+    spent = looks.cost * len(looks.at)
+    assert len(looks.at) == 10
+    assert looks.time.seconds - begun >= 2 * (spent - looks.cost)
+
+
+def test_all_who_must_know_while_a_look_is_under_way_share_the_next_one() -> None:
+    looks, go_on = Looks(cost=2), threading.Event()
+    looks.before = lambda: go_on.wait(10)
+    views = looks.views()
+
+    async def ask() -> None:
+        earlier = asyncio.create_task(views.get(P[0], in_time(looks.time)))
+        await asyncio.sleep(0)
+        looks.segments = 7
+        knowing = [asyncio.create_task(views.anew(P[0], in_time(looks.time, 60_000))) for _ in range(20)]
+        await asyncio.sleep(0)
+        go_on.set()
+        await earlier
+        assert {len(view.coverage.ranges) for view in await asyncio.gather(*knowing)} == {7}
+
+    asyncio.run(ask())
+    assert len(looks.at) == 2
+
+
+def test_who_has_no_time_to_wait_for_the_next_look_is_told_and_begins_none() -> None:
+    looks = Looks(cost=2)
+    views = looks.views()
+    asyncio.run(views.get(P[0], in_time(looks.time)))
+    with pytest.raises(ReadTimedOutError, match=r"orders-0: 500 ms .* were up"):
+        asyncio.run(views.anew(P[0], in_time(looks.time, 500)))
+    assert len(looks.at) == 1
+
+
+def test_no_more_segments_are_kept_than_may_be_and_the_last_view_always_is() -> None:
+    looks = Looks(segments=400)
+    views = looks.views()
+    for partition in P[:3]:
+        asyncio.run(views.get(partition, in_time()))
+    assert [views.fresh(partition) is not None for partition in P] == [False, True, True, False]
+    looks.segments = 5000
+    asyncio.run(views.get(P[3], in_time()))
+    assert [views.fresh(partition) is not None for partition in P] == [False, False, False, True]
+
+
+def test_what_could_not_be_looked_at_is_told_and_not_kept() -> None:
+    looks = Looks()
+    views = looks.views()
+
+    def fail() -> None:
+        raise MetadataUnavailableError("locked")
+
+    looks.before = fail
+    for _ in range(2):
+        with pytest.raises(MetadataUnavailableError):
+            asyncio.run(views.get(P[0], in_time()))
+    looks.before = lambda: None
+    assert asyncio.run(views.get(P[0], in_time())).partition == P[0]
+    assert len(looks.at) == 3
+
+
+def test_an_offset_is_found_in_the_segment_that_has_it() -> None:
+    view = a_view(P[0], 50)
+    for offset in range(500):
+        found = view.remote_range(offset)
+        assert found is not None
+        assert found.start_offset <= offset <= found.end_offset
+    assert view.remote_range(500) is None

@@ -1,0 +1,576 @@
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from support.command_line import run_on
+from support.metadata_stores import a_step
+from support.remote_logs import (
+    BATCH_BYTES,
+    BATCH_RECORDS,
+    ORDERS_0,
+    SEGMENT_BYTES,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    a_remote_log,
+    batches_in,
+    begin,
+    copy,
+    cut,
+    flip_bit,
+    held_by,
+    local_log,
+    offsets_read,
+    record,
+    records,
+    rewrite_segment,
+    segments_of,
+)
+from tiered_storage.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    OffsetOutOfRangeError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+)
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, write_leader_epochs
+from tiered_storage.kafka_log.files.offset_checkpoint import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    write_offset_checkpoint,
+)
+from tiered_storage.kafka_log.records.compression import Compression
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_log.records.record_batch import encode_batch, read_records
+from tiered_storage.remote_log.copy.copier import CopySizes
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
+from tiered_storage.remote_log.read.reader import FetchedBatches, PartitionReader, Tier
+from tiered_storage.remote_log.source import local_read
+from tiered_storage.remote_log.source.log_directory_source import CLEANER_CHECKPOINT
+from tiered_storage.remote_log.source.log_directory_trim import LogDirectoryTrim
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
+
+
+def reader_of(remote_log: RemoteLogManager) -> PartitionReader:
+    return remote_log.reader.open(ORDERS_0)
+
+
+def trim(remote_log: RemoteLogManager, new_start: int) -> None:
+    """Remove the local segments below `new_start`, whatever is remote."""
+    going = [segment for segment in local_log(remote_log).segments if segment.base_offset < new_start]
+    LogDirectoryTrim().trim(ORDERS_0, going, new_start)
+
+
+def only_remote(files: RemoteLogFiles) -> RemoteLogManager:
+    """Open the remote log as somebody does who does not reach its log directory."""
+    files.properties["log.dirs"] = []
+    return files.open()
+
+
+def first_offset(fetched: FetchedBatches) -> int:
+    return int(struct.unpack_from(">q", fetched.content)[0])
+
+
+# ------------------------------------------------------------------------------------------------------ across tiers
+
+
+@pytest.mark.parametrize("local_start", [0, 10, 20, 30])
+def test_from_any_offset_every_record_is_read_once_wherever_it_is(tmp_path: Path, local_start: int) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        trim(remote_log, local_start)
+
+        for start in range(36):
+            assert offsets_read(remote_log, start) == list(range(start, 35))
+
+
+def test_each_fetch_says_which_tier_it_came_from_and_where(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        trim(remote_log, 20)
+        reader = reader_of(remote_log)
+        remote, local = reader.fetch(17), reader.fetch(27)
+        [_, second, _] = segments_of(remote_log)
+
+    assert (remote.tier, local.tier) == (Tier.REMOTE, Tier.LOCAL)
+    assert remote.source.endswith(f"{second.start_offset:020}-{second.segment_id.id}.log")
+    assert local.source == str(files.local_segments()[0].log_path)
+    assert (first_offset(remote), first_offset(local)) == (15, 25)
+    assert (remote.source_position, local.source_position) == (BATCH_BYTES, BATCH_BYTES)
+
+
+def test_a_fetch_is_whole_batches_as_they_were_written(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    written = [segment.log_path.read_bytes() for segment in files.local_segments()]
+    with files.open() as remote_log:
+        trim(remote_log, 10)
+        reader = reader_of(remote_log)
+
+        # Here a chunk of the remote tier has one batch; a local read has all up to its segment's end.
+        assert reader.fetch(0).content == written[0][:BATCH_BYTES]
+        assert reader.fetch(7).content == written[0][BATCH_BYTES:]
+        assert reader.fetch(10).content == written[1]
+        assert reader.fetch(17).content == written[1][BATCH_BYTES:]
+
+
+def test_a_remote_fetch_reads_one_chunk_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        begun = begin(remote_log)
+        job = remote_log.write_copy_job("runs/test/1", begun)
+        job.run_group(0, remote_log.storage, CopySizes(1 << 20, 100, BATCH_BYTES), files.clock)
+        remote_log.commit_copy(job.outcomes())
+        trim(remote_log, 30)
+        storage = type(remote_log.storage)
+        fetch, asked = storage.fetch_log_segment, list[tuple[int, int | None]]()
+
+        def watched(
+            self: object, metadata: RemoteLogSegmentMetadata, start: int = 0, end: int | None = None
+        ) -> Iterator[bytes]:
+            asked.append((start, end))
+            return fetch(self, metadata, start, end)  # type: ignore[arg-type]  # the very ones it was called with
+
+        monkeypatch.setattr(storage, "fetch_log_segment", watched)
+        fetched = reader_of(remote_log).fetch(17)
+
+    assert asked == [(BATCH_BYTES, SEGMENT_BYTES - 1)]
+    assert [one.offset for one in read_records(fetched.content)] == [15, 16, 17, 18, 19]
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+@pytest.mark.parametrize("is_local", [True, False])
+def test_an_offset_inside_a_batch_is_found_whatever_its_codec(
+    tmp_path: Path, compression: Compression, is_local: bool
+) -> None:
+    files = a_remote_log(tmp_path)
+    for segment in files.local_segments()[:3]:
+        base = segment.base_offset
+        rewrite_segment(segment.log_path, [encode_batch(records(base, base + 10), compression)])
+        segment.offset_index_path.unlink()
+        segment.time_index_path.unlink()
+    with files.open() as remote_log:
+        assert copy(remote_log).failures == ()
+        if not is_local:
+            trim(remote_log, 30)
+
+        assert offsets_read(remote_log, 13) == list(range(13, 35))
+
+
+def test_of_a_segment_that_a_new_leader_cut_off_what_lies_before_is_read(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    written = [segment.log_path.read_bytes() for segment in files.local_segments()]
+    with files.open() as remote_log:
+        trim(remote_log, 20)
+        write_leader_epochs(
+            files.partition_directory() / "leader-epoch-checkpoint", [EpochEntry(0, 0), EpochEntry(1, 15)]
+        )
+        reader = reader_of(remote_log)
+
+        assert b"".join(reader.fetch_remote(10)) == reader.fetch(10).content == written[1][:BATCH_BYTES]
+        assert [one.offset for one in islice(reader.records(7), 8)] == list(range(7, 15))
+        for offset in (15, 19):
+            with pytest.raises(RemoteObjectNotFoundError, match=f"holds offset {offset}"):
+                reader.fetch(offset)
+        assert [one.offset for one in reader.records(20)] == list(range(20, 35))
+
+
+def test_where_a_new_leader_cut_a_batch_in_two_nothing_from_there_on_is_read(tmp_path: Path) -> None:
+    """The checkpoint's first entry tells where the log begins, which need not be where a leader began."""
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        trim(remote_log, 20)
+        write_leader_epochs(files.partition_directory() / "leader-epoch-checkpoint", [EpochEntry(1, 17)])
+        records_read = reader_of(remote_log).records(10)
+
+        assert [next(records_read).offset for _ in range(7)] == list(range(10, 17))
+        with pytest.raises(RemoteObjectNotFoundError, match="holds offset 17"):
+            next(records_read)
+
+
+def test_what_is_remote_is_read_without_any_local_log(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with only_remote(files) as remote_log:
+        reader = reader_of(remote_log)
+
+        assert (reader.log_start_offset, reader.log_end_offset) == (0, 30)
+        assert offsets_read(remote_log, 3) == list(range(3, 30))
+        assert reader.fetch(30) == FetchedBatches(b"", Tier.REMOTE, "orders-0", 0)
+
+
+def test_of_a_topic_that_was_deleted_nothing_remote_is_read(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, {("orders", 0): 3})
+    assert run_on(files, "topics", "disable", "orders").exit_code == 0
+    with files.open() as remote_log:
+        trim(remote_log, 20)
+        remote_log.deletions.mark_topic_deleted(remote_log.deletions.plan_topic_deletion("orders"), "delete")
+
+        reader = reader_of(remote_log)
+        assert reader.log_start_offset == 20
+        with pytest.raises(OffsetOutOfRangeError, match="20 to 34"):
+            reader.fetch(0)
+
+
+def test_a_log_that_was_never_copied_is_read_locally(tmp_path: Path) -> None:
+    with a_remote_log(tmp_path).open() as remote_log:
+        assert offsets_read(remote_log, 0) == list(range(35))
+
+
+# ------------------------------------------------------------------------------------------------------------- range
+
+
+def test_at_the_end_there_is_nothing_and_outside_it_is_an_error_that_names_the_range(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        lease = held_by(remote_log, "test")
+        remote_log.segments.advance_log_start_offset(ORDERS_0, 7, lease)
+        reader = reader_of(remote_log)
+
+        assert reader.fetch(35).content == b""
+        assert offsets_read(remote_log, 35) == []
+        assert offsets_read(remote_log, 7) == list(range(7, 35))
+        for outside in (0, 6, 36, 1000):
+            for read in (reader.fetch, lambda at: list(reader.records(at)), lambda at: list(reader.fetch_remote(at))):
+                with pytest.raises(OffsetOutOfRangeError, match=f"offset {outside} is out.*offsets 7 to 34"):
+                    read(outside)
+
+
+def test_the_log_starts_where_the_first_tier_does_but_not_below_our_log_start(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        trim(remote_log, 20)
+        assert remote_log.reader.log_start_offset(ORDERS_0) == 0
+
+        remote_log.segments.advance_log_start_offset(ORDERS_0, 25, held_by(remote_log, "test"))
+        assert remote_log.reader.log_start_offset(ORDERS_0) == 25
+        assert offsets_read(remote_log, 25) == list(range(25, 35))
+
+
+def test_where_everything_remote_has_expired_nothing_is_left_to_read(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with only_remote(files) as remote_log:
+        lease = held_by(remote_log, "expire")
+        remote_log.segments.advance_log_start_offset(ORDERS_0, 30, lease)
+        for segment in segments_of(remote_log):
+            step = a_step(segment, SegmentState.DELETE_SEGMENT_STARTED)
+            remote_log.segments.update_remote_log_segment_metadata(step, lease)
+
+        assert remote_log.reader.log_start_offset(ORDERS_0) == 30
+        assert offsets_read(remote_log, 30) == []
+        with pytest.raises(OffsetOutOfRangeError):
+            offsets_read(remote_log, 29)
+
+
+@pytest.mark.parametrize(("stable", "end"), [(32, 32), (30, 30), (35, 35)])
+def test_nothing_beyond_what_is_stable_is_read(tmp_path: Path, stable: int, end: int) -> None:
+    files = a_copied_remote_log(tmp_path)
+    write_offset_checkpoint(files.log_directory / HIGH_WATERMARK_CHECKPOINT, {("orders", 0): stable})
+    with files.open() as remote_log:
+        reader = reader_of(remote_log)
+
+        assert reader.log_end_offset == end
+        assert offsets_read(remote_log, 25) == list(range(25, end))
+        assert reader.fetch(end).content == b""
+
+
+def test_a_fetch_ends_before_the_first_batch_of_an_open_transaction(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 0})
+    active = files.local_segments()[-1].log_path
+    opened = encode_batch([record(5)], producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
+    rewrite_segment(active, [*batches_in(active), opened])
+    write_offset_checkpoint(files.log_directory / HIGH_WATERMARK_CHECKPOINT, {("orders", 0): 6})
+    with files.open() as remote_log:
+        fetched = reader_of(remote_log).fetch(0)
+
+    assert len(fetched.content) == BATCH_BYTES
+
+
+def test_what_is_remote_is_read_though_a_restored_local_log_lags_behind_it(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    write_offset_checkpoint(files.log_directory / HIGH_WATERMARK_CHECKPOINT, {("orders", 0): 12})
+    with files.open() as remote_log:
+        assert offsets_read(remote_log, 0) == list(range(30))
+
+
+# --------------------------------------------------------------------------------------------- what a reader must see
+
+
+def test_each_offset_is_read_once_from_overlapping_segments(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        copy(remote_log)
+        for segment in files.local_segments():
+            segment.log_path.unlink()
+        # The same partition from a directory whose segments have other boundaries.
+        _write_segments(files, [(0, 5), (5, 25), (25, 35)], high_watermark=35)
+        lease = held_by(remote_log, "test")
+        first, *_ = segments_of(remote_log)
+        step = a_step(first, SegmentState.DELETE_SEGMENT_STARTED)
+        remote_log.segments.update_remote_log_segment_metadata(step, lease)
+        remote_log.leases.release(lease)
+        copied = copy(remote_log).committed
+        assert [(one.start_offset, one.end_offset) for one in copied] == [(0, 4), (5, 24)]
+    with only_remote(files) as remote_log:
+        assert offsets_read(remote_log, 0) == list(range(30))
+        assert offsets_read(remote_log, 22) == list(range(22, 30))
+
+
+def test_the_copy_of_a_deposed_leader_is_not_read(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        copy(remote_log, max_segments=2)
+        # Another leader took over at 15 and wrote something else; the cluster follows it.
+        segment = files.local_segments()[1]
+        first, _ = batches_in(segment.log_path)
+        heirs = [replace(record(offset), value=b"of the heir") for offset in range(15, 20)]
+        rewrite_segment(segment.log_path, [first, encode_batch(heirs, partition_leader_epoch=1)])
+        for later in files.local_segments()[2:]:
+            batches = [one[:12] + struct.pack(">i", 1) + one[16:] for one in batches_in(later.log_path)]
+            rewrite_segment(later.log_path, batches)
+        lineage = [EpochEntry(0, 0), EpochEntry(1, 15)]
+        write_leader_epochs(files.partition_directory() / "leader-epoch-checkpoint", lineage)
+        for path in (segment.offset_index_path, segment.time_index_path):
+            path.unlink()
+
+        assert [one.start_offset for one in copy(remote_log).committed] == [10, 20]
+        trim(remote_log, 30)
+        found = [list(remote_log.reader.records(ORDERS_0, 10))]
+        # A broker that starts now forgets the leaders below its log start.
+        write_leader_epochs(files.partition_directory() / "leader-epoch-checkpoint", [EpochEntry(1, 30)])
+        found.append(list(remote_log.reader.records(ORDERS_0, 10)))
+        assert remote_log.checks.audit().anomalies == ()
+    with only_remote(files) as remote_log:
+        found.append(list(remote_log.reader.records(ORDERS_0, 10)))
+
+    for each in found:
+        assert [one.offset for one in each] == [*range(10, 35)][: len(each)]
+        assert {one.value for one in each if 15 <= one.offset < 20} == {b"of the heir"}
+    assert [len(each) for each in found] == [25, 25, 20]
+
+
+def test_markers_of_transactions_are_left_out(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 0})
+    active = files.local_segments()[-1].log_path
+    marker = encode_batch(
+        [Record(6, record(6).timestamp, struct.pack(">hh", 0, 1), b"\0" * 6)],
+        producer_id=7, producer_epoch=0, is_transactional=True, is_control=True,
+    )  # fmt: skip
+    written = encode_batch([record(5)], producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
+    rewrite_segment(active, [*batches_in(active), written, marker, encode_batch([record(7)])])
+    write_offset_checkpoint(files.log_directory / HIGH_WATERMARK_CHECKPOINT, {("orders", 0): 8})
+    with files.open() as remote_log:
+        assert offsets_read(remote_log, 0) == [0, 1, 2, 3, 4, 5, 7]
+        assert offsets_read(remote_log, 6) == [7]
+
+
+def test_segments_that_are_not_finished_are_not_seen(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    files.append(4)
+    with files.open() as remote_log:
+        begin(remote_log)
+    with only_remote(files) as remote_log:
+        assert reader_of(remote_log).log_end_offset == 30
+
+
+# -------------------------------------------------------------------------------------------------- streaming a segment
+
+
+@pytest.mark.parametrize("offset", [10, 14, 15, 19])
+def test_a_remote_segment_streams_from_the_batch_that_holds_an_offset_to_its_end(tmp_path: Path, offset: int) -> None:
+    files = a_copied_remote_log(tmp_path)
+    written = files.local_segments()[1].log_path.read_bytes()
+    with files.open() as remote_log:
+        streamed = b"".join(remote_log.fetch("orders", 0, offset))
+
+    assert streamed == written[(offset - 10) // BATCH_RECORDS * BATCH_BYTES :]
+
+
+def test_what_is_only_local_cannot_be_streamed_from_the_remote_tier(tmp_path: Path) -> None:
+    with a_copied_remote_log(tmp_path).open() as remote_log:
+        with pytest.raises(RemoteObjectNotFoundError, match="offset 30"):
+            list(remote_log.fetch("orders", 0, 30))
+        with pytest.raises(ConfigurationError, match="clicks-0 is neither in"):
+            remote_log.fetch("clicks", 0, 0)
+
+
+# ------------------------------------------------------------------------------------------------- what may go wrong
+
+
+@pytest.mark.parametrize("suffix", [".log", ".indexes"])
+def test_a_lost_object_is_an_error_that_names_it_and_never_a_silent_skip(tmp_path: Path, suffix: str) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        trim(remote_log, 30)
+        lost = files.objects(suffix)[1]
+        lost.unlink()
+
+        assert list(_offsets(remote_log.reader.records(ORDERS_0, 0), 10)) == list(range(10))
+        with pytest.raises(RemoteObjectNotFoundError, match=lost.name):
+            offsets_read(remote_log, 0)
+        assert offsets_read(remote_log, 20) == list(range(20, 35))
+
+
+def test_offsets_that_no_tier_has_are_an_error(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        trim(remote_log, 30)
+        lease = held_by(remote_log, "test")
+        [_, second, _] = segments_of(remote_log)
+        step = a_step(second, SegmentState.DELETE_SEGMENT_STARTED)
+        remote_log.segments.update_remote_log_segment_metadata(step, lease)
+
+        with pytest.raises(RemoteObjectNotFoundError, match=r"orders-0: no finished remote segment.*holds offset 10"):
+            offsets_read(remote_log, 0)
+
+
+def test_a_flipped_bit_in_the_store_is_noticed_and_its_place_named(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        trim(remote_log, 30)
+        flip_bit(files.objects(".log")[0], BATCH_BYTES + 70)
+
+        with pytest.raises(CorruptRecordError, match=rf"{files.objects('.log')[0].name}: at byte {BATCH_BYTES}: .*CRC"):
+            offsets_read(remote_log, 0)
+
+
+def test_a_flipped_bit_in_a_local_segment_is_noticed_and_its_place_named(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    path = files.local_segments()[1].log_path
+    flip_bit(path, BATCH_BYTES + 70)
+    with files.open() as remote_log:
+        for start in (0, 12, 17):
+            with pytest.raises(CorruptRecordError, match=rf"{path}: at byte {BATCH_BYTES}: .*CRC"):
+                offsets_read(remote_log, start)
+
+
+def test_a_chunk_that_holds_nothing_of_what_its_index_says_is_noticed(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        trim(remote_log, 30)
+        stored = files.objects(".log")[1]
+        first, second = batches_in(stored)
+        rewrite_segment(stored, [struct.pack(">q", 3) + first[8:], struct.pack(">q", 4) + second[8:]])
+
+        with pytest.raises(RemoteObjectCorruptError, match="do not hold offsets 10 to 14, as their index says"):
+            reader_of(remote_log).fetch(12)
+
+
+@pytest.mark.parametrize("damage", ["missing", "torn", "empty", "late", "astray"])
+def test_a_local_index_only_says_where_to_begin(tmp_path: Path, damage: str) -> None:
+    files = a_remote_log(tmp_path)
+    path = files.local_segments()[1].offset_index_path
+    entries = {
+        "torn": path.read_bytes() + b"\1",
+        "empty": b"",
+        # Offset 10 would begin with the second batch, which begins with 15.
+        "late": struct.pack(">ii", 0, BATCH_BYTES),
+        "astray": struct.pack(">ii", 0, 7),
+    }
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(entries[damage])
+    with files.open() as remote_log:
+        for start in (8, 10, 13, 17):
+            assert offsets_read(remote_log, start) == list(range(start, 35))
+
+
+@pytest.mark.parametrize("where", ["closed", "active"])
+def test_the_missing_end_of_a_local_segment_is_an_error_and_never_a_silent_skip(tmp_path: Path, where: str) -> None:
+    files = a_remote_log(tmp_path)
+    path = files.local_segments()[1 if where == "closed" else 3].log_path
+    cut(path, BATCH_BYTES if where == "closed" else 0)
+    with files.open() as remote_log:
+        reader = reader_of(remote_log)
+        missing = 15 if where == "closed" else 30
+        assert list(_offsets(reader.records(missing - 5), 5)) == list(range(missing - 5, missing))
+        with pytest.raises(CorruptRecordError, match=f"{path}.*ends before offset {missing}.*its end is missing"):
+            reader.fetch(missing)
+        with pytest.raises(CorruptRecordError):
+            list(reader.records(0))
+
+
+def test_in_a_compacted_topic_a_gap_is_no_loss(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 2}, topics={})
+    cut(files.local_segments()[0].log_path, BATCH_BYTES)
+    cut(files.local_segments()[1].log_path, 0)
+    write_offset_checkpoint(files.log_directory / CLEANER_CHECKPOINT, {("orders", 0): 20})
+    with files.open() as remote_log:
+        assert offsets_read(remote_log, 0) == [0, 1, 2, 3, 4, 20, 21, 22, 23, 24]
+        assert offsets_read(remote_log, 7) == [20, 21, 22, 23, 24]
+
+
+def test_a_log_that_is_trimmed_while_it_is_read_goes_on_from_the_remote_tier(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        reading = remote_log.reader.records(ORDERS_0, 0)
+        assert list(_offsets(reading, 3)) == [0, 1, 2]
+
+        trim(remote_log, 30)
+
+        assert list(_offsets(reading, 100)) == list(range(3, 35))
+
+
+def test_a_local_segment_that_vanished_without_a_copy_is_an_error(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        reader = reader_of(remote_log)
+        files.local_segments()[1].log_path.unlink()
+
+        with pytest.raises(RemoteObjectNotFoundError, match="offset 10"):
+            list(reader.records(0))
+
+
+def test_a_batch_larger_than_a_read_comes_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_read, "LOCAL_READ_BYTES", 10)
+    with a_remote_log(tmp_path).open() as remote_log:
+        assert len(reader_of(remote_log).fetch(0).content) == BATCH_BYTES
+        assert offsets_read(remote_log, 0) == list(range(35))
+
+
+def test_the_indexes_of_a_segment_are_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with only_remote(files) as remote_log:
+        storage = type(remote_log.storage)
+        fetch, asked = storage.fetch_index, list[tuple[int, IndexKind]]()
+
+        def watched(self: object, metadata: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
+            asked.append((metadata.start_offset, kind))
+            return fetch(self, metadata, kind)  # type: ignore[arg-type]  # the very ones it was called with
+
+        monkeypatch.setattr(storage, "fetch_index", watched)
+        offsets_read(remote_log, 0)
+
+    assert len(asked) == len(set(asked)) == 3 * 3
+
+
+def _offsets(found: Iterator[Record], count: int) -> Iterator[int]:
+    for _, each in zip(range(count), found, strict=False):
+        yield each.offset
+
+
+def _write_segments(files: RemoteLogFiles, ranges: Sequence[tuple[int, int]], high_watermark: int) -> None:
+    """Write the log's records into segments with these boundaries, without any indexes."""
+    for path in files.partition_directory().glob("0*"):
+        path.unlink()
+    for start, end in ranges:
+        batches = [encode_batch(records(base, base + 5)) for base in range(start, end, 5)]
+        rewrite_segment(files.partition_directory() / f"{start:020}.log", batches)
+    write_offset_checkpoint(files.log_directory / HIGH_WATERMARK_CHECKPOINT, {("orders", 0): high_watermark})
+    write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 0})
+
+
+def test_a_base_offset_that_changed_in_the_store_is_noticed(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        trim(remote_log, 30)
+        # The lowest bit of the first batch's base offset, which no checksum of the batch covers.
+        flip_bit(files.objects(".log")[0], 7)
+
+        with pytest.raises(RemoteObjectCorruptError, match="do not hold offsets 0 to"):
+            list(reader_of(remote_log).records(0))

@@ -1,0 +1,513 @@
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.command_line import run_on
+from support.remote_logs import (
+    BATCH_BYTES,
+    CLUSTER_ID,
+    NOW,
+    ORDERS_0,
+    SEGMENT_BYTES,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    a_remote_log,
+    batches_in,
+    cut,
+    flip_bit,
+    partition_of,
+    record,
+    rewrite_segment,
+    topic_id,
+)
+from tiered_storage.errors import (
+    ConfigurationError,
+    CorruptIndexError,
+    InvalidLogDirectoryError,
+    LogDirectoryLockedError,
+)
+from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES, MetaProperties
+from tiered_storage.kafka_log.files.offset_checkpoint import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    write_offset_checkpoint,
+)
+from tiered_storage.kafka_log.files.partition_metadata import write_topic_id
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_log.records.record_batch import TimestampType, encode_batch
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.source.log_directory_source import CLEANER_CHECKPOINT, LogDirectorySource
+from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition
+
+
+def source_of(files: RemoteLogFiles, *, end_is_stable: bool = False) -> LogDirectorySource:
+    return LogDirectorySource((files.log_directory,), None, end_is_stable)
+
+
+def look(files: RemoteLogFiles, *, end_is_stable: bool = False) -> PartitionLog:
+    [found] = source_of(files, end_is_stable=end_is_stable).partitions()
+    assert isinstance(found, PartitionLog), found
+    return found
+
+
+def why_unreadable(source: LogDirectorySource) -> dict[str, str]:
+    return {found.partition: found.reason for found in source.partitions() if isinstance(found, UnreadablePartition)}
+
+
+def test_a_partition_shows_its_segments_its_lineage_and_how_far_it_is_stable(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 2})
+
+    log = look(files)
+
+    assert log.topic_id_partition == ORDERS_0
+    assert log.topic_id_partition.topic == "orders"
+    assert log.directory == files.partition_directory()
+    source = source_of(files)
+    assert [(one.base_offset, one.end_offset, one.size, source.first_timestamp(one)) for one in log.segments] == [
+        (0, 9, SEGMENT_BYTES, NOW),
+        (10, 19, SEGMENT_BYTES, NOW + 10_000),
+        (20, None, BATCH_BYTES, NOW + 20_000),
+    ]
+    assert [one.is_active for one in log.segments] == [False, False, True]
+    assert (log.log_start_offset, log.stable_offset) == (0, 25)
+    assert log.leader_epochs == (EpochEntry(0, 0),)
+    assert not log.is_internal
+    assert not log.is_compacted
+
+
+def test_partitions_come_in_order_and_several_directories_make_one_source(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    first = a_remote_log(tmp_path / "a", {("orders", 2): 0, ("orders", 10): 0, ("clicks", 0): 0})
+    second = a_remote_log(tmp_path / "b", {("orders", 1): 0})
+
+    source = LogDirectorySource((first.log_directory, second.log_directory))
+
+    assert [str(found.topic_id_partition) for found in source.partitions() if isinstance(found, PartitionLog)] == [
+        "clicks-0", "orders-2", "orders-10", "orders-1",
+    ]  # fmt: skip
+    assert source.partition(partition_of("orders", 1)) is not None
+    assert source.partition(partition_of("orders", 3)) is None
+
+
+def test_of_the_same_partition_in_two_directories_neither_is_believed(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 0, ("orders", 1): 0})
+    again = shutil.copytree(files.log_directory, tmp_path / "again")
+    shutil.rmtree(again / "orders-1")
+    source = LogDirectorySource((files.log_directory, again))
+    why = f"{files.partition_directory()} and {again / 'orders-0'} are the same partition: name only one of them"
+
+    first, sound, second = source.partitions()
+
+    for told in (first, second):
+        assert isinstance(told, UnreadablePartition)
+        assert told.partition == "orders-0"
+        assert why in told.reason
+    assert isinstance(sound, PartitionLog)
+    with pytest.raises(InvalidLogDirectoryError, match="are the same partition"):
+        source.partition(ORDERS_0)
+    assert source.partition(partition_of("orders", 1)) == sound
+    (again / "orders-0").rename(again / f"orders-0.{'0' * 32}-future")
+    assert why_unreadable(source) == {}
+    assert source.partition(ORDERS_0) is not None
+
+
+NOBODY_KNOWS = ["meta.properties", "orders-0/partition.metadata"]
+
+
+@pytest.mark.parametrize(
+    ("lost_here", "lost_there"),
+    [
+        (["meta.properties"], ["meta.properties"]),
+        ([], ["orders-0/partition.metadata"]),
+        (["orders-0/partition.metadata"], ["meta.properties"]),
+        (NOBODY_KNOWS, NOBODY_KNOWS),
+        (NOBODY_KNOWS, []),
+    ],
+)
+def test_a_partition_whose_ids_nobody_knows_is_the_same_as_another_of_its_name(
+    tmp_path: Path, lost_here: list[str], lost_there: list[str]
+) -> None:
+    files = a_remote_log(tmp_path)
+    again = shutil.copytree(files.log_directory, tmp_path / "again")
+    for root, lost in ((files.log_directory, lost_here), (again, lost_there)):
+        for name in lost:
+            (root / name).unlink()
+    files.properties["log.dirs"] = [str(files.log_directory), str(again)]
+
+    ended = run_on(files, "copy")
+
+    assert ended.exit_code == 1
+    same = f"{files.log_directory}/orders-0 and {again}/orders-0 are the same partition"
+    assert same in " ".join((ended.out + ended.err).split())
+    assert files.objects() == []
+    with files.open() as remote_log:
+        assert len(why_unreadable(remote_log.source)) == 1
+        for root in (files.log_directory, again):
+            [alone] = LogDirectorySource((root,)).partitions()
+            assert isinstance(alone, PartitionLog)
+            with pytest.raises(InvalidLogDirectoryError, match="are the same partition"):
+                remote_log.source.partition(alone.topic_id_partition)
+
+
+@pytest.mark.parametrize("differing", ["cluster", "topic"])
+def test_of_another_cluster_or_life_it_is_another_partition(tmp_path: Path, differing: str) -> None:
+    files = a_remote_log(tmp_path)
+    again = shutil.copytree(files.log_directory, tmp_path / "again")
+    if differing == "cluster":
+        MetaProperties(1, "another-cluster", 4, None).write(again / META_PROPERTIES)
+    else:
+        write_topic_id(again / "orders-0" / "partition.metadata", topic_id("another life"))
+
+    found = list(LogDirectorySource((files.log_directory, again)).partitions())
+
+    assert all(isinstance(one, PartitionLog) for one in found)
+
+
+def test_to_look_at_one_partition_reads_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = a_remote_log(tmp_path, {("orders", number): 1 for number in range(3)})
+    whole = {log.topic_id_partition: log for log in source_of(files).partitions() if isinstance(log, PartitionLog)}
+    scandir, looked_at = os.scandir, set()
+
+    def recorded(path: Path) -> Any:
+        looked_at.add(Path(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", recorded)
+    assert source_of(files).partition(ORDERS_0) == whole[ORDERS_0]
+    assert looked_at == {files.partition_directory()}
+
+
+def test_to_look_for_a_partition_in_another_directory_reads_none_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = a_remote_log(tmp_path, {("orders", number): 1 for number in range(3)})
+    other = shutil.copytree(files.log_directory, tmp_path / "other")
+    shutil.rmtree(other / "orders-0")
+    listdir, scandir, looked_at = os.listdir, os.scandir, set()
+
+    def recorded(path: Path) -> Any:
+        looked_at.add(Path(path))
+        return scandir(path)
+
+    def listed(path: Path) -> Any:
+        looked_at.add(Path(path))
+        return listdir(path)
+
+    monkeypatch.setattr(os, "scandir", recorded)
+    monkeypatch.setattr(os, "listdir", listed)
+    assert LogDirectorySource((other, files.log_directory)).partition(ORDERS_0) is not None
+    assert looked_at == {files.partition_directory()}
+
+
+def test_the_log_start_is_the_checkpoints_where_that_is_higher(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 2})
+
+    write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 12})
+    assert look(files).log_start_offset == 12
+
+    for segment in files.local_segments()[:1]:
+        segment.log_path.unlink()
+    write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 3})
+    assert look(files).log_start_offset == 10
+
+    (files.log_directory / LOG_START_OFFSET_CHECKPOINT).unlink()
+    assert look(files).log_start_offset == 10
+
+
+def test_a_log_is_stable_up_to_its_high_watermark(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 2})
+
+    write_offset_checkpoint(files.log_directory / HIGH_WATERMARK_CHECKPOINT, {("orders", 0): 13})
+
+    assert look(files).stable_offset == 13
+
+
+def test_an_open_transaction_ends_what_is_stable(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 1})
+    active = files.local_segments()[-1].log_path
+    opened = encode_batch([record(15)], producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
+    rewrite_segment(active, [*batches_in(active), opened, encode_batch([record(16)])])
+    write_offset_checkpoint(files.log_directory / HIGH_WATERMARK_CHECKPOINT, {("orders", 0): 17})
+
+    assert look(files).stable_offset == 15
+
+
+@pytest.mark.parametrize("checkpoint", ["missing", "silent about it"])
+def test_without_a_high_watermark_a_person_has_to_vouch_for_the_end(tmp_path: Path, checkpoint: str) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 2})
+    path = files.log_directory / HIGH_WATERMARK_CHECKPOINT
+    if checkpoint == "missing":
+        path.unlink()
+    else:
+        write_offset_checkpoint(path, {("clicks", 0): 3})
+
+    reason = why_unreadable(source_of(files))["orders-0"]
+    assert str(files.partition_directory()) in reason
+    assert "log.end.is.stable" in reason
+    with pytest.raises(InvalidLogDirectoryError, match=r"log\.end\.is\.stable"):
+        source_of(files).partition(ORDERS_0)
+
+    assert look(files, end_is_stable=True).stable_offset == 25
+
+
+def test_a_known_high_watermark_counts_though_a_person_vouches_for_the_end(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 2})
+    write_offset_checkpoint(files.log_directory / HIGH_WATERMARK_CHECKPOINT, {("orders", 0): 13})
+
+    assert look(files, end_is_stable=True).stable_offset == 13
+
+
+def test_the_end_that_a_person_vouches_for_is_behind_the_last_whole_batch(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 1})
+    (files.log_directory / HIGH_WATERMARK_CHECKPOINT).unlink()
+    active = files.local_segments()[-1].log_path
+    torn = [*batches_in(active), encode_batch([record(15)])[:-9]]
+    rewrite_segment(active, torn)
+    assert look(files, end_is_stable=True).stable_offset == 15
+
+    cut(active, 0)
+    assert look(files, end_is_stable=True).stable_offset == 10
+
+
+def test_a_broken_partition_holds_up_no_other(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("clicks", 0): 1, ("orders", 0): 1, ("views", 0): 1})
+    (files.partition_directory("clicks") / "leader-epoch-checkpoint").write_text("0\nmany\n")
+    flip_bit(files.local_segments("orders")[-1].log_path, BATCH_BYTES - 1)
+    source = source_of(files)
+
+    found = {str(one.topic_id_partition) for one in source.partitions() if isinstance(one, PartitionLog)}
+
+    assert found == {"views-0"}
+    reasons = why_unreadable(source)
+    assert "leader-epoch-checkpoint" in reasons["clicks-0"]
+    assert "00000000000000000010.log" in reasons["orders-0"]
+    assert "CRC" in reasons["orders-0"]
+
+
+def test_a_partition_whose_id_cannot_be_read_is_damaged_and_not_gone(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 1})
+    (files.partition_directory() / "partition.metadata").write_text("version: 0\ntopic_id: nonsense\n")
+
+    assert "partition.metadata" in why_unreadable(source_of(files))["orders-0"]
+    with pytest.raises(CorruptIndexError, match=r"partition\.metadata"):
+        source_of(files).partition(ORDERS_0)
+
+
+def test_a_directory_that_somebody_holds_is_not_looked_at(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+
+    with DirectoryLock.acquire(files.log_directory):
+        with pytest.raises(LogDirectoryLockedError):
+            list(source_of(files).partitions())
+        with pytest.raises(LogDirectoryLockedError):
+            source_of(files).partition(ORDERS_0)
+
+
+def test_a_directory_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = a_remote_log(tmp_path)
+
+    def refuse(path: object, *_: object) -> int:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "open", refuse)
+
+    with pytest.raises(InvalidLogDirectoryError, match=rf"{files.log_directory} cannot be read.*Permission denied"):
+        list(source_of(files).partitions())
+
+
+def test_no_directory_and_one_that_is_not_kafkas_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"log\.dirs"):
+        list(LogDirectorySource(()).partitions())
+    with pytest.raises(InvalidLogDirectoryError, match="no Kafka log directory"):
+        list(LogDirectorySource((tmp_path,)).partitions())
+    with pytest.raises(InvalidLogDirectoryError, match="no directory"):
+        list(LogDirectorySource((tmp_path / "missing",)).partitions())
+    assert LogDirectorySource(()).partition(ORDERS_0) is None
+
+
+def test_what_is_missing_or_left_out_is_told(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 0})
+    (files.log_directory / LOG_START_OFFSET_CHECKPOINT).unlink()
+    (files.log_directory / "orders-1.0123456789abcdef0123456789abcdef-delete").mkdir()
+    (files.log_directory / "__cluster_metadata-0").mkdir()
+
+    notices = "\n".join(source_of(files).notices)
+
+    assert f"{files.log_directory / LOG_START_OFFSET_CHECKPOINT} is missing" in notices
+    assert "-delete is left out: the partition is being deleted" in notices
+    assert "__cluster_metadata-0 is left out" in notices
+
+
+def test_internal_and_compacted_topics_are_marked_as_such(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("__consumer_offsets", 0): 0, ("orders", 0): 0, ("orders", 1): 0})
+    write_offset_checkpoint(files.log_directory / CLEANER_CHECKPOINT, {("orders", 1): 3})
+
+    marks = {
+        str(log.topic_id_partition): (log.is_internal, log.is_compacted)
+        for log in source_of(files).partitions()
+        if isinstance(log, PartitionLog)
+    }
+
+    assert marks == {
+        "__consumer_offsets-0": (True, False),
+        "orders-0": (False, True),
+        "orders-1": (False, True),
+    }
+
+
+def test_ids_that_kafka_did_not_keep_are_derived_and_stay_the_same(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 0, ("orders", 1): 0})
+    for number in (0, 1):
+        (files.partition_directory(number=number) / "partition.metadata").unlink()
+
+    def identities(cluster_id: str | None = None) -> list[TopicIdPartition]:
+        source = LogDirectorySource((files.log_directory,), cluster_id)
+        return [found.topic_id_partition for found in source.partitions() if isinstance(found, PartitionLog)]
+
+    first, second = identities()
+    assert first.cluster_id == CLUSTER_ID
+    assert first.topic_id == second.topic_id != ORDERS_0.topic_id
+    assert identities() == [first, second]
+    assert source_of(files).partition(first) is not None
+
+    (files.log_directory / META_PROPERTIES).unlink()
+    assert {found.cluster_id for found in identities("from-settings")} == {"from-settings"}
+    assert identities("from-settings")[0].topic_id != first.topic_id
+    [by_path] = {found.cluster_id for found in identities()}
+    assert len(by_path) == 22
+    moved = shutil.move(files.log_directory, tmp_path / "moved")
+    [elsewhere, _] = LogDirectorySource((Path(moved),)).partitions()
+    assert isinstance(elsewhere, PartitionLog)
+    assert elsewhere.topic_id_partition.cluster_id != by_path
+
+
+def test_a_cluster_of_the_settings_that_contradicts_meta_properties_is_refused(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 0})
+    [found] = LogDirectorySource((files.log_directory,), CLUSTER_ID).partitions()
+    assert isinstance(found, PartitionLog)
+
+    source = LogDirectorySource((files.log_directory,), "another")
+    with pytest.raises(ConfigurationError, match=rf"of the cluster {CLUSTER_ID} .* cluster\.id says another"):
+        list(source.partitions())
+    with pytest.raises(ConfigurationError, match=r"cluster\.id says another"):
+        source.partition(found.topic_id_partition)
+
+
+@pytest.mark.parametrize("checkpoint", ["missing", "empty"])
+def test_a_lineage_that_is_not_kept_is_read_from_the_batches(tmp_path: Path, checkpoint: str) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 2})
+    path = files.partition_directory() / "leader-epoch-checkpoint"
+    segment = files.local_segments()[1].log_path
+    first, second = batches_in(segment)
+    rewrite_segment(segment, [first, second[:12] + struct.pack(">i", 4) + second[16:]])
+    active = files.local_segments()[2].log_path
+    [last] = batches_in(active)
+    rewrite_segment(active, [last[:12] + struct.pack(">i", 5) + last[16:]])
+    if checkpoint == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(b"")
+
+    assert look(files).leader_epochs == (EpochEntry(0, 0), EpochEntry(4, 15), EpochEntry(5, 20))
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"),
+    [
+        (encode_batch([Record(20, NOW + 5, None, b""), Record(21, NOW + 9, None, b"")]), NOW + 5),
+        # The broker's time counts for every record, whatever the producer's clock said.
+        (
+            encode_batch(
+                [Record(20, 5, None, b""), Record(21, NOW + 9, None, b"")],
+                timestamp_type=TimestampType.LOG_APPEND_TIME,
+            ),
+            NOW + 9,
+        ),
+        (encode_batch([Record(20, -1, None, b"")]), None),
+        (b"", None),
+        (bytes(100), None),
+        (encode_batch([record(20)])[:40], None),
+        (b"\0" * 8 + struct.pack(">iiB", 60, 0, 1) + bytes(60), None),
+    ],
+    ids=["create time", "log append time", "no timestamp", "empty", "preallocated", "torn", "magic 1"],
+)
+def test_a_segment_begins_with_its_first_records_timestamp(tmp_path: Path, batch: bytes, expected: int | None) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 2})
+    write_offset_checkpoint(files.log_directory / HIGH_WATERMARK_CHECKPOINT, {("orders", 0): 20})
+    rewrite_segment(files.local_segments()[-1].log_path, [batch])
+
+    assert source_of(files).first_timestamp(look(files).segments[-1]) == expected
+
+
+# ----------------------------------------------------------------------------------------------- what cannot be read
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, refused: Path, error: int) -> None:
+    """Let nobody list `refused`, as after a wrong mode, or of a disk that fails."""
+    scandir, listdir = os.scandir, os.listdir
+
+    def checked(listing: Any) -> Any:
+        def listed(path: Any = ".") -> Any:
+            # A store in a folder is listed by descriptors.
+            if not isinstance(path, int) and Path(path) == refused:
+                raise OSError(error, os.strerror(error), str(path))
+            return listing(path)
+
+        return listed
+
+    monkeypatch.setattr(os, "scandir", checked(scandir))
+    monkeypatch.setattr(os, "listdir", checked(listdir))
+
+
+@pytest.mark.parametrize("command", ["plan", "copy", "retain", "audit"])
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EIO])
+def test_a_log_directory_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, error: int
+) -> None:
+    files = a_copied_remote_log(tmp_path)
+    refuse(monkeypatch, files.log_directory, error)
+
+    ended = run_on(files, command)
+
+    said = " ".join((ended.out + ended.err).split())
+    assert ended.exit_code == 1
+    assert f"{files.log_directory} cannot be read: [Errno {error}] {os.strerror(error)}" in said
+    assert "give this user the right to, or look at the disk" in said
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EIO])
+def test_a_partition_that_cannot_be_read_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 1, ("orders", 1): 1})
+    refuse(monkeypatch, files.partition_directory(), error)
+
+    for command, objects in (("plan", 0), ("copy", 1)):
+        ended = run_on(files, command)
+
+        assert ended.exit_code == 1
+        assert f"{files.partition_directory()} cannot be read" in " ".join((ended.out + ended.err).split())
+        assert len(files.objects(".log")) == objects
+
+
+@pytest.mark.parametrize("command", ["plan", "copy"])
+def test_a_file_in_place_of_a_log_directory_is_named(tmp_path: Path, command: str) -> None:
+    files = a_remote_log(tmp_path)
+    (tmp_path / "file").touch()
+    for name in ("file", "file/below"):
+        files.properties["log.dirs"] = [str(tmp_path / name)]
+
+        ended = run_on(files, command)
+
+        assert ended.exit_code == 1
+        assert f"{tmp_path / name} is no directory; name one of a broker's log.dirs" in ended.err

@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.exported import carry_out, digests
+from support.remote_logs import (
+    LOG_CONFIG,
+    NOW,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    a_remote_log,
+    copy,
+    held_by,
+    move_log_start,
+    partition_of,
+    unsynced,
+)
+from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.records.control_record import ControlRecordType
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.remote_log.model import (
+    PartitionDeleteState,
+    RemoteLogSegmentMetadata,
+    RemotePartitionDeleteMetadata,
+)
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.tables.exports import ExportRequest
+from tiered_storage.remote_log.tables.late_data import LateIntervals
+from tiered_storage.remote_log.tables.layout import Interval
+from tiered_storage.remote_log.tables.query import RowFilter, TableQuery
+
+OWN = Interval(NOW + 900_000, NOW + 960_000)
+"""The interval of the run that looks at the others."""
+TAIL = Interval(NOW + 20_000, NOW + 40_000)
+"""Its first half is copied: record n has the timestamp NOW + n seconds, and 0 to 29 are."""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> RemoteLogFiles:
+    return a_copied_remote_log(tmp_path)
+
+
+def request(files: RemoteLogFiles, interval: Interval = TAIL, query: TableQuery | None = None) -> ExportRequest:
+    return ExportRequest(query or TableQuery("orders"), interval, files.settings().export_url, block_offsets=8)
+
+
+def table(files: RemoteLogFiles) -> Path:
+    return files.root / "state" / "exports" / "orders"
+
+
+def export(files: RemoteLogFiles, interval: Interval = TAIL, **changes: object) -> tuple[int, ...]:
+    """Export an interval; return the partitions that it did not reach."""
+    with unsynced(), files.open() as remote_log:
+        return carry_out(remote_log, replace(request(files, interval), **changes)).not_reached  # type: ignore[arg-type]
+
+
+def append_and_copy(files: RemoteLogFiles, batches: int, number: int = 0) -> None:
+    files.append(batches, number=number)
+    with unsynced(), files.open() as remote_log:
+        assert copy(remote_log).is_whole
+
+
+def late(files: RemoteLogFiles, own: Interval = OWN, query: TableQuery | None = None) -> LateIntervals:
+    with files.open() as remote_log:
+        asked = request(files, own, query)
+        return remote_log.tables.late_intervals(asked, remote_log.tables.plan(asked.table_query))
+
+
+def due(files: RemoteLogFiles) -> list[Interval]:
+    return [each.interval for each in late(files).due]
+
+
+def test_an_interval_waits_until_what_is_copied_goes_on_behind_it(files: RemoteLogFiles) -> None:
+    assert export(files) == (0,)
+    assert late(files) == LateIntervals(waiting=(TAIL,))
+    append_and_copy(files, 2)  # to 39, which is in it
+    assert late(files) == LateIntervals(waiting=(TAIL,))
+    append_and_copy(files, 2)
+    assert due(files) == [TAIL]
+    assert export(files) == ()
+    assert late(files) == LateIntervals()
+
+
+def test_exported_again_it_has_the_bytes_of_an_export_made_afterwards(files: RemoteLogFiles) -> None:
+    export(files, codec="gzip", query=TableQuery("orders", rows=RowFilter(committed_only=True, disorder_ms=10_000)))
+    append_and_copy(files, 4)
+    assert late(files).due == ()  # 49 is less behind the end than its records may be out of order
+    append_and_copy(files, 2)
+    elsewhere = (files.root / "elsewhere").as_uri()
+    with unsynced(), files.open() as remote_log:
+        asked = request(files, OWN)
+        [found] = remote_log.tables.late_intervals(asked, remote_log.tables.plan(asked.table_query)).due
+        again = carry_out(remote_log, asked.again(found))
+        assert (again.changed, again.rows, again.not_reached) == (True, 20, ())
+        carry_out(remote_log, replace(asked.again(found), url=elsewhere))
+    assert digests(table(files)) == digests(files.root / "elsewhere" / "orders")
+    assert '"codec": "gzip"' in (table(files) / TAIL.folder / "_manifest.json").read_text()
+
+
+def test_several_partitions_one_by_one_and_the_latest_interval_first(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, {("orders", 0): 3, ("orders", 1): 3})
+    later = Interval(NOW + 40_000, NOW + 50_000)
+    assert (export(files), export(files, later)) == ((0, 1), (0, 1))
+    append_and_copy(files, 4, 1)
+    assert due(files) == [TAIL]
+    assert export(files) == (0,)
+    assert late(files) == LateIntervals(waiting=(later, TAIL))
+    append_and_copy(files, 6, 0)
+    assert due(files) == [later, TAIL]
+    assert late(files, own=later).due[0].interval == TAIL
+
+
+def test_a_partition_that_comes_later_is_looked_at_where_it_may_have_records(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, {("orders", 0): 3, ("orders", 1): 0})
+    before = Interval(NOW - 60_000, NOW)
+    within = Interval(NOW, NOW + 10_000)
+    assert (export(files, before), export(files, within)) == ((), ())
+    assert late(files) == LateIntervals()
+    append_and_copy(files, 4, 1)
+    assert due(files) == [within]
+    assert export(files, within) == ()
+    assert late(files) == LateIntervals()
+
+
+@pytest.mark.parametrize("allow_gaps", [False, True])
+def test_gaps_are_allowed_where_they_were_before(files: RemoteLogFiles, *, allow_gaps: bool) -> None:
+    export(files, allow_gaps=allow_gaps)
+    append_and_copy(files, 4)
+    with files.open() as remote_log:
+        for asked in (request(files, OWN), replace(request(files, OWN), allow_gaps=True)):
+            [found] = remote_log.tables.late_intervals(asked, remote_log.tables.plan(asked.table_query)).due
+            assert asked.again(found).allow_gaps == allow_gaps
+
+
+def isolated(*, committed_only: bool) -> TableQuery:
+    return TableQuery("orders", rows=RowFilter(committed_only=committed_only, disorder_ms=0))
+
+
+def write_and_copy(files: RemoteLogFiles, *steps: int | str) -> None:
+    """Write a record for each time behind NOW (ms), or what is named, and copy what is closed and stable."""
+    in_transaction: dict[str, Any] = {
+        "producer_id": 1, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True,
+    }  # fmt: skip
+    with unsynced(), LogDirectoryWriter.open(files.log_directory, LOG_CONFIG, clock=lambda: NOW) as writer:
+        log = writer.log("orders", 0)
+        for step in steps:
+            if isinstance(step, int):
+                log.append([Record(log.log_end_offset, NOW + step, b"key", b"value")])
+            elif step == "roll":
+                log.roll()
+            elif step == "begin":
+                log.append([Record(log.log_end_offset, NOW, b"key", b"value")], **in_transaction)
+            else:
+                log.append_end_marker(1, 0, ControlRecordType.COMMIT)
+    with unsynced(), files.open() as remote_log:
+        assert copy(remote_log).is_whole
+
+
+@pytest.mark.parametrize("committed_only", [False, True])
+def test_an_interval_is_judged_by_the_isolation_that_it_was_exported_with(
+    tmp_path: Path, *, committed_only: bool
+) -> None:
+    """What is copied ends within a transaction, whose end is in the segment that is still open."""
+    files = a_remote_log(tmp_path, {("orders", 0): 0})
+    interval = Interval(NOW, NOW + 10_000)
+    own, other = isolated(committed_only=committed_only), isolated(committed_only=not committed_only)
+    write_and_copy(files, 1_000, "roll")
+    assert export(files, interval, query=own) == (0,)
+    write_and_copy(files, "begin", "roll", 100_000, "roll", "end")
+    judged = [[each.interval for each in late(files, query=query).due] for query in (own, other)]
+    assert judged == ([[], []] if committed_only else [[interval], [interval]])
+    write_and_copy(files, "roll", 100_000, "roll")
+    assert [[each.interval for each in late(files, query=query).due] for query in (own, other)] == [[interval]] * 2
+    assert export(files, interval, query=own) == ()
+    assert late(files, query=other) == LateIntervals()
+
+
+def test_what_a_commit_left_on_its_way_is_due(files: RemoteLogFiles) -> None:
+    interval = Interval(NOW, NOW + 10_000)
+    export(files, interval)
+    (table(files) / interval.folder / "_SUCCESS").unlink()
+    assert due(files) == [interval]
+
+
+def test_what_expired_is_given_up(files: RemoteLogFiles) -> None:
+    export(files)
+    append_and_copy(files, 8)
+    with unsynced(), files.open() as remote_log:
+        move_log_start(remote_log, 25, held_by(remote_log, "test"))
+    [given_up] = late(files).given_up
+    assert given_up.interval == TAIL
+    assert given_up.reason == "it has records that the remote log has no more: partition 0 below offset 25"
+    assert due(files) == []
+
+
+def test_what_would_lose_a_partition_is_given_up(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, {("orders", 0): 3, ("orders", 1): 3})
+    export(files)
+    append_and_copy(files, 8, 0)
+    one = late(files, query=TableQuery("orders", partitions=frozenset({0})))
+    assert [each.reason for each in one.given_up] == ["partitions 1 are deleted or not asked for, and would go"]
+    assert due(files) == [TAIL]
+    with unsynced(), files.open() as remote_log:
+        lease = held_by(remote_log, "test", partition_of(number=1))
+        marked = RemotePartitionDeleteMetadata(partition_of(number=1), PartitionDeleteState.MARKED, NOW)
+        remote_log.segments.put_remote_partition_delete_metadata(marked, lease)
+    assert due(files) == []
+    assert [each.interval for each in late(files).given_up] == [TAIL]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [("{}", "is not what an export writes there"), ('{"format_version": 9', "is not what"), (None, "version 9")],
+    ids=["empty", "torn", "later"],
+)
+def test_a_manifest_that_cannot_be_read_is_told_and_hinders_no_other(
+    files: RemoteLogFiles, content: str | None, reason: str
+) -> None:
+    broken = Interval(NOW, NOW + 10_000)
+    export(files, broken)
+    export(files)
+    manifest = table(files) / broken.folder / "_manifest.json"
+    whole = manifest.read_text().replace('"format_version": 1', '"format_version": 9')
+    manifest.write_text(whole if content is None else content)
+    append_and_copy(files, 4)
+    found = late(files)
+    assert [each.interval for each in found.due] == [TAIL]
+    assert [each.interval for each in found.given_up] == [broken]
+    assert reason in found.given_up[0].reason
+
+
+def test_a_manifest_that_does_not_tell_the_partitions_is_due_once(files: RemoteLogFiles) -> None:
+    interval = Interval(NOW + 28_100, NOW + 28_900)
+    export(files, interval)
+    manifest = table(files) / interval.folder / "_manifest.json"
+    told = manifest.read_text()
+    manifest.write_text(told[: told.index(',\n "partitions"')] + "\n}")
+    assert due(files) == [interval]
+    export(files, interval)
+    assert manifest.read_text() == told
+    assert late(files) == LateIntervals()
+
+
+def test_of_a_place_that_is_not_ours_nothing_is_told(files: RemoteLogFiles) -> None:
+    assert late(files) == LateIntervals()
+    assert not table(files).exists()
+    export(files)
+    described = table(files) / "_table.json"
+    described.write_text(described.read_text().replace('"topic_id": "', '"topic_id": "x'))
+    assert late(files) == LateIntervals()
+
+
+@pytest.mark.parametrize("error", [RemoteObjectNotFoundError("lost"), RemoteObjectCorruptError("broken")], ids=str)
+def test_a_partition_that_does_not_tell_may_begin_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    files = a_copied_remote_log(tmp_path, {("orders", 0): 3, ("orders", 1): 0})
+    before = Interval(NOW - 60_000, NOW)
+    export(files, before)
+    append_and_copy(files, 4, 1)
+    assert late(files) == LateIntervals()
+    fetch = ObjectRemoteStorageManager.fetch_index
+
+    def lost(storage: ObjectRemoteStorageManager, metadata: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
+        if kind is IndexKind.MANIFEST:
+            raise error
+        return fetch(storage, metadata, kind)
+
+    monkeypatch.setattr(ObjectRemoteStorageManager, "fetch_index", lost)
+    assert due(files) == [before]

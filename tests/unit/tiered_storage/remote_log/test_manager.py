@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from support.remote_logs import (
+    ENABLED,
+    NOW,
+    ORDERS_0,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    a_remote_log,
+    begin,
+    copy,
+    offsets_read,
+    segments_of,
+)
+from tiered_storage.errors import (
+    ConfigurationError,
+    MetadataMissingError,
+    RemoteStorageError,
+    StoreMismatchError,
+    TieredStorageError,
+)
+from tiered_storage.remote_log.context import store_options
+from tiered_storage.remote_log.metadata.generation import GuardedTopics
+from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore
+from tiered_storage.remote_log.selection import EVERYTHING, Selection
+from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.storage.store_generation import StoreGenerations
+from tiered_storage.settings.settings import load_settings
+
+
+def test_all_parts_are_opened_and_closed_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    monkeypatch.setattr(ObjectRemoteStorageManager, "close", lambda _: closed.append("storage"))
+    files = a_remote_log(tmp_path)
+
+    with files.open() as remote_log:
+        assert remote_log.segments is remote_log.store.segments
+        assert remote_log.leases is remote_log.store.leases
+        assert isinstance(remote_log.topics, GuardedTopics)
+        assert remote_log.topics.topics is remote_log.store.topics
+        assert remote_log.work.url == (tmp_path / "state" / "work").as_uri()
+        assert closed == []
+
+    assert closed == ["storage"]
+
+
+def test_what_was_opened_is_closed_again_where_a_later_part_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str] = []
+    monkeypatch.setattr(SqlMetadataStore, "close", lambda _: closed.append("metadata"))
+    monkeypatch.setattr(ObjectRemoteStorageManager, "close", lambda _: closed.append("storage"))
+    (tmp_path / "log").mkdir()
+    files = a_remote_log(tmp_path, work_url=(tmp_path / "occupied").as_uri())
+    (tmp_path / "occupied").write_text("no directory")
+
+    with pytest.raises(TieredStorageError):
+        files.open()
+
+    assert closed == ["metadata", "storage"]
+
+
+def test_the_way_to_the_store_is_that_of_the_settings_and_else_of_the_environment(tmp_path: Path) -> None:
+    environ = {"AWS_ACCESS_KEY_ID": "key", "AWS_ENDPOINT_URL": "https://theirs", "AWS_REGION": "us-east-1"}
+    settings = load_settings(a_remote_log(tmp_path).config, environ={})
+
+    assert store_options(settings, environ) == ObjectStoreOptions("https://theirs", "us-east-1", "key")
+    ours = load_settings(
+        tmp_path / "settings.yaml",
+        environ={},
+        overrides={
+            "rsm.config.endpoint": "http://ours",
+            "rsm.config.region": "eu-central-1",
+            "rsm.config.allow.http": True,
+        },
+    )
+    assert store_options(ours, environ) == ObjectStoreOptions(
+        "http://ours", "eu-central-1", "key", None, None, allow_http=True
+    )
+
+
+@pytest.mark.parametrize("endpoint", ["https://user:hush@host", "user:hush@host:9000", "https://key:hu/sh@host"])
+def test_an_endpoint_with_credentials_is_refused_and_not_shown(tmp_path: Path, endpoint: str) -> None:
+    settings = load_settings(a_remote_log(tmp_path).config, environ={})
+    with pytest.raises(ConfigurationError, match=r"^AWS_ENDPOINT_URL, .* carries credentials: ") as error:
+        store_options(settings, {"AWS_ENDPOINT_URL": endpoint})
+    assert "host" not in str(error.value)
+    assert "hu" not in str(error.value)
+
+
+# -------------------------------------------------------------------------------- which store belongs to which metadata
+
+
+def test_the_first_copy_marks_the_store_as_that_of_the_metadata(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        assert remote_log.store.identity.bound_store_uuid() is None
+        begin(remote_log)
+        bound = remote_log.store.identity.bound_store_uuid()
+        remote_log.bind_store()
+
+        assert bound is not None
+        assert remote_log.store.identity.bound_store_uuid() == bound
+        assert bound in (files.store / "store.json").read_text()
+
+
+def test_another_metadata_store_may_not_use_the_store(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    files.properties["rlmm.config.url"] = f"sqlite:///{tmp_path}/other.db"
+
+    with pytest.raises(MetadataMissingError, match="belongs to the metadata"):
+        files.open()
+    assert not (tmp_path / "other.db").exists()
+
+
+def test_an_empty_store_in_the_place_of_ours_is_noticed(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    files.append(2)
+    shutil.rmtree(files.store)
+
+    with files.open() as remote_log, pytest.raises(StoreMismatchError, match="is the URL right, and the disk mounted"):
+        begin(remote_log)
+
+
+def test_a_store_of_somebody_elses_making_answers_for_itself(tmp_path: Path) -> None:
+    class Other:
+        """Not one of ours."""
+
+    with a_remote_log(tmp_path).open() as opened:
+        remote_log = replace(opened, storage=Other())  # type: ignore[arg-type]  # no method of it is called
+        remote_log.bind_store()
+
+    assert not (tmp_path / "state" / "remote").exists()
+
+
+# --------------------------------------------------------------------------------------------------- finding partitions
+
+
+def test_a_partition_is_found_by_its_name_where_it_is_local_or_else_remote(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        assert remote_log.find_partition("orders", 0) == ORDERS_0
+        for topic, number in [("orders", 1), ("clicks", 0)]:
+            with pytest.raises(ConfigurationError, match=f"{topic}-{number} is neither in log.dirs nor in the remote"):
+                remote_log.find_partition(topic, number)
+
+    files.properties["log.dirs"] = []
+    with files.open() as remote_log:
+        assert remote_log.find_partition("orders", 0) == ORDERS_0
+
+
+def test_a_topic_that_was_made_anew_is_another_one(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    _remake_topic(files, "BBBBBBBBBBBBBBBBBBBBBA")
+    remade = replace(ORDERS_0, topic_id="BBBBBBBBBBBBBBBBBBBBBA")
+    with files.open() as remote_log:
+        assert remote_log.find_partition("orders", 0) == remade
+        assert {segment.topic_id_partition for segment in copy(remote_log).committed} == {remade}
+        assert len(segments_of(remote_log, ORDERS_0)) == 3
+        assert offsets_read(remote_log, 0, remade) == list(range(35))
+
+    files.properties["log.dirs"] = []
+    with files.open() as remote_log, pytest.raises(ConfigurationError, match=r"orders-0 had several lives.*BBBBBB"):
+        remote_log.find_partition("orders", 0)
+
+
+def test_a_name_that_two_clusters_have_is_refused(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    other = tmp_path / "other"
+    shutil.copytree(files.log_directory, other)
+    properties = other / "meta.properties"
+    properties.write_text(properties.read_text().replace("test-cluster", "another-cluster"))
+    files.properties["log.dirs"] = [str(files.log_directory), str(other)]
+    with files.open() as remote_log:
+        with pytest.raises(ConfigurationError, match=r"orders-0 is in log\.dirs more than once: .*another-cluster"):
+            remote_log.find_partition("orders", 0)
+        assert copy(remote_log).is_whole
+
+    files.properties["log.dirs"] = []
+    with files.open() as remote_log, pytest.raises(ConfigurationError, match=r"several lives.*another-cluster"):
+        remote_log.find_partition("orders", 0)
+
+
+def test_nothing_expires_while_a_local_log_that_should_be_there_cannot_be_read(tmp_path: Path) -> None:
+    """What it holds of later leaders decides how far expiry may go."""
+    files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "retention.bytes": 1}})
+    with files.open() as remote_log:
+        [plan], unreadable = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
+        assert (plan.new_log_start, unreadable) == (30, [])
+
+        files.log_directory.rename(tmp_path / "elsewhere")
+        plans, [finding] = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
+        assert (plans, finding.partition) == ([], "orders-0")
+        assert str(files.log_directory) in finding.message
+        done, [finding] = remote_log.deletions.mark_expired([plan], "expire")
+        assert (done, finding.partition) == ((), "orders-0")
+
+    files.properties["log.dirs"] = []
+    with files.open() as remote_log:
+        [plan], unreadable = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
+        assert (plan.new_log_start, unreadable) == (20, []), "the bytes that are only local do not count"
+
+
+def test_only_the_partitions_that_were_selected_are_copied(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", number): 1 for number in range(3)})
+    with files.open() as remote_log:
+        plan = remote_log.plan_copy(Selection("orders", frozenset({0, 2, 7})))
+    assert [segment.topic_id_partition.partition for segment in plan.segments] == [0, 2]
+
+
+def test_only_the_partitions_that_were_selected_are_looked_at_and_deleted_from(tmp_path: Path) -> None:
+    topics = {"orders": {**ENABLED, "retention.bytes": 1, "local.retention.bytes": 0}}
+    files = a_copied_remote_log(tmp_path, {("orders", number): 1 for number in range(3)}, topics=topics)
+    second = Selection("orders", frozenset({1}))
+    with files.open() as remote_log:
+        trims, _ = remote_log.deletions.plan_local_retention(second, NOW)
+        assert [str(plan.topic_id_partition) for plan in trims] == ["orders-1"]
+        expiries, _ = remote_log.deletions.plan_expiry(second, NOW)
+        assert [str(plan.topic_id_partition) for plan in expiries] == ["orders-1"]
+        remote_log.deletions.mark_expired(remote_log.deletions.plan_expiry(EVERYTHING, NOW)[0], "expire")
+        deleted = remote_log.deletions.delete_marked("expire", second).deleted
+        assert [str(segment.topic_id_partition) for segment in deleted] == ["orders-1"]
+        for damaged in files.objects(".log"):
+            damaged.write_bytes(b"")
+        assert remote_log.checks.audit(second).objects == 0
+        assert remote_log.checks.audit(Selection("orders", frozenset({0}))).objects == 3
+
+
+def test_a_partition_that_cannot_be_looked_at_is_told_where_it_was_selected(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", number): 1 for number in range(2)})
+    (files.partition_directory(number=1) / "partition.metadata").write_text("no metadata")
+    with files.open() as remote_log:
+        for number, told in ((0, []), (1, ["orders-1"])):
+            chosen = Selection("orders", frozenset({number}))
+            assert [finding.partition for finding in remote_log.plan_copy(chosen).unreadable] == told
+            _, unreadable = remote_log.deletions.plan_local_retention(chosen, NOW)
+            assert [finding.partition for finding in unreadable] == told
+
+
+def test_leases_are_kept_while_somebody_else_works(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        tasks = begin(remote_log).tasks
+        with remote_log.keep_leases(task.lease for task in tasks):
+            files.clock.now += remote_log.settings.lease_duration_ms - 1
+        files.clock.now += remote_log.settings.lease_duration_ms - 1
+
+        assert [finding.partition for finding in begin(remote_log, "another run").left] == ["orders-0"]
+
+
+def _remake_topic(files: RemoteLogFiles, topic_id: str) -> None:
+    (files.partition_directory() / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}\n")
+
+
+def test_a_plan_needs_no_store_that_is_in_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = a_copied_remote_log(tmp_path)
+    files.append(2)
+
+    def away(_: StoreGenerations) -> list[object]:
+        raise RemoteStorageError("away")
+
+    with files.open() as remote_log:
+        remote_log.bind_store()
+        monkeypatch.setattr(StoreGenerations, "newest", away)
+        assert len(remote_log.plan_copy().segments) == 1

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from tiered_storage.remote_log.progress import Amount, TaskProgress
+
+
+def test_it_says_now_and_then_how_far_it_is_and_how_far_it_came() -> None:
+    now = 100.0
+    said: list[str] = []
+    progress = TaskProgress("restored", Amount(3, 10_000_000), said.append, every_seconds=5, monotonic=lambda: now)
+    progress(1_000_000)
+    assert said == []
+    now = 105.0
+    progress(1_500_000, 1)
+    progress(1)
+    assert said == ["restored so far: 1 of 3 segments, 2.5 of 10.0 MB, 0.5 MB/s, 15 s left"]
+    now = 110.0
+    progress(7_499_999, 2)
+    assert said[1] == "restored so far: 3 of 3 segments, 10.0 of 10.0 MB, 1.0 MB/s, 0 s left"
+    progress(5_000_000, 1)
+    progress.conclude()
+    assert said[2] == "restored in the end: 4 of 4 segments, 15.0 of 15.0 MB, 1.5 MB/s, 0 s left"
+
+
+def test_where_nothing_is_to_be_done_nothing_is_said() -> None:
+    said: list[str] = []
+    TaskProgress("deleted", Amount(), said.append, every_seconds=0).conclude()
+    assert said == []

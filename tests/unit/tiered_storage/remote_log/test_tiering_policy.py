@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from support.metadata_stores import ManualClock, sqlite_store
+from support.remote_logs import ORDERS_0
+from tiered_storage.errors import ConfigurationError, UnsupportedTopicError
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
+from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore
+from tiered_storage.remote_log.source.segment_source import PartitionLog
+from tiered_storage.remote_log.tiering_policy import decide, decided_topic, is_wanted
+from tiered_storage.settings.settings import Settings, load_settings
+
+LOG = PartitionLog(ORDERS_0, Path("orders-0"), (), 0, 0, ())
+ENABLED = Topic(ORDERS_0.cluster_id, ORDERS_0.topic_id, "orders", remote_storage_enable=True)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqlMetadataStore]:
+    with sqlite_store(tmp_path, ManualClock()) as opened:
+        yield opened
+
+
+def settings_with(tmp_path: Path, topics: Mapping[str, Mapping[str, object]] | None = None) -> Settings:
+    path = tmp_path / "settings.yaml"
+    path.write_text("{}")
+    return load_settings(path, environ={}, overrides={"topics": topics or {}})
+
+
+def test_a_topic_that_nobody_decided_on_is_neither_copied_nor_deleted_from(
+    tmp_path: Path, store: SqlMetadataStore
+) -> None:
+    decision = decide(LOG, store.topics, settings_with(tmp_path))
+
+    assert not decision.copies
+    assert not decision.trims
+    assert not is_wanted("orders", store.topics, settings_with(tmp_path))
+
+
+def test_the_settings_file_says_where_a_topic_starts(tmp_path: Path, store: SqlMetadataStore) -> None:
+    settings = settings_with(tmp_path, {"orders": {"remote.storage.enable": True, "retention.ms": 5}})
+
+    decision = decide(LOG, store.topics, settings)
+
+    assert decision.copies
+    assert not decision.trims
+    assert decision.settings.retention_ms == 5
+    assert decision.settings.local_retention_ms == 5
+    assert is_wanted("orders", store.topics, settings)
+    assert not is_wanted("clicks", store.topics, settings)
+
+
+def test_what_a_person_decided_counts_more_than_the_file(tmp_path: Path, store: SqlMetadataStore) -> None:
+    settings = settings_with(tmp_path, {"orders": {"remote.storage.enable": True, "local.deletion.allowed": True}})
+    store.topics.put(Topic(ORDERS_0.cluster_id, ORDERS_0.topic_id, "orders"))
+
+    decision = decide(LOG, store.topics, settings)
+
+    assert not decision.copies
+    assert not decision.trims
+    assert not is_wanted("orders", store.topics, settings)
+
+
+def test_a_decision_is_about_one_life_of_a_topic(tmp_path: Path, store: SqlMetadataStore) -> None:
+    store.topics.put(replace(ENABLED, topic_id="of another life"))
+
+    assert not decide(LOG, store.topics, settings_with(tmp_path)).copies
+    assert is_wanted("orders", store.topics, settings_with(tmp_path)), "by its name alone it might be that one"
+
+
+def test_copying_may_pause_while_everything_else_goes_on(tmp_path: Path, store: SqlMetadataStore) -> None:
+    store.topics.put(replace(ENABLED, local_deletion_allowed=True, properties={"remote.log.copy.disable": "true"}))
+
+    decision = decide(LOG, store.topics, settings_with(tmp_path))
+
+    assert not decision.copies
+    assert decision.trims
+    assert decision.topic.remote_storage_enable
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_a_compacted_topic_is_refused_once_tiering_was_asked_for(
+    tmp_path: Path, store: SqlMetadataStore, policy: str
+) -> None:
+    topic = replace(ENABLED, properties={"cleanup.policy": policy})
+    store.topics.put(replace(topic, remote_storage_enable=False))
+    assert not decide(LOG, store.topics, settings_with(tmp_path)).copies
+
+    store.topics.put(topic)
+    with pytest.raises(UnsupportedTopicError, match=f"topic orders has cleanup.policy={policy}"):
+        decide(LOG, store.topics, settings_with(tmp_path))
+
+
+def test_a_topic_that_the_log_cleaner_has_compacted_is_refused_whatever_its_settings_say(
+    tmp_path: Path, store: SqlMetadataStore
+) -> None:
+    cleaned = replace(LOG, is_compacted=True)
+    assert not decide(cleaned, store.topics, settings_with(tmp_path)).copies
+
+    store.topics.put(ENABLED)
+    with pytest.raises(UnsupportedTopicError, match=r"topic orders: .*compacted orders-0 .*topics disable"):
+        decide(cleaned, store.topics, settings_with(tmp_path))
+
+
+def test_properties_that_contradict_each_other_are_refused(tmp_path: Path, store: SqlMetadataStore) -> None:
+    store.topics.put(replace(ENABLED, properties={"local.retention.bytes": "20", "retention.bytes": "10"}))
+
+    with pytest.raises(ConfigurationError, match=r"topic orders.*local\.retention\.bytes is 20"):
+        decide(LOG, store.topics, settings_with(tmp_path))
+
+
+def test_a_topic_that_is_only_remote_is_decided_on_by_its_ids(tmp_path: Path, store: SqlMetadataStore) -> None:
+    store.topics.put(ENABLED)
+
+    known = decided_topic(ORDERS_0.cluster_id, ORDERS_0.topic_id, "orders", store.topics, settings_with(tmp_path))
+    unknown = decided_topic(ORDERS_0.cluster_id, "another id", "orders", store.topics, settings_with(tmp_path))
+
+    assert known == ENABLED
+    assert unknown == Topic(ORDERS_0.cluster_id, "another id", "orders")

@@ -1,0 +1,382 @@
+"""Settings that are wrong: each is refused with its place, name, value and what is allowed, and all of them at once."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.settings.settings import Settings, load_settings
+
+Refusal = Callable[..., str]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "settings.yaml"
+
+
+@pytest.fixture
+def refusal(file: Path) -> Refusal:
+    def refusal_of(
+        text: str, environ: Mapping[str, str] | None = None, overrides: Mapping[str, object] | None = None
+    ) -> str:
+        file.write_text(text)
+        with pytest.raises(ConfigurationError) as caught:
+            load_settings(file, environ=environ or {}, overrides=overrides)
+        return str(caught.value)
+
+    return refusal_of
+
+
+def test_a_name_that_is_no_text_is_refused(refusal: Refusal) -> None:
+    """As JSON may give one, by an escape of half a character."""
+    assert "the run's parameters" in refusal("", overrides={"\ud800": 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("log.dir: /a", "log.dir is no setting; did you mean log.dirs?"),
+        ("log_dirs: /a", "log_dirs is no setting; did you mean log.dirs?"),
+        ("Log.Retention.MS: 5", "Log.Retention.MS is no setting; did you mean log.retention.ms?"),
+        ("log.retention.hour: 5", "log.retention.hour is no setting; did you mean log.retention.hours?"),
+        ("retention.ms: 5", "retention.ms is no setting; did you mean log.retention.ms?"),
+        ("qqqqqqqqq: 5", "qqqqqqqqq is no setting; docs/configuration.md lists them all"),
+        (
+            "rsm.config.secret.key: hush",
+            (
+                "rsm.config.secret.key is no setting: credentials come as AWS_* in the environment "
+                "or in an Airflow connection"
+            ),
+        ),
+        (
+            "log.retention.ms: 7 days",
+            "log.retention.ms is '7 days'; allowed: a whole number of ms, 1 or more, or -1 (no limit)",
+        ),
+        (
+            "log.retention.ms: -2",
+            "log.retention.ms is '-2'; allowed: a whole number of ms, 1 or more, or -1 (no limit)",
+        ),
+        (
+            "log.retention.bytes: 0",
+            (
+                "log.retention.bytes is '0': 0 would let every closed segment expire at once; "
+                "allowed: a whole number of bytes, 1 or more, or -1 (no limit)"
+            ),
+        ),
+        (
+            "log.retention.hours: 1h",
+            (
+                "log.retention.hours is '1h'; allowed: a value in hours for log.retention.ms, "
+                "which takes a whole number of ms, 1 or more, or -1 (no limit)"
+            ),
+        ),
+        (
+            f"log.retention.hours: {'9' * 5000}",
+            (
+                f"log.retention.hours is '{'9' * 119}…; allowed: a value in hours for log.retention.ms, "
+                "which takes a whole number of ms, 1 or more, or -1 (no limit)"
+            ),
+        ),
+        (
+            "log.local.retention.bytes: -3",
+            (
+                "log.local.retention.bytes is '-3'; "
+                "allowed: a whole number of bytes, 0 or more, or -1 (no limit), or -2 (as the total)"
+            ),
+        ),
+        ("lease.duration.ms: 10:30", "lease.duration.ms is '10:30'; allowed: a whole number of ms, 1,000 or more"),
+        ("lease.duration.ms:", "lease.duration.ms is ''; allowed: a whole number of ms, 1,000 or more"),
+        ("log.end.is.stable: maybe", "log.end.is.stable is 'maybe'; allowed: true or false"),
+        (
+            "remote.log.index.chunk.bytes: 8388608",
+            "remote.log.index.chunk.bytes is '8388608'; allowed: a whole number of bytes, 1,048,576 to 4,194,304",
+        ),
+        (
+            "log.dirs: [/a, /b, /a]",
+            (
+                "log.dirs is ['/a', '/b', '/a']: /a is there twice; "
+                "allowed: folders, each once: a list, or one text with commas between them"
+            ),
+        ),
+        (
+            "cluster.id: ../up",
+            (
+                "cluster.id is '../up'; "
+                "allowed: up to 128 letters, digits, dots, underscores and hyphens, not beginning with a dot"
+            ),
+        ),
+        (
+            "remote.log.storage.manager.class.name: Manager",
+            (
+                "remote.log.storage.manager.class.name is 'Manager'; "
+                "allowed: a class by its dotted name: package.module.Class"
+            ),
+        ),
+        ("state.directory: ''", "state.directory is '': it names no folder; allowed: a folder"),
+        ("topics: [orders]", "topics is ['orders']; allowed: a mapping from topic names to their properties"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_file_line_name_value_and_what_is_allowed(
+    refusal: Refusal, file: Path, text: str, told: str
+) -> None:
+    assert refusal(f"# a comment\n{text}") == f"{file}, line 2: {told}"
+
+
+@pytest.mark.parametrize(
+    ("name", "url", "reason"),
+    [
+        ("rsm.config.url", "s3:/bucket", "it is no URL: a scheme and :// come first"),
+        ("rsm.config.url", "s3://", "it names no bucket or folder"),
+        ("rsm.config.url", "file://folder", "a file URL has three slashes and an absolute path: file:///folder"),
+        ("work.url", "''", "it names no place"),
+        ("work.url", "s3://key:hush@bucket", "it carries credentials"),
+        ("rsm.config.endpoint", "localhost:9000", "it is no http or https URL"),
+        ("rsm.config.endpoint", "https://key:hush@host", "it carries credentials"),
+        ("rlmm.config.url", "metadata.db", "it is no URL"),
+        ("rlmm.config.url", "sqlite://metadata.db", "a SQLite URL has three slashes and then a path"),
+        ("rlmm.config.url", "'sqlite:///:memory:'", "every process would see an empty metadata store of its own"),
+    ],
+)
+def test_a_url_that_cannot_be_meant_is_refused_with_the_reason(
+    refusal: Refusal, file: Path, name: str, url: str, reason: str
+) -> None:
+    message = refusal(f"{name}: {url}")
+    assert message.startswith(f"{file}, line 1: {name} is ")
+    assert f": {reason}" in message
+    assert "; allowed: " in message
+    assert "hush" not in message
+
+
+def test_http_needs_the_word_that_allows_it(refusal: Refusal, file: Path) -> None:
+    message = refusal("rsm.config.endpoint: http://host:9000")
+    assert message == (
+        f"{file}, line 1: rsm.config.endpoint is http://host:9000: http needs rsm.config.allow.http: true"
+    )
+    allowed = load_settings(file, environ={}, overrides={"rsm.config.allow.http": True})
+    assert allowed.rsm_config_endpoint == "http://host:9000"
+
+
+def test_more_local_than_in_total_is_refused(refusal: Refusal, file: Path) -> None:
+    assert refusal("log.retention.ms: 10\nlog.local.retention.ms: 11") == (
+        f"{file}, line 2: log.local.retention.ms is 11, more than log.retention.ms, 10: "
+        "what is local is part of the total"
+    )
+    assert "log.local.retention.bytes is without limit (-1), more than log.retention.bytes, 5" in refusal(
+        "log.retention.bytes: 5\nlog.local.retention.bytes: -1"
+    )
+
+
+def test_an_orphan_must_outlive_a_lease(refusal: Refusal, file: Path) -> None:
+    assert refusal("lease.duration.ms: 3600001") == (
+        f"{file}, line 1: remote.log.orphan.grace.ms is 3600000, less than lease.duration.ms, 3600001: "
+        "objects of a copy that is under way would count as left behind"
+    )
+
+
+@pytest.mark.parametrize(
+    ("properties", "told"),
+    [
+        ("retentin.ms: 5", "topic orders: retentin.ms is no property of a topic; did you mean retention.ms?"),
+        ("log.retention.ms: 5", "topic orders: log.retention.ms is no property of a topic; did you mean retention.ms?"),
+        (
+            "cleanup.policy: compat",
+            "topic orders: cleanup.policy is 'compat'; allowed: delete, compact, or compact,delete",
+        ),
+        (
+            "retention.ms: 0",
+            (
+                "topic orders: retention.ms is '0': 0 would let every closed segment expire at once; "
+                "allowed: a whole number of ms, 1 or more, or -1 (no limit)"
+            ),
+        ),
+        (
+            "remote.log.retention.minutes: x",
+            (
+                "topic orders: remote.log.retention.minutes is 'x'; allowed: a value in minutes for retention.ms, "
+                "which takes a whole number of ms, 1 or more, or -1 (no limit)"
+            ),
+        ),
+        (
+            "{retention.ms: 5, local.retention.ms: 6}",
+            "topic orders: local.retention.ms is 6, more than retention.ms, 5: what is local is part of the total",
+        ),
+        (
+            "local.retention.ms: 1000000000",
+            (
+                "topic orders, with the defaults: local.retention.ms is 1000000000, more than retention.ms, 604800000: "
+                "what is local is part of the total"
+            ),
+        ),
+        ("5", "topic orders is '5'; allowed: a mapping of properties to values"),
+    ],
+)
+def test_a_wrong_property_of_a_topic_is_refused_likewise(
+    refusal: Refusal, file: Path, properties: str, told: str
+) -> None:
+    message = refusal(f"topics:\n  orders:\n    {properties}")
+    place, _, problem = message.partition(": ")
+    assert place in {f"{file}, line {line}" for line in (2, 3)}
+    assert problem == told
+
+
+def test_a_topic_at_odds_with_the_defaults_is_told_by_its_own_line(refusal: Refusal, file: Path) -> None:
+    message = refusal("topics:\n  orders:\n    retention.ms: 5\n  payments:\n    local.retention.ms: -1\n")
+    assert message.startswith(f"{file}, line 4: topic payments, with the defaults: local.retention.ms is without limit")
+
+
+def test_a_name_that_no_topic_can_have_is_refused(refusal: Refusal) -> None:
+    assert "line 1: 'my topic': it is no name for a topic" in refusal("topics: {my topic: {}}")
+
+
+def test_a_topic_may_be_named_like_a_property(file: Path) -> None:
+    file.write_text("topics: {remote.log.retention.bytes: {retention.ms: 5}}")
+    assert load_settings(file, environ={}).topics["remote.log.retention.bytes"].retention_ms == 5
+
+
+def test_a_name_that_is_there_twice_is_refused(refusal: Refusal, file: Path) -> None:
+    assert refusal("cluster.id: a\nlog.dirs: /a\ncluster.id: b") == (
+        f"{file}, line 3: cluster.id is set twice; first in line 1"
+    )
+    assert refusal("topics:\n  orders:\n    retention.ms: 5\n    retention.ms: 5\n  orders: {}\n") == (
+        f"2 settings cannot be meant:\n  {file}, line 4: topic orders: retention.ms is set twice; first in line 3\n"
+        f"  {file}, line 5: orders is set twice; first in line 2"
+    )
+
+
+def test_everything_that_is_wrong_is_told_at_once(refusal: Refusal, file: Path) -> None:
+    message = refusal(
+        "log.dir: /a\nlease.duration.ms: soon\nstate.directory: ''\ncluster.id: a\ncluster.id: b\n",
+        {"TIERED_STORAGE_COPY_WINDOW_BYTES": "-1", "TIERED_STORAGE_CLUSTER": "a"},
+        {"index.interval.bytes": 0, "index.intervall.bytes": 5},
+    )
+    first, *problems = message.split("\n  ")
+    assert first == "8 settings cannot be meant:"
+    assert sorted(problem.partition(": ")[0] for problem in problems) == sorted(
+        [
+            f"{file}, line 1",
+            f"{file}, line 2",
+            f"{file}, line 3",
+            f"{file}, line 5",
+            "environment variable TIERED_STORAGE_COPY_WINDOW_BYTES",
+            "environment",
+            "the run's parameters",
+            "the run's parameters",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("variable", "told"),
+    [
+        (
+            "TIERED_STORAGE_LOG_DIR",
+            "TIERED_STORAGE_LOG_DIR is no variable of a setting; did you mean TIERED_STORAGE_LOG_DIRS?",
+        ),
+        ("TIERED_STORAGE_X", "TIERED_STORAGE_X is no variable of a setting; docs/configuration.md lists them all"),
+        (
+            "TIERED_STORAGE_TOPICS",
+            "TIERED_STORAGE_TOPICS: the properties of topics are set in the file or by a run's parameters",
+        ),
+    ],
+)
+def test_an_unknown_variable_is_refused(refusal: Refusal, variable: str, told: str) -> None:
+    assert refusal("", {variable: "value"}) == f"environment: {told}"
+
+
+def test_other_peoples_variables_are_left_alone(file: Path) -> None:
+    file.write_text("")
+    load_settings(file, environ={"TIERED_STORAGE": "1", "LOG_DIRS": "/a", "TIERED_STORAGE_CONFIG": "/not/used"})
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (True, "is True: true and false are no numbers; allowed: a whole number of segments, 1 or more"),
+        (1.5, "is 1.5; allowed: a whole number of segments, 1 or more"),
+        ([5], "is [5]; allowed: a whole number of segments, 1 or more"),
+        (2**63, "is 9223372036854775808; allowed: a whole number of segments, 1 or more"),
+    ],
+)
+def test_a_wrong_parameter_of_a_run_is_refused(refusal: Refusal, value: object, told: str) -> None:
+    message = refusal("", overrides={"copy.max.segments.per.run": value})
+    assert message == f"the run's parameters: copy.max.segments.per.run {told}"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("log.dirs: [a", ", line 1: this is not YAML: "),
+        ("a: b\n\tc: d", ", line 2: this is not YAML: "),
+        ("a: b\n---\nc: d", ", line 2: this is not YAML: "),
+        ("\x07", ": this is not YAML: "),
+        ("- log.dirs", ", line 1: a settings file holds lines of 'name: value'"),
+        ("log.dirs", ", line 1: a settings file holds lines of 'name: value'"),
+        ("? [a]\n: b", ", line 1: a name is plain text, not a list or a mapping"),
+        ("log.dirs: &all [*all]", ", line 1: log.dirs is "),
+        ("log.dirs: {a: {b: {c: {d: e}}}}", ", line 1: log.dirs is "),
+        ("cluster.id: !!python/object:os.system x y", ", line 1: cluster.id is 'x y'"),
+    ],
+)
+def test_a_file_that_is_no_settings_file_is_refused_with_the_line(
+    refusal: Refusal, file: Path, text: str, told: str
+) -> None:
+    assert refusal(text).startswith(f"{file}{told}")
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    absent = tmp_path / "absent.yaml"
+    for path, environ in ((absent, {}), (None, {"TIERED_STORAGE_CONFIG": str(absent)})):
+        with pytest.raises(ConfigurationError, match=r"absent\.yaml: the settings cannot be read: No such file"):
+            load_settings(path, environ=environ)
+    with pytest.raises(ConfigurationError, match="the settings cannot be read: Is a directory"):
+        load_settings(tmp_path, environ={})
+    (tmp_path / "latin.yaml").write_bytes(b"cluster.id: \xff")
+    with pytest.raises(ConfigurationError, match="it is not UTF-8 text"):
+        load_settings(tmp_path / "latin.yaml", environ={})
+
+
+def test_neither_message_nor_traceback_shows_a_password(file: Path) -> None:
+    file.write_text(
+        "rlmm.config.url: mysql//root:hush@host\nwork.url: s3://key:hush@bucket\nrsm.config.access.key: hush\n"
+        "lease.duration.ms: -1\n"
+    )
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(file, environ={})
+    assert "hush" not in "".join(traceback.format_exception(caught.value))
+
+
+@hypothesis_settings(deadline=None)
+@given(st.text(max_size=200))
+def test_whatever_the_file_holds_there_are_settings_or_a_refusal(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "whatever.yaml"
+    file.write_bytes(text.encode("utf-8", "surrogatepass"))
+    try:
+        assert isinstance(load_settings(file, environ={}), Settings)
+    except ConfigurationError as error:
+        assert str(file) in str(error)
+
+
+@hypothesis_settings(deadline=None)
+@given(
+    name=st.sampled_from(Settings.known_names()),
+    value=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+        max_leaves=6,
+    ),
+)
+def test_whatever_a_parameter_holds_there_are_settings_or_a_refusal(name: str, value: object) -> None:
+    try:
+        assert isinstance(load_settings(environ={}, overrides={name: value}), Settings)
+    except ConfigurationError as error:
+        assert "the run's parameters" in str(error) or "is not used" in str(error)

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.remote_logs import a_remote_log
+from tiered_storage_airflow.page.run_report import report_page
+from tiered_storage_airflow.run_summary import RunSummary
+
+FOLDER = "runs/a-run"
+
+
+def test_whatever_ids_names_and_figures_say_is_shown_as_text(tmp_path: Path) -> None:
+    evil = "<script>alert('1')</script>"
+    with a_remote_log(tmp_path).open() as remote_log:
+        summary = RunSummary(evil, evil, evil, 1_700_000_000_000, {evil: evil, "failed": [evil], "bytes": 1_234_567})
+        remote_log.work.write_report(f"{FOLDER}/plan/summary.json", [summary], RunSummary)
+        page = report_page(evil, evil, remote_log.work, FOLDER, ["plan/summary.json", f"{evil}.jsonl"])
+    assert "<script" not in page
+    assert "1,234,567" in page
+    assert "2023-11-14 22:13:20 UTC" in page
+    assert "?file=%3Cscript%3E" in page
+
+
+def test_the_figures_of_every_task_are_shown(tmp_path: Path) -> None:
+    with a_remote_log(tmp_path).open() as remote_log:
+        for number, task in enumerate(("plan", "finish", "export[0]", "export[1]")):
+            summary = RunSummary("a_dag", "a run", task, 1_700_000_000_000 + number, {task: 7})
+            path = f"{FOLDER}/{task.replace('[', '/map-').removesuffix(']')}/summary.json"
+            remote_log.work.write_report(path, [summary], RunSummary)
+        page = report_page("a_dag", "a run", remote_log.work, FOLDER, remote_log.work.names(FOLDER))
+    found = [page.index(f"<th>{task}</th><td>7</td>") for task in ("plan", "finish", "export[0]", "export[1]")]
+    assert found == sorted(found)  # as they were told
+    assert "As export[1] told it" in page
+
+
+@pytest.mark.parametrize("written_at", [10**20, -(10**20), 10**400])
+def test_figures_told_at_no_time_are_shown_without_it(tmp_path: Path, written_at: int) -> None:
+    with a_remote_log(tmp_path).open() as remote_log:
+        summary = RunSummary("a_dag", "a run", "plan", written_at, {"bytes": 7})
+        remote_log.work.write_report(f"{FOLDER}/plan/summary.json", [summary], RunSummary)
+        page = report_page("a_dag", "a run", remote_log.work, FOLDER, ["plan/summary.json"])
+    assert "As plan told it.</p>" in page
+
+
+def test_a_run_that_has_told_nothing_yet_has_a_page_too(tmp_path: Path) -> None:
+    with a_remote_log(tmp_path).open() as remote_log:
+        remote_log.work.write_report(f"{FOLDER}/1/job.json", [], RunSummary)
+        assert remote_log.work.names(FOLDER) == ["1/job.json"]
+        page = report_page("a_dag", "a run", remote_log.work, FOLDER, remote_log.work.names(FOLDER))
+        assert remote_log.work.names("runs/another") == []
+    assert "No task has told any figures yet" in page
+    assert "?file=1%2Fjob.json" in page
