@@ -38,7 +38,7 @@ from tiered_storage.remote_log.model import (
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
-from tiered_storage.remote_log.storage.partition_manifest import PartitionDocument
+from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 QUICK_GOAL = 60.0
@@ -100,7 +100,7 @@ def quick(directory: Path, partitions: int, segments: int) -> tuple[float, int]:
                 partition = TopicIdPartition("bench", random_uuid(), number % 10, f"topic-{number // 10}")
                 fill(root / "store", store, partition, segments // partitions)
                 state, lease = store.segments.partition_state(partition), store.leases.fencing_number(partition)
-                storage.partition_documents.write(PartitionDocument(partition, lease, state, wall_clock()))
+                storage.partition_manifests.write(PartitionManifest(partition, lease, state, wall_clock()))
             begun = time.perf_counter()
             report = audit_remote_log(store.segments, store.leases, storage, EVERYTHING, wall_clock, grace_ms=0)
             seconds = time.perf_counter() - begun

@@ -28,7 +28,7 @@ def opened_remote_log(
 ) -> Iterator[RemoteLogManager]:
     """Open the remote log for a `with`, with `settings` over all others.
 
-    What is text, or `is_form`, sets only what a form may; see form_settings.py. `outdated` as RemoteLogParts.open.
+    What is text, or `is_form`, sets only what a form may; see form_settings.py. `outdated` as RemoteLogContext.open.
     What goes wrong in the block and no retry can mend fails the task for good; the rest passes through and is retried.
     """
     from tiered_storage.errors import TieredStorageError  # noqa: PLC0415 - a DAG file is parsed every few seconds

@@ -24,7 +24,7 @@ from tiered_storage.remote_log.metadata.manifest_sync import documents_of
 from tiered_storage.remote_log.model import PartitionState, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource
 from tiered_storage.remote_log.source.segment_source import PartitionLog
-from tiered_storage.remote_log.storage.partition_manifest import PartitionDocument
+from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest
 
 if TYPE_CHECKING:
     from support.spark_in_process import SparkInProcess
@@ -318,7 +318,7 @@ def test_a_partition_by_older_metadata_is_red_alone_and_all_others_are_copied(
         remote_log.bind_store()
         documents = documents_of(remote_log.storage)
         assert documents is not None
-        documents.write(PartitionDocument(partition("orders-0"), 7, PartitionState(0), 7))
+        documents.write(PartitionManifest(partition("orders-0"), 7, PartitionState(0), 7))
 
     run = airflow.run("copy_segments")
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tiered_storage.kafka_log.columnar.record_columns import Chunk, ChunkMemory
-from tiered_storage.kafka_log.kernels import constants as parts
+from tiered_storage.kafka_log.kernels import constants
 from tiered_storage.kafka_log.kernels.machine_code import address_of
 
 _PAGE = mmap.PAGESIZE
@@ -79,8 +79,8 @@ class GuardedChunkMemory(ChunkMemory):
         for part, place in enumerate(chunk.layout):
             if place >= 0:
                 places[part] = address_of(self._slab) + place
-        if places[parts.VALUES]:
-            places[parts.VALUES] = address_of(self._values)
+        if places[constants.VALUES]:
+            places[constants.VALUES] = address_of(self._values)
         return replace(chunk, places=places)
 
     def record_batch(

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tiered_storage.kafka_log.kernels import constants as parts
+from tiered_storage.kafka_log.kernels import constants
 
 _Region = tuple[int, int, bool]
 _HEADER_BYTES = 61
@@ -110,7 +110,7 @@ class InterpretedKernels:
         for start, end in lines:
             self._memory.allow_reading(start, end - start)
         self._allow_chunk(places, most_rows, most_bytes)
-        self._memory.allow_writing(progress, 8 * parts.PROGRESS_SIZE)
+        self._memory.allow_writing(progress, 8 * constants.PROGRESS_SIZE)
         return self._decode.decode_batches(headers, starts, ends, batches, *numbers)
 
     def _begin(self, begin: int, size: int) -> None:
@@ -118,14 +118,16 @@ class InterpretedKernels:
         self._memory.allow_reading(begin, size)
 
     def _allow_chunk(self, places: int, most_rows: int, most_bytes: int) -> None:
-        self._memory.allow_reading(places, 8 * parts.PLACES)
+        self._memory.allow_reading(places, 8 * constants.PLACES)
         most_headers = most_bytes // 2 + 1
-        sizes = {part: (most_rows * bits + 7) // 8 for part, bits in enumerate(parts.PART_BITS)}
-        sizes |= dict.fromkeys((parts.KEY_ENDS, parts.VALUE_ENDS, parts.HEADER_ENDS), 4 * (most_rows + 1))
-        sizes |= dict.fromkeys((parts.KEYS, parts.VALUES, parts.HEADER_KEYS, parts.HEADER_VALUES), most_bytes)
-        sizes |= dict.fromkeys((parts.HEADER_KEY_ENDS, parts.HEADER_VALUE_ENDS), 4 * (most_headers + 1))
-        sizes[parts.HEADER_VALUE_VALIDITY] = (most_headers + 7) // 8
-        for part, place in enumerate(self._memory.words(places, parts.PLACES)):
+        sizes = {part: (most_rows * bits + 7) // 8 for part, bits in enumerate(constants.PART_BITS)}
+        sizes |= dict.fromkeys((constants.KEY_ENDS, constants.VALUE_ENDS, constants.HEADER_ENDS), 4 * (most_rows + 1))
+        sizes |= dict.fromkeys(
+            (constants.KEYS, constants.VALUES, constants.HEADER_KEYS, constants.HEADER_VALUES), most_bytes
+        )
+        sizes |= dict.fromkeys((constants.HEADER_KEY_ENDS, constants.HEADER_VALUE_ENDS), 4 * (most_headers + 1))
+        sizes[constants.HEADER_VALUE_VALIDITY] = (most_headers + 7) // 8
+        for part, place in enumerate(self._memory.words(places, constants.PLACES)):
             if place:
                 self._memory.allow_writing(place, sizes[part])
 

@@ -37,7 +37,7 @@ from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMeta
 from tiered_storage.remote_log.rebuild.rebuild import rebuild_metadata
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan
 from tiered_storage.remote_log.selection import EVERYTHING
-from tiered_storage.remote_log.storage.partition_manifest import PartitionDocument
+from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.settings.settings import load_settings
 
@@ -272,9 +272,9 @@ def with_documents(tmp_path: Path) -> Path:
     return taken_up(WITH_DOCUMENTS, tmp_path / "site")
 
 
-def documents_in(remote_log: RemoteLogManager) -> dict[TopicIdPartition, PartitionDocument | None]:
+def documents_in(remote_log: RemoteLogManager) -> dict[TopicIdPartition, PartitionManifest | None]:
     assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
-    documents = remote_log.storage.partition_documents
+    documents = remote_log.storage.partition_manifests
     return {partition: documents.read(partition) for partition in remote_log.segments.list_partitions()}
 
 
@@ -288,7 +288,7 @@ def test_the_stores_documents_say_what_the_metadata_say(with_documents: Path) ->
         # The first commit writes one, and that of orders-1 was still to come.
         assert found.pop(ORDERS_1) is None
         assert found == {
-            partition: PartitionDocument(partition, number, states[partition], YESTERDAY, named)
+            partition: PartitionManifest(partition, number, states[partition], YESTERDAY, named)
             for partition, number, named in (
                 (ORDERS_0, 2, ()),
                 (PAYMENTS_0, 2, ()),

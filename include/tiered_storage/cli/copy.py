@@ -37,7 +37,7 @@ from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.remote_log.copy.plan import CopyPlan, Finding
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
-from tiered_storage.remote_log.retention.pending_deletions import DueDeletion
+from tiered_storage.remote_log.retention.pending_deletions import PendingDeletion
 from tiered_storage.remote_log.topic_settings import effective
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def expire(
             refused = refused_by_decision(remote_log, selection, _why_not_expired) if plan_file is None else []
             troubles = [*troubles, *refused, *left, *report.left, *report.failures, *_stopped(report.stopped)]
             deleted = len(report.deleted)
-        marked = remote_log.deletions.due_deletions(selection)
+        marked = remote_log.deletions.pending_deletions(selection)
         if plans:
             say_grace(remote_log, output)
     due = [one for one in marked if dry_run and (one.segments or one.leftovers or one.as_a_whole)]
@@ -292,15 +292,15 @@ def _expiry_rows(plans: Iterable[ExpiryPlan]) -> list[tuple[object, ...]]:
     ]  # fmt: skip
 
 
-def _waiting_row(due: DueDeletion) -> tuple[object, ...]:
+def _waiting_row(due: PendingDeletion) -> tuple[object, ...]:
     return str(due.topic_id_partition), due.waiting, due.waiting_size, due.all_due_at
 
 
-def _due_row(due: DueDeletion) -> tuple[object, ...]:
+def _due_row(due: PendingDeletion) -> tuple[object, ...]:
     return str(due.topic_id_partition), due.segments, due.leftovers, due.size, due.as_a_whole
 
 
-def _due_document(due: DueDeletion) -> dict[str, object]:
+def _due_document(due: PendingDeletion) -> dict[str, object]:
     return dict(zip((column.replace(" ", "_") for column in _DUE_COLUMNS), _due_row(due), strict=True))
 
 

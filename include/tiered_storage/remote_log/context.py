@@ -127,7 +127,7 @@ def _ensure_nobodys(storage: RemoteStorageManager, settings: Settings) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteLogParts:
+class RemoteLogContext:
     """Everything that a remote log is made of, open until the end of a `with`, or `close`."""
 
     settings: Settings

@@ -21,7 +21,7 @@ from tiered_storage.errors import (
     StoreMismatchError,
 )
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
-from tiered_storage.remote_log.context import RemoteLogParts
+from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.source.segment_source import NamedPartition, UnreadablePartition
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteLogManager(RemoteLogParts):
+class RemoteLogManager(RemoteLogContext):
     """A remote log with everything it works on, open until the end of a `with`, or `close`."""
 
     @property

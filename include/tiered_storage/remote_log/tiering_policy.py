@@ -18,7 +18,7 @@ from tiered_storage.settings.topic_properties import TopicSettings
 
 
 @dataclass(frozen=True, slots=True)
-class TopicDecision:
+class TieringPolicy:
     """A topic with everything resolved: its row (or seed) and its effective settings."""
 
     topic: Topic
@@ -35,7 +35,7 @@ class TopicDecision:
         return self.topic.remote_storage_enable and self.topic.local_deletion_allowed
 
 
-def decide(log: PartitionLog, topics: Topics, settings: Settings) -> TopicDecision:
+def decide(log: PartitionLog, topics: Topics, settings: Settings) -> TieringPolicy:
     """Return what was decided for the topic of `log`.
 
     Raises UnsupportedTopicError where tiering was asked for and the topic is compacted, and ConfigurationError where
@@ -43,10 +43,10 @@ def decide(log: PartitionLog, topics: Topics, settings: Settings) -> TopicDecisi
     """
     partition = log.topic_id_partition
     topic = decided_topic(partition.cluster_id, partition.topic_id, partition.topic, topics, settings)
-    return _checked(TopicDecision(topic, effective(topic, settings)), log)
+    return _checked(TieringPolicy(topic, effective(topic, settings)), log)
 
 
-def _checked(decision: TopicDecision, log: PartitionLog) -> TopicDecision:
+def _checked(decision: TieringPolicy, log: PartitionLog) -> TieringPolicy:
     topic = decision.topic
     if not topic.remote_storage_enable:
         return decision
@@ -82,9 +82,9 @@ class Decisions:
         self._settings = settings
         self._decided = {(topic.cluster_id, topic.topic_id): topic for topic in topics.list()}
         self._names = {topic.name for topic in self._decided.values()}
-        self._resolved: dict[tuple[str, str], TopicDecision] = {}
+        self._resolved: dict[tuple[str, str], TieringPolicy] = {}
 
-    def of(self, log: PartitionLog) -> TopicDecision:
+    def of(self, log: PartitionLog) -> TieringPolicy:
         """Return what was decided for the topic of `log`; raises as `decide`."""
         partition = log.topic_id_partition
         key = partition.cluster_id, partition.topic_id
@@ -93,7 +93,7 @@ class Decisions:
             if topic is None:
                 start = seed(*key, partition.topic, self._settings)
                 topic = _without_rights(start) if partition.topic in self._names else start
-            self._resolved[key] = TopicDecision(topic, effective(topic, self._settings))
+            self._resolved[key] = TieringPolicy(topic, effective(topic, self._settings))
         return _checked(self._resolved[key], log)
 
     def is_wanted(self, topic_name: str) -> bool:

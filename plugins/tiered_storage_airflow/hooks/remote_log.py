@@ -33,7 +33,7 @@ class RemoteLogHook(BaseHook):
         self.overrides = overrides
 
     def get_conn(self, *, create: bool = False, outdated: bool = False) -> RemoteLogManager:
-        """Open it; use it in a `with`. `create` and `outdated` as RemoteLogParts.open."""
+        """Open it; use it in a `with`. `create` and `outdated` as RemoteLogContext.open."""
         from tiered_storage.clock import wall_clock
         from tiered_storage.remote_log.manager import RemoteLogManager
         from tiered_storage.settings.settings import load_settings

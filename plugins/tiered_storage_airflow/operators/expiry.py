@@ -60,7 +60,7 @@ class PlanExpiryOperator(RetentionPlanOperator):
                     plan.topic_id_partition, plan.new_log_start, len(plan.segments), plan.size,
                     plan.never_copied_segments, plan.never_copied_bytes,
                 )  # fmt: skip
-            for due in remote_log.deletions.due_deletions(selection):
+            for due in remote_log.deletions.pending_deletions(selection):
                 self.log.info(
                     "marked before, and due: %s: %d segments, %d left by copies, %d bytes%s",
                     due.topic_id_partition, due.segments, due.leftovers, due.size,
@@ -194,7 +194,7 @@ def tell_waiting(remote_log: RemoteLogManager, selection: Selection, log: Any) -
     """Tell which marked segments wait for the end of their grace time, and until when; return how many."""
     from tiered_storage.clock import as_date
 
-    waiting = [due for due in remote_log.deletions.due_deletions(selection) if due.waiting]
+    waiting = [due for due in remote_log.deletions.pending_deletions(selection) if due.waiting]
     for due in waiting:
         log.info(
             "marked, and deleted by the first run after %s: %s: %d segments, %d bytes; until then the DAG undelete "

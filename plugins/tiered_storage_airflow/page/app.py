@@ -21,7 +21,7 @@ from tiered_storage_airflow.page.records_page import MOST_BYTES, RECORDS, ShownR
 from tiered_storage_airflow.page.segment_page import segment_page
 from tiered_storage_airflow.page.topic_pages import Rights, topic_page, topics_page
 from tiered_storage_airflow.read_service.access import AccessLog, access_of
-from tiered_storage_airflow.read_service.exception_handlers import answer_problems
+from tiered_storage_airflow.read_service.exception_handlers import add_exception_handlers
 from tiered_storage_airflow.read_service.login import Visitor, VisitorDep, visitor_of
 from tiered_storage_airflow.read_service.metadata_routes import describe
 from tiered_storage_airflow.read_service.metadata_routes import topics as visible_topics
@@ -48,7 +48,7 @@ def page_app(service: ReadService) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.read_service = service
-    answer_problems(app, service, _as_page)
+    add_exception_handlers(app, service, _as_page)
     app.add_middleware(AccessLog, figures=service.figures, below="/page")
     app.get("/")(_topics)
     app.get("/assets/{name}")(_asset)

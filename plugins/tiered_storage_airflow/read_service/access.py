@@ -11,7 +11,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tiered_storage_airflow.read_service.metrics import Figures
+from tiered_storage_airflow.read_service.metrics import Metrics
 
 _KEY = "remote_log_access"
 MOST_CHARACTERS = 1000
@@ -52,7 +52,7 @@ def access_of(request: Request) -> Access:
 class AccessLog:
     """The ASGI layer that writes the lines, counts them, and lets nobody keep an answer or guess what it is."""
 
-    def __init__(self, app: ASGIApp, figures: Figures, below: str = "") -> None:
+    def __init__(self, app: ASGIApp, figures: Metrics, below: str = "") -> None:
         """Count the routes of `app` as those `below` a path."""
         self._app = app
         self._figures = figures

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
 from fastapi import Request
 
-from tiered_storage_airflow.read_service.fair_queue import ShortCalls, Turns
+from tiered_storage_airflow.read_service.fair_queue import FairQueue, ShortCalls
 from tiered_storage_airflow.read_service.problem import busy
 
 MOST_KNOWN = 10_000
@@ -16,14 +16,14 @@ MOST_STRANGERS = 1000
 SECONDS_BETWEEN = 0.05
 
 
-class Entrance:
+class Admission:
     """Whose credentials were good before does not wait behind those that nobody knows yet. For one event loop."""
 
     def __init__(self, short: ShortCalls) -> None:
         """Let them in with pauses while there are `short` calls."""
         self._known: OrderedDict[bytes, None] = OrderedDict()
-        self._friends = Turns(1, short, SECONDS_BETWEEN)
-        self._strangers = Turns(1, short, SECONDS_BETWEEN)
+        self._friends = FairQueue(1, short, SECONDS_BETWEEN)
+        self._strangers = FairQueue(1, short, SECONDS_BETWEEN)
 
     async def wait(self, request: Request) -> None:
         """Return when it is the turn of `request`. Raises ProblemError (429) where too many strangers wait already."""

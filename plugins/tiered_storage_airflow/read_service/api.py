@@ -11,7 +11,7 @@ from fastapi import Depends, FastAPI, Request
 
 from tiered_storage_airflow.read_service import data_routes, metadata_routes, offset_routes, service_routes
 from tiered_storage_airflow.read_service.access import AccessLog
-from tiered_storage_airflow.read_service.exception_handlers import PROBLEMS, answer_problems
+from tiered_storage_airflow.read_service.exception_handlers import PROBLEMS, add_exception_handlers
 from tiered_storage_airflow.read_service.login import visitor_of
 from tiered_storage_airflow.read_service.service import ReadService
 
@@ -27,7 +27,7 @@ def read_api(service: ReadService) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.read_service = service
-    answer_problems(app, service)
+    add_exception_handlers(app, service)
     app.add_middleware(AccessLog, figures=service.figures)
     short, much = [Depends(visitor_of), Depends(_first)], [Depends(_in_turn), Depends(visitor_of), Depends(_known)]
     for router in (metadata_routes.router, offset_routes.router, service_routes.router):

@@ -63,7 +63,7 @@ def as_json(_: Request, problem: ProblemError) -> Response:
     return problem.response()
 
 
-def answer_problems(app: FastAPI, service: ReadService, render: Render = as_json) -> None:
+def add_exception_handlers(app: FastAPI, service: ReadService, render: Render = as_json) -> None:
     """Answer all that is raised in `app`, and what does not begin to answer in the time of `service`.
 
     What nobody foresaw is logged, and told of without a word of it.

@@ -48,7 +48,7 @@ class ShortCalls:
         self._told.append(told)
 
 
-class Turns:
+class FairQueue:
     """Lets `most` go on in one turn of the event loop, in the order in which they came. For one event loop.
 
     While there are `short` calls a turn begins only `patience` seconds after the one before: those come first, and

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Figures:
+class Metrics:
     """Counts of one process. No label has a topic's name: figures are for all who may log in."""
 
     def __init__(self) -> None:

@@ -18,12 +18,12 @@ from tiered_storage.errors import (
     StoreMismatchError,
     TieredStorageError,
 )
-from tiered_storage_airflow.read_service.admission import Entrance
-from tiered_storage_airflow.read_service.fair_queue import ShortCalls, Turns
-from tiered_storage_airflow.read_service.metrics import Figures
+from tiered_storage_airflow.read_service.admission import Admission
+from tiered_storage_airflow.read_service.fair_queue import FairQueue, ShortCalls
+from tiered_storage_airflow.read_service.metrics import Metrics
 from tiered_storage_airflow.read_service.problem import ProblemError, busy
 from tiered_storage_airflow.read_service.rights_file import RightsFile
-from tiered_storage_airflow.read_service.single_flight import SharedLook
+from tiered_storage_airflow.read_service.single_flight import SingleFlight
 from tiered_storage_airflow.read_service.threads import BoundedThreads
 from tiered_storage_airflow.read_service.tiers import Tiers
 
@@ -67,7 +67,7 @@ class OpenService:
     stalled_after_seconds: float
     seconds_to_answer: float
     """How long each piece of an answer may take to come."""
-    figures: Figures
+    figures: Metrics
     tiers: Tiers
     large: asyncio.Semaphore
     """For records that take much memory once they are decompressed; who holds it may have one such batch."""
@@ -75,14 +75,14 @@ class OpenService:
     """A thread for each thing that is looked at while requests go on: what hangs holds up nothing else."""
     searching: BoundedThreads
     """For what may take long, as finding the run that copied a segment."""
-    sending: Turns
+    sending: FairQueue
     """For each piece that goes out."""
     streams: int = 0
-    seen_rights: SharedLook[ReadRights] = field(default_factory=lambda: SharedLook(SECONDS_OF_RIGHTS))
-    seen_health: SharedLook[list[HealthCheck]] = field(default_factory=lambda: SharedLook(SECONDS_SEEN))
-    seen_remote: SharedLook[Sequence[TopicIdPartition]] = field(default_factory=lambda: SharedLook(SECONDS_SEEN))
+    seen_rights: SingleFlight[ReadRights] = field(default_factory=lambda: SingleFlight(SECONDS_OF_RIGHTS))
+    seen_health: SingleFlight[list[HealthCheck]] = field(default_factory=lambda: SingleFlight(SECONDS_SEEN))
+    seen_remote: SingleFlight[Sequence[TopicIdPartition]] = field(default_factory=lambda: SingleFlight(SECONDS_SEEN))
     """Those that are or were remote."""
-    seen_partitions: SharedLook[list[TopicIdPartition]] = field(default_factory=lambda: SharedLook(SECONDS_SEEN))
+    seen_partitions: SingleFlight[list[TopicIdPartition]] = field(default_factory=lambda: SingleFlight(SECONDS_SEEN))
     """All that there are: where local logs are read too, looking at them takes its time."""
     unreadable: RemoteMetadataError | None = None
     """Why the metadata are not read any more."""
@@ -92,7 +92,7 @@ class OpenService:
 
     @classmethod
     def of(
-        cls, settings: Settings, log: RemoteLogManager, figures: Figures, short: ShortCalls, seconds_to_answer: float
+        cls, settings: Settings, log: RemoteLogManager, figures: Metrics, short: ShortCalls, seconds_to_answer: float
     ) -> Self:
         """Make the threads that `settings` allow."""
         threads = settings.read_service_threads
@@ -112,7 +112,7 @@ class OpenService:
             asyncio.Semaphore(MOST_LARGE),
             {name: BoundedThreads(f"looking-{name}", 1, 0) for name in ("metadata", "store", "pair")},
             BoundedThreads("searching", 1, MOST_SEARCHES),
-            Turns(MOST_SENDING, short, SECONDS_BETWEEN_SENDS),
+            FairQueue(MOST_SENDING, short, SECONDS_BETWEEN_SENDS),
         )
 
     def ensure_readable(self) -> None:
@@ -192,11 +192,11 @@ class ReadService:
         self.reports = BoundedThreads("reports", REPORT_THREADS, MOST_WAITING_REPORTS)
         """For reports of runs, which need no open remote log."""
         self._lock = threading.Lock()
-        self._opening = SharedLook[OpenService](0)
+        self._opening = SingleFlight[OpenService](0)
         self._opened: OpenService | None = None
-        self.figures = Figures()
+        self.figures = Metrics()
         self.short_calls = ShortCalls()
-        self.entrance = Entrance(self.short_calls)
+        self.entrance = Admission(self.short_calls)
 
     async def opened(self) -> OpenService:
         """Return what is open. Raises what opening raises, to all who wait for it; the next request tries again.

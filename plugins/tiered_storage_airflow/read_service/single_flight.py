@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 _T = TypeVar("_T")
 
 
-class SharedLook(Generic[_T]):
+class SingleFlight(Generic[_T]):
     """Looks at most once at a time, and anew only after `seconds`; what fails is not kept. For one event loop."""
 
     def __init__(self, seconds: float) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from tiered_storage.kafka_log.columnar.record_columns import Chunk, ChunkMemory
-from tiered_storage.kafka_log.kernels import constants as parts
+from tiered_storage.kafka_log.kernels import constants
 from tiered_storage.kafka_log.kernels.machine_code import address_of
 
 
@@ -18,7 +18,7 @@ class ChunkFilling:
     def __init__(self, memory: ChunkMemory) -> None:
         self._memory = memory
         self._chunk: Chunk | None = None
-        self.progress = np.zeros(parts.PROGRESS_SIZE, np.int64)
+        self.progress = np.zeros(constants.PROGRESS_SIZE, np.int64)
         self._progress_address = address_of(self.progress)
         self.capacity = (0, 0)
         self.viewed: list[pa.Buffer] = []
@@ -30,7 +30,7 @@ class ChunkFilling:
     @property
     def record_bytes(self) -> int:
         """How many bytes of records are in the chunk."""
-        return int(self.progress[parts.RECORD_BYTES])
+        return int(self.progress[constants.RECORD_BYTES])
 
     @property
     def viewed_bytes(self) -> int:
@@ -41,7 +41,7 @@ class ChunkFilling:
         """Take a new chunk for `rows` records of `size` bytes; where among the batches the kernel is stays noted."""
         self.capacity = (rows, size)
         self._chunk = self._memory.allocate(rows, size)
-        self.progress[parts.ROWS :] = 0
+        self.progress[constants.ROWS :] = 0
         self.viewed = []
 
     def arguments(self) -> tuple[int, int, int, int]:
@@ -53,5 +53,5 @@ class ChunkFilling:
         """Yield the chunk, if there is anything in it."""
         chunk, self._chunk = self._chunk, None
         viewed, self.viewed = self.viewed, []
-        if chunk is not None and self.progress[parts.ROWS]:
+        if chunk is not None and self.progress[constants.ROWS]:
             yield self._memory.record_batch(chunk, self.progress, viewed)

@@ -20,7 +20,7 @@ from tiered_storage.kafka_log.columnar.chunk_filling import ChunkFilling
 from tiered_storage.kafka_log.columnar.open_batches import OpenBatches
 from tiered_storage.kafka_log.columnar.placed_batches import ENDS, STARTS, PlacedBatches
 from tiered_storage.kafka_log.columnar.record_columns import ChunkMemory, select_columns
-from tiered_storage.kafka_log.kernels import constants as parts
+from tiered_storage.kafka_log.kernels import constants
 from tiered_storage.kafka_log.kernels.machine_code import (
     BRIEF_BYTES,
     address_of,
@@ -201,7 +201,7 @@ class ColumnDecoder:
         )  # fmt: skip
         if outside >= 0:
             position = int(table.position[rows[outside]])
-            raise CorruptRecordError(self._source, position, parts.REASONS[parts.OUT_OF_WINDOW])
+            raise CorruptRecordError(self._source, position, constants.REASONS[constants.OUT_OF_WINDOW])
         return PlacedBatches(data, origin, table, rows, places, window + data.size, *totals.tolist())
 
     def _check_checksums(self, batches: PlacedBatches) -> None:
@@ -289,7 +289,7 @@ class ColumnDecoder:
         With `is_checked` the kernel compares checksums.
         """
         progress = filling.progress
-        progress[: parts.ROWS] = 0
+        progress[: constants.ROWS] = 0
         addresses = [address_of(column) for column in opened.places]
         placed, first = opened.placed, opened.first
         while True:
@@ -300,18 +300,23 @@ class ColumnDecoder:
                 *addresses, opened.count, opened.data_end, int(is_checked), opened.view_base, first_buffer,
                 self._bounds_address, *filling.arguments(),
             )  # fmt: skip
-            if verdict > parts.FULL:
-                self._raise_broken(verdict, placed, first + int(progress[parts.BATCH]), int(progress[parts.RECORD]))
-            if progress[parts.STRANGE_HEADER_KEYS] and progress[parts.HEADER_KEY_BYTES] > INT32_MAX // _MOST_TEXT_BYTES:
+            if verdict > constants.FULL:
+                self._raise_broken(
+                    verdict, placed, first + int(progress[constants.BATCH]), int(progress[constants.RECORD])
+                )
+            if (
+                progress[constants.STRANGE_HEADER_KEYS]
+                and progress[constants.HEADER_KEY_BYTES] > INT32_MAX // _MOST_TEXT_BYTES
+            ):
                 reason = "its header keys, which are no UTF-8, are too long as text"
                 raise CorruptRecordError(self._source, int(placed.table.position[placed.rows[first]]), reason)
-            if verdict == parts.ALL_DONE:
+            if verdict == constants.ALL_DONE:
                 return
             rows, size = filling.capacity
-            if progress[parts.ROWS] == rows and 2 * rows <= _MOST_ROWS:
+            if progress[constants.ROWS] == rows and 2 * rows <= _MOST_ROWS:
                 # Its number was guessed, maybe by batches that are not like these: the next guess is a better one.
                 rows *= 2
-            if progress[parts.ROWS]:
+            if progress[constants.ROWS]:
                 yield from filling.end()
             else:
                 rows, size = max(rows, 1), min(max(size, opened.size), INT32_MAX)
@@ -321,13 +326,13 @@ class ColumnDecoder:
         """Say what is wrong with the record that follows `behind` others in batch `number`."""
         row = batches.rows[number]
         position = int(batches.table.position[row])
-        if verdict == parts.WRONG_CHECKSUM:
+        if verdict == constants.WRONG_CHECKSUM:
             start = position - batches.origin
             batch = batches.data.data[start : start + int(batches.table.size[row])]
             check_crc(batch, source=self._source, source_position=position)
         count = int(batches.table.record_count[row])
         record = min(behind + 1, count)
-        raise CorruptRecordError(self._source, position, f"record {record} of {count}: {parts.REASONS[verdict]}")
+        raise CorruptRecordError(self._source, position, f"record {record} of {count}: {constants.REASONS[verdict]}")
 
 
 def _even_rows(records: int) -> int:

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.columnar.arrow_message import ArrowMessage
-from tiered_storage.kafka_log.kernels import constants as parts
+from tiered_storage.kafka_log.kernels import constants
 from tiered_storage.kafka_log.kernels.machine_code import address_of
 from tiered_storage.kafka_log.records.record import decode_header_key
 
@@ -64,22 +64,22 @@ SCHEMA = pa.schema(
 """All columns, in their order."""
 
 _PARTS = {
-    "offset": (parts.OFFSETS,),
-    "timestamp": (parts.TIMESTAMPS,),
-    "timestamp_type": (parts.TIMESTAMP_TYPES,),
-    "create_time": (parts.CREATE_TIMES,),
-    "log_append_time": (parts.APPEND_TIMES, parts.APPEND_TIME_VALIDITY),
-    "key": (parts.KEY_ENDS, parts.KEY_VALIDITY),
-    "value": (parts.VALUE_ENDS, parts.VALUE_VALIDITY),
-    "headers": (parts.HEADER_ENDS,),
-    "leader_epoch": (parts.LEADER_EPOCHS,),
-    "producer_id": (parts.PRODUCER_IDS,),
-    "producer_epoch": (parts.PRODUCER_EPOCHS,),
-    "sequence": (parts.SEQUENCES,),
-    "transactional": (parts.TRANSACTIONAL,),
-    "control": (parts.CONTROL,),
+    "offset": (constants.OFFSETS,),
+    "timestamp": (constants.TIMESTAMPS,),
+    "timestamp_type": (constants.TIMESTAMP_TYPES,),
+    "create_time": (constants.CREATE_TIMES,),
+    "log_append_time": (constants.APPEND_TIMES, constants.APPEND_TIME_VALIDITY),
+    "key": (constants.KEY_ENDS, constants.KEY_VALIDITY),
+    "value": (constants.VALUE_ENDS, constants.VALUE_VALIDITY),
+    "headers": (constants.HEADER_ENDS,),
+    "leader_epoch": (constants.LEADER_EPOCHS,),
+    "producer_id": (constants.PRODUCER_IDS,),
+    "producer_epoch": (constants.PRODUCER_EPOCHS,),
+    "sequence": (constants.SEQUENCES,),
+    "transactional": (constants.TRANSACTIONAL,),
+    "control": (constants.CONTROL,),
 }
-_VIEW_PARTS = (parts.VALUE_VIEWS, parts.VALUE_VALIDITY)
+_VIEW_PARTS = (constants.VALUE_VIEWS, constants.VALUE_VALIDITY)
 _VIEW = pa.binary_view()
 _VIEW_BYTES = pa.binary(16)
 _EXTENT = {pa.binary(): (1, 3), SCHEMA.field("headers").type: (4, 9)}
@@ -157,7 +157,7 @@ class ChunkMemory:
         if "log_append_time" in self._nodes:
             self._message.put_nulls(self._nodes["log_append_time"], _NOT_COUNTED)
         used = [part for name in schema.names for part in self._parts_of(name)]
-        self._parts = [(part, parts.PART_BITS[part]) for part in used]
+        self._parts = [(part, constants.PART_BITS[part]) for part in used]
         self._has_key = "key" in schema.names
         self._has_value = "value" in schema.names and not self.has_value_views
         self._has_headers = "headers" in schema.names
@@ -169,7 +169,7 @@ class ChunkMemory:
         self._parts_size = 0
         self._slab_parts = np.array([part for part, _ in self._parts], np.intp)
         self._offsets = np.empty(0, np.int64)
-        self._places = np.zeros(parts.PLACES, np.int64)
+        self._places = np.zeros(constants.PLACES, np.int64)
         self.keys = _EMPTY
         self.header_texts = (_EMPTY, _EMPTY, _EMPTY)
         self.header_ends = (np.zeros(1, np.int32), np.zeros(1, np.int32))
@@ -202,7 +202,7 @@ class ChunkMemory:
         address = address_of(memory)
         places = self._places.copy()
         places[self._slab_parts] = self._offsets + (address + before)
-        places[parts.VALUES] = address + before + values if self._has_value else 0
+        places[constants.VALUES] = address + before + values if self._has_value else 0
         chunk = Chunk(size, memory, self._layout, values, places)
         if memory.size <= _MOST_SPARE_BYTES:
             self._spares = [*self._spares[1 - _MOST_SPARES :], chunk]
@@ -211,7 +211,7 @@ class ChunkMemory:
     def _lay_out(self, rows: int) -> None:
         """Give each part of a slab its place, with room for `rows` rows."""
         self._rows = rows
-        self._layout = [-1] * len(parts.PART_BITS)
+        self._layout = [-1] * len(constants.PART_BITS)
         at = 0
         for part, bits in self._parts:
             self._layout[part] = at
@@ -220,7 +220,9 @@ class ChunkMemory:
         self._offsets = np.array(self._layout, np.int64)[self._slab_parts]
         for name, buffer in self._buffers.items():
             first, *validity = self._parts_of(name)
-            self._message.put_buffer(buffer + 1, self._layout[first], ((rows + 1) * parts.PART_BITS[first] + 7) // 8)
+            self._message.put_buffer(
+                buffer + 1, self._layout[first], ((rows + 1) * constants.PART_BITS[first] + 7) // 8
+            )
             for part in validity:
                 self._message.put_buffer(buffer, self._layout[part], (rows + 7) // 8)
 
@@ -229,7 +231,7 @@ class ChunkMemory:
     ) -> pa.RecordBatch:
         """Return what `chunk` was filled with; `progress` says how far that is. Views of values look into `viewed`."""
         noted = progress.tolist()
-        rows = noted[parts.ROWS]
+        rows = noted[constants.ROWS]
         message = self._message
         tail = self._describe(chunk, noted)
         end = message.size + tail.end
@@ -254,50 +256,50 @@ class ChunkMemory:
     def _describe(self, chunk: Chunk, noted: list[int]) -> _Tail:
         """Put the numbers of a filled chunk into the message; return what has to be copied behind its values."""
         message = self._message
-        message.put_lengths(self._row_nodes, noted[parts.ROWS])
+        message.put_lengths(self._row_nodes, noted[constants.ROWS])
         end = chunk.values
         if self._has_value:
-            message.put_nulls(self._nodes["value"], noted[parts.VALUE_NULLS])
-            message.put_buffer(self._buffers["value"] + 2, end, noted[parts.VALUE_BYTES])
-            end += noted[parts.VALUE_BYTES]
+            message.put_nulls(self._nodes["value"], noted[constants.VALUE_NULLS])
+            message.put_buffer(self._buffers["value"] + 2, end, noted[constants.VALUE_BYTES])
+            end += noted[constants.VALUE_BYTES]
         tail = _Tail(end)
         if self._has_key:
-            message.put_nulls(self._nodes["key"], noted[parts.KEY_NULLS])
-            message.put_buffer(self._buffers["key"] + 2, *tail.add(self.keys, noted[parts.KEY_BYTES]))
+            message.put_nulls(self._nodes["key"], noted[constants.KEY_NULLS])
+            message.put_buffer(self._buffers["key"] + 2, *tail.add(self.keys, noted[constants.KEY_BYTES]))
         if self._has_headers:
             self._describe_headers(tail, noted)
         return tail
 
     def _describe_headers(self, tail: _Tail, noted: list[int]) -> None:
         message, node, buffer = self._message, self._nodes["headers"], self._buffers["headers"]
-        count = noted[parts.HEADERS]
+        count = noted[constants.HEADERS]
         message.put_lengths([node + 1, node + 2, node + 3], count)
-        message.put_nulls(node + 3, noted[parts.HEADER_VALUE_NULLS])
+        message.put_nulls(node + 3, noted[constants.HEADER_VALUE_NULLS])
         if not count:
             for ends in (buffer + 4, buffer + 7):
-                message.put_buffer(ends, self._layout[parts.HEADER_ENDS], 4)
+                message.put_buffer(ends, self._layout[constants.HEADER_ENDS], 4)
                 message.put_buffer(ends + 1, 0, 0)
             return
         keys, values, validity = self.header_texts
         key_ends, value_ends = self.header_ends
-        key_bytes = noted[parts.HEADER_KEY_BYTES]
-        if noted[parts.STRANGE_HEADER_KEYS]:
+        key_bytes = noted[constants.HEADER_KEY_BYTES]
+        if noted[constants.STRANGE_HEADER_KEYS]:
             keys, key_ends = _as_utf8(keys[:key_bytes], key_ends[: count + 1])
             key_bytes = keys.size
         message.put_buffer(buffer + 4, *tail.add(key_ends, 4 * (count + 1)))
         message.put_buffer(buffer + 5, *tail.add(keys, key_bytes))
         message.put_buffer(buffer + 6, *tail.add(validity, (count + 7) >> 3))
         message.put_buffer(buffer + 7, *tail.add(value_ends, 4 * (count + 1)))
-        message.put_buffer(buffer + 8, *tail.add(values, noted[parts.HEADER_VALUE_BYTES]))
+        message.put_buffer(buffer + 8, *tail.add(values, noted[constants.HEADER_VALUE_BYTES]))
 
     def _views(
         self, memory: NDArray[np.uint8], chunk: Chunk, noted: list[int], viewed: Sequence[pa.Buffer]
     ) -> pa.Array:
-        nulls = noted[parts.VALUE_NULLS]
+        nulls = noted[constants.VALUE_NULLS]
         body = pa.py_buffer(memory).slice(self._message.size)
-        validity = body.slice(chunk.layout[parts.VALUE_VALIDITY]) if nulls else None
-        views = body.slice(chunk.layout[parts.VALUE_VIEWS])
-        return pa.Array.from_buffers(_VIEW, noted[parts.ROWS], [validity, views, *viewed], nulls)
+        validity = body.slice(chunk.layout[constants.VALUE_VALIDITY]) if nulls else None
+        views = body.slice(chunk.layout[constants.VALUE_VIEWS])
+        return pa.Array.from_buffers(_VIEW, noted[constants.ROWS], [validity, views, *viewed], nulls)
 
     def _reserve(self, size: int) -> None:
         """Have room for the keys and headers of `size` bytes of records; a header takes two bytes or more.
@@ -321,9 +323,9 @@ class ChunkMemory:
         keys, values, validity = self.header_texts
         key_ends, value_ends = self.header_ends
         if self._has_key:
-            self._places[parts.KEYS] = address_of(self.keys)
+            self._places[constants.KEYS] = address_of(self.keys)
         if self._has_headers:
-            self._places[parts.HEADER_KEYS :] = [
+            self._places[constants.HEADER_KEYS :] = [
                 address_of(keys), address_of(key_ends), address_of(values), address_of(value_ends), address_of(validity)
             ]  # fmt: skip
 

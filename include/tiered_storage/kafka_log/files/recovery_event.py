@@ -13,7 +13,7 @@ REMOVED = "removed"
 
 
 @dataclass(frozen=True, slots=True)
-class Mending:
+class RecoveryEvent:
     """The file `path` was found missing, broken or half done: `fault` says how, `remedy` what became of it."""
 
     path: Path
@@ -24,4 +24,4 @@ class Mending:
         return f"{self.path}: {self.fault}: {self.remedy}"
 
 
-Report = Callable[[Mending], None]
+Report = Callable[[RecoveryEvent], None]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tiered_storage.kafka_log.kernels import constants as parts
+from tiered_storage.kafka_log.kernels import constants
 from tiered_storage.kafka_log.kernels.checksum_kernels import fetch_ahead
 from tiered_storage.kafka_log.kernels.kernel_memory import (
     copy_bytes,
@@ -124,29 +124,30 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
     Where values are given as views, they are in buffer `first_buffer`, which begins at `view_base`; or, if that is 0,
     in the buffer whose number is higher by i, which begins at starts[i].
     """
-    offsets, timestamps = _part(places, parts.OFFSETS), _part(places, parts.TIMESTAMPS)
-    kinds, create_times = _part(places, parts.TIMESTAMP_TYPES), _part(places, parts.CREATE_TIMES)
-    append_times, append_validity = _part(places, parts.APPEND_TIMES), _part(places, parts.APPEND_TIME_VALIDITY)
-    key_ends, key_validity = _part(places, parts.KEY_ENDS), _part(places, parts.KEY_VALIDITY)
-    value_ends, value_validity = _part(places, parts.VALUE_ENDS), _part(places, parts.VALUE_VALIDITY)
-    value_views = _part(places, parts.VALUE_VIEWS)
-    row_headers, epochs = _part(places, parts.HEADER_ENDS), _part(places, parts.LEADER_EPOCHS)
-    ids, id_epochs = _part(places, parts.PRODUCER_IDS), _part(places, parts.PRODUCER_EPOCHS)
-    sequences, transactional = _part(places, parts.SEQUENCES), _part(places, parts.TRANSACTIONAL)
-    control = _part(places, parts.CONTROL)
-    keys, values = _part(places, parts.KEYS), _part(places, parts.VALUES)
+    offsets, timestamps = _part(places, constants.OFFSETS), _part(places, constants.TIMESTAMPS)
+    kinds, create_times = _part(places, constants.TIMESTAMP_TYPES), _part(places, constants.CREATE_TIMES)
+    append_times, append_validity = _part(places, constants.APPEND_TIMES), _part(places, constants.APPEND_TIME_VALIDITY)
+    key_ends, key_validity = _part(places, constants.KEY_ENDS), _part(places, constants.KEY_VALIDITY)
+    value_ends, value_validity = _part(places, constants.VALUE_ENDS), _part(places, constants.VALUE_VALIDITY)
+    value_views = _part(places, constants.VALUE_VIEWS)
+    row_headers, epochs = _part(places, constants.HEADER_ENDS), _part(places, constants.LEADER_EPOCHS)
+    ids, id_epochs = _part(places, constants.PRODUCER_IDS), _part(places, constants.PRODUCER_EPOCHS)
+    sequences, transactional = _part(places, constants.SEQUENCES), _part(places, constants.TRANSACTIONAL)
+    control = _part(places, constants.CONTROL)
+    keys, values = _part(places, constants.KEYS), _part(places, constants.VALUES)
     all_headers = (
-        _part(places, parts.HEADER_KEYS), _part(places, parts.HEADER_KEY_ENDS), _part(places, parts.HEADER_VALUES),
-        _part(places, parts.HEADER_VALUE_ENDS), _part(places, parts.HEADER_VALUE_VALIDITY),
+        _part(places, constants.HEADER_KEYS), _part(places, constants.HEADER_KEY_ENDS),
+        _part(places, constants.HEADER_VALUES),
+        _part(places, constants.HEADER_VALUE_ENDS), _part(places, constants.HEADER_VALUE_VALIDITY),
     )  # fmt: skip
     no_headers = (0, 0, 0, 0, 0)
-    row, used = _noted(progress, parts.ROWS), _noted(progress, parts.RECORD_BYTES)
-    key_bytes, value_bytes = _noted(progress, parts.KEY_BYTES), _noted(progress, parts.VALUE_BYTES)
-    key_nulls, value_nulls = _noted(progress, parts.KEY_NULLS), _noted(progress, parts.VALUE_NULLS)
+    row, used = _noted(progress, constants.ROWS), _noted(progress, constants.RECORD_BYTES)
+    key_bytes, value_bytes = _noted(progress, constants.KEY_BYTES), _noted(progress, constants.VALUE_BYTES)
+    key_nulls, value_nulls = _noted(progress, constants.KEY_NULLS), _noted(progress, constants.VALUE_NULLS)
     used_headers = (
-        _noted(progress, parts.HEADERS), _noted(progress, parts.HEADER_KEY_BYTES),
-        _noted(progress, parts.HEADER_VALUE_BYTES), _noted(progress, parts.HEADER_VALUE_NULLS),
-        _noted(progress, parts.STRANGE_HEADER_KEYS),
+        _noted(progress, constants.HEADERS), _noted(progress, constants.HEADER_KEY_BYTES),
+        _noted(progress, constants.HEADER_VALUE_BYTES), _noted(progress, constants.HEADER_VALUE_NULLS),
+        _noted(progress, constants.STRANGE_HEADER_KEYS),
     )  # fmt: skip
     first_offset, last_offset = load_word(bounds), load_word(bounds + 8)
     first_time, last_time, left_out = load_word(bounds + 16), load_word(bounds + 24), load_word(bounds + 32)
@@ -156,10 +157,10 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
         store(value_ends, np.int32(0))
     if row_headers:
         store(row_headers, np.int32(0))
-    verdict = parts.ALL_DONE
+    verdict = constants.ALL_DONE
     at = 0
-    i, resumed_at = _noted(progress, parts.BATCH), _noted(progress, parts.POSITION)
-    number, lowest = _noted(progress, parts.RECORD), _noted(progress, parts.LOWEST_DELTA)
+    i, resumed_at = _noted(progress, constants.BATCH), _noted(progress, constants.POSITION)
+    number, lowest = _noted(progress, constants.RECORD), _noted(progress, constants.LOWEST_DELTA)
     while i < batches:
         header, at, end = load_word(headers + 8 * i), load_word(starts + 8 * i), load_word(ends + 8 * i)
         base, base_time, append_time = load_int64(header), load_int64(header + 27), load_int64(header + 35)
@@ -171,7 +172,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
         if number:
             at = resumed_at
         elif is_checked and not is_sound(header, end, data_end):
-            at = -parts.WRONG_CHECKSUM
+            at = -constants.WRONG_CHECKSUM
             break
         while number < count:
             begin = at
@@ -179,7 +180,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
             if at < 0:
                 break
             if length < 0 or length > end - at:
-                at = -parts.RECORD_TOO_LONG
+                at = -constants.RECORD_TOO_LONG
                 break
             stop = at + length
             if not is_checked and length >= _LONG_RECORD:
@@ -188,7 +189,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
             if at < 0:
                 break
             if delta < lowest or delta > highest:
-                at = -parts.OFFSET_OUT_OF_RANGE
+                at = -constants.OFFSET_OUT_OF_RANGE
                 break
             # It wraps at 64 bits, as in Java.
             created = base_time + time_delta
@@ -196,7 +197,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
             timestamp = append_time if is_appended else created
             is_kept = is_given and first_offset <= offset <= last_offset and first_time <= timestamp <= last_time
             if is_kept and (row == most_rows or length > most_bytes - used):
-                at, verdict = begin, parts.FULL
+                at, verdict = begin, constants.FULL
                 break
             if header_count:
                 targets = all_headers if is_kept and row_headers else no_headers
@@ -204,7 +205,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
                 if at < 0:
                     break
             if at != stop:
-                at = -parts.LENGTH_WRONG
+                at = -constants.LENGTH_WRONG
                 break
             number += 1
             lowest = delta + 1
@@ -267,25 +268,25 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
             fill_bits(transactional, first_row, row, flags & TRANSACTIONAL_BIT != 0)
         if control:
             fill_bits(control, first_row, row, flags & CONTROL_BIT != 0)
-        if at >= 0 and verdict == parts.ALL_DONE and at != end:
-            at = -parts.LEFT_OVER
-        if at < 0 or verdict == parts.FULL:
+        if at >= 0 and verdict == constants.ALL_DONE and at != end:
+            at = -constants.LEFT_OVER
+        if at < 0 or verdict == constants.FULL:
             break
         i += 1
         number = lowest = 0
-    _note(progress, parts.BATCH, i)
-    _note(progress, parts.RECORD, number)
-    _note(progress, parts.LOWEST_DELTA, lowest)
-    _note(progress, parts.POSITION, at)
-    _note(progress, parts.ROWS, row)
-    _note(progress, parts.RECORD_BYTES, used)
-    _note(progress, parts.KEY_BYTES, key_bytes)
-    _note(progress, parts.VALUE_BYTES, value_bytes)
-    _note(progress, parts.KEY_NULLS, key_nulls)
-    _note(progress, parts.VALUE_NULLS, value_nulls)
-    _note(progress, parts.HEADERS, used_headers[0])
-    _note(progress, parts.HEADER_KEY_BYTES, used_headers[1])
-    _note(progress, parts.HEADER_VALUE_BYTES, used_headers[2])
-    _note(progress, parts.HEADER_VALUE_NULLS, used_headers[3])
-    _note(progress, parts.STRANGE_HEADER_KEYS, used_headers[4])
+    _note(progress, constants.BATCH, i)
+    _note(progress, constants.RECORD, number)
+    _note(progress, constants.LOWEST_DELTA, lowest)
+    _note(progress, constants.POSITION, at)
+    _note(progress, constants.ROWS, row)
+    _note(progress, constants.RECORD_BYTES, used)
+    _note(progress, constants.KEY_BYTES, key_bytes)
+    _note(progress, constants.VALUE_BYTES, value_bytes)
+    _note(progress, constants.KEY_NULLS, key_nulls)
+    _note(progress, constants.VALUE_NULLS, value_nulls)
+    _note(progress, constants.HEADERS, used_headers[0])
+    _note(progress, constants.HEADER_KEY_BYTES, used_headers[1])
+    _note(progress, constants.HEADER_VALUE_BYTES, used_headers[2])
+    _note(progress, constants.HEADER_VALUE_NULLS, used_headers[3])
+    _note(progress, constants.STRANGE_HEADER_KEYS, used_headers[4])
     return -at if at < 0 else verdict

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tiered_storage.kafka_log.kernels import constants as parts
+from tiered_storage.kafka_log.kernels import constants
 from tiered_storage.kafka_log.kernels.kernel_memory import (
     compiled,
     copy_bytes,
@@ -29,12 +29,12 @@ def _long_varint(at: int, end: int, max_bytes: int, last_bits: int) -> tuple[int
     zigzag = np.uint64(0)
     for i in range(max_bytes):
         if at + i >= end:
-            return 0, -parts.RUNS_OUT
+            return 0, -constants.RUNS_OUT
         byte = load_byte(at + i)
         zigzag |= np.uint64(byte & (0x7F if i < max_bytes - 1 else last_bits)) << np.uint64(7 * i)
         if byte < 0x80:
             return int(np.int64(zigzag >> np.uint64(1)) ^ -np.int64(zigzag & np.uint64(1))), at + i + 1
-    return 0, -parts.VARINT_TOO_LONG
+    return 0, -constants.VARINT_TOO_LONG
 
 
 @inlined
@@ -68,7 +68,7 @@ def _read_field(at: int, stop: int) -> tuple[int, int]:
     if begin < 0:
         return 0, begin
     if length > stop - begin:
-        return 0, -parts.FIELD_TOO_LONG
+        return 0, -constants.FIELD_TOO_LONG
     return length, begin
 
 
@@ -93,7 +93,7 @@ def read_fields(at: int, stop: int) -> tuple[int, int, int, int, int, int, int, 
         return 0, 0, 0, 0, 0, 0, 0, value
     count, at = read_varint(value + max(value_length, 0), stop)
     if at >= 0 and (count < 0 or count > stop - at):
-        at = -parts.TOO_MANY_HEADERS
+        at = -constants.TOO_MANY_HEADERS
     return time_delta, delta, key_length, key, value_length, value, count, at
 
 
@@ -143,7 +143,7 @@ def read_record_headers(
         if key < 0:
             return key, used
         if key_length < 0:
-            return -parts.HEADER_KEY_NULL, used
+            return -constants.HEADER_KEY_NULL, used
         at = key + key_length
         value_length, value = _read_field(at, stop)
         if value < 0:

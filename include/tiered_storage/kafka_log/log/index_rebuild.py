@@ -20,7 +20,7 @@ from tiered_storage.errors import (
     UnsupportedMagicError,
 )
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments, producer_snapshot_path
-from tiered_storage.kafka_log.files.recovery_event import Mending, Report
+from tiered_storage.kafka_log.files.recovery_event import RecoveryEvent, Report
 from tiered_storage.kafka_log.files.small_files import holds, replace_file
 from tiered_storage.kafka_log.indexes.index_builder import INDEX_INTERVAL_BYTES, IndexBuilder
 from tiered_storage.kafka_log.indexes.transaction_index import (
@@ -28,7 +28,7 @@ from tiered_storage.kafka_log.indexes.transaction_index import (
     TransactionIndex,
     encode_aborted_transactions,
 )
-from tiered_storage.kafka_log.log.retained_aborts import EarlierAborts
+from tiered_storage.kafka_log.log.retained_aborts import RetainedAborts
 from tiered_storage.kafka_log.producers.producer_snapshot import encode_producer_snapshot
 from tiered_storage.kafka_log.producers.producer_snapshot_files import latest_state
 from tiered_storage.kafka_log.producers.producer_state import ProducerState
@@ -100,7 +100,7 @@ def rebuild_next_indexes(segment: LogSegment, producers: ProducerState, index_in
     """
     indexes = IndexBuilder(segment.base_offset, index_interval_bytes)
     aborted: list[AbortedTransaction] = []
-    before = EarlierAborts(segment, producers.seen_from)
+    before = RetainedAborts(segment, producers.seen_from)
     for window, batches in iterate_segment(segment.log_path, segment.base_offset):
         indexes.append(batches)
         aborted += producers.feed(segment.log_path, window, batches)
@@ -138,7 +138,7 @@ def feed_segments(
             if report is None:
                 raise
             if not isinstance(error, UnsupportedMagicError):
-                report(Mending(segment.log_path, f"at byte {error.position}: {error.reason}", _PRODUCERS_UNKNOWN))
+                report(RecoveryEvent(segment.log_path, f"at byte {error.position}: {error.reason}", _PRODUCERS_UNKNOWN))
                 producers.begin_anew(end)
         if producers.end_offset != end:
             producers.seen_from = end

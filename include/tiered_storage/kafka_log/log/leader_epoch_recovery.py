@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from tiered_storage.errors import CorruptRecordError, UnsupportedMagicError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.log_segment import LogSegment
-from tiered_storage.kafka_log.files.recovery_event import BUILT_ANEW, Mending, Report
+from tiered_storage.kafka_log.files.recovery_event import BUILT_ANEW, RecoveryEvent, Report
 from tiered_storage.kafka_log.log.leader_epoch_cache import LeaderEpochCache
-from tiered_storage.kafka_log.log.log_loader import RecoveredLog
+from tiered_storage.kafka_log.log.log_loader import LoadedLog
 from tiered_storage.kafka_log.log.segment_recovery import begun_epochs
 from tiered_storage.kafka_log.records.batch_header import (
     BATCH_OVERHEAD,
@@ -28,7 +28,7 @@ from tiered_storage.kafka_log.records.batch_header import (
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 
 
-def recover_epochs(epochs: LeaderEpochCache, log: RecoveredLog, report: Report) -> None:
+def recover_epochs(epochs: LeaderEpochCache, log: LoadedLog, report: Report) -> None:
     """Bring `epochs` in line with `log` as it was recovered: those behind its end go, later ones in its batches come.
 
     Where none are known, they are taken from the headers of all batches: epochs whose leaders appended nothing, or
@@ -36,7 +36,7 @@ def recover_epochs(epochs: LeaderEpochCache, log: RecoveredLog, report: Report) 
     """
     if not epochs.entries and (found := _epochs_of(log.segments)):
         epochs.add_later(found)
-        report(Mending(epochs.path, "it has no epochs", BUILT_ANEW))
+        report(RecoveryEvent(epochs.path, "it has no epochs", BUILT_ANEW))
     epochs.truncate_from_end(log.active.next_offset)
     epochs.add_later(log.epochs)
 

@@ -52,7 +52,7 @@ from tiered_storage.kafka_log.log.log_append import (
     split_batches,
 )
 from tiered_storage.kafka_log.log.log_config import LogConfig
-from tiered_storage.kafka_log.log.unified_log import StoredLog
+from tiered_storage.kafka_log.log.unified_log import UnifiedLog
 from tiered_storage.kafka_log.records.batch_header import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -66,7 +66,7 @@ from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch, restamp_batch
 
 
-class LocalLog(StoredLog):
+class LocalLog(UnifiedLog):
     """The log of one partition, open for writing. Not for two threads or two processes at once."""
 
     @classmethod

@@ -38,7 +38,7 @@ from tiered_storage.kafka_log.files.offset_checkpoint import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from tiered_storage.kafka_log.files.recovery_event import Mending
+from tiered_storage.kafka_log.files.recovery_event import RecoveryEvent
 from tiered_storage.kafka_log.files.small_files import remove_temporary_files, replace_file
 from tiered_storage.kafka_log.files.topic_partition import (
     CLUSTER_METADATA_TOPIC,
@@ -133,7 +133,7 @@ class LogDirectoryWriter:
         return self._logs[topic, partition]
 
     @property
-    def mended(self) -> tuple[Mending, ...]:
+    def mended(self) -> tuple[RecoveryEvent, ...]:
         """What was found missing, broken or half done in all logs, and what became of it: see LocalLog.mended."""
         return tuple(mending for log in self._logs.values() for mending in log.mended)
 

@@ -31,7 +31,7 @@ from tiered_storage.errors import CorruptIndexError, CorruptRecordError
 from tiered_storage.kafka_log.files.clean_shutdown import remove_clean_shutdown
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments
-from tiered_storage.kafka_log.files.recovery_event import BUILT_ANEW, CUT_OFF, MISSING, REMOVED, Mending, Report
+from tiered_storage.kafka_log.files.recovery_event import BUILT_ANEW, CUT_OFF, MISSING, REMOVED, RecoveryEvent, Report
 from tiered_storage.kafka_log.files.small_files import replace_file
 from tiered_storage.kafka_log.indexes.offset_index import ENTRY as OFFSET_ENTRY
 from tiered_storage.kafka_log.indexes.time_index import ENTRY as TIME_ENTRY
@@ -53,7 +53,7 @@ from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 
 
 @dataclass(frozen=True, slots=True)
-class RecoveredLog:
+class LoadedLog:
     """A log whose every batch that was looked at is whole.
 
     `active` is the last of `segments`, `producers` the state at its end. `truncated_bytes` were cut off the log's end.
@@ -67,7 +67,7 @@ class RecoveredLog:
     epochs: tuple[EpochEntry, ...]
 
 
-def recover_log(
+def load_log(
     partition_directory: Path,
     config: LogConfig,
     now: int,
@@ -76,7 +76,7 @@ def recover_log(
     recovery_point: int | None,
     on_disk: OnDisk,
     report: Report,
-) -> RecoveredLog:
+) -> LoadedLog:
     """Recover the log in `partition_directory`, in which there is a segment; `report` each file that was mended.
 
     Up to `recovery_point` (exclusive) the log is on the disk for sure; None: all but the last segment. `on_disk` is
@@ -151,7 +151,7 @@ def _read(
     now: int,
     on_disk: OnDisk,
     report: Report,
-) -> RecoveredLog:
+) -> LoadedLog:
     """Recover the segments from the one at `first` on, as far as they follow one another."""
     directory = segments[0].directory
     snapshots = set(list_snapshots(directory))
@@ -172,18 +172,20 @@ def _read(
         if recovered.torn_bytes and later and later[0].base_offset != recovered.next_offset:
             truncated_bytes += sum(gone.size() for gone in later)
             for gone in later:
-                report(Mending(gone.log_path, f"the log ends at offset {recovered.next_offset}", REMOVED))
+                report(RecoveryEvent(gone.log_path, f"the log ends at offset {recovered.next_offset}", REMOVED))
             _delete(later, now)
             segments = segments[: i + 1]
         if recovered.torn_bytes:
             # Last of all: as long as the end is torn, whoever recovers the log finds out what had to go behind it.
             truncated_bytes += recovered.torn_bytes
             truncate_log_file(segment, recovered.size)
-            report(Mending(segment.log_path, f"{recovered.torn_bytes} bytes behind its last whole batch", CUT_OFF))
+            report(
+                RecoveryEvent(segment.log_path, f"{recovered.torn_bytes} bytes behind its last whole batch", CUT_OFF)
+            )
         if len(segments) == i + 1:
             break
         _write_indexes(segment, recovered)
-    return RecoveredLog(tuple(segments), recovered, producers, truncated_bytes, tuple(epochs))
+    return LoadedLog(tuple(segments), recovered, producers, truncated_bytes, tuple(epochs))
 
 
 def _mend_indexes(segments: Sequence[LogSegment], index_interval_bytes: int, report: Report) -> None:
@@ -220,16 +222,16 @@ def _write_indexes(segment: LogSegment, recovered: RecoveredSegment) -> None:
     write_transaction_index(segment, encode_aborted_transactions(recovered.aborted))
 
 
-def _broken_index(segment: LogSegment) -> Mending | None:
+def _broken_index(segment: LogSegment) -> RecoveryEvent | None:
     """Return what is wrong with the indexes of a closed segment, from all that is seen at once."""
     for path, entry in ((segment.offset_index_path, OFFSET_ENTRY), (segment.time_index_path, TIME_ENTRY)):
         if not path.is_file():
-            return Mending(path, MISSING, BUILT_ANEW)
+            return RecoveryEvent(path, MISSING, BUILT_ANEW)
         size = path.stat().st_size
         if size % entry.itemsize:
-            return Mending(path, f"{size} bytes are no whole number of entries", BUILT_ANEW)
+            return RecoveryEvent(path, f"{size} bytes are no whole number of entries", BUILT_ANEW)
     try:
         TransactionIndex.read(segment.transaction_index_path, segment.base_offset)
     except CorruptIndexError as error:
-        return Mending(segment.transaction_index_path, error.reason, BUILT_ANEW)
+        return RecoveryEvent(segment.transaction_index_path, error.reason, BUILT_ANEW)
     return None

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.files.log_segment import LogSegment
-from tiered_storage.kafka_log.files.recovery_event import Mending, Report
+from tiered_storage.kafka_log.files.recovery_event import RecoveryEvent, Report
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_segments import LogSegments
 
@@ -78,7 +78,7 @@ def _over_by_time(
         try:
             is_kept = not _is_older(segments, segment, now - retention_ms)
         except CorruptRecordError as error:
-            report(Mending(segment.log_path, f"at byte {error.position}: {error.reason}", _AGE_UNKNOWN))
+            report(RecoveryEvent(segment.log_path, f"at byte {error.position}: {error.reason}", _AGE_UNKNOWN))
             is_kept = True
         if is_kept:
             break

@@ -18,7 +18,7 @@ from tiered_storage.kafka_log.producers.end_markers import abort_markers
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 
 
-class EarlierAborts:
+class RetainedAborts:
     """Goes through the batches of one segment beside the producers, and then completes what these tell."""
 
     def __init__(self, segment: LogSegment, seen_from: int | None) -> None:

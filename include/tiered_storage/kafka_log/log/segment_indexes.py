@@ -1,7 +1,7 @@
 """The indexes of the closed segments of an open log, read when they are asked for and kept for a while.
 
 An index that is missing, cannot be read, or points past what it promises is built anew from the log and takes its place
-on the disk: neither readers nor retention stop at it. `Mending` says so to whoever has opened the log.
+on the disk: neither readers nor retention stop at it. `RecoveryEvent` says so to whoever has opened the log.
 
 What an index tells is checked where it could cost records. An offset index entry (O, P) has to lead to a batch that
 begins at or before O: then no batch before P holds what is looked for from O on. One that ends long before its segment
@@ -19,7 +19,7 @@ import numpy as np
 
 from tiered_storage.errors import CorruptIndexError, CorruptRecordError
 from tiered_storage.kafka_log.files.log_segment import LogSegment
-from tiered_storage.kafka_log.files.recovery_event import BUILT_ANEW, MISSING, Mending, Report
+from tiered_storage.kafka_log.files.recovery_event import BUILT_ANEW, MISSING, RecoveryEvent, Report
 from tiered_storage.kafka_log.files.small_files import replace_file
 from tiered_storage.kafka_log.indexes.index_builder import IndexBuilder
 from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex, OffsetPosition
@@ -78,7 +78,7 @@ class SegmentIndexes:
         except CorruptIndexError as error:
             rebuilt = rebuild_indexes(segment, index_interval_bytes=self._interval)
             write_transaction_index(segment, rebuilt.transaction_index)
-            self._report(Mending(path, error.reason, BUILT_ANEW))
+            self._report(RecoveryEvent(path, error.reason, BUILT_ANEW))
             return TransactionIndex.read(path, segment.base_offset)
 
     def latest_timestamp(self, segment: LogSegment) -> int:
@@ -138,14 +138,14 @@ class SegmentIndexes:
         if built.error is None:
             index = built.indexes.offset_index()
             replace_file(segment.offset_index_path, index.to_bytes())
-            self._report(Mending(segment.offset_index_path, fault, BUILT_ANEW))
+            self._report(RecoveryEvent(segment.offset_index_path, fault, BUILT_ANEW))
             self._keep(segment, index)
         return built
 
     def _mend_time_index(self, segment: LogSegment, reason: str) -> int:
         indexes = self._whole(segment)
         replace_file(segment.time_index_path, indexes.time_index().to_bytes())
-        self._report(Mending(segment.time_index_path, reason, BUILT_ANEW))
+        self._report(RecoveryEvent(segment.time_index_path, reason, BUILT_ANEW))
         self._latest[segment] = indexes.latest.timestamp
         return self._latest[segment]
 

@@ -12,7 +12,7 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.log_segment import LogSegment
 from tiered_storage.kafka_log.indexes.index_builder import IndexBuilder
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
-from tiered_storage.kafka_log.log.retained_aborts import EarlierAborts
+from tiered_storage.kafka_log.log.retained_aborts import RetainedAborts
 from tiered_storage.kafka_log.producers.producer_state import ProducerState
 from tiered_storage.kafka_log.records.batch_header import LOG_OVERHEAD
 from tiered_storage.kafka_log.records.batch_table import BatchTable
@@ -74,7 +74,7 @@ def recover_segment(
     first_timestamp: int | None = None
     epochs: list[EpochEntry] = []
     aborted: list[AbortedTransaction] = []
-    earlier = EarlierAborts(segment, producers.seen_from)
+    earlier = RetainedAborts(segment, producers.seen_from)
     # The checksums have just been verified, up to this length.
     sound = iterate_segment(segment.log_path, segment.base_offset, end_position=length, verify_crc=False)
     for window, batches in sound:

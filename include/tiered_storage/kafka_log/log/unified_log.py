@@ -16,7 +16,7 @@ from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, EpochEntry
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments
 from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, read_topic_id
-from tiered_storage.kafka_log.files.recovery_event import REMOVED, Mending
+from tiered_storage.kafka_log.files.recovery_event import REMOVED, RecoveryEvent
 from tiered_storage.kafka_log.files.topic_partition import parse_partition_directory
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
 from tiered_storage.kafka_log.log.leader_epoch_cache import LeaderEpochCache
@@ -24,7 +24,7 @@ from tiered_storage.kafka_log.log.leader_epoch_recovery import recover_epochs
 from tiered_storage.kafka_log.log.log_append import PlacedBatch
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_leftovers import clear_leftovers
-from tiered_storage.kafka_log.log.log_loader import RecoveredLog, recover_log, recover_producers
+from tiered_storage.kafka_log.log.log_loader import LoadedLog, load_log, recover_producers
 from tiered_storage.kafka_log.log.log_read import FetchedBatches, Isolation
 from tiered_storage.kafka_log.log.log_retention import LogLimits, segments_to_delete
 from tiered_storage.kafka_log.log.log_segments import LogSegments
@@ -40,7 +40,7 @@ MENDINGS_KEPT = 1000
 _ALL_OF_IT = OnDisk(HIGHEST_OFFSET, certain=True)
 
 
-class StoredLog:
+class UnifiedLog:
     """The log of one partition without its appends: see LocalLog. Not for two threads or two processes at once."""
 
     def __init__(
@@ -65,7 +65,9 @@ class StoredLog:
         self._config = config
         self._clock = clock
         self._lock = lock
-        self._mended = deque((Mending(directory / each, "left over", REMOVED) for each in left_over), MENDINGS_KEPT)
+        self._mended = deque(
+            (RecoveryEvent(directory / each, "left over", REMOVED) for each in left_over), MENDINGS_KEPT
+        )
         self._epochs = LeaderEpochCache.read(directory / LEADER_EPOCH_CHECKPOINT)
         self._start_offset = log_start_offset
         self._high_watermark: int | None = None
@@ -145,7 +147,7 @@ class StoredLog:
         return self._producers.snapshot()
 
     @property
-    def mended(self) -> tuple[Mending, ...]:
+    def mended(self) -> tuple[RecoveryEvent, ...]:
         """What was found missing, broken or half done, and what became of it: the last thousand, latest last."""
         return tuple(self._mended)
 
@@ -350,9 +352,9 @@ class StoredLog:
             take_snapshot(self.directory, self._producers)
             self._snapshot_offset = self._producers.end_offset
 
-    def _recover(self, recovery_point: int | None, on_disk: OnDisk) -> RecoveredLog:
+    def _recover(self, recovery_point: int | None, on_disk: OnDisk) -> LoadedLog:
         """Find out what the log holds, and open it for appending."""
-        log = recover_log(
+        log = load_log(
             self.directory,
             self._config,
             self._clock(),
@@ -366,12 +368,12 @@ class StoredLog:
         self._snapshot_offset = max(list_snapshots(self.directory), default=self.segments[0].base_offset)
         return log
 
-    def _follow(self, log: RecoveredLog) -> None:
+    def _follow(self, log: LoadedLog) -> None:
         recover_epochs(self._epochs, log, self._tell)
         if self._high_watermark is not None:
             self._producers.on_high_watermark(self._high_watermark)
 
-    def _tell(self, mending: Mending) -> None:
+    def _tell(self, mending: RecoveryEvent) -> None:
         if mending not in self._mended:
             self._mended.append(mending)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tiered_storage.errors import CorruptIndexError
 from tiered_storage.kafka_log.files.log_segment import producer_snapshot_path
-from tiered_storage.kafka_log.files.recovery_event import REMOVED, Mending, Report
+from tiered_storage.kafka_log.files.recovery_event import REMOVED, RecoveryEvent, Report
 from tiered_storage.kafka_log.files.small_files import sync_directory
 from tiered_storage.kafka_log.producers.producer_snapshot import (
     ProducerSnapshotEntry,
@@ -84,4 +84,4 @@ def remove_broken_snapshots(partition_directory: Path, above: int, report: Repor
                 read_producer_snapshot(path)
         except CorruptIndexError as error:
             path.unlink()
-            report(Mending(path, error.reason, REMOVED))
+            report(RecoveryEvent(path, error.reason, REMOVED))

@@ -53,7 +53,7 @@ def audit_remote_log(
     to meet. Raises what store and metadata raise as a whole.
     """
     now = clock()
-    documents = DocumentAudit(metadata, leases, storage.partition_documents, now - grace_ms)
+    documents = DocumentAudit(metadata, leases, storage.partition_manifests, now - grace_ms)
     tally = AuditTally.begun_at(now)
     audit = _Audit(metadata, leases, storage, documents, now - grace_ms, local_logs, deep, tally)
     audit.tally.unseen.extend(local_logs.unseen if local_logs else ())

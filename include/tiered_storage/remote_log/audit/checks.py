@@ -12,7 +12,7 @@ from tiered_storage.remote_log.audit.job import AuditJob, with_outcomes
 from tiered_storage.remote_log.audit.offsets import LocalLogs
 from tiered_storage.remote_log.audit.report import Anomaly, AnomalyKind, AuditReport
 from tiered_storage.remote_log.audit.results import keep_verdicts
-from tiered_storage.remote_log.context import RemoteLogParts
+from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.jobs.throttle import RateLimit, ToldLimit
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.progress import Amount, OnMoved, untold
@@ -25,9 +25,9 @@ from tiered_storage.remote_log.tiering_policy import decide, is_wanted
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogChecks:
-    """Checks over the open `parts`; what each does is said where it is implemented."""
+    """Checks over an open `context`; what each does is said where it is implemented."""
 
-    parts: RemoteLogParts
+    context: RemoteLogContext
 
     def audit(
         self, selection: Selection = EVERYTHING, *, deep: bool = False, on_moved: OnMoved = untold
@@ -39,17 +39,17 @@ class RemoteLogChecks:
         Raises ConfigurationError where nothing that is known is selected, and for a user's own RemoteStorageManager,
         which cannot list what it holds; StoreMismatchError where store and metadata are no pair.
         """
-        if nothing := self.parts.why_nothing_matches(selection):
+        if nothing := self.context.why_nothing_matches(selection):
             raise ConfigurationError(nothing)
         lacking = tuple(self._lacking())
         report = audit_remote_log(
-            self.parts.segments,
-            self.parts.leases,
-            listing_storage(self.parts.storage),
+            self.context.segments,
+            self.context.leases,
+            listing_storage(self.context.storage),
             selection,
-            self.parts.clock,
-            grace_ms=self.parts.settings.remote_log_orphan_grace_ms,
-            local_logs=self._local_logs(selection) if self.parts.settings.log_dirs else None,
+            self.context.clock,
+            grace_ms=self.context.settings.remote_log_orphan_grace_ms,
+            local_logs=self._local_logs(selection) if self.context.settings.log_dirs else None,
             deep=self._deep_check(on_moved) if deep else None,
         )
         self._keep_verdicts(report, selection, deep=deep)
@@ -57,23 +57,23 @@ class RemoteLogChecks:
 
     def _lacking(self) -> Iterator[Anomaly]:
         """Yield one if the metadata are not those of the store."""
-        storage = listing_storage(self.parts.storage)
+        storage = listing_storage(self.context.storage)
         try:
-            self.parts.guard.ensure_same()
+            self.context.guard.ensure_same()
         except OutdatedMetadataError as error:
             yield Anomaly(AnomalyKind.OUTDATED_METADATA, storage.generations.place, str(error))
 
     def write_audit_job(self, folder: str, selection: Selection = EVERYTHING) -> AuditJob:
         """Lay the deep part of an audit out in the work area, for workers; a quick audit goes before it."""
-        listing_storage(self.parts.storage)
-        return AuditJob.write(self.parts.work, folder, self._copied(selection), self.parts.settings)
+        listing_storage(self.context.storage)
+        return AuditJob.write(self.context.work, folder, self._copied(selection), self.context.settings)
 
     def to_read(self, selection: Selection = EVERYTHING) -> Amount:
         """Return how much a deep audit of `selection` reads."""
         return Amount.of(self._copied(selection))
 
     def _copied(self, selection: Selection) -> Iterator[RemoteLogSegmentMetadata]:
-        segments = self.parts.segments
+        segments = self.context.segments
         return (
             segment
             for partition in segments.list_partitions()
@@ -84,20 +84,20 @@ class RemoteLogChecks:
 
     def conclude_deep_audit(self, quick: AuditReport, job: AuditJob, selection: Selection) -> AuditReport:
         """Add what workers found to the quick audit of `selection` that went before, and keep the verdict."""
-        report = with_outcomes(quick, job.outcomes(), self.parts.segments)
+        report = with_outcomes(quick, job.outcomes(), self.context.segments)
         self._keep_verdicts(report, selection, deep=True)
         return report
 
     def _keep_verdicts(self, report: AuditReport, selection: Selection, *, deep: bool) -> None:
-        most = self.parts.settings.remote_log_unreferenced_max_percent
+        most = self.context.settings.remote_log_unreferenced_max_percent
         is_outdated = any(each.kind is AnomalyKind.OUTDATED_METADATA for each in report.anomalies)
         # Outdated metadata keep what they find to themselves.
-        safety = self.parts.store.safety if is_outdated else self.parts.safety
+        safety = self.context.store.safety if is_outdated else self.context.safety
         keep_verdicts(report, safety, selection, most, deep=deep)
 
     def _deep_check(self, on_moved: OnMoved) -> DeepCheck:
-        storage = listing_storage(self.parts.storage)
-        limit = ToldLimit(RateLimit(self.parts.settings.audit_worker_bytes_per_second), on_moved)
+        storage = listing_storage(self.context.storage)
+        limit = ToldLimit(RateLimit(self.context.settings.audit_worker_bytes_per_second), on_moved)
 
         def check(segment: RemoteLogSegmentMetadata) -> Sequence[Anomaly]:
             found = audit_segment(segment, storage, limit)
@@ -110,13 +110,13 @@ class RemoteLogChecks:
         def is_asked_for(log: PartitionLog | UnreadablePartition) -> bool:
             return selection.matches(*name_of(log)) and self._is_copied(log)
 
-        return LocalLogs(self.parts.source, is_asked_for)
+        return LocalLogs(self.context.source, is_asked_for)
 
     def _is_copied(self, log: PartitionLog | UnreadablePartition) -> bool:
         if isinstance(log, UnreadablePartition):
-            return is_wanted(log.topic, self.parts.topics, self.parts.settings)
+            return is_wanted(log.topic, self.context.topics, self.context.settings)
         try:
-            return decide(log, self.parts.topics, self.parts.settings).copies
+            return decide(log, self.context.topics, self.context.settings).copies
         except TieredStorageError:
             return log.tiered_by_kafka is not None
 

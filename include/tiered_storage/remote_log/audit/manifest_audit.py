@@ -18,8 +18,8 @@ from tiered_storage.remote_log.audit.report import Anomaly, AnomalyKind, kind_of
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState, TopicIdPartition
-from tiered_storage.remote_log.storage.object_names import PartitionDocumentName, partition_documents_folder
-from tiered_storage.remote_log.storage.partition_manifest import PartitionDocument, PartitionDocuments
+from tiered_storage.remote_log.storage.object_names import PartitionManifestName, partition_manifests_folder
+from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest, PartitionManifests
 
 _MENDING = "'tiered-storage repair' writes it anew from the metadata"
 
@@ -30,10 +30,10 @@ class DocumentAudit:
 
     metadata: RemoteLogMetadataManager
     leases: Leases
-    documents: PartitionDocuments
+    documents: PartitionManifests
     young_from: int
 
-    def look_at(self, partition: TopicIdPartition, listed: Iterable[PartitionDocumentName]) -> Anomaly | None:
+    def look_at(self, partition: TopicIdPartition, listed: Iterable[PartitionManifestName]) -> Anomaly | None:
         """Return what is wrong with the newest document of `partition`, of which `listed` were there.
 
         One small read where nothing is. Raises what store and metadata raise, and LaterVersionError.
@@ -55,7 +55,7 @@ class DocumentAudit:
         if newest > self.leases.fencing_number(partition):
             # The metadata are older than the store, which the audit tells of as a whole: nothing of theirs is right.
             return None
-        name = PartitionDocumentName(partition, newest).name
+        name = PartitionManifestName(partition, newest).name
         try:
             document = self.documents.read_numbered(partition, newest)
         except (RemoteObjectCorruptError, RemoteObjectNotFoundError) as error:
@@ -74,9 +74,9 @@ class DocumentAudit:
         if not decided and not finished(list(self.metadata.list_remote_log_segments(partition))):
             return None
         message = f"the partition has no document: a rebuild would not know our log start; {_MENDING}"
-        return Anomaly(AnomalyKind.MISSING_OBJECT, partition_documents_folder(partition), message, partition)
+        return Anomaly(AnomalyKind.MISSING_OBJECT, partition_manifests_folder(partition), message, partition)
 
-    def _marked_in_vain(self, document: PartitionDocument) -> str | None:
+    def _marked_in_vain(self, document: PartitionManifest) -> str | None:
         if not document.marked or document.written_at >= self.young_from:
             return None
         named = frozenset(document.marked)
@@ -84,7 +84,7 @@ class DocumentAudit:
         count = sum(segment.segment_id.id in named for segment in known)
         return f"names {count} segments as marked for deletion that readers are given" if count else None
 
-    def _disagreement(self, document: PartitionDocument, known: PartitionState) -> str | None:
+    def _disagreement(self, document: PartitionManifest, known: PartitionState) -> str | None:
         told = document.state
         is_settled = document.written_at < self.young_from
         if known.delete_state != told.delete_state and (is_settled or _step(told) < _step(known)):

@@ -31,8 +31,8 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.storage.object_names import PartitionDocumentName, partition_folder
-from tiered_storage.remote_log.storage.partition_manifest import MAX_MARKED, PartitionDocument, PartitionDocuments
+from tiered_storage.remote_log.storage.object_names import PartitionManifestName, partition_folder
+from tiered_storage.remote_log.storage.partition_manifest import MAX_MARKED, PartitionManifest, PartitionManifests
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 
@@ -46,9 +46,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def documents_of(storage: RemoteStorageManager) -> PartitionDocuments | None:
+def documents_of(storage: RemoteStorageManager) -> PartitionManifests | None:
     """Return the documents of the store; None for a user's own RemoteStorageManager."""
-    return storage.partition_documents if isinstance(storage, ObjectRemoteStorageManager) else None
+    return storage.partition_manifests if isinstance(storage, ObjectRemoteStorageManager) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class StoredState:
         """Return that of a partition in `state` with `segments`, of which those `going` are about to be marked.
 
         What our log start or the deletion of the whole partition tells is not named. Nor is what never was finished:
-        that it has no reader the store tells by itself, or else it may be the last copy of its offsets (LeftoverCheck).
+        that it has no reader the store tells by itself, or else it may be the last copy of its offsets (OrphanCheck).
         """
         if goes_as_a_whole(state):
             return cls(state)
@@ -116,10 +116,10 @@ def write_partition_state(
         )
     known = None if number is None else _understood(partition, number, documents)
     if known is None or (known.state, known.marked) != (stored.state, stored.marked):
-        documents.write(PartitionDocument(partition, lease.fencing_number, stored.state, now, stored.marked))
+        documents.write(PartitionManifest(partition, lease.fencing_number, stored.state, now, stored.marked))
 
 
-def _understood(partition: TopicIdPartition, number: int, documents: PartitionDocuments) -> PartitionDocument | None:
+def _understood(partition: TopicIdPartition, number: int, documents: PartitionManifests) -> PartitionManifest | None:
     try:
         return documents.read_numbered(partition, number)
     except RemoteObjectCorruptError:
@@ -174,13 +174,13 @@ def listed_partition(
         return []
     listed = list(storage.list_objects(partition_folder(partition)))
     documents = [found.document for found in listed if found.document is not None]
-    document = ensure_understood(partition, documents, storage.partition_documents)
+    document = ensure_understood(partition, documents, storage.partition_manifests)
     if metadata is not None and document is not None:
         _ensure_documented(document, metadata)
     return listed
 
 
-def _ensure_documented(document: PartitionDocument, metadata: RemoteLogMetadataManager) -> None:
+def _ensure_documented(document: PartitionManifest, metadata: RemoteLogMetadataManager) -> None:
     """Raise OutdatedMetadataError if the metadata end more of the partition than its document says.
 
     The document is written first. Metadata that are ahead of it come from another time: an undelete, or a mixture of
@@ -236,8 +236,8 @@ def ensure_all_listed(
 
 
 def ensure_understood(
-    partition: TopicIdPartition, listed: Sequence[PartitionDocumentName], documents: PartitionDocuments
-) -> PartitionDocument | None:
+    partition: TopicIdPartition, listed: Sequence[PartitionManifestName], documents: PartitionManifests
+) -> PartitionManifest | None:
     """Return the newest document. Raises LaterVersionError or RemoteObjectCorruptError if it cannot be understood."""
     number = max((name.fencing_number for name in listed if not name.temporary), default=None)
     if number is None:

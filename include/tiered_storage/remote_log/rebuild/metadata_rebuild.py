@@ -34,8 +34,8 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.rebuild.stored_partitions import StoredPartition, stored_partitions
-from tiered_storage.remote_log.storage.object_names import HIGHEST_NUMBER, PartitionDocumentName, SegmentObjectName
-from tiered_storage.remote_log.storage.partition_manifest import PartitionDocument
+from tiered_storage.remote_log.storage.object_names import HIGHEST_NUMBER, PartitionManifestName, SegmentObjectName
+from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 FENCING_JUMP = 2**32
@@ -54,7 +54,7 @@ def above_all(partition: TopicIdPartition, newest: int) -> int:
         return newest + FENCING_JUMP
     raise RemoteObjectCorruptError(
         f"{partition}: fencing number {newest} is higher than any that Remote Log gives: remove "
-        f"{PartitionDocumentName(partition, newest).name} from the store, then run this again"
+        f"{PartitionManifestName(partition, newest).name} from the store, then run this again"
     )
 
 
@@ -94,7 +94,7 @@ class MetadataRebuild:
         self._store = store
         self._clock = clock
         self._seed_topic = seed_topic
-        self._documents: list[PartitionDocument] = []
+        self._documents: list[PartitionManifest] = []
         self._newest_copy = 0
 
     def read(self) -> RebuildReport:
@@ -130,9 +130,9 @@ class MetadataRebuild:
         GenerationGuard(store, lambda: self._storage, self._clock).claim("the metadata were made again from the store")
         # Not before: while the old metadata may still be used, no lease that they never gave may show in the store.
         for document in self._documents:
-            self._storage.partition_documents.write(document)
+            self._storage.partition_manifests.write(document)
 
-    def _know_again(self, stored: StoredPartition, store: SqlMetadataStore) -> PartitionDocument:
+    def _know_again(self, stored: StoredPartition, store: SqlMetadataStore) -> PartitionManifest:
         """Write down all of one partition, and return the document that the store is to have of it."""
         partition = stored.topic_id_partition
         seeded = self._seed_topic(partition)
@@ -156,7 +156,7 @@ class MetadataRebuild:
         self._put_deletion(partition, state.delete_state, lease, store)
         store.leases.release(lease)
         marked = StoredState.of(state, (), going).marked
-        return PartitionDocument(partition, lease.fencing_number, state, self._clock(), marked)
+        return PartitionManifest(partition, lease.fencing_number, state, self._clock(), marked)
 
     def _add_finished(
         self, finished: Sequence[RemoteLogSegmentMetadata], lease: Lease, store: SqlMetadataStore

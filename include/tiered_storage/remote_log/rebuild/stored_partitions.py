@@ -31,7 +31,7 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.repair.redundancy import WholeChecks, held_twice, why_needed
 from tiered_storage.remote_log.storage.object_names import ObjectKind, SegmentObjectName, parse_partition_folder
-from tiered_storage.remote_log.storage.partition_manifest import PartitionDocument, PartitionDocuments
+from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest, PartitionManifests
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 
 READERS = 8
@@ -50,7 +50,7 @@ class StoredPartition:
     """
 
     topic_id_partition: TopicIdPartition
-    document: PartitionDocument | None
+    document: PartitionManifest | None
     finished: tuple[RemoteLogSegmentMetadata, ...]
     unfinished: tuple[SegmentObjectName, ...]
     unreadable: tuple[Finding, ...]
@@ -108,7 +108,7 @@ def _read(
     readers: ThreadPoolExecutor,
 ) -> StoredPartition:
     try:
-        document, newest, broken = _newest_readable(partition, storage.partition_documents)
+        document, newest, broken = _newest_readable(partition, storage.partition_manifests)
     except LaterVersionError as error:
         message = f"nothing of it can be known, as its document is of a later release: {error}"
         return StoredPartition(partition, None, (), (), (Finding(str(partition), message),))
@@ -168,8 +168,8 @@ _NO_DOCUMENT = (
 
 
 def _newest_readable(
-    partition: TopicIdPartition, documents: PartitionDocuments
-) -> tuple[PartitionDocument | None, int, list[Finding]]:
+    partition: TopicIdPartition, documents: PartitionManifests
+) -> tuple[PartitionManifest | None, int, list[Finding]]:
     """Return the newest document that can be read, the highest number that one has (0: none), and what is broken."""
     numbers = documents.numbers(partition)
     broken: list[str] = []

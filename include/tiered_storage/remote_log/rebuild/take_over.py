@@ -20,7 +20,7 @@ from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, 
 from tiered_storage.kafka_log.files.small_files import sync_directory
 from tiered_storage.private_files import PRIVATE_FILE, make_private_folder
 from tiered_storage.remote_log.audit.checks import listing_storage
-from tiered_storage.remote_log.context import RemoteLogParts
+from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.metadata.generation import GenerationGuard, is_carried
 from tiered_storage.remote_log.metadata.sql_migrations import later_version, schema_version
 from tiered_storage.remote_log.metadata.sql_schema import SCHEMA_VERSION
@@ -110,14 +110,14 @@ def _check(path: Path, busy_timeout_ms: int) -> None:
             raise later_version(path.name, found, SCHEMA_VERSION)
 
 
-def take_over(parts: RemoteLogParts) -> TakeOver:
-    """Let the metadata of `parts` be those of the store from now on: a person said so.
+def take_over(context: RemoteLogContext) -> TakeOver:
+    """Let the metadata of `context` be those of the store from now on: a person said so.
 
     Other copies of them are refused from then on. Metadata that are older than the store lose every right to delete,
     for nobody knows what was decided since, and give leases above all that the store has seen. Raises
     StoreMismatchError if the store belongs to other metadata, or these belong to another store.
     """
-    storage, identity = listing_storage(parts.storage), parts.store.identity
+    storage, identity = listing_storage(context.storage), context.store.identity
     bound = identity.bound_store_uuid()
     try:
         stored = storage.read_identity()
@@ -126,21 +126,21 @@ def take_over(parts: RemoteLogParts) -> TakeOver:
     own = identity.metadata_uuid
     # A store that a rebuild elsewhere took away is still ours by its own UUID.
     if stored is not None and bound != stored.store_uuid:
-        stored.ensure_of(parts.settings.rsm_config_url, own, bound)
+        stored.ensure_of(context.settings.rsm_config_url, own, bound)
     if stored is None and bound is None:
         raise StoreMismatchError(
-            f"{parts.settings.rsm_config_url}: nothing says that the store belongs to these metadata, which know no "
+            f"{context.settings.rsm_config_url}: nothing says that the store belongs to these metadata, which know no "
             "store: run it with the metadata that do, or make them again with 'tiered-storage rebuild-metadata'"
         )
-    is_current = _is_current(parts.store, storage)
+    is_current = _is_current(context.store, storage)
     if not is_current:
-        for topic in parts.store.topics.list():
-            parts.store.topics.put(replace(topic, local_deletion_allowed=False, remote_deletion_allowed=False))
-        withhold_seeded_rights(parts.store.topics, parts.settings)
-        parts.store.leases.begin_above(_above_all_leases(parts, storage))
+        for topic in context.store.topics.list():
+            context.store.topics.put(replace(topic, local_deletion_allowed=False, remote_deletion_allowed=False))
+        withhold_seeded_rights(context.store.topics, context.settings)
+        context.store.leases.begin_above(_above_all_leases(context, storage))
     storage.bind_anew(own, identity.bind_store, bound)
-    parts.guard.claim("a person let these metadata take over")
-    return TakeOver(not is_current, parts.store.generation.read().number)
+    context.guard.claim("a person let these metadata take over")
+    return TakeOver(not is_current, context.store.generation.read().number)
 
 
 def _is_current(store: SqlMetadataStore, storage: ObjectRemoteStorageManager) -> bool:
@@ -152,8 +152,8 @@ def _is_current(store: SqlMetadataStore, storage: ObjectRemoteStorageManager) ->
     return known.has_own_decisions and is_carried(known, stored)
 
 
-def _above_all_leases(parts: RemoteLogParts, storage: ObjectRemoteStorageManager) -> dict[TopicIdPartition, int]:
-    given = {each: parts.leases.fencing_number(each) for each in parts.segments.list_partitions()}
+def _above_all_leases(context: RemoteLogContext, storage: ObjectRemoteStorageManager) -> dict[TopicIdPartition, int]:
+    given = {each: context.leases.fencing_number(each) for each in context.segments.list_partitions()}
     for found in storage.list_objects():
         if (name := found.document) is not None:
             partition = name.topic_id_partition

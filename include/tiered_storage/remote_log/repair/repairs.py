@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.remote_log.audit.checks import listing_storage
 from tiered_storage.remote_log.audit.report import AuditReport
-from tiered_storage.remote_log.context import RemoteLogParts
+from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.commit import CommitReport
 from tiered_storage.remote_log.copy.forked_log import forked_copies, why_other_records
 from tiered_storage.remote_log.copy.plan import CopyPlan, CopySelection, Finding, finding_of, plan_copy
@@ -19,10 +19,10 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPar
 from tiered_storage.remote_log.repair.lost_indexes import LostIndexes, has_lost_indexes
 from tiered_storage.remote_log.repair.plan import RemotePartition, RepairPlan, damaged_ids, plan_repair
 from tiered_storage.remote_log.repair.repair import Repair
-from tiered_storage.remote_log.repair.uncommitted_segments import CopiesAnew, UnfinishedCopies
+from tiered_storage.remote_log.repair.uncommitted_segments import CopiesAnew, UncommittedSegments
 from tiered_storage.remote_log.retention.clock_agreement import ClockAgreement
 from tiered_storage.remote_log.retention.deletion_gate import DeletionGate, DeletionKind
-from tiered_storage.remote_log.retention.orphan_check import LeftoverCheck
+from tiered_storage.remote_log.retention.orphan_check import OrphanCheck
 from tiered_storage.remote_log.selection import Selection
 
 
@@ -48,14 +48,14 @@ class RepairReport:
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogRepairs:
-    """Repairs over the open `parts`."""
+    """Repairs over an open `context`."""
 
-    parts: RemoteLogParts
+    context: RemoteLogContext
     gate: DeletionGate
 
     def plan(self, report: AuditReport, selection: Selection) -> RepairPlan:
         """Return what a repair would do about `report`, an audit of `selection`; see plan_repair."""
-        segments = self.parts.segments
+        segments = self.context.segments
         named = {anomaly.partition for anomaly in report.anomalies if anomaly.partition is not None}
         partitions = {
             partition: RemotePartition(
@@ -64,18 +64,18 @@ class RemoteLogRepairs:
             for partition in named
         }
         copyable = CopyPlan(())
-        if named and self.parts.settings.log_dirs:
+        if named and self.context.settings.log_dirs:
             copyable = plan_copy(
-                self.parts.source,
+                self.context.source,
                 segments,
-                self.parts.topics,
-                self.parts.settings,
+                self.context.topics,
+                self.context.settings,
                 CopySelection(selection),
                 replacing=damaged_ids(report),
             )
         forks = self._forks(copyable, named)
         selected = [each for each in segments.list_partitions() if selection.matches(each.topic, each.partition)]
-        storage = listing_storage(self.parts.storage)
+        storage = listing_storage(self.context.storage)
         plan = plan_repair(
             report,
             partitions,
@@ -89,7 +89,7 @@ class RemoteLogRepairs:
     def _forks(self, copyable: CopyPlan, named: Collection[TopicIdPartition]) -> list[Finding]:
         """Return why nothing local stands in for what is damaged of some of the partitions `named`."""
         planned = {partition: due for partition, due in copyable.by_partition.items() if partition in named}
-        found = forked_copies(planned, self.parts.segments, self.parts.storage, copyable.replacing)
+        found = forked_copies(planned, self.context.segments, self.context.storage, copyable.replacing)
         return [finding_of(partition, error) for partition, error in found.items()]
 
     def _why_other_records(
@@ -99,7 +99,7 @@ class RemoteLogRepairs:
         partitions: Mapping[TopicIdPartition, RemotePartition],
     ) -> str | None:
         state = partitions[segment.topic_id_partition].state
-        return why_other_records(segment, others, state.log_start_offset or 0, state.lineage, self.parts.storage)
+        return why_other_records(segment, others, state.log_start_offset or 0, state.lineage, self.context.storage)
 
     def carry_out(self, plan: RepairPlan, owner: str, copy: Callable[[CopyPlan], CommitReport]) -> RepairReport:
         """Write documents anew; let `copy` begin, make and commit the copies; then finish what nobody finished, rebuild
@@ -108,19 +108,19 @@ class RemoteLogRepairs:
         Raises StoreMismatchError, OutdatedMetadataError and, by a clock that is not believed,
         DeletionRefusedError before anything is changed, and what store and metadata raise as a whole.
         """
-        self.parts.guard.renew("a repair")
+        self.context.guard.renew("a repair")
         # Ages of leftovers count: what a copy under way has written must not look old.
-        ClockAgreement.of(self.parts).ensure_agrees()
-        settings = self.parts.settings
+        ClockAgreement.of(self.context).ensure_agrees()
+        settings = self.context.settings
         limit = RateLimit(settings.audit_worker_bytes_per_second)
         repair = Repair(
-            self.parts.segments,
-            self.parts.leases,
-            listing_storage(self.parts.storage),
-            self.parts.clock,
+            self.context.segments,
+            self.context.leases,
+            listing_storage(self.context.storage),
+            self.context.clock,
             owner,
             settings.lease_duration_ms,
-            self.parts.clock() - settings.remote_log_orphan_grace_ms,
+            self.context.clock() - settings.remote_log_orphan_grace_ms,
             lambda partition: self.gate.ensure(partition, DeletionKind.LEFTOVER),
             self.gate.why_stopped,
             limit,
@@ -155,18 +155,18 @@ class RemoteLogRepairs:
             )
             yield Finding(str(partition), message)
 
-    def _unfinished(self, owner: str) -> UnfinishedCopies:
+    def _unfinished(self, owner: str) -> UncommittedSegments:
         copies = self._copies(owner)
-        check = LeftoverCheck(self.parts.segments, copies.storage, self.parts.local_log)
-        return UnfinishedCopies(copies, check, self.parts.settings.remote_log_orphan_grace_ms)
+        check = OrphanCheck(self.context.segments, copies.storage, self.context.local_log)
+        return UncommittedSegments(copies, check, self.context.settings.remote_log_orphan_grace_ms)
 
     def _copies(self, owner: str) -> CopiesAnew:
-        parts, settings = self.parts, self.parts.settings
+        context, settings = self.context, self.context.settings
         return CopiesAnew(
-            parts.segments,
-            parts.leases,
-            listing_storage(parts.storage),
-            parts.clock,
+            context.segments,
+            context.leases,
+            listing_storage(context.storage),
+            context.clock,
             owner,
             settings.lease_duration_ms,
             settings.remote_log_index_chunk_bytes,

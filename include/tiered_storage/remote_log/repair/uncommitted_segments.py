@@ -47,7 +47,7 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.retention.orphan_check import LeftoverCheck
+from tiered_storage.remote_log.retention.orphan_check import OrphanCheck
 from tiered_storage.remote_log.storage.batch_stream import BatchStream
 from tiered_storage.remote_log.storage.object_names import partition_folder, segment_object_names
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData
@@ -118,14 +118,14 @@ class CopiesAnew:
 
 
 @dataclass(frozen=True, slots=True)
-class UnfinishedCopies:
+class UncommittedSegments:
     """Finds and finishes them; what began, or was marked, within `grace_ms` may be under way still.
 
     `check` says whether anything else holds their offsets.
     """
 
     copies: CopiesAnew
-    check: LeftoverCheck
+    check: OrphanCheck
     grace_ms: int
 
     def find(self, partitions: Iterable[TopicIdPartition]) -> list[RemoteLogSegmentMetadata]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.remote_log.context import RemoteLogParts, overlaps
+from tiered_storage.remote_log.context import RemoteLogContext, overlaps
 from tiered_storage.remote_log.progress import OnMoved, untold
 from tiered_storage.remote_log.restore.directory import DirectoryTarget, RestoredDirectory, restore_to_directory
 from tiered_storage.remote_log.restore.plan import plan_restore
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogRestores:
-    """Plans and carries out restores over the open `parts`; what each does is said where it is implemented."""
+    """Plans and carries out restores over an open `context`; what each does is said where it is implemented."""
 
-    parts: RemoteLogParts
+    context: RemoteLogContext
 
     def plan(self, request: RestoreRequest) -> RestorePlan:
         """Return what a restore would bring back; see plan_restore."""
-        return plan_restore(self.parts.segments, self.parts.storage, request)
+        return plan_restore(self.context.segments, self.context.storage, request)
 
     def to_directory(
         self,
@@ -41,11 +41,11 @@ class RemoteLogRestores:
 
         Raises ConfigurationError for a directory inside the store or another place of ours, or around one.
         """
-        if found := overlaps(self.parts.settings, target.root, str(target.root)):
+        if found := overlaps(self.context.settings, target.root, str(target.root)):
             raise ConfigurationError("; ".join(found))
         return restore_to_directory(
             plan,
-            self.parts.storage,
+            self.context.storage,
             target,
             validation=validation,
             allow_gaps=allow_gaps,
@@ -66,5 +66,5 @@ class RemoteLogRestores:
         from tiered_storage.remote_log.restore.cluster import restore_to_cluster  # noqa: PLC0415 -- a Kafka client
 
         return restore_to_cluster(
-            plan, self.parts.storage, target, validation=validation, allow_gaps=allow_gaps, on_moved=on_moved
+            plan, self.context.storage, target, validation=validation, allow_gaps=allow_gaps, on_moved=on_moved
         )

@@ -25,7 +25,7 @@ from typing import Self
 
 from tiered_storage.clock import BootClock, Clock, as_date
 from tiered_storage.errors import DeletionRefusedError
-from tiered_storage.remote_log.context import RemoteLogParts
+from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.metadata.sql_clock_reading import ClockReading, SqlClockReading
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
@@ -70,11 +70,13 @@ class ClockAgreement:
     is_store_independent: bool
 
     @classmethod
-    def of(cls, parts: RemoteLogParts) -> Self:
+    def of(cls, context: RemoteLogContext) -> Self:
         """Return that of an open remote log."""
-        is_independent = has_own_clock(parts.storage, parts.options)
-        skew = parts.settings.clock_max_skew_ms
-        return cls(parts.clock, parts.boot_clock, parts.storage, parts.store.clock_reading, skew, is_independent)
+        is_independent = has_own_clock(context.storage, context.options)
+        skew = context.settings.clock_max_skew_ms
+        return cls(
+            context.clock, context.boot_clock, context.storage, context.store.clock_reading, skew, is_independent
+        )
 
     def ensure_agrees(self) -> None:
         """Raise DeletionRefusedError unless the clock passes the first two checks; then record what it shows.

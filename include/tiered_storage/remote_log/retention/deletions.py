@@ -16,7 +16,7 @@ from tiered_storage.errors import (
     TieredStorageError,
 )
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
-from tiered_storage.remote_log.context import RemoteLogParts
+from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.forked_log import ensure_joined, ensure_same_below, why_other_records
 from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.coverage import Coverage
@@ -43,7 +43,7 @@ from tiered_storage.remote_log.retention.local_retention import (
 )
 from tiered_storage.remote_log.retention.object_deletion import ObjectDeletion
 from tiered_storage.remote_log.retention.past_retention import PastRetention, past_retention
-from tiered_storage.remote_log.retention.pending_deletions import DueDeletion, due_deletions
+from tiered_storage.remote_log.retention.pending_deletions import PendingDeletion, pending_deletions
 from tiered_storage.remote_log.retention.record_deletion import plan_record_deletion
 from tiered_storage.remote_log.retention.segment_deleter import DeletionReport
 from tiered_storage.remote_log.retention.topic_deletion import (
@@ -62,15 +62,15 @@ _TO_GO_AS_A_WHOLE = {PartitionDeleteState.MARKED, PartitionDeleteState.STARTED}
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogDeletions:
-    """Plans and carries out deletions over the open `parts`; what each does is said where it is implemented."""
+    """Plans and carries out deletions over an open `context`; what each does is said where it is implemented."""
 
-    parts: RemoteLogParts
+    context: RemoteLogContext
 
     @property
     def gate(self) -> DeletionGate:
         """What says whether anything may be deleted."""
-        parts = self.parts
-        return DeletionGate(parts.safety, parts.bind_store, parts.decided_topic, parts.guard.publish_pending)
+        context = self.context
+        return DeletionGate(context.safety, context.bind_store, context.decided_topic, context.guard.publish_pending)
 
     def plan_local_retention(
         self,
@@ -88,7 +88,7 @@ class RemoteLogDeletions:
         plans: list[LocalRetentionPlan] = []
         room = max_segments
         unreadable: list[Finding] = []
-        for log in self.parts.source.partitions():
+        for log in self.context.source.partitions():
             if isinstance(log, UnreadablePartition):
                 name, topic, number = log.partition, log.topic, log.number
             else:
@@ -97,11 +97,11 @@ class RemoteLogDeletions:
             if not selection.matches(topic, number) or (names is not None and name not in names):
                 continue
             if isinstance(log, UnreadablePartition):
-                if is_wanted(topic, self.parts.topics, self.parts.settings):
+                if is_wanted(topic, self.context.topics, self.context.settings):
                     unreadable.append(Finding(name, log.reason))
                 continue
             try:
-                decision = decide(log, self.parts.topics, self.parts.settings)
+                decision = decide(log, self.context.topics, self.context.settings)
             except TieredStorageError as error:
                 unreadable.append(Finding(name, str(error)))
                 continue
@@ -113,7 +113,7 @@ class RemoteLogDeletions:
                 continue
             try:
                 settings, settled_before = decision.settings, self._settled_before
-                plan = plan_local_retention(log, self.parts.segments, settings, now, room, settled_before)
+                plan = plan_local_retention(log, self.context.segments, settings, now, room, settled_before)
                 plans.append(plan)
                 room = None if room is None else room - len(plan.segments)
             except (LineageContradictedError, InvalidLogDirectoryError) as error:
@@ -131,14 +131,14 @@ class RemoteLogDeletions:
         """
         self._ensure_may_delete((plan.topic_id_partition for plan in plans if plan.segments), "local retention")
         enforcement = LocalRetentionEnforcement(
-            self.parts.segments,
-            self.parts.leases,
-            self.parts.storage,
+            self.context.segments,
+            self.context.leases,
+            self.context.storage,
             LogDirectoryTrim(),
             self.gate,
             self._keep_lineage,
             self._replan_local_retention,
-            self.parts.settings.remote_log_verify_before_trim,
+            self.context.settings.remote_log_verify_before_trim,
             on_moved,
         )
         return enforcement.enforce(plans)
@@ -150,15 +150,15 @@ class RemoteLogDeletions:
         """
         self._refuse_if_last_copy(plan)
         held = plan.segments[0].log_path.parent.parent
-        log = replace(self.parts.source, held=held).partition(plan.topic_id_partition)
+        log = replace(self.context.source, held=held).partition(plan.topic_id_partition)
         if log is None:
             return None
-        decision = decide(log, self.parts.topics, self.parts.settings)
+        decision = decide(log, self.context.topics, self.context.settings)
         if not decision.trims:
             return None
         # The clock that the plan was made by may have run ahead.
-        now = min(plan.now, self.parts.clock())
-        segments = self.parts.segments
+        now = min(plan.now, self.context.clock())
+        segments = self.context.segments
         self.clocks.ensure_not_ahead(
             plan.topic_id_partition, segments.list_remote_log_segments(plan.topic_id_partition)
         )
@@ -167,33 +167,33 @@ class RemoteLogDeletions:
     @property
     def _settled_before(self) -> int:
         """What was marked until then (ms) can be undeleted no more."""
-        return self._grace.over_for(self.parts.clock())
+        return self._grace.over_for(self.context.clock())
 
     @property
     def _grace(self) -> GraceTime:
-        return self.clocks.grace(self.parts.settings.remote_log_deletion_grace_ms)
+        return self.clocks.grace(self.context.settings.remote_log_deletion_grace_ms)
 
     def _keep_lineage(self, plan: LocalRetentionPlan) -> None:
         """Keep what the local log is about to forget. Raises LeaseHeldError: then the next run trims."""
         partition = plan.topic_id_partition
-        known = self.parts.segments.partition_state(partition).lineage
+        known = self.context.segments.partition_state(partition).lineage
         if merged(known, plan.lineage) == known:
             return
-        leases = self.parts.leases
-        lease = leases.acquire(partition, f"local retention {random_uuid()}", self.parts.settings.lease_duration_ms)
+        leases = self.context.leases
+        lease = leases.acquire(partition, f"local retention {random_uuid()}", self.context.settings.lease_duration_ms)
         try:
             # Not before: a holder before us may have moved any of it.
-            state = self.parts.segments.partition_state(partition)
+            state = self.context.segments.partition_state(partition)
             lineage = merged(state.lineage, plan.lineage)
-            segments = self.parts.segments.list_remote_log_segments(partition)
+            segments = self.context.segments.list_remote_log_segments(partition)
             stored = StoredState.of(replace(state, lineage=lineage), segments)
-            write_partition_state(self.parts.storage, self.parts.leases, lease, stored, self.parts.clock())
-            self.parts.segments.put_lineage(partition, lineage, lease)
+            write_partition_state(self.context.storage, self.context.leases, lease, stored, self.context.clock())
+            self.context.segments.put_lineage(partition, lineage, lease)
         finally:
             leases.release(lease)
 
     def _refuse_if_last_copy(self, plan: LocalRetentionPlan) -> None:
-        topic = self.parts.decided_topic(plan.topic_id_partition)
+        topic = self.context.decided_topic(plan.topic_id_partition)
         if not plan.is_held_whole and not topic.remote_deletion_allowed:
             raise DeletionRefusedError(
                 f"{plan.topic_id_partition}: remote deletion is not allowed any more since this was planned, and what "
@@ -215,7 +215,7 @@ class RemoteLogDeletions:
         Raises DeletionRefusedError where nothing remote of it may be deleted now.
         """
         self.gate.ensure_allowed(partition, DeletionKind.REMOTE)
-        return plan_record_deletion(partition, before, self.parts, self.parts.clock())
+        return plan_record_deletion(partition, before, self.context, self.context.clock())
 
     def mark_expired(
         self, plans: Iterable[ExpiryPlan], owner: str, *, gives_up: bool = False
@@ -230,13 +230,13 @@ class RemoteLogDeletions:
         plans = list(plans)
         self._ensure_may_delete((plan.topic_id_partition for plan in plans), "an expiry")
         marking = ExpiryMarking(
-            self.parts.segments,
-            self.parts.leases,
-            self.parts.storage,
+            self.context.segments,
+            self.context.leases,
+            self.context.storage,
             self.gate,
             self.clocks,
             owner,
-            self.parts.settings.lease_duration_ms,
+            self.context.settings.lease_duration_ms,
             replan=self._planner.replan,
             ensure_whole=self._ensure_whole,
             is_read_from=self._is_read_from,
@@ -251,9 +251,9 @@ class RemoteLogDeletions:
         Raises what stands against any deletion: a stop, another's store, metadata that are not the store's, a wrong
         clock. Without any of `partitions` the clock is only recorded.
         """
-        self.parts.spend_reserves()
+        self.context.spend_reserves()
         self.gate.ensure_running()
-        self.parts.guard.renew(run)
+        self.context.guard.renew(run)
         if any(True for _ in partitions):
             self.clocks.ensure_agrees()
         else:
@@ -269,52 +269,52 @@ class RemoteLogDeletions:
     @property
     def clocks(self) -> ClockAgreement:
         """What holds this machine's clock against others."""
-        return ClockAgreement.of(self.parts)
+        return ClockAgreement.of(self.context)
 
     @property
     def _planner(self) -> ExpiryPlanner:
-        return ExpiryPlanner(self.parts, self.gate)
+        return ExpiryPlanner(self.context, self.gate)
 
     def _ensure_whole(self, segment: RemoteLogSegmentMetadata) -> None:
-        ensure_whole(segment, self.parts.storage)
+        ensure_whole(segment, self.context.storage)
 
     def _is_read_from(self, others: Sequence[RemoteLogSegmentMetadata], segment: RemoteLogSegmentMetadata) -> bool:
-        lineage = self.parts.segments.partition_state(segment.topic_id_partition).lineage
+        lineage = self.context.segments.partition_state(segment.topic_id_partition).lineage
         held_by = Coverage.of(others, lineage)
-        return why_other_records(segment, held_by, segment.start_offset, lineage, self.parts.storage) is None
+        return why_other_records(segment, held_by, segment.start_offset, lineage, self.context.storage) is None
 
     def _ensure_no_fork(self, plan: ExpiryPlan, *, gives_up: bool) -> None:
-        segments = self.parts.segments
-        log = self.parts.local_log(plan.topic_id_partition)
+        segments = self.context.segments
+        log = self.context.local_log(plan.topic_id_partition)
         if log is None:
             return
         given_up = (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError) if gives_up else ()
         with suppress(*given_up):
-            ensure_joined(log, segments, self.parts.storage)
+            ensure_joined(log, segments, self.context.storage)
         # Of a topic whose id nobody knows local retention keeps what nothing remote holds.
         if not log.topic_id_is_derived:
             with suppress(*given_up):
-                ensure_same_below(log, plan.new_log_start, segments, self.parts.storage)
+                ensure_same_below(log, plan.new_log_start, segments, self.context.storage)
 
-    def due_deletions(self, selection: Selection = EVERYTHING) -> list[DueDeletion]:
-        """Return what delete_marked would find marked already; see due_deletions, while deletions are stopped too.
+    def pending_deletions(self, selection: Selection = EVERYTHING) -> list[PendingDeletion]:
+        """Return what delete_marked would find marked already; see pending_deletions, while deletions are stopped too.
 
         Changes nothing, and asks the store nothing.
         """
-        states = self.parts.segments.partition_states()
-        return due_deletions(
+        states = self.context.segments.partition_states()
+        return pending_deletions(
             [each for each in sorted(states) if selection.matches(each.topic, each.partition)],
-            self.parts.segments,
+            self.context.segments,
             self.gate,
             _going(states),
-            self.parts.clock(),
+            self.context.clock(),
             self._grace,
-            self.parts.settings.remote_log_orphan_grace_ms,
+            self.context.settings.remote_log_orphan_grace_ms,
         )
 
     def marked(self, selection: Selection = EVERYTHING, only: Collection[TopicIdPartition] | None = None) -> Amount:
         """Return how much delete_marked finds to do, with the same arguments."""
-        due = [each for each in self.due_deletions(selection) if only is None or each.topic_id_partition in only]
+        due = [each for each in self.pending_deletions(selection) if only is None or each.topic_id_partition in only]
         return Amount(sum(each.segments + each.leftovers for each in due), sum(each.size for each in due))
 
     def delete_marked(
@@ -330,21 +330,21 @@ class RemoteLogDeletions:
         deletions, and OutdatedMetadataError, before anything goes, where the metadata of any partition with something
         to delete are older than the store.
         """
-        states = self.parts.segments.partition_states()
+        states = self.context.segments.partition_states()
         deletion = ObjectDeletion(
-            self.parts.segments,
-            self.parts.leases,
-            self.parts.safety,
-            self.parts.storage,
+            self.context.segments,
+            self.context.leases,
+            self.context.safety,
+            self.context.storage,
             self.gate,
             self.clocks,
             owner,
-            self.parts.settings.lease_duration_ms,
-            self.parts.settings.remote_log_orphan_grace_ms,
+            self.context.settings.lease_duration_ms,
+            self.context.settings.remote_log_orphan_grace_ms,
             self._grace,
-            self.parts.settings.deletion_batch_segments,
+            self.context.settings.deletion_batch_segments,
             _going(states),
-            self.parts.local_log,
+            self.context.local_log,
             on_moved=on_moved,
         )
         selected = [
@@ -358,7 +358,7 @@ class RemoteLogDeletions:
 
     def plan_topic_deletion(self, topic: str, topic_id: str | None = None) -> TopicDeletionPlan:
         """Return what the deletion of everything remote of a topic takes; see plan_topic_deletion."""
-        return plan_topic_deletion(topic, topic_id, self.parts, self.gate)
+        return plan_topic_deletion(topic, topic_id, self.context, self.gate)
 
     def mark_topic_deleted(
         self, plan: TopicDeletionPlan, owner: str
@@ -370,18 +370,18 @@ class RemoteLogDeletions:
         self._ensure_may_delete((planned.topic_id_partition for planned in plan.partitions), "a deletion of a topic")
         return mark_topic_deleted(
             plan,
-            self.parts.segments,
-            self.parts.leases,
-            self.parts.storage,
+            self.context.segments,
+            self.context.leases,
+            self.context.storage,
             self.gate,
             owner=owner,
-            lease_duration_ms=self.parts.settings.lease_duration_ms,
-            clock=self.parts.clock,
+            lease_duration_ms=self.context.settings.lease_duration_ms,
+            clock=self.context.clock,
         )
 
     def past_retention(self, partitions: Iterable[TopicIdPartition]) -> list[PastRetention]:
         """Return what of their topics is past retention, whether or not it may be deleted; see past_retention."""
-        return past_retention(partitions, self.parts, self.parts.clock())
+        return past_retention(partitions, self.context, self.context.clock())
 
     def undelete(
         self,
@@ -393,7 +393,7 @@ class RemoteLogDeletions:
         dry_run: bool = False,
     ) -> tuple[list[Undeletion], list[Finding]]:
         """Bring back what is marked of a topic while its objects are still there; see undelete."""
-        return undelete(topic, partitions, self.parts, owner, topic_id=topic_id, dry_run=dry_run)
+        return undelete(topic, partitions, self.context, owner, topic_id=topic_id, dry_run=dry_run)
 
 
 def _going(states: Mapping[TopicIdPartition, PartitionState]) -> set[TopicIdPartition]:

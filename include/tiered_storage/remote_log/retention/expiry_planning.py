@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tiered_storage.errors import DeletionRefusedError, TieredStorageError
-from tiered_storage.remote_log.context import RemoteLogParts
+from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.plan import Finding, finding_of
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
@@ -23,7 +23,7 @@ from tiered_storage.remote_log.topic_settings import effective
 class ExpiryPlanner:
     """Plans over every partition of the local logs and of the remote log, as far as remote deletion is allowed."""
 
-    parts: RemoteLogParts
+    context: RemoteLogContext
     gate: DeletionGate
 
     def plan(
@@ -62,8 +62,8 @@ class ExpiryPlanner:
         """
         partition = plan.topic_id_partition
         if plan.reason is Reason.RECORDS:
-            return plan_record_deletion(partition, plan.new_log_start, self.parts, plan.now)
-        current = self._plan_of(partition, self._look(partition), min(plan.now, self.parts.clock()))
+            return plan_record_deletion(partition, plan.new_log_start, self.context, plan.now)
+        current = self._plan_of(partition, self._look(partition), min(plan.now, self.context.clock()))
         return current if current is not None and current.reason is plan.reason else None
 
     def _partitions(
@@ -77,7 +77,7 @@ class ExpiryPlanner:
         beyond_reach: str | None = None
         seen: set[TopicIdPartition] = set()
         try:
-            for log in self.parts.source.partitions() if self.parts.settings.log_dirs else ():
+            for log in self.context.source.partitions() if self.context.settings.log_dirs else ():
                 if isinstance(log, UnreadablePartition):
                     unreadable[log.partition] = log
                 elif not log.is_internal:
@@ -86,7 +86,7 @@ class ExpiryPlanner:
                         yield log.topic_id_partition, log
         except TieredStorageError as error:
             beyond_reach = str(error)
-        for partition in self.parts.segments.list_partitions():
+        for partition in self.context.segments.list_partitions():
             if partition in seen or not selection.matches(partition.topic, partition.partition):
                 continue
             if beyond_reach is not None:
@@ -95,7 +95,7 @@ class ExpiryPlanner:
                 yield partition, unreadable.get(str(partition))
 
     def _look(self, partition: TopicIdPartition) -> PartitionLog | None:
-        return self.parts.source.partition(partition) if self.parts.settings.log_dirs else None
+        return self.context.source.partition(partition) if self.context.settings.log_dirs else None
 
     def _is_allowed(self, partition: TopicIdPartition) -> bool:
         return self.gate.is_allowed(partition, DeletionKind.REMOTE)
@@ -108,12 +108,12 @@ class ExpiryPlanner:
         objection = self.gate.why_doubtful(partition, DeletionKind.REMOTE)
         if objection is not None:
             raise DeletionRefusedError(objection)
-        settings = effective(self.parts.decided_topic(partition), self.parts.settings)
+        settings = effective(self.context.decided_topic(partition), self.context.settings)
         if settings.remote_log_delete_on_disable and not settings.remote_storage_enable:
-            return _plan_disabled(partition, self.parts.segments, local, now, max_segments)
-        grace = self.parts.settings.remote_log_orphan_grace_ms
+            return _plan_disabled(partition, self.context.segments, local, now, max_segments)
+        grace = self.context.settings.remote_log_orphan_grace_ms
         return plan_expiry(
-            partition, self.parts.segments, settings, now, local, grace_ms=grace, max_segments=max_segments
+            partition, self.context.segments, settings, now, local, grace_ms=grace, max_segments=max_segments
         )
 
 

@@ -33,8 +33,8 @@ from tiered_storage.remote_log.progress import OnMoved, untold
 from tiered_storage.remote_log.retention.clock_agreement import ClockAgreement, GraceTime
 from tiered_storage.remote_log.retention.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.retention.format_version import ensure_known_partition
-from tiered_storage.remote_log.retention.orphan_check import LeftoverCheck
-from tiered_storage.remote_log.retention.segment_deleter import DeletionReport, Found, MarkedObjects
+from tiered_storage.remote_log.retention.orphan_check import OrphanCheck
+from tiered_storage.remote_log.retention.segment_deleter import DeletionReport, Found, SegmentDeleter
 from tiered_storage.remote_log.retention.topic_deletion import PartitionDeletion
 from tiered_storage.remote_log.source.segment_source import PartitionLog
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
@@ -50,7 +50,7 @@ class ObjectDeletion:
 
     Nothing goes of a partition of which the metadata are older than the store. A copy that never finished waits
     `orphan_grace_ms` from when it was marked: its worker may still be writing; and one that may be the last copy of its
-    offsets stays (LeftoverCheck). What readers could see once waits its `grace` from when it was marked, so that a
+    offsets stays (OrphanCheck). What readers could see once waits its `grace` from when it was marked, so that a
     person can undelete it, and stays for as long as `gate` refuses it: deletion may have been forbidden since then. It
     also stays where `clocks` find a mark of later than now: the clock that made it was ahead.
     """
@@ -236,9 +236,9 @@ class ObjectDeletion:
         return PartitionDeletion(self.metadata, self.leases, self.storage, clock, self.orphan_grace_ms)
 
     @property
-    def _objects(self) -> MarkedObjects:
+    def _objects(self) -> SegmentDeleter:
         clock = self.clocks.clock
-        return MarkedObjects(self.metadata, self.leases, self.safety, self.storage, clock, self.on_moved)
+        return SegmentDeleter(self.metadata, self.leases, self.safety, self.storage, clock, self.on_moved)
 
     def _delete_under(self, lease: Lease, found: Found, listed: Sequence[ListedObject] | None) -> bool:
         """Delete what is due, and return whether the lease still holds and nothing was refused.
@@ -269,7 +269,7 @@ class ObjectDeletion:
     ) -> list[RemoteLogSegmentMetadata]:
         if not isinstance(self.storage, ObjectRemoteStorageManager):
             return unfinished
-        check = LeftoverCheck(self.metadata, self.storage, self.local)
+        check = OrphanCheck(self.metadata, self.storage, self.local)
         with kept_alive(self.leases, [lease], self.lease_duration_ms):
             kept = check.why_kept(lease.topic_id_partition, unfinished, listed)
         self._objects.note([segment for segment in unfinished if segment.segment_id.id in kept], kept, found)

@@ -34,7 +34,7 @@ _HIGHEST_OFFSET = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class LeftoverCheck:
+class OrphanCheck:
     """Asks the store, the metadata and `local`, which returns the local log of a partition (None: not in sight)."""
 
     metadata: RemoteLogMetadataManager

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.kafka_log.files.log_segment import LogSegment
-from tiered_storage.remote_log.context import RemoteLogParts
+from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.progress import Amount
@@ -40,7 +40,7 @@ class PastRetention:
         return any(amount.segments for amount in (self.local, self.remote, self.never_copied))
 
 
-def past_retention(partitions: Iterable[TopicIdPartition], parts: RemoteLogParts, now: int) -> list[PastRetention]:
+def past_retention(partitions: Iterable[TopicIdPartition], context: RemoteLogContext, now: int) -> list[PastRetention]:
     """Return what is past retention at `now` (ms) of the topics of `partitions`, as far as they can be read.
 
     Rights to delete, stops and verdicts are not asked. Changes nothing.
@@ -49,14 +49,14 @@ def past_retention(partitions: Iterable[TopicIdPartition], parts: RemoteLogParts
     wanted = sorted(set(partitions))
     local = {
         log.topic_id_partition: log
-        for log in (parts.source.partitions() if wanted and parts.settings.log_dirs else ())
+        for log in (context.source.partitions() if wanted and context.settings.log_dirs else ())
         if isinstance(log, PartitionLog)
     }
     for partition in wanted:
         life = (partition.cluster_id, partition.topic_id)
-        known = found.setdefault(life, PastRetention(parts.decided_topic(partition)))
+        known = found.setdefault(life, PastRetention(context.decided_topic(partition)))
         try:
-            found[life] = _with(known, partition, local.get(partition), parts, now)
+            found[life] = _with(known, partition, local.get(partition), context, now)
         except (TieredStorageError, OSError):
             # Plans and audits name what cannot be read.
             continue
@@ -64,10 +64,10 @@ def past_retention(partitions: Iterable[TopicIdPartition], parts: RemoteLogParts
 
 
 def _with(
-    known: PastRetention, partition: TopicIdPartition, log: PartitionLog | None, parts: RemoteLogParts, now: int
+    known: PastRetention, partition: TopicIdPartition, log: PartitionLog | None, context: RemoteLogContext, now: int
 ) -> PastRetention:
-    settings = effective(known.topic, parts.settings)
-    plan = plan_expiry(partition, parts.segments, settings, now, log, is_older=is_indexed_before)
+    settings = effective(known.topic, context.settings)
+    plan = plan_expiry(partition, context.segments, settings, now, log, is_older=is_indexed_before)
     local = known.local if log is None else known.local + _past_local_retention(log, settings, now)
     if plan is None:
         return PastRetention(known.topic, local, known.remote, known.never_copied)

@@ -16,7 +16,7 @@ from tiered_storage.remote_log.retention.deletion_gate import DeletionGate, Dele
 
 
 @dataclass(frozen=True, slots=True)
-class DueDeletion:
+class PendingDeletion:
     """What is due of one partition: segments that readers could see once, what copies left, and the bytes of both.
 
     What copies left may yet turn out to be the last copy of its offsets: then it stays (orphan_check.py). `waiting`
@@ -34,7 +34,7 @@ class DueDeletion:
     all_due_at: int | None = None
 
 
-def due_deletions(
+def pending_deletions(
     partitions: Iterable[TopicIdPartition],
     metadata: RemoteLogMetadataManager,
     gate: DeletionGate,
@@ -42,7 +42,7 @@ def due_deletions(
     now: int,
     grace: GraceTime,
     orphan_grace_ms: int,
-) -> list[DueDeletion]:
+) -> list[PendingDeletion]:
     """Return what is due at `now` (ms) in each of `partitions` as far as it is allowed, those in `going` as a whole.
 
     What readers could see once is due when its `grace` is over, and what copies left `orphan_grace_ms` after its mark.
@@ -70,5 +70,5 @@ def due_deletions(
             waiting_size = sum(segment.size for segment in waiting)
             all_due_at = max(waiting.values(), default=None)
             due = (len(segments), len(leftovers), size, whole)
-            found.append(DueDeletion(partition, *due, len(waiting), waiting_size, all_due_at))
+            found.append(PendingDeletion(partition, *due, len(waiting), waiting_size, all_due_at))
     return found

@@ -7,7 +7,7 @@ ends does. A segment that holds the offset stays until its last record is below 
 from __future__ import annotations
 
 from tiered_storage.errors import ConfigurationError, OffsetOutOfRangeError
-from tiered_storage.remote_log.context import RemoteLogParts
+from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.read.reader import TieredReader
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, ending_below
@@ -17,14 +17,14 @@ TO_THE_END = -1
 
 
 def plan_record_deletion(
-    partition: TopicIdPartition, before: int, parts: RemoteLogParts, now: int
+    partition: TopicIdPartition, before: int, context: RemoteLogContext, now: int
 ) -> ExpiryPlan | None:
     """Return the end of all records of `partition` before the offset `before`; None where there are none.
 
     TO_THE_END stands for all that are stable. Raises ConfigurationError for any other negative offset, and
     OffsetOutOfRangeError for one past the end, both with the offsets that the partition has.
     """
-    log = TieredReader(parts.source, parts.segments, parts.storage).open(partition)
+    log = TieredReader(context.source, context.segments, context.storage).open(partition)
     start, end = log.log_start_offset, log.log_end_offset
     if before < TO_THE_END:
         raise ConfigurationError(
@@ -33,7 +33,7 @@ def plan_record_deletion(
     if before > end:
         raise OffsetOutOfRangeError(str(partition), before, start, end + 1)
     new_log_start = end if before == TO_THE_END else before
-    going = ending_below(list(parts.segments.list_remote_log_segments(partition)), new_log_start)
+    going = ending_below(list(context.segments.list_remote_log_segments(partition)), new_log_start)
     if not going and new_log_start <= start:
         return None
     return ExpiryPlan(partition, max(new_log_start, start), now, going, Reason.RECORDS)

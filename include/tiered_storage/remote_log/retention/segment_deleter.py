@@ -63,7 +63,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class MarkedObjects:
+class SegmentDeleter:
     """Deletes what it is told to; whether it may go is asked before."""
 
     metadata: RemoteLogMetadataManager

@@ -17,7 +17,7 @@ from difflib import get_close_matches
 
 from tiered_storage.clock import Clock
 from tiered_storage.errors import ConfigurationError, OutdatedMetadataError, TieredStorageError
-from tiered_storage.remote_log.context import RemoteLogParts
+from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.plan import Finding, finding_of
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState, listed_partition, write_partition_state
@@ -58,7 +58,7 @@ class PlannedPartitionDeletion:
 
 
 def plan_topic_deletion(
-    topic: str, topic_id: str | None, parts: RemoteLogParts, gate: DeletionGate
+    topic: str, topic_id: str | None, context: RemoteLogContext, gate: DeletionGate
 ) -> TopicDeletionPlan:
     """Return what the deletion of `topic` takes, its exact name; `topic_id` says which of several lives.
 
@@ -66,15 +66,15 @@ def plan_topic_deletion(
     several clusters, and for a life that is tiered and still in log.dirs; DeletionRefusedError where remote deletion is
     not allowed.
     """
-    local = [log.topic_id_partition for log in _local_logs(parts)]
-    states = parts.segments.partition_states()
-    known = sorted({*local, *states, *parts.segments.list_partitions()})
+    local = [log.topic_id_partition for log in _local_logs(context)]
+    states = context.segments.partition_states()
+    known = sorted({*local, *states, *context.segments.list_partitions()})
     lives = {(each.cluster_id, each.topic_id): each for each in known if each.topic == topic}
     chosen = _chosen_life(topic, topic_id, lives, sorted({each.topic for each in known if each.is_named}))
     is_of_it = (chosen.cluster_id, chosen.topic_id)
     wanted = [replace(each, topic=topic) for each in known if (each.cluster_id, each.topic_id) == is_of_it]
-    is_in_sight = any(each in wanted for each in local) or _is_unreadable(topic, parts)
-    if parts.decided_topic(chosen).remote_storage_enable and is_in_sight:
+    is_in_sight = any(each in wanted for each in local) or _is_unreadable(topic, context)
+    if context.decided_topic(chosen).remote_storage_enable and is_in_sight:
         raise ConfigurationError(
             f"topic {topic} ({chosen.topic_id}) is tiered, and in log.dirs: its next run would copy it anew; first "
             f"'tiered-storage topics disable {topic}', or 'topics disable {topic} --delete-remote' for what is remote "
@@ -83,7 +83,7 @@ def plan_topic_deletion(
     gate.ensure_allowed(chosen, DeletionKind.REMOTE)
     planned = []
     for partition in wanted:
-        segments = list(parts.segments.list_remote_log_segments(partition))
+        segments = list(context.segments.list_remote_log_segments(partition))
         state = states[partition].delete_state if partition in states else None
         planned.append(PlannedPartitionDeletion(partition, len(segments), sum(one.size for one in segments), state))
     return TopicDeletionPlan(topic, chosen.topic_id, tuple(planned))
@@ -208,15 +208,15 @@ def _take_step(
     metadata.put_remote_partition_delete_metadata(RemotePartitionDeleteMetadata(partition, step, now), lease)
 
 
-def _local_logs(parts: RemoteLogParts) -> Iterable[PartitionLog]:
-    for log in parts.source.partitions() if parts.settings.log_dirs else ():
+def _local_logs(context: RemoteLogContext) -> Iterable[PartitionLog]:
+    for log in context.source.partitions() if context.settings.log_dirs else ():
         if isinstance(log, PartitionLog) and not log.is_internal:
             yield log
 
 
-def _is_unreadable(topic: str, parts: RemoteLogParts) -> bool:
+def _is_unreadable(topic: str, context: RemoteLogContext) -> bool:
     """Whether a partition of that name is in log.dirs of which nobody can say which life it is."""
-    logs = parts.source.partitions() if parts.settings.log_dirs else ()
+    logs = context.source.partitions() if context.settings.log_dirs else ()
     return any(isinstance(log, UnreadablePartition) and log.topic == topic for log in logs)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError, TieredStorageError
-from tiered_storage.remote_log.context import RemoteLogParts
+from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.forked_log import why_other_records
 from tiered_storage.remote_log.copy.plan import Finding, finding_of
 from tiered_storage.remote_log.coverage import Coverage, finished
@@ -59,7 +59,7 @@ class Undeletion:
 def undelete(
     topic: str,
     partitions: frozenset[int] | None,
-    parts: RemoteLogParts,
+    context: RemoteLogContext,
     owner: str,
     *,
     topic_id: str | None = None,
@@ -72,19 +72,19 @@ def undelete(
     OutdatedMetadataError.
     """
     if dry_run:
-        parts.guard.ensure_same()
+        context.guard.ensure_same()
     else:
-        parts.guard.renew("an undelete")
+        context.guard.renew("an undelete")
     taken_back: list[Undeletion] = []
     left: list[Finding] = []
-    for partition, state in sorted(parts.segments.partition_states().items()):
+    for partition, state in sorted(context.segments.partition_states().items()):
         is_other = partition.topic != topic or topic_id not in {None, partition.topic_id}
         if is_other or (partitions is not None and partition.partition not in partitions):
             continue
-        if not _may_have_something(partition, state, parts):
+        if not _may_have_something(partition, state, context):
             continue
         try:
-            found = _plan(partition, parts) if dry_run else _undelete(partition, parts, owner)
+            found = _plan(partition, context) if dry_run else _undelete(partition, context, owner)
         except (TieredStorageError, OSError) as error:
             left.append(finding_of(partition, error))
             continue
@@ -98,66 +98,66 @@ def undelete(
     return taken_back, left
 
 
-def _may_have_something(partition: TopicIdPartition, state: PartitionState, parts: RemoteLogParts) -> bool:
+def _may_have_something(partition: TopicIdPartition, state: PartitionState, context: RemoteLogContext) -> bool:
     if state.delete_state is PartitionDeleteState.FINISHED:
         return False
-    if state.delete_state is not None or state.log_start_before(_grace_began(parts)) < (state.log_start_offset or 0):
+    if state.delete_state is not None or state.log_start_before(_grace_began(context)) < (state.log_start_offset or 0):
         return True
-    return SegmentState.DELETE_SEGMENT_STARTED in parts.segments.count_remote_log_segments(partition)
+    return SegmentState.DELETE_SEGMENT_STARTED in context.segments.count_remote_log_segments(partition)
 
 
-def _grace_began(parts: RemoteLogParts) -> int:
-    return parts.clock() - parts.settings.remote_log_deletion_grace_ms + 1
+def _grace_began(context: RemoteLogContext) -> int:
+    return context.clock() - context.settings.remote_log_deletion_grace_ms + 1
 
 
-def _undelete(partition: TopicIdPartition, parts: RemoteLogParts, owner: str) -> Undeletion:
-    duration = parts.settings.lease_duration_ms
-    lease = parts.leases.acquire(partition, owner, duration)
+def _undelete(partition: TopicIdPartition, context: RemoteLogContext, owner: str) -> Undeletion:
+    duration = context.settings.lease_duration_ms
+    lease = context.leases.acquire(partition, owner, duration)
     try:
-        with kept_alive(parts.leases, [lease], duration):
-            found = _plan(partition, parts)
-            if found.changes(parts.segments.partition_state(partition)):
-                _write(found, lease, parts)
+        with kept_alive(context.leases, [lease], duration):
+            found = _plan(partition, context)
+            if found.changes(context.segments.partition_state(partition)):
+                _write(found, lease, context)
     finally:
-        parts.leases.release(lease)
+        context.leases.release(lease)
     return found
 
 
-def _write(found: Undeletion, lease: Lease, parts: RemoteLogParts) -> None:
+def _write(found: Undeletion, lease: Lease, context: RemoteLogContext) -> None:
     """Write it all: the store first, so that metadata that are rebuilt from it agree."""
-    partition, now = found.topic_id_partition, parts.clock()
-    state = parts.segments.partition_state(partition)
+    partition, now = found.topic_id_partition, context.clock()
+    state = context.segments.partition_state(partition)
     returned = {segment.segment_id for segment in found.segments}
-    others = [one for one in parts.segments.list_remote_log_segments(partition) if one.segment_id not in returned]
+    others = [one for one in context.segments.list_remote_log_segments(partition) if one.segment_id not in returned]
     stored = StoredState.of(state.undeleted(found.log_start_offset), others)
-    write_partition_state(parts.storage, parts.leases, lease, stored, now)
-    parts.segments.undelete(partition, [*returned], found.log_start_offset, now, lease)
-    parts.safety.forget_failures(returned)
+    write_partition_state(context.storage, context.leases, lease, stored, now)
+    context.segments.undelete(partition, [*returned], found.log_start_offset, now, lease)
+    context.safety.forget_failures(returned)
 
 
-def _plan(partition: TopicIdPartition, parts: RemoteLogParts) -> Undeletion:
+def _plan(partition: TopicIdPartition, context: RemoteLogContext) -> Undeletion:
     """Return what can be taken back of `partition` now.
 
     Raises OutdatedMetadataError, LineageContradictedError, and what the store raises.
     """
-    listed = listed_partition(partition, parts.storage)
-    state = parts.segments.partition_state(partition)
-    segments = list(parts.segments.list_remote_log_segments(partition))
-    local = parts.local_log(partition)
+    listed = listed_partition(partition, context.storage)
+    state = context.segments.partition_state(partition)
+    segments = list(context.segments.list_remote_log_segments(partition))
+    local = context.local_log(partition)
     lineage = trusted_lineage(state.lineage, local)
     read = finished(segments)
     lost: list[Finding] = []
     chosen: list[RemoteLogSegmentMetadata] = []
-    second_copies, now, marked_from = 0, parts.clock(), _grace_began(parts)
+    second_copies, now, marked_from = 0, context.clock(), _grace_began(context)
     # What was marked last was sound then: of a segment and the one that was kept in its place, that is the latter.
     for segment in sorted((one for one in segments if one.is_marked), key=lambda one: -one.event_timestamp):
         held_by = Coverage.of([*read, *chosen], lineage)
         is_held = held_by.holding(segment.start_offset, segment.end_offset) is not None
-        if is_held and why_other_records(segment, held_by, segment.start_offset, lineage, parts.storage) is None:
+        if is_held and why_other_records(segment, held_by, segment.start_offset, lineage, context.storage) is None:
             second_copies += 1
             continue
         try:
-            _ensure_there(segment, parts, listed)
+            _ensure_there(segment, context, listed)
             chosen.append(segment.undeleted(now))
             marked_from = min(marked_from, segment.event_timestamp)
         except TieredStorageError as error:
@@ -168,17 +168,17 @@ def _plan(partition: TopicIdPartition, parts: RemoteLogParts) -> Undeletion:
     return Undeletion(partition, log_start, returned, second_copies, tuple(lost))
 
 
-def _ensure_there(segment: RemoteLogSegmentMetadata, parts: RemoteLogParts, listed: Sequence[ListedObject]) -> None:
+def _ensure_there(segment: RemoteLogSegmentMetadata, context: RemoteLogContext, listed: Sequence[ListedObject]) -> None:
     """Raise unless the store still has every object of `segment`."""
-    if isinstance(parts.storage, ObjectRemoteStorageManager):
+    if isinstance(context.storage, ObjectRemoteStorageManager):
         sizes = {found.name: found.size for found in listed}
-        for name, size in parts.storage.expected_objects(segment).items():
+        for name, size in context.storage.expected_objects(segment).items():
             if sizes.get(name) != size:
                 raise RemoteObjectNotFoundError(
-                    f"{parts.storage.place_of(name)}: the store has no such object of {size} bytes any more, so "
+                    f"{context.storage.place_of(name)}: the store has no such object of {size} bytes any more, so "
                     f"offsets {segment.start_offset} to {segment.end_offset} cannot be brought back"
                 )
-    ensure_present(segment, parts.storage)
+    ensure_present(segment, context.storage)
 
 
 def _first_readable(wanted: int, state: PartitionState, coverage: Coverage, local: PartitionLog | None) -> int:

@@ -72,7 +72,7 @@ class ObjectKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionDocumentName:
+class PartitionManifestName:
     """What the name of a partition's document tells; `listed_as` is the whole of it.
 
     A `temporary` one was being written and is of no use to anybody.
@@ -85,7 +85,7 @@ class PartitionDocumentName:
     @property
     def name(self) -> str:
         """What the document is called once it is whole."""
-        return f"{partition_documents_folder(self.topic_id_partition)}/{self.fencing_number:020}.json"
+        return f"{partition_manifests_folder(self.topic_id_partition)}/{self.fencing_number:020}.json"
 
     @property
     def listed_as(self) -> str:
@@ -150,7 +150,7 @@ def partition_folder(partition: TopicIdPartition) -> str:
     return f"{cluster_id}/{topic}-{topic_id}/{partition.partition}"
 
 
-def partition_documents_folder(partition: TopicIdPartition) -> str:
+def partition_manifests_folder(partition: TopicIdPartition) -> str:
     """Return the folder of the partition's documents: one of their own, for there may be 100,000 segments beside it.
 
     Raises ConfigurationError as `partition_folder`.
@@ -180,13 +180,13 @@ def parse_object_name(name: str) -> SegmentObjectName | None:
     return SegmentObjectName(segment_id, int(match["base_offset"]), kind, match["temporary"] is not None)
 
 
-def parse_partition_document_name(name: str) -> PartitionDocumentName | None:
+def parse_partition_manifest_name(name: str) -> PartitionManifestName | None:
     """Return what `name` tells, or None where it is not that of a partition's document."""
     partition = parse_partition_folder(name)
     match = _PARTITION_DOCUMENT.fullmatch(name)
     if partition is None or match is None or int(match["fencing_number"]) > HIGHEST_NUMBER:
         return None
-    return PartitionDocumentName(partition, int(match["fencing_number"]), match["temporary"] or "")
+    return PartitionManifestName(partition, int(match["fencing_number"]), match["temporary"] or "")
 
 
 def parse_partition_folder(name: str) -> TopicIdPartition | None:

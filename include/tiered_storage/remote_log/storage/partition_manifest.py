@@ -33,9 +33,9 @@ from tiered_storage.remote_log.storage.object_client import ObjectClient
 from tiered_storage.remote_log.storage.object_names import (
     HIGHEST_NUMBER,
     UUID,
-    PartitionDocumentName,
-    parse_partition_document_name,
-    partition_documents_folder,
+    PartitionManifestName,
+    parse_partition_manifest_name,
+    partition_manifests_folder,
 )
 
 FORMAT_VERSION = 1
@@ -46,7 +46,7 @@ _MAX_INT32 = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionDocument:
+class PartitionManifest:
     """What is kept of a partition, as the holder of lease `fencing_number` wrote it at `written_at` (ms).
 
     `marked` are the ids of single segments that are marked for deletion, in order.
@@ -61,7 +61,7 @@ class PartitionDocument:
     @property
     def name(self) -> str:
         """The object's name."""
-        return PartitionDocumentName(self.topic_id_partition, self.fencing_number).name
+        return PartitionManifestName(self.topic_id_partition, self.fencing_number).name
 
     @classmethod
     def parse(cls, raw: bytes, source: str) -> Self:
@@ -105,7 +105,7 @@ class PartitionDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionDocuments:
+class PartitionManifests:
     """The documents in one store. All methods raise what the store raises."""
 
     client: ObjectClient
@@ -118,7 +118,7 @@ class PartitionDocuments:
         """Return the fencing numbers of all documents of `partition`, the highest first: most often there is one."""
         return sorted((name.fencing_number for name in self._names(partition) if not name.temporary), reverse=True)
 
-    def read(self, partition: TopicIdPartition) -> PartitionDocument | None:
+    def read(self, partition: TopicIdPartition) -> PartitionManifest | None:
         """Return the document of the highest number; None where there is none.
 
         Raises RemoteObjectCorruptError and LaterVersionError.
@@ -126,17 +126,17 @@ class PartitionDocuments:
         number = self.newest_number(partition)
         return None if number is None else self.read_numbered(partition, number)
 
-    def read_numbered(self, partition: TopicIdPartition, number: int) -> PartitionDocument:
+    def read_numbered(self, partition: TopicIdPartition, number: int) -> PartitionManifest:
         """Return the document of lease `number`. Raises RemoteObjectNotFoundError, and as `read`."""
-        name = PartitionDocumentName(partition, number).name
+        name = PartitionManifestName(partition, number).name
         source = f"{self.client.root}/{name}"
         size = min(self.client.size(name), MAX_DOCUMENT_BYTES + 1)
-        document = PartitionDocument.parse(self.client.get_range(name, 0, size), source)
+        document = PartitionManifest.parse(self.client.get_range(name, 0, size), source)
         if (document.topic_id_partition, document.fencing_number) != (partition, number):
             raise RemoteObjectCorruptError(f"{source}: tells of {document.topic_id_partition}, of another place")
         return document
 
-    def write(self, document: PartitionDocument) -> None:
+    def write(self, document: PartitionManifest) -> None:
         """Write a document durably, and then remove those of earlier holders and what killed writers left."""
         content = document.to_bytes()
         self.client.put(document.name, len(content), iter((memoryview(content),)))
@@ -147,8 +147,8 @@ class PartitionDocuments:
             if is_earlier or is_left:
                 self.client.delete(name.listed_as)
 
-    def _names(self, partition: TopicIdPartition) -> list[PartitionDocumentName]:
+    def _names(self, partition: TopicIdPartition) -> list[PartitionManifestName]:
         found = (
-            parse_partition_document_name(each.name) for each in self.client.list(partition_documents_folder(partition))
+            parse_partition_manifest_name(each.name) for each in self.client.list(partition_manifests_folder(partition))
         )
         return [name for name in found if name is not None]

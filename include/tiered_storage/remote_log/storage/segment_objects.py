@@ -35,17 +35,17 @@ from tiered_storage.remote_log.storage.object_client import (
 from tiered_storage.remote_log.storage.object_names import (
     STORE_CLOCK,
     ObjectKind,
-    PartitionDocumentName,
+    PartitionManifestName,
     SegmentObjectName,
     SegmentObjectNames,
     check_object_name,
     parse_object_name,
-    parse_partition_document_name,
+    parse_partition_manifest_name,
     segment_object_names,
     temporary_name,
 )
 from tiered_storage.remote_log.storage.opening import open_object_client
-from tiered_storage.remote_log.storage.partition_manifest import PartitionDocuments
+from tiered_storage.remote_log.storage.partition_manifest import PartitionManifests
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData, delete_singly
 from tiered_storage.remote_log.storage.store_generation import StoreGenerations
 from tiered_storage.remote_log.storage.store_identity import (
@@ -70,7 +70,7 @@ class ListedObject:
     size: int
     last_modified: int
     segment: SegmentObjectName | None
-    document: PartitionDocumentName | None = None
+    document: PartitionManifestName | None = None
 
 
 class ObjectRemoteStorageManager:
@@ -309,7 +309,7 @@ class ObjectRemoteStorageManager:
         """Stream every object in `folder` and below, ours or not; "" means the whole store; see ObjectClient.list."""
         for found in self._client.list(folder, after):
             segment = parse_object_name(found.name)
-            document = None if segment is not None else parse_partition_document_name(found.name)
+            document = None if segment is not None else parse_partition_manifest_name(found.name)
             yield ListedObject(found.name, found.size, found.last_modified, segment, document)
 
     def expected_objects(self, metadata: RemoteLogSegmentMetadata) -> dict[str, int]:
@@ -354,9 +354,9 @@ class ObjectRemoteStorageManager:
         return self._client.get_range(name, position, size)
 
     @property
-    def partition_documents(self) -> PartitionDocuments:
+    def partition_manifests(self) -> PartitionManifests:
         """What the store knows of partitions beside their segments."""
-        return PartitionDocuments(self._client)
+        return PartitionManifests(self._client)
 
     def ensure_identity(self, metadata_uuid: str, known_store_uuid: str | None) -> str:
         """Return the store's UUID, once it is sure that it belongs to those metadata; see ensure_store_identity.

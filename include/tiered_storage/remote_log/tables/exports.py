@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
 from tiered_storage.errors import ConfigurationError, LeaseHeldError, RemoteObjectCorruptError
-from tiered_storage.remote_log.context import RemoteLogParts
+from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.jobs.lease_keeper import kept_alive
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
@@ -95,7 +95,7 @@ class ExportReport:
 class BegunExport:
     """One attempt at an export, under its lease."""
 
-    parts: RemoteLogParts
+    context: RemoteLogContext
     request: ExportRequest
     plan: TablePlan
     tasks: tuple[ExportTask, ...]
@@ -117,7 +117,7 @@ class BegunExport:
     def write_job(self, folder: str) -> ExportJob:
         """Lay the job out in the work area."""
         return ExportJob.write(
-            self.parts.work,
+            self.context.work,
             folder,
             self.tasks,
             export_url=self.request.url,
@@ -170,7 +170,7 @@ class BegunExport:
 
         Yields what asks for both leases. Raises LeaseHeldError where the other does not end.
         """
-        leases, duration = self.parts.leases, self.parts.settings.lease_duration_ms
+        leases, duration = self.context.leases, self.context.settings.lease_duration_ms
         name = _lease_name(self.commitment.folder, self.commitment.folder.place)
         lease = _acquired(leases, name, self.owner, duration)
 
@@ -187,24 +187,24 @@ class BegunExport:
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogTables:
-    """Tables over the open `parts`; what each does is said where it is implemented."""
+    """Tables over an open `context`; what each does is said where it is implemented."""
 
-    parts: RemoteLogParts
+    context: RemoteLogContext
 
     def plan(self, query: TableQuery) -> TablePlan:
         """Return what `query` takes of the store; see plan_table."""
-        return plan_table(self.parts.segments, self.parts.storage, query)
+        return plan_table(self.context.segments, self.context.storage, query)
 
     def late_intervals(self, request: ExportRequest, plan: TablePlan) -> LateIntervals:
         """Return which other intervals of the table of `request` are not whole; `plan` is that of `request`.
 
         Nothing is changed; of a place that is not this table's yet, nothing is told. Raises what the store raises.
         """
-        with closing(open_object_client(request.url, self.parts.options)) as client:
+        with closing(open_object_client(request.url, self.context.options)) as client:
             folder = TableFolder(client, _table_of(request, plan))
             if not folder.is_ours():
                 return LateIntervals()
-            begins = PartitionBegins(self.parts.segments, self.parts.storage)
+            begins = PartitionBegins(self.context.segments, self.context.storage)
             return find_late(folder, plan, request.interval, begins, lambda: self._plan_of_other_isolation(plan))
 
     def _plan_of_other_isolation(self, plan: TablePlan) -> TablePlan:
@@ -220,8 +220,8 @@ class RemoteLogTables:
         folder are not what was meant, RemoteObjectNotFoundError for offsets that are missing, LeaseHeldError.
         """
         plan = self._planned(request)
-        leases, duration = self.parts.leases, self.parts.settings.lease_duration_ms
-        with closing(open_object_client(request.url, self.parts.options)) as client:
+        leases, duration = self.context.leases, self.context.settings.lease_duration_ms
+        with closing(open_object_client(request.url, self.context.options)) as client:
             folder = TableFolder(client, _table_of(request, plan))
             folder.claim()
             place = f"{folder.place}/{request.interval.folder}"
@@ -238,7 +238,7 @@ class RemoteLogTables:
                         plan = self._planned(request)
                         ensure_all_partitions(earlier, plan, commitment.place)
                     tasks = tuple(export_tasks(plan.ranges(), request.block_offsets))
-                    begun = BegunExport(self.parts, request, plan, tasks, commitment, owner, earlier)
+                    begun = BegunExport(self.context, request, plan, tasks, commitment, owner, earlier)
                     if earlier is not None and begun.kept is not None:
                         begun = replace(begun, tasks=())
                         _ensure_whole(commitment, earlier, begun.kept)

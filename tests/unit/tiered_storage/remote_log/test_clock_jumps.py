@@ -236,7 +236,7 @@ def test_the_grace_time_begins_again_at_each_restart(
         run(files, deletes, expire)
     assert len(files.objects()) == 9
     with files.open() as remote_log:
-        [due] = remote_log.deletions.due_deletions()
+        [due] = remote_log.deletions.pending_deletions()
         assert (due.segments, due.waiting, due.all_due_at) == (0, 2, files.clock() + GRACE)
     files.clock.now += GRACE - 1
     run(files, expire)

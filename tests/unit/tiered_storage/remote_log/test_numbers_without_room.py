@@ -16,10 +16,10 @@ from tiered_storage.errors import MetadataCorruptError, RemoteObjectCorruptError
 from tiered_storage.remote_log.model import PartitionState
 from tiered_storage.remote_log.storage.object_names import (
     HIGHEST_NUMBER,
-    PartitionDocumentName,
-    partition_documents_folder,
+    PartitionManifestName,
+    partition_manifests_folder,
 )
-from tiered_storage.remote_log.storage.partition_manifest import PartitionDocument
+from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest
 from tiered_storage.remote_log.storage.store_generation import StoredGeneration
 
 HIGHEST_INT64 = 2**63 - 1
@@ -35,8 +35,8 @@ def files(tmp_path: Path) -> RemoteLogFiles:
 
 
 def put_document(files: RemoteLogFiles, number: int) -> Path:
-    document = PartitionDocument(ORDERS_0, number, PartitionState(), 5)
-    path = files.store / partition_documents_folder(ORDERS_0) / f"{number:020}.json"
+    document = PartitionManifest(ORDERS_0, number, PartitionState(), 5)
+    path = files.store / partition_manifests_folder(ORDERS_0) / f"{number:020}.json"
     path.write_bytes(document.to_bytes())
     return path
 
@@ -87,7 +87,7 @@ def test_a_generation_that_nobody_can_have_begun_locks_nobody_out(files: RemoteL
 
 @pytest.mark.parametrize("field", ["fencing_number", "number"])
 def test_a_document_with_such_a_number_in_it_is_refused_by_name(field: str) -> None:
-    document = PartitionDocument(ORDERS_0, 7, PartitionState(), 5)
+    document = PartitionManifest(ORDERS_0, 7, PartitionState(), 5)
     written = StoredGeneration(7, "token", "reason", 5) if field == "number" else document
     raw = written.to_bytes().replace(b'number":7', b'number":%d' % HIGHEST_INT64)
     with pytest.raises(RemoteObjectCorruptError, match=f"the object: {field} is {HIGHEST_INT64}, not an integer"):
@@ -132,5 +132,5 @@ def test_a_lease_in_the_metadata_after_which_none_can_come_is_an_error(files: Re
 
 
 def test_names_are_built_from_numbers_that_can_be_read_again() -> None:
-    name = PartitionDocumentName(ORDERS_0, 7)
+    name = PartitionManifestName(ORDERS_0, 7)
     assert replace(name, fencing_number=HIGHEST_NUMBER).name.endswith(f"/{HIGHEST_NUMBER:020}.json")

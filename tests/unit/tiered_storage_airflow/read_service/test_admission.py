@@ -7,7 +7,7 @@ from fastapi import Request
 
 from support.read_service_site import ReadServiceSite
 from tiered_storage_airflow.read_service import admission as entrance
-from tiered_storage_airflow.read_service.admission import Entrance
+from tiered_storage_airflow.read_service.admission import Admission
 from tiered_storage_airflow.read_service.fair_queue import ShortCalls
 from tiered_storage_airflow.read_service.problem import ProblemError
 
@@ -24,7 +24,7 @@ def test_who_was_good_before_does_not_wait_behind_strangers(monkeypatch: pytest.
 
     async def ask() -> tuple[int, bool]:
         short = ShortCalls(seconds=60)
-        door = Entrance(short)
+        door = Admission(short)
         friend = a_request(authorization="Bearer good")
         with short.one():
             door.know(friend)
@@ -49,7 +49,7 @@ def test_so_many_strangers_may_wait_and_no_more(monkeypatch: pytest.MonkeyPatch)
 
     async def ask() -> int:
         short = ShortCalls(seconds=60)
-        door = Entrance(short)
+        door = Admission(short)
         with short.one():
             waiting = [asyncio.ensure_future(door.wait(a_request(cookie=f"_token={n}"))) for n in range(5)]
             await asyncio.sleep(0)
@@ -65,7 +65,7 @@ def test_so_many_strangers_may_wait_and_no_more(monkeypatch: pytest.MonkeyPatch)
 
 def test_as_many_are_remembered_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entrance, "MOST_KNOWN", 2)
-    door = Entrance(ShortCalls())
+    door = Admission(ShortCalls())
     for number in range(5):
         door.know(a_request(cookie=f"_token={number}"))
     assert len(door._known) == 2

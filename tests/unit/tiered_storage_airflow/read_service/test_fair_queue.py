@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from tiered_storage_airflow.read_service.fair_queue import ShortCalls, Turns
+from tiered_storage_airflow.read_service.fair_queue import FairQueue, ShortCalls
 
 
 async def turns_of_the_loop(counted: list[int]) -> None:
@@ -16,7 +16,7 @@ def taken(clients: int, each: int, most: int) -> list[tuple[int, int]]:
     """Return at which turn of the loop which client had its turns, in order."""
 
     async def ask() -> list[tuple[int, int]]:
-        turns, counted, seen = Turns(most, ShortCalls(), 0), [0], list[tuple[int, int]]()
+        turns, counted, seen = FairQueue(most, ShortCalls(), 0), [0], list[tuple[int, int]]()
         counting = asyncio.ensure_future(turns_of_the_loop(counted))
 
         async def client(number: int) -> None:
@@ -49,7 +49,7 @@ def test_one_alone_waits_for_nobody_but_for_its_next_turn() -> None:
 
 def test_who_leaves_while_waiting_takes_nobodys_turn() -> None:
     async def ask() -> int:
-        turns = Turns(1, ShortCalls(), 0)
+        turns = FairQueue(1, ShortCalls(), 0)
         await turns.take()
         leaving = [asyncio.ensure_future(turns.take()) for _ in range(5)]
         await asyncio.sleep(0)
@@ -67,7 +67,7 @@ def test_who_leaves_while_waiting_takes_nobodys_turn() -> None:
 def test_a_short_call_comes_first_and_holds_nobody_up_for_ever() -> None:
     async def ask() -> tuple[int, float]:
         short = ShortCalls(seconds=5, seconds_after=0)
-        turns, loop = Turns(2, short, 0.05), asyncio.get_running_loop()
+        turns, loop = FairQueue(2, short, 0.05), asyncio.get_running_loop()
         taken: list[float] = []
 
         async def send() -> None:
@@ -125,7 +125,7 @@ def test_some_time_after_the_last_of_two_short_calls_it_is_told() -> None:
 def test_short_calls_without_end_make_nothing_grow() -> None:
     async def ask() -> tuple[int, int]:
         short = ShortCalls(seconds=60)
-        turns, taken = Turns(2, short, 0), 0
+        turns, taken = FairQueue(2, short, 0), 0
         with short.one():
             before = len(short._told)
             for _ in range(200):

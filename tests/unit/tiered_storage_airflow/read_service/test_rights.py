@@ -104,13 +104,13 @@ def test_the_file_is_looked_at_once_a_second_for_all_requests(
     own_site: ReadServiceSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tiered_storage_airflow.read_service.service import OpenService
-    from tiered_storage_airflow.read_service.single_flight import SharedLook
+    from tiered_storage_airflow.read_service.single_flight import SingleFlight
 
     async def opened() -> OpenService:
         return await own_site.service.opened()
 
     service: OpenService = own_site.client.portal.call(opened)  # type: ignore[union-attr]
-    service.seen_rights = SharedLook(1)
+    service.seen_rights = SingleFlight(1)
     looks = mock.Mock(wraps=service.rights.current)
     monkeypatch.setattr(service.rights, "current", looks)
     began = time.monotonic()

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tiered_storage_airflow.read_service.single_flight import SharedLook
+from tiered_storage_airflow.read_service.single_flight import SingleFlight
 
 
 def test_all_who_ask_at_once_or_soon_share_one_look() -> None:
@@ -16,7 +16,7 @@ def test_all_who_ask_at_once_or_soon_share_one_look() -> None:
         return len(looks)
 
     async def ask() -> list[int]:
-        shared, fresh = SharedLook[int](60), SharedLook[int](-1)
+        shared, fresh = SingleFlight[int](60), SingleFlight[int](-1)
         together = await asyncio.gather(*(shared.get(look) for _ in range(5)))
         return [*together, await shared.get(look), await fresh.get(look), await fresh.get(look)]
 
@@ -34,7 +34,7 @@ def test_a_look_that_fails_is_not_kept_and_one_who_leaves_ends_it_for_nobody() -
         return len(attempts)
 
     async def ask() -> int:
-        shared = SharedLook[int](60)
+        shared = SingleFlight[int](60)
         with pytest.raises(OSError, match="for a while"):
             await shared.get(look)
         leaving = asyncio.ensure_future(shared.get(look))

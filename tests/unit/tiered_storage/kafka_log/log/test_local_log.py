@@ -388,7 +388,7 @@ def test_a_topic_id_that_is_none_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not (tmp_path / "orders-0").exists()
 
 
-@pytest.mark.parametrize(("module", "step"), [(log_segments, "truncate_log_file"), (stored_log, "recover_log")])
+@pytest.mark.parametrize(("module", "step"), [(log_segments, "truncate_log_file"), (stored_log, "load_log")])
 def test_a_log_that_fell_over_while_it_was_cut_gives_its_lock_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, step: str
 ) -> None:

@@ -22,7 +22,7 @@ from tiered_storage.kafka_log.log import index_rebuild
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_read import Isolation
-from tiered_storage.kafka_log.log.retained_aborts import EarlierAborts
+from tiered_storage.kafka_log.log.retained_aborts import RetainedAborts
 from tiered_storage.kafka_log.producers.producer_state import ProducerState
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 
@@ -265,7 +265,7 @@ def fed(path: Path, producers: ProducerState, base_offset: int) -> list[AbortedT
 
 
 def rebuilt(segment: LogSegment) -> tuple[AbortedTransaction, ...]:
-    earlier = EarlierAborts(segment, segment.base_offset)
+    earlier = RetainedAborts(segment, segment.base_offset)
     for window, batches in iterate_segment(segment.log_path, segment.base_offset):
         earlier.feed(window, batches)
     return earlier.joined_with(fed(segment.log_path, ProducerState(segment.base_offset), segment.base_offset))

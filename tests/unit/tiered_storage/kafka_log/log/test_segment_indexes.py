@@ -10,7 +10,7 @@ import pytest
 from support.transactions import ABORT, TIME, data, marker
 from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.files.log_segment import LogSegment
-from tiered_storage.kafka_log.files.recovery_event import Mending
+from tiered_storage.kafka_log.files.recovery_event import RecoveryEvent
 from tiered_storage.kafka_log.log.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.log.segment_indexes import SegmentIndexes
 
@@ -28,7 +28,7 @@ class Closed:
         self.segment.log_path.write_bytes(b"".join(batches) + marker(10 + count, 1, ABORT, timestamp=TIME))
         rebuild_indexes(self.segment, index_interval_bytes=0).write_indexes(self.segment)
         self.before = self.contents()
-        self.told: list[Mending] = []
+        self.told: list[RecoveryEvent] = []
         self.indexes = SegmentIndexes(0, self.told.append)
 
     def contents(self) -> list[bytes]:
@@ -114,7 +114,7 @@ def test_an_offset_index_of_another_interval_stays(tmp_path: Path, interval: int
     closed = Closed(tmp_path, count=40 if positions else 4)
     content = b"".join(ENTRY.pack(i, i * SIZE) for i in positions)
     closed.segment.offset_index_path.write_bytes(content)
-    told: list[Mending] = []
+    told: list[RecoveryEvent] = []
 
     SegmentIndexes(interval, told.append).position(closed.segment, 13)
 
@@ -125,7 +125,7 @@ def test_one_large_batch_needs_no_entry(tmp_path: Path) -> None:
     segment = LogSegment(0, tmp_path)
     segment.log_path.write_bytes(data(0, count=200))
     segment.offset_index_path.touch()
-    told: list[Mending] = []
+    told: list[RecoveryEvent] = []
 
     assert SegmentIndexes(8, told.append).position(segment, 150) == 0
     assert told == []
@@ -226,7 +226,7 @@ def test_records_without_a_time_need_no_time_index(tmp_path: Path) -> None:
     segment = LogSegment(0, tmp_path)
     segment.log_path.write_bytes(data(0, timestamp=-1))
     segment.time_index_path.touch()
-    told: list[Mending] = []
+    told: list[RecoveryEvent] = []
 
     assert SegmentIndexes(0, told.append).latest_timestamp(segment) == -1
     assert told == []

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tiered_storage.kafka_log.files.recovery_event import Mending
+from tiered_storage.kafka_log.files.recovery_event import RecoveryEvent
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
 from tiered_storage.kafka_log.producers.producer_snapshot_files import (
     latest_state,
@@ -60,7 +60,7 @@ def test_strays_are_removed_but_the_latest_one(directory: Path) -> None:
 
 
 def test_broken_ones_are_removed_where_they_are_come_upon(directory: Path) -> None:
-    reported: list[Mending] = []
+    reported: list[RecoveryEvent] = []
     remove_broken_snapshots(directory, 25, reported.append)
     assert (list_snapshots(directory), reported) == ([10, 20, 25, 30, 37], [])
     remove_broken_snapshots(directory, 20, reported.append)

@@ -35,7 +35,7 @@ from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState
 from tiered_storage.remote_log.rebuild.rebuild import rebuild_metadata
 from tiered_storage.remote_log.repair.repairs import RepairReport
 from tiered_storage.remote_log.selection import EVERYTHING
-from tiered_storage.remote_log.storage.partition_manifest import PartitionDocument
+from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 DAYS = 10**10
@@ -59,16 +59,16 @@ def document_of(files: RemoteLogFiles) -> Path:
     return path
 
 
-def stored(remote_log: RemoteLogManager) -> PartitionDocument:
+def stored(remote_log: RemoteLogManager) -> PartitionManifest:
     assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
-    document = remote_log.storage.partition_documents.read(ORDERS_0)
+    document = remote_log.storage.partition_manifests.read(ORDERS_0)
     assert document is not None
     return document
 
 
 def rewritten(files: RemoteLogFiles, change: Callable[[PartitionState], PartitionState], written_at: int = 1) -> None:
     path = document_of(files)
-    document = PartitionDocument.parse(path.read_bytes(), str(path))
+    document = PartitionManifest.parse(path.read_bytes(), str(path))
     changed = replace(document, state=change(document.state), written_at=written_at)
     path.write_bytes(changed.to_bytes())
 
@@ -200,7 +200,7 @@ def test_a_broken_document_keeps_nobody_from_copying_and_is_written_anew(files: 
 def test_one_of_a_lease_that_the_metadata_never_gave_is_told_and_left_alone(files: RemoteLogFiles) -> None:
     document = document_of(files)
     later = document.with_name(document.name.replace(document.stem, f"{10**6:0{len(document.stem)}}"))
-    content = PartitionDocument.parse(document.read_bytes(), "")
+    content = PartitionManifest.parse(document.read_bytes(), "")
     later.write_bytes(replace(content, fencing_number=10**6).to_bytes())
     with files.open() as remote_log:
         [anomaly] = anomalies(remote_log)

@@ -50,7 +50,7 @@ from tiered_storage.remote_log.model import (
     SegmentState,
 )
 from tiered_storage.remote_log.selection import EVERYTHING
-from tiered_storage.remote_log.storage.partition_manifest import PartitionDocument
+from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest
 
 STARTED, FINISHED, DELETING, _ = (state.name for state in SegmentState)
 FAILURE = CopyFailure("RemoteStorageError", "the store is away", retriable=True)
@@ -565,7 +565,7 @@ def test_a_commit_by_metadata_older_than_the_store_writes_nothing(tmp_path: Path
         outcomes = carry_out(remote_log, begin(remote_log))
         documents = documents_of(remote_log.storage)
         assert documents is not None
-        documents.write(PartitionDocument(ORDERS_0, 9, PartitionState(20), 7))
+        documents.write(PartitionManifest(ORDERS_0, 9, PartitionState(20), 7))
 
         report = remote_log.commit_copy(outcomes)
 

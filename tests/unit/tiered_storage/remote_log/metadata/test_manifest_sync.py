@@ -39,13 +39,13 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Grant
 from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
 from tiered_storage.remote_log.model import Lease, PartitionState, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING
-from tiered_storage.remote_log.storage.partition_manifest import PartitionDocument, PartitionDocuments
+from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest, PartitionManifests
 
 ONE_LEADER = (EpochEntry(0, 0),)
 OTHERS = ("orders", 1), ("clicks", 0)
 
 
-def document(remote_log: RemoteLogManager) -> PartitionDocument | None:
+def document(remote_log: RemoteLogManager) -> PartitionManifest | None:
     documents = documents_of(remote_log.storage)
     assert documents is not None
     return documents.read(ORDERS_0)
@@ -63,7 +63,7 @@ def test_the_first_commit_tells_the_store_and_a_later_one_only_what_is_new(tmp_p
         assert document(remote_log) is None
         remote_log.commit_copy(carry_out(remote_log, begun))
         first = document(remote_log)
-        assert first == PartitionDocument(ORDERS_0, 1, PartitionState(0, ONE_LEADER), files.clock.now)
+        assert first == PartitionManifest(ORDERS_0, 1, PartitionState(0, ONE_LEADER), files.clock.now)
         assert first.state == remote_log.segments.partition_state(ORDERS_0)
 
         copy(remote_log, max_segments=1)
@@ -86,16 +86,16 @@ def test_a_partition_without_any_segment_is_not_told_of(tmp_path: Path) -> None:
 def test_while_the_store_cannot_be_told_nothing_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = a_remote_log(tmp_path, {("orders", 0): 2, ("clicks", 0): 1})
 
-    def away(self: PartitionDocuments, document: PartitionDocument) -> None:
+    def away(self: PartitionManifests, document: PartitionManifest) -> None:
         if document.topic_id_partition == ORDERS_0:
             raise RemoteStorageError("the store is away")
         written(self, document)
 
-    written = PartitionDocuments.write
+    written = PartitionManifests.write
     with files.open() as remote_log:
         outcomes = carry_out(remote_log, begin(remote_log))
         with monkeypatch.context() as patched:
-            patched.setattr(PartitionDocuments, "write", away)
+            patched.setattr(PartitionManifests, "write", away)
             report = remote_log.commit_copy(outcomes)
 
         assert [(each.partition, each.message) for each in report.failures] == [("orders-0", "the store is away")]
@@ -115,7 +115,7 @@ def test_a_state_is_written_once_and_never_over_a_later_holders(tmp_path: Path) 
         moved = PartitionState(10, ONE_LEADER)
         write_partition_state(remote_log.storage, remote_log.leases, late, StoredState(moved), 7)
         write_partition_state(remote_log.storage, remote_log.leases, late, StoredState(moved), 8)
-        assert document(remote_log) == PartitionDocument(ORDERS_0, late.fencing_number, moved, 7)
+        assert document(remote_log) == PartitionManifest(ORDERS_0, late.fencing_number, moved, 7)
 
         with pytest.raises(LeaseLostError, match="was taken over"):
             write_partition_state(remote_log.storage, remote_log.leases, early, StoredState(PartitionState(20)), 9)
@@ -131,7 +131,7 @@ def test_a_document_of_a_lease_that_was_never_given_is_not_written_over(tmp_path
         number = lease.fencing_number + 2
         documents = documents_of(remote_log.storage)
         assert documents is not None
-        documents.write(PartitionDocument(ORDERS_0, number, PartitionState(10), 7))
+        documents.write(PartitionManifest(ORDERS_0, number, PartitionState(10), 7))
         with pytest.raises(OutdatedMetadataError, match=f"orders-0: lease {number} has written"):
             write_partition_state(remote_log.storage, remote_log.leases, lease, StoredState(PartitionState(20)), 9)
 
@@ -227,7 +227,7 @@ def two_due(tmp_path: Path) -> RemoteLogFiles:
 def write_state(remote_log: RemoteLogManager, number: int, partition: TopicIdPartition = ORDERS_0) -> None:
     documents = documents_of(remote_log.storage)
     assert documents is not None
-    documents.write(PartitionDocument(partition, number, PartitionState(0), 7))
+    documents.write(PartitionManifest(partition, number, PartitionState(0), 7))
 
 
 def test_a_partition_of_which_the_store_knows_more_is_left_out_alone_and_named(two_due: RemoteLogFiles) -> None:
@@ -311,21 +311,21 @@ def test_a_store_that_fails_for_one_partition_fails_that_one_and_for_all_the_run
     two_due: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     away: list[TopicIdPartition] = [ORDERS_0]
-    looked_at, told = PartitionDocuments.newest_number, PartitionDocuments.write
+    looked_at, told = PartitionManifests.newest_number, PartitionManifests.write
 
-    def newest_number(self: PartitionDocuments, partition: TopicIdPartition) -> int | None:
+    def newest_number(self: PartitionManifests, partition: TopicIdPartition) -> int | None:
         if when == "looked at" and partition in away:
             raise RemoteStorageError("the store is away")
         return looked_at(self, partition)
 
-    def write(self: PartitionDocuments, changed: PartitionDocument) -> None:
+    def write(self: PartitionManifests, changed: PartitionManifest) -> None:
         if when == "told" and changed.topic_id_partition in away:
             raise RemoteStorageError("the store is away")
         told(self, changed)
 
     with two_due.open() as remote_log:
-        monkeypatch.setattr(PartitionDocuments, "newest_number", newest_number)
-        monkeypatch.setattr(PartitionDocuments, "write", write)
+        monkeypatch.setattr(PartitionManifests, "newest_number", newest_number)
+        monkeypatch.setattr(PartitionManifests, "write", write)
         begun = begin(remote_log)
         assert [task.metadata.topic_id_partition for task in begun.tasks] == [CLICKS_0]
         assert [(each.partition, each.message) for each in begun.failed] == [

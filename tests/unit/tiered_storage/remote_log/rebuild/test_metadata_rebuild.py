@@ -49,7 +49,7 @@ from tiered_storage.remote_log.rebuild.metadata_rebuild import FENCING_JUMP, Met
 from tiered_storage.remote_log.rebuild.rebuild import rebuild_metadata
 from tiered_storage.remote_log.repair.redundancy import held_twice
 from tiered_storage.remote_log.selection import EVERYTHING
-from tiered_storage.remote_log.storage.partition_manifest import PartitionDocument, PartitionDocuments
+from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest, PartitionManifests
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 TWO = {("clicks", 0): 1, ("orders", 0): 3}
@@ -127,7 +127,7 @@ def test_what_expired_stays_so(files: RemoteLogFiles) -> None:
         lease = held_by(remote_log, "test")
         state = remote_log.segments.partition_state(ORDERS_0)
         _documents(remote_log).write(
-            PartitionDocument(ORDERS_0, lease.fencing_number, PartitionState(10, state.lineage), files.clock.now)
+            PartitionManifest(ORDERS_0, lease.fencing_number, PartitionState(10, state.lineage), files.clock.now)
         )
         remote_log.segments.advance_log_start_offset(ORDERS_0, 10, lease)
         remote_log.leases.release(lease)
@@ -170,7 +170,7 @@ def test_the_deletion_of_a_topic_goes_on_where_it_was(files: RemoteLogFiles, rea
         remote_log.deletions.mark_topic_deleted(plan, "delete-topic")
         lease = held_by(remote_log, "expire")
         state = replace(remote_log.segments.partition_state(ORDERS_0), delete_state=reached)
-        _documents(remote_log).write(PartitionDocument(ORDERS_0, lease.fencing_number, state, files.clock.now))
+        _documents(remote_log).write(PartitionManifest(ORDERS_0, lease.fencing_number, state, files.clock.now))
     files.properties["topics"]["orders"]["remote.storage.enable"] = False
     lose_metadata(files)
 
@@ -374,7 +374,7 @@ def test_a_broken_document_loses_no_segment_and_it_is_said_what_is_lost(files: R
     for path in files.store.rglob("orders-*/0/state/*.json"):
         path.unlink()
     with files.open() as remote_log:
-        _documents(remote_log).write(PartitionDocument(ORDERS_0, 6, PartitionState(10), files.clock.now))
+        _documents(remote_log).write(PartitionManifest(ORDERS_0, 6, PartitionState(10), files.clock.now))
     [document] = files.store.rglob("orders-*/0/state/*.json")
     newer = document.with_name(document.name.replace("6.", "7."))
     newer.write_bytes(b"{")
@@ -440,9 +440,9 @@ def test_an_empty_store_is_refused(files: RemoteLogFiles) -> None:
     assert not list(files.root.glob("state/remote_log_metadata.db*"))
 
 
-def _documents(remote_log: RemoteLogManager) -> PartitionDocuments:
+def _documents(remote_log: RemoteLogManager) -> PartitionManifests:
     assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
-    return remote_log.storage.partition_documents
+    return remote_log.storage.partition_manifests
 
 
 def copied_twice(files: RemoteLogFiles) -> tuple[RemoteLogSegmentMetadata, RemoteLogSegmentMetadata]:

@@ -74,7 +74,7 @@ def decide(remote_log: RemoteLogManager, *, enabled: bool) -> None:
 def stored_marks(files: RemoteLogFiles) -> tuple[str, ...]:
     with files.open() as remote_log:
         assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
-        document = remote_log.storage.partition_documents.read(ORDERS_0)
+        document = remote_log.storage.partition_manifests.read(ORDERS_0)
         return () if document is None else document.marked
 
 

@@ -49,7 +49,7 @@ from tiered_storage.remote_log.repair.plan import RepairPlan
 from tiered_storage.remote_log.repair.repairs import RepairReport
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.index_bundle import build_bundle, parse_bundle
-from tiered_storage.remote_log.storage.partition_manifest import PartitionDocument
+from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.storage.stored_copy import StoredCopy
@@ -318,7 +318,7 @@ def test_our_log_start_is_not_moved_back_and_what_lies_below_it_is_not_finished(
             documents = documents_of(remote_log.storage)
             assert documents is not None
             state = PartitionState(15, (EpochEntry(0, 0),))
-            documents.write(PartitionDocument(ORDERS_0, lease.fencing_number, state, files.clock.now))
+            documents.write(PartitionManifest(ORDERS_0, lease.fencing_number, state, files.clock.now))
         remote_log.leases.release(lease)
 
         assert ranges(repaired(remote_log).finished) == [(10, 19), (20, 29)]
@@ -338,7 +338,7 @@ def test_our_log_start_moves_by_no_repair(tmp_path: Path) -> None:
         documents = documents_of(remote_log.storage)
         assert documents is not None
         state = replace(remote_log.segments.partition_state(ORDERS_0), log_start_offset=20)
-        documents.write(PartitionDocument(ORDERS_0, lease.fencing_number, state, files.clock.now))
+        documents.write(PartitionManifest(ORDERS_0, lease.fencing_number, state, files.clock.now))
         remote_log.leases.release(lease)
 
         assert ranges(repaired(remote_log).finished) == [(30, 39), (40, 49)]

@@ -23,7 +23,7 @@ from support.remote_logs import (
 from tiered_storage.errors import OffsetOutOfRangeError
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import EarlierLogStart, PartitionDeleteState
-from tiered_storage.remote_log.retention.pending_deletions import DueDeletion
+from tiered_storage.remote_log.retention.pending_deletions import PendingDeletion
 from tiered_storage.remote_log.retention.segment_deleter import DeletionReport
 from tiered_storage.remote_log.selection import EVERYTHING
 
@@ -77,7 +77,7 @@ def test_objects_stay_until_the_grace_time_is_over(tmp_path: Path, way: str) -> 
         assert expire(remote_log) == DeletionReport((), (), ())
         assert len(files.objects()) == 9
         assert [state for _, state in states_of(remote_log)].count(DELETING) == count
-        [due] = remote_log.deletions.due_deletions()
+        [due] = remote_log.deletions.pending_deletions()
         assert (due.segments, due.waiting, due.all_due_at) == (0, count, files.clock.now + GRACE)
 
         files.clock.now += GRACE - 1
@@ -85,7 +85,7 @@ def test_objects_stay_until_the_grace_time_is_over(tmp_path: Path, way: str) -> 
         files.clock.now += 1
         assert len(expire(remote_log).deleted) == count
         assert len(files.objects()) == 9 - 3 * count
-        assert remote_log.deletions.due_deletions() == []
+        assert remote_log.deletions.pending_deletions() == []
 
 
 def test_readers_see_nothing_of_what_waits(tmp_path: Path) -> None:
@@ -112,8 +112,8 @@ def test_what_will_be_marked_of_a_deleted_topic_counts_as_waiting(tmp_path: Path
     with files.open() as remote_log:
         delete_topic(remote_log)
         size = sum(segment.size for segment in segments_of(remote_log))
-        expected = DueDeletion(ORDERS_0, 0, 0, 0, True, 3, size, files.clock.now + GRACE)
-        assert remote_log.deletions.due_deletions() == [expected]
+        expected = PendingDeletion(ORDERS_0, 0, 0, 0, True, 3, size, files.clock.now + GRACE)
+        assert remote_log.deletions.pending_deletions() == [expected]
 
 
 def test_a_partition_with_waiting_marks_does_not_keep_others_waiting(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.retention import expiry_marking
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan
 from tiered_storage.remote_log.selection import EVERYTHING
-from tiered_storage.remote_log.storage.partition_manifest import PartitionDocument, PartitionDocuments
+from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest, PartitionManifests
 
 DELETING = "DELETE_SEGMENT_STARTED"
 FINISHED = "COPY_SEGMENT_FINISHED"
@@ -149,14 +149,14 @@ def test_what_is_wrong_with_one_of_a_group_stops_none_of_the_others(
 ) -> None:
     """One is held by a copy, of one the document cannot be written, of one the store has lost an object."""
     next(path for path in files.objects(".log") if path.parent.name == "2").unlink()
-    written = PartitionDocuments.write
+    written = PartitionManifests.write
 
-    def away(self: PartitionDocuments, document: PartitionDocument) -> None:
+    def away(self: PartitionManifests, document: PartitionManifest) -> None:
         if document.topic_id_partition.partition == 1:
             raise RemoteStorageError("away")
         written(self, document)
 
-    monkeypatch.setattr(PartitionDocuments, "write", away)
+    monkeypatch.setattr(PartitionManifests, "write", away)
     with files.open() as remote_log:
         plans = plans_of(remote_log)
         lease = held_by(remote_log, "a copy", PARTITIONS[0])

@@ -7,7 +7,7 @@ from pathlib import Path
 from support.command_line import run_on
 from support.remote_logs import ENABLED, ORDERS_0, RemoteLogFiles, a_copied_remote_log, partition_of, segments_of
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
-from tiered_storage.remote_log.retention.pending_deletions import DueDeletion
+from tiered_storage.remote_log.retention.pending_deletions import PendingDeletion
 
 FORMER = partition_of("former")
 DELETABLE = {**ENABLED, "retention.bytes": 1000}
@@ -23,34 +23,34 @@ def test_topics_that_are_to_go_are_shown_with_all_their_segments(tmp_path: Path)
     assert run_on(files, "delete-topic", "former").exit_code == 0
 
     with files.open() as remote_log:
-        [due] = remote_log.deletions.due_deletions()
+        [due] = remote_log.deletions.pending_deletions()
         size = sum(segment.size for segment in segments_of(remote_log, FORMER))
-        assert due == DueDeletion(FORMER, 2, 0, size, as_a_whole=True)
+        assert due == PendingDeletion(FORMER, 2, 0, size, as_a_whole=True)
         deleted = remote_log.deletions.delete_marked("expire").deleted
 
         assert sum(segment.size for segment in deleted) == size
-        assert remote_log.deletions.due_deletions() == []
+        assert remote_log.deletions.pending_deletions() == []
 
 
 def test_what_expired_and_was_not_deleted_is_shown_while_it_may_go(tmp_path: Path) -> None:
     with a_site(tmp_path).open() as remote_log:
         plan = remote_log.deletions.plan_record_deletion(ORDERS_0, 20)
         assert plan is not None
-        assert remote_log.deletions.due_deletions() == []
+        assert remote_log.deletions.pending_deletions() == []
         remote_log.deletions.mark_expired([plan], "expire")
-        assert [(due.segments, due.size) for due in remote_log.deletions.due_deletions()] == [(2, plan.size)]
+        assert [(due.segments, due.size) for due in remote_log.deletions.pending_deletions()] == [(2, plan.size)]
 
         remote_log.topics.put(Topic(ORDERS_0.cluster_id, ORDERS_0.topic_id, "orders", remote_storage_enable=True))
-        assert remote_log.deletions.due_deletions() == []
+        assert remote_log.deletions.pending_deletions() == []
 
 
 def test_it_is_shown_while_deletions_are_stopped_too(tmp_path: Path) -> None:
     files = a_site(tmp_path)
     assert run_on(files, "delete-topic", "former").exit_code == 0
     with files.open() as remote_log:
-        before = remote_log.deletions.due_deletions()
+        before = remote_log.deletions.pending_deletions()
         remote_log.safety.stop("to look at it", "somebody")
-        assert remote_log.deletions.due_deletions() == before != []
+        assert remote_log.deletions.pending_deletions() == before != []
 
 
 def test_the_command_line_shows_it_and_a_plan_takes_only_its_own_partitions(tmp_path: Path) -> None:

@@ -15,15 +15,15 @@ from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
 from tiered_storage.remote_log.storage.object_names import (
     HIGHEST_NUMBER,
     ObjectKind,
-    PartitionDocumentName,
+    PartitionManifestName,
     SegmentObjectName,
     check_object_name,
     is_temporary_name,
     parse_object_name,
-    parse_partition_document_name,
     parse_partition_folder,
-    partition_documents_folder,
+    parse_partition_manifest_name,
     partition_folder,
+    partition_manifests_folder,
     segment_object_names,
     temporary_name,
 )
@@ -67,12 +67,12 @@ def test_the_name_of_a_partitions_document_tells_what_it_was_made_of(
     segment_id: RemoteLogSegmentId, number: int, temporary: bool
 ) -> None:
     key = segment_id.topic_id_partition
-    document = PartitionDocumentName(key, number, ".0123456789abcdef.tmp" if temporary else "")
+    document = PartitionManifestName(key, number, ".0123456789abcdef.tmp" if temporary else "")
 
     assert document.listed_as == document.name + document.suffix
-    assert document.name.startswith(partition_documents_folder(key) + "/")
+    assert document.name.startswith(partition_manifests_folder(key) + "/")
     check_object_name(document.listed_as)
-    assert parse_partition_document_name(document.listed_as) == document
+    assert parse_partition_manifest_name(document.listed_as) == document
     assert parse_partition_folder(document.listed_as) == key
     assert parse_object_name(document.listed_as) is None
     assert document.temporary == temporary
@@ -80,8 +80,8 @@ def test_the_name_of_a_partitions_document_tells_what_it_was_made_of(
 
 @pytest.mark.parametrize("ending", ["1.json", f"{7:020}.txt", f"{7:020}.json/x", f"{7:020}.json.tmp", f"x{7:020}.json"])
 def test_what_is_no_partitions_document_is_told_apart(ending: str) -> None:
-    assert parse_partition_document_name(f"{partition_documents_folder(partition())}/{ending}") is None
-    assert parse_partition_document_name(f"state/{7:020}.json") is None
+    assert parse_partition_manifest_name(f"{partition_manifests_folder(partition())}/{ending}") is None
+    assert parse_partition_manifest_name(f"state/{7:020}.json") is None
 
 
 @settings(deadline=None)

@@ -15,8 +15,8 @@ from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
-from tiered_storage.remote_log.storage.object_names import HIGHEST_NUMBER, partition_documents_folder
-from tiered_storage.remote_log.storage.partition_manifest import MAX_MARKED, PartitionDocument, PartitionDocuments
+from tiered_storage.remote_log.storage.object_names import HIGHEST_NUMBER, partition_manifests_folder
+from tiered_storage.remote_log.storage.partition_manifest import MAX_MARKED, PartitionManifest, PartitionManifests
 
 INT64 = st.integers(0, 2**63 - 1)
 IDS = st.lists(st.from_regex(r"[A-Za-z0-9_-]{22}", fullmatch=True), max_size=5).map(tuple)
@@ -27,16 +27,16 @@ STATES = st.builds(
     st.none() | st.sampled_from(PartitionDeleteState),
 )
 STATE = PartitionState(17, (EpochEntry(0, 0), EpochEntry(3, 40)), PartitionDeleteState.MARKED)
-DOCUMENT = PartitionDocument(partition(), 5, STATE, 1_763_700_000_000)
+DOCUMENT = PartitionManifest(partition(), 5, STATE, 1_763_700_000_000)
 
 
 @pytest.fixture
-def documents(tmp_path: Path) -> PartitionDocuments:
-    return PartitionDocuments(LocalDirectory(tmp_path))
+def documents(tmp_path: Path) -> PartitionManifests:
+    return PartitionManifests(LocalDirectory(tmp_path))
 
 
 def names_in(tmp_path: Path) -> list[str]:
-    return sorted(path.name for path in (tmp_path / partition_documents_folder(partition())).iterdir())
+    return sorted(path.name for path in (tmp_path / partition_manifests_folder(partition())).iterdir())
 
 
 @settings(deadline=None)
@@ -44,9 +44,9 @@ def names_in(tmp_path: Path) -> list[str]:
 def test_a_document_is_read_as_it_was_written(
     state: PartitionState, number: int, written_at: int, marked: tuple[str, ...]
 ) -> None:
-    document = PartitionDocument(partition(), number, state, written_at, marked)
+    document = PartitionManifest(partition(), number, state, written_at, marked)
 
-    assert PartitionDocument.parse(document.to_bytes(), "here") == document
+    assert PartitionManifest.parse(document.to_bytes(), "here") == document
 
 
 @pytest.mark.parametrize(
@@ -70,24 +70,24 @@ def test_a_document_that_is_broken_is_refused(field: str, value: object) -> None
     content = json.loads(DOCUMENT.to_bytes()) | {field: value}
 
     with pytest.raises(RemoteObjectCorruptError, match=r"s3://here: .*(version|" + field + ")"):
-        PartitionDocument.parse(json.dumps(content).encode(), "s3://here")
+        PartitionManifest.parse(json.dumps(content).encode(), "s3://here")
 
 
 def test_a_document_of_a_later_version_is_told_from_a_broken_one() -> None:
     content = json.loads(DOCUMENT.to_bytes()) | {"format_version": 2, "topic": None}
 
     with pytest.raises(LaterVersionError, match="s3://here: written by a later release"):
-        PartitionDocument.parse(json.dumps(content).encode(), "s3://here")
+        PartitionManifest.parse(json.dumps(content).encode(), "s3://here")
 
 
 def test_one_of_an_earlier_release_names_no_marked_segments() -> None:
     content = json.loads(DOCUMENT.to_bytes())
     del content["marked_segments"]
 
-    assert PartitionDocument.parse(json.dumps(content).encode(), "here") == DOCUMENT
+    assert PartitionManifest.parse(json.dumps(content).encode(), "here") == DOCUMENT
 
 
-def test_as_many_as_may_be_marked_fit_into_what_is_read_of_a_document(documents: PartitionDocuments) -> None:
+def test_as_many_as_may_be_marked_fit_into_what_is_read_of_a_document(documents: PartitionManifests) -> None:
     ids = tuple(f"{number:022}" for number in range(MAX_MARKED))
     documents.write(replace(DOCUMENT, marked=ids))
 
@@ -96,7 +96,7 @@ def test_as_many_as_may_be_marked_fit_into_what_is_read_of_a_document(documents:
     assert found.marked == ids
 
 
-def test_of_several_holders_the_latest_is_believed_and_clears_up(documents: PartitionDocuments, tmp_path: Path) -> None:
+def test_of_several_holders_the_latest_is_believed_and_clears_up(documents: PartitionManifests, tmp_path: Path) -> None:
     assert documents.read(partition()) is None
     assert documents.newest_number(partition()) is None
 
@@ -106,7 +106,7 @@ def test_of_several_holders_the_latest_is_believed_and_clears_up(documents: Part
     assert documents.read(partition()) == DOCUMENT
     assert names_in(tmp_path) == [f"{4:020}.json", f"{5:020}.json"]
 
-    folder = tmp_path / partition_documents_folder(partition())
+    folder = tmp_path / partition_manifests_folder(partition())
     (folder / f"{5:020}.json.0123456789abcdef.tmp").write_bytes(b"half")
     (folder / "notes.txt").write_bytes(b"somebody else's")
     newer = replace(DOCUMENT, fencing_number=2**32, state=PartitionState(40))
@@ -117,7 +117,7 @@ def test_of_several_holders_the_latest_is_believed_and_clears_up(documents: Part
     assert documents.read(partition(1)) is None
 
 
-def test_what_was_never_whole_does_not_count(documents: PartitionDocuments, tmp_path: Path) -> None:
+def test_what_was_never_whole_does_not_count(documents: PartitionManifests, tmp_path: Path) -> None:
     documents.write(DOCUMENT)
     (tmp_path / f"{replace(DOCUMENT, fencing_number=9).name}.0123456789abcdef.tmp").write_bytes(b"half")
 
@@ -126,7 +126,7 @@ def test_what_was_never_whole_does_not_count(documents: PartitionDocuments, tmp_
 
 @pytest.mark.parametrize("other", [{"topic_id_partition": partition(1)}, {"fencing_number": 6}])
 def test_a_document_in_anothers_place_is_refused(
-    documents: PartitionDocuments, tmp_path: Path, other: dict[str, object]
+    documents: PartitionManifests, tmp_path: Path, other: dict[str, object]
 ) -> None:
     documents.write(DOCUMENT)
     (tmp_path / DOCUMENT.name).write_bytes(replace(DOCUMENT, **other).to_bytes())  # type: ignore[arg-type]

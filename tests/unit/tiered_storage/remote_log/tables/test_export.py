@@ -76,7 +76,7 @@ def work(export: BegunExport, folder: str = "runs/export/1") -> ExportReport:
     """Do all of a begun export in this thread."""
     job = export.write_job(folder)
     for number in range(job.groups):
-        run_export_group(export.parts.access(job.files), number, {})
+        run_export_group(export.context.access(job.files), number, {})
     return export.commit(list(job.outcomes()))
 
 
