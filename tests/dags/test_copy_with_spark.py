@@ -19,7 +19,8 @@ from support.halting_storage import HALT, IGNORE_HANGUP
 from support.remote_logs import assert_clean
 from support.s3_server import localbucket_server
 from support.tiered_site import TIERED, TieredSite
-from tiered_storage.remote_log.copy.tasks import CopyOutcome, from_lines
+from tiered_storage.remote_log.copy.tasks import CopyOutcome
+from tiered_storage.remote_log.jobs.messages import from_lines
 from tiered_storage.remote_log.model import SegmentState
 from tiered_storage_airflow.embedded.java import java_home
 from tiered_storage_airflow.embedded.processes import is_running

@@ -6,7 +6,7 @@ among sound fields, and few of its values put one off.
 
 from __future__ import annotations
 
-from tiered_storage.kafka_log.records.batch_header import BATCH_OVERHEAD, CRC_END
+from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD, CRC_END
 from tiered_storage.kafka_log.records.record_batch import Record, encode_batch
 from tiered_storage.kafka_log.records.varint import append_varint
 

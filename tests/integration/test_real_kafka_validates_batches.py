@@ -15,8 +15,8 @@ from support.odd_framings import BROKEN_FRAMINGS, ODD_FRAMINGS, WRONGLY_SUMMED
 from support.transactions import data, marker
 from support.varied_records import varied_records
 from tiered_storage.errors import TieredStorageError
+from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD, CRC_END, LOG_OVERHEAD
 from tiered_storage.kafka_log.kernels.checksum import crc32c
-from tiered_storage.kafka_log.records.batch_header import BATCH_OVERHEAD, CRC_END, LOG_OVERHEAD
 from tiered_storage.kafka_log.records.compression import Compression, compress
 from tiered_storage.kafka_log.records.record import Record, encode_records
 from tiered_storage.kafka_log.records.record_batch import TimestampType, correct_max_timestamp, encode_batch

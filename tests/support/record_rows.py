@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from support.record_batches import MAX_TIMESTAMP
-from tiered_storage.kafka_log.records.batch_header import INT32_MAX
+from tiered_storage.kafka_log.kernels.batch_layout import INT32_MAX
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import (
     Compression,

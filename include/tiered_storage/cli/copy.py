@@ -38,7 +38,7 @@ from tiered_storage.remote_log.copy.plan import CopyPlan, Finding
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.retention.pending_deletions import PendingDeletion
-from tiered_storage.remote_log.topic_settings import effective
+from tiered_storage.remote_log.tiering_policy import effective
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.copy.commit import CommitReport

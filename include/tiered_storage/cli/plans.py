@@ -12,7 +12,7 @@ import typer
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.files.small_files import replace_file
 from tiered_storage.remote_log.copy.plan import Finding
-from tiered_storage.remote_log.copy.tasks import from_lines, to_lines
+from tiered_storage.remote_log.jobs.messages import from_lines, to_lines
 
 Plan = TypeVar("Plan")
 

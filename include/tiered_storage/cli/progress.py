@@ -11,9 +11,9 @@ from typing import NoReturn
 
 from tiered_storage.cli.output import Output, show_size
 from tiered_storage.remote_log.jobs.groups import JobFolder
-from tiered_storage.remote_log.jobs.progress import SAY_SECONDS, JobSize, JobWatch
-from tiered_storage.remote_log.jobs.progress import Progress as JobProgress
-from tiered_storage.remote_log.progress import Amount, TaskProgress
+from tiered_storage.remote_log.jobs.progress import JobSize, JobWatch
+from tiered_storage.remote_log.progress import SAY_SECONDS, Amount, TaskProgress
+from tiered_storage.remote_log.progress import Progress as JobProgress
 
 PROGRESS_SHOWN_SECONDS = 1.0
 """How often a job of this process tells how far it is: a bar should move."""

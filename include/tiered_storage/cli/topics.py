@@ -23,8 +23,13 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.segment_source import NamedPartition, UnreadablePartition
-from tiered_storage.remote_log.tiering_policy import decided_topic, refuse_log, withholds_rights
-from tiered_storage.remote_log.topic_settings import effective, refuse_compacted
+from tiered_storage.remote_log.tiering_policy import (
+    decided_topic,
+    effective,
+    refuse_compacted,
+    refuse_log,
+    withholds_rights,
+)
 from tiered_storage.settings.topic_properties import DECISIONS, TopicSettings
 
 

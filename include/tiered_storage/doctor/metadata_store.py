@@ -26,7 +26,7 @@ from tiered_storage.remote_log.storage.object_names import segment_object_names
 from tiered_storage.remote_log.storage.opening import DEFAULT_REMOTE_STORAGE_MANAGER, open_object_client
 from tiered_storage.remote_log.storage.store_generation import StoreGenerations
 from tiered_storage.remote_log.storage.store_identity import ensure_store_identity, read_store_identity
-from tiered_storage.remote_log.topic_settings import effective, refuse_compacted, seed
+from tiered_storage.remote_log.tiering_policy import effective, refuse_compacted, seed
 from tiered_storage.settings.settings import Settings
 
 MOST_FAILURES_NAMED = 5

@@ -8,8 +8,41 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from tiered_storage.remote_log.jobs.progress import SAY_SECONDS, Progress
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+
+SAY_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a whole job is. `rate` is in bytes a second, of the last two minutes."""
+
+    pieces: int
+    of_pieces: int
+    bytes: int
+    of_bytes: int
+    rate: float
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long the rest takes at this rate; None while nothing moves."""
+        return max(self.of_bytes - self.bytes, 0) / self.rate if self.rate > 0 else None
+
+    def __str__(self) -> str:
+        megabytes, of_megabytes, rate = (number / 1e6 for number in (self.bytes, self.of_bytes, self.rate))
+        left = "time left unknown" if self.seconds_left is None else _time_left(self.seconds_left)
+        return (
+            f"{self.pieces:,} of {self.of_pieces:,} segments, {megabytes:,.1f} of {of_megabytes:,.1f} MB, "
+            f"{rate:,.1f} MB/s, {left}"
+        )
+
+
+def _time_left(seconds: float) -> str:
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s left"
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours} h {minutes:02d} min left" if hours else f"{minutes} min {whole % 60:02d} s left"
 
 
 class OnMoved(Protocol):

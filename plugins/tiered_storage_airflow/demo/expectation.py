@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tiered_storage.kafka_log.files.log_directory import LogDirectory, PartitionDirectory
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments
+from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT
 from tiered_storage.kafka_log.producers.transaction_state import last_stable_offset
-from tiered_storage.kafka_log.records.batch_header import CONTROL_BIT
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import read_records

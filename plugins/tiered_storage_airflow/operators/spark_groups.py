@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Context
 
-    from tiered_storage.remote_log.copy.tasks import CopyFailure
     from tiered_storage.remote_log.jobs.groups import JobFolder
-    from tiered_storage.remote_log.jobs.progress import JobSize, JobWatch, Progress
+    from tiered_storage.remote_log.jobs.messages import CopyFailure
+    from tiered_storage.remote_log.jobs.progress import JobSize, JobWatch
     from tiered_storage.remote_log.manager import RemoteLogManager
+    from tiered_storage.remote_log.progress import Progress
 
 
 def _spark_jobs() -> Path:

@@ -21,6 +21,7 @@ from tiered_storage.kafka_log.columnar.open_batches import OpenBatches
 from tiered_storage.kafka_log.columnar.placed_batches import ENDS, STARTS, PlacedBatches
 from tiered_storage.kafka_log.columnar.record_columns import ChunkMemory, select_columns
 from tiered_storage.kafka_log.kernels import constants
+from tiered_storage.kafka_log.kernels.batch_layout import APPEND_TIME_BIT, CODEC_BITS, CONTROL_BIT, INT32_MAX
 from tiered_storage.kafka_log.kernels.machine_code import (
     BRIEF_BYTES,
     address_of,
@@ -28,7 +29,7 @@ from tiered_storage.kafka_log.kernels.machine_code import (
     load_brief_kernels,
     load_kernels,
 )
-from tiered_storage.kafka_log.records.batch_header import APPEND_TIME_BIT, CODEC_BITS, CONTROL_BIT, INT32_MAX, check_crc
+from tiered_storage.kafka_log.records.batch_header import check_crc
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, WHOLE, Compression, decompress
 from tiered_storage.kafka_log.records.segment_scan import as_array, check_checksums, iterate_segment

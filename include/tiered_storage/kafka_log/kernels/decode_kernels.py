@@ -13,6 +13,14 @@ from __future__ import annotations
 import numpy as np
 
 from tiered_storage.kafka_log.kernels import constants
+from tiered_storage.kafka_log.kernels.batch_layout import (
+    APPEND_TIME_BIT,
+    BATCH_OVERHEAD,
+    CODEC_BITS,
+    CONTROL_BIT,
+    INT32_MAX,
+    TRANSACTIONAL_BIT,
+)
 from tiered_storage.kafka_log.kernels.checksum_kernels import fetch_ahead
 from tiered_storage.kafka_log.kernels.kernel_memory import (
     copy_bytes,
@@ -28,14 +36,6 @@ from tiered_storage.kafka_log.kernels.kernel_memory import (
 )
 from tiered_storage.kafka_log.kernels.record_kernels import read_fields, read_record_headers, read_varint
 from tiered_storage.kafka_log.kernels.scan_kernels import is_sound
-from tiered_storage.kafka_log.records.batch_header import (
-    APPEND_TIME_BIT,
-    BATCH_OVERHEAD,
-    CODEC_BITS,
-    CONTROL_BIT,
-    INT32_MAX,
-    TRANSACTIONAL_BIT,
-)
 
 _LONG_RECORD = 256
 """With records so long, what comes some way behind is fetched: computing a checksum does it otherwise."""

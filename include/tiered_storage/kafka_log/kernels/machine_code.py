@@ -42,7 +42,7 @@ from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 
 SOURCES = (
-    "../records/batch_header.py",
+    "batch_layout.py",
     "checksum_kernels.py",
     "checksum_powers.py",
     "constants.py",

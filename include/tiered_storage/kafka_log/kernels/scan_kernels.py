@@ -9,6 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from tiered_storage.kafka_log.kernels.batch_layout import (
+    BATCH_OVERHEAD,
+    CRC_END,
+    HIGHEST_OFFSET,
+    INT32_MAX,
+    LOG_OVERHEAD,
+    MAGIC,
+)
 from tiered_storage.kafka_log.kernels.checksum_kernels import IN_THREES, are_crc32c_of_three, crc32c_of
 from tiered_storage.kafka_log.kernels.constants import BROKEN_HEADER, BROKEN_OFFSETS, HEADERS_SOUND, TABLE_FULL
 from tiered_storage.kafka_log.kernels.kernel_memory import (
@@ -21,14 +29,6 @@ from tiered_storage.kafka_log.kernels.kernel_memory import (
     load_word,
     prefetch,
     store,
-)
-from tiered_storage.kafka_log.records.batch_header import (
-    BATCH_OVERHEAD,
-    CRC_END,
-    HIGHEST_OFFSET,
-    INT32_MAX,
-    LOG_OVERHEAD,
-    MAGIC,
 )
 
 _AHEAD = 4096

@@ -19,6 +19,7 @@ from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA
 from tiered_storage.kafka_log.files.recovery_event import REMOVED, RecoveryEvent
 from tiered_storage.kafka_log.files.topic_partition import parse_partition_directory
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
+from tiered_storage.kafka_log.kernels.batch_layout import HIGHEST_OFFSET
 from tiered_storage.kafka_log.log.leader_epoch_cache import LeaderEpochCache
 from tiered_storage.kafka_log.log.leader_epoch_recovery import recover_epochs
 from tiered_storage.kafka_log.log.log_append import PlacedBatch
@@ -33,7 +34,7 @@ from tiered_storage.kafka_log.log.segment_recovery import OnDisk
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry
 from tiered_storage.kafka_log.producers.producer_snapshot_files import list_snapshots, remove_snapshots, take_snapshot
 from tiered_storage.kafka_log.producers.producer_state import ProducerState
-from tiered_storage.kafka_log.records.batch_header import HIGHEST_OFFSET, NO_LEADER_EPOCH
+from tiered_storage.kafka_log.records.batch_header import NO_LEADER_EPOCH
 from tiered_storage.kafka_log.records.control_record import EndTransactionMarker
 
 MENDINGS_KEPT = 1000

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tiered_storage.kafka_log.records.batch_header import CONTROL_BIT, NO_PRODUCER_ID
+from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT
+from tiered_storage.kafka_log.records.batch_header import NO_PRODUCER_ID
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.control_record import EndTransactionMarker, read_end_marker
 

@@ -28,16 +28,24 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from tiered_storage.errors import CorruptRecordError, UnsupportedMagicError
+from tiered_storage.kafka_log.kernels.batch_layout import (
+    APPEND_TIME_BIT,
+    BATCH_OVERHEAD,
+    CODEC_BITS,
+    CONTROL_BIT,
+    CRC_END,
+    DELETE_HORIZON_BIT,
+    HIGHEST_OFFSET,
+    INT32_MAX,
+    LOG_OVERHEAD,
+    MAGIC,
+    TRANSACTIONAL_BIT,
+)
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.kafka_log.records.compression import Compression
 
 Buffer = bytes | bytearray | memoryview
 
-BATCH_OVERHEAD = 61
-"""Bytes before a batch's records."""
-LOG_OVERHEAD = 12
-"""Bytes up to and with the batch length, which does not count them."""
-MAGIC = 2
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
@@ -46,19 +54,7 @@ NO_LEADER_EPOCH = -1
 
 MAGIC_END = 17
 """Bytes up to and with the magic, the least that shows a batch's size and generation."""
-CRC_END = 21
-"""Bytes up to and with the crc, which covers everything behind."""
 
-CODEC_BITS = 0b111
-APPEND_TIME_BIT = 1 << 3
-TRANSACTIONAL_BIT = 1 << 4
-CONTROL_BIT = 1 << 5
-DELETE_HORIZON_BIT = 1 << 6
-
-INT16_MAX = (1 << 15) - 1
-INT32_MAX = (1 << 31) - 1
-HIGHEST_OFFSET = (1 << 63) - 2
-"""The last offset that a record can have: the one behind it still has to be an int64."""
 
 _HIGHEST_CODEC = int(max(Compression))
 _HEADER = struct.Struct(">qiibIhiqqqhii")

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tiered_storage.errors import CorruptRecordError
-from tiered_storage.kafka_log.records.batch_header import BATCH_OVERHEAD, RecordBatch, read_batch_header
+from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD
+from tiered_storage.kafka_log.records.batch_header import RecordBatch, read_batch_header
 
 
 @dataclass(frozen=True, slots=True)

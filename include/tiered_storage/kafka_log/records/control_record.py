@@ -22,16 +22,14 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from tiered_storage.errors import CorruptRecordError
-from tiered_storage.kafka_log.records.batch_header import (
+from tiered_storage.kafka_log.kernels.batch_layout import (
     CONTROL_BIT,
     HIGHEST_OFFSET,
     LOG_OVERHEAD,
     MAGIC,
-    NO_LEADER_EPOCH,
-    NO_SEQUENCE,
     TRANSACTIONAL_BIT,
-    Buffer,
 )
+from tiered_storage.kafka_log.records.batch_header import NO_LEADER_EPOCH, NO_SEQUENCE, Buffer
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch, read_records
 

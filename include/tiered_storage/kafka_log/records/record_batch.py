@@ -9,8 +9,7 @@ import struct
 from collections.abc import Iterator, Sequence
 
 from tiered_storage.errors import ConfigurationError, CorruptRecordError
-from tiered_storage.kafka_log.kernels.checksum import crc32c
-from tiered_storage.kafka_log.records.batch_header import (
+from tiered_storage.kafka_log.kernels.batch_layout import (
     APPEND_TIME_BIT,
     BATCH_OVERHEAD,
     CONTROL_BIT,
@@ -18,12 +17,15 @@ from tiered_storage.kafka_log.records.batch_header import (
     DELETE_HORIZON_BIT,
     LOG_OVERHEAD,
     MAGIC,
+    TRANSACTIONAL_BIT,
+)
+from tiered_storage.kafka_log.kernels.checksum import crc32c
+from tiered_storage.kafka_log.records.batch_header import (
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     NO_TIMESTAMP,
-    TRANSACTIONAL_BIT,
     Buffer,
     RecordBatch,
     TimestampType,

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tiered_storage.errors import CorruptRecordError, UnsupportedMagicError
 from tiered_storage.kafka_log.files.zero_tail import is_zero
+from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD, CRC_END, LOG_OVERHEAD
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.kafka_log.kernels.constants import HEADERS_SOUND, TABLE_FULL
 from tiered_storage.kafka_log.kernels.machine_code import (
@@ -28,15 +29,7 @@ from tiered_storage.kafka_log.kernels.machine_code import (
     load_brief_kernels,
     load_kernels,
 )
-from tiered_storage.kafka_log.records.batch_header import (
-    BATCH_OVERHEAD,
-    CRC_END,
-    LOG_OVERHEAD,
-    MAGIC_END,
-    batch_size,
-    check_crc,
-    read_batch_header,
-)
+from tiered_storage.kafka_log.records.batch_header import MAGIC_END, batch_size, check_crc, read_batch_header
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 
 __all__ = [

@@ -19,16 +19,9 @@ from tiered_storage.errors import (
     UnsupportedMagicError,
 )
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD, CRC_END, LOG_OVERHEAD, MAGIC
 from tiered_storage.kafka_log.kernels.checksum import crc32c
-from tiered_storage.kafka_log.records.batch_header import (
-    BATCH_OVERHEAD,
-    CRC_END,
-    LOG_OVERHEAD,
-    MAGIC,
-    MAGIC_END,
-    RecordBatch,
-    read_batch_header,
-)
+from tiered_storage.kafka_log.records.batch_header import MAGIC_END, RecordBatch, read_batch_header
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.segment_scan import claimed_checksums, iterate_segment
 from tiered_storage.remote_log.copy.plan import PlannedSegment

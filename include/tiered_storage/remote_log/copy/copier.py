@@ -35,9 +35,10 @@ from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 from tiered_storage.remote_log.copy.forked_log import ensure_same_segment
 from tiered_storage.remote_log.copy.producer_files import ProducerFiles, instead_of_index
-from tiered_storage.remote_log.copy.tasks import CopyFailure, CopyOutcome, CopyTask
+from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
 from tiered_storage.remote_log.indexes.batch_epochs import wrong_epoch
 from tiered_storage.remote_log.indexes.remote_index_builder import RemoteIndexBuilder
+from tiered_storage.remote_log.jobs.messages import CopyFailure
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData, RemoteStorageManager
 

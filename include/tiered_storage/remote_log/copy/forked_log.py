@@ -31,8 +31,9 @@ from tiered_storage.errors import (
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
+from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD
 from tiered_storage.kafka_log.kernels.checksum import crc32c
-from tiered_storage.kafka_log.records.batch_header import BATCH_OVERHEAD, RecordBatch, check_crc, read_batch_header
+from tiered_storage.kafka_log.records.batch_header import RecordBatch, check_crc, read_batch_header
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 from tiered_storage.remote_log.copy.batch_comparison import (

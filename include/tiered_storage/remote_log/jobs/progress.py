@@ -19,11 +19,11 @@ from types import TracebackType
 from typing import Self
 
 from tiered_storage.errors import CopyStuckError, TieredStorageError
-from tiered_storage.remote_log.copy.tasks import CopyFailure
 from tiered_storage.remote_log.jobs.groups import JobFolder
+from tiered_storage.remote_log.jobs.messages import CopyFailure
+from tiered_storage.remote_log.progress import SAY_SECONDS, Progress
 
 PROGRESS_SECONDS = 5.0
-SAY_SECONDS = 30.0
 _RATE_SECONDS = 120.0
 _NOT_BEGUN = 64
 """Groups begin about in order: behind so many that have not, none is looked for."""
@@ -36,38 +36,6 @@ class GroupProgress:
     pieces: int = 0
     bytes: int = 0
     is_over: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a whole job is. `rate` is in bytes a second, of the last two minutes."""
-
-    pieces: int
-    of_pieces: int
-    bytes: int
-    of_bytes: int
-    rate: float
-
-    @property
-    def seconds_left(self) -> float | None:
-        """How long the rest takes at this rate; None while nothing moves."""
-        return max(self.of_bytes - self.bytes, 0) / self.rate if self.rate > 0 else None
-
-    def __str__(self) -> str:
-        megabytes, of_megabytes, rate = (number / 1e6 for number in (self.bytes, self.of_bytes, self.rate))
-        left = "time left unknown" if self.seconds_left is None else _time_left(self.seconds_left)
-        return (
-            f"{self.pieces:,} of {self.of_pieces:,} segments, {megabytes:,.1f} of {of_megabytes:,.1f} MB, "
-            f"{rate:,.1f} MB/s, {left}"
-        )
-
-
-def _time_left(seconds: float) -> str:
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s left"
-    hours, minutes = divmod(whole // 60, 60)
-    return f"{hours} h {minutes:02d} min left" if hours else f"{minutes} min {whole % 60:02d} s left"
 
 
 class ProgressLog:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Self, TypeVar
 
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError, UntrustedMessageError
-from tiered_storage.remote_log.copy.tasks import from_lines, to_lines
+from tiered_storage.remote_log.jobs.messages import from_lines, to_lines
 from tiered_storage.remote_log.storage.object_client import ObjectClient
 
 Message = TypeVar("Message")

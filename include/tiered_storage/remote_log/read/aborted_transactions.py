@@ -15,10 +15,10 @@ from pathlib import Path
 from tiered_storage.errors import CorruptIndexError
 from tiered_storage.kafka_log.files.log_segment import LogSegment, producer_snapshot_path
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT, TRANSACTIONAL_BIT
 from tiered_storage.kafka_log.log.log_read import Isolation
 from tiered_storage.kafka_log.producers.producer_snapshot import read_producer_snapshot
 from tiered_storage.kafka_log.producers.transaction_state import OpenTransactions
-from tiered_storage.kafka_log.records.batch_header import CONTROL_BIT, TRANSACTIONAL_BIT
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.remote_log.coverage import CoveredRange
 from tiered_storage.remote_log.read.fetch_deadline import FetchDeadline

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
+from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT, TRANSACTIONAL_BIT
 from tiered_storage.kafka_log.log.log_read import Isolation
-from tiered_storage.kafka_log.records.batch_header import CONTROL_BIT, TRANSACTIONAL_BIT
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import iterate_records

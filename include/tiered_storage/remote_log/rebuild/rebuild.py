@@ -25,8 +25,7 @@ from tiered_storage.remote_log.rebuild.metadata_rebuild import MetadataRebuild, 
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 from tiered_storage.remote_log.storage.object_names import STORE_IDENTITY, parse_partition_folder
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage.remote_log.tiering_policy import withhold_seeded_rights
-from tiered_storage.remote_log.topic_settings import seed
+from tiered_storage.remote_log.tiering_policy import seed, withhold_seeded_rights
 from tiered_storage.settings.settings import Settings
 
 

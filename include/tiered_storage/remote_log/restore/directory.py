@@ -16,7 +16,7 @@ from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid, random_uuid
 from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES, MetaProperties
 from tiered_storage.kafka_log.files.small_files import replace_file
 from tiered_storage.kafka_log.files.topic_partition import partition_directory_name
-from tiered_storage.kafka_log.records.batch_header import INT32_MAX
+from tiered_storage.kafka_log.kernels.batch_layout import INT32_MAX
 from tiered_storage.remote_log.progress import OnMoved, untold
 from tiered_storage.remote_log.restore.open_transactions import OpenTransactions, all_decided, ended_before
 from tiered_storage.remote_log.restore.partition_files import PartitionWriter

@@ -33,10 +33,10 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import (
 from tiered_storage.kafka_log.files.log_segment import LogSegment, producer_snapshot_path
 from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, write_topic_id
 from tiered_storage.kafka_log.files.small_files import sync_directory
+from tiered_storage.kafka_log.kernels.batch_layout import LOG_OVERHEAD
 from tiered_storage.kafka_log.log.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.producers.producer_snapshot import write_producer_snapshot
 from tiered_storage.kafka_log.producers.producer_snapshot_files import remove_snapshots
-from tiered_storage.kafka_log.records.batch_header import LOG_OVERHEAD
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
 from tiered_storage.remote_log.progress import OnMoved

@@ -16,7 +16,7 @@ from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, plan_
 from tiered_storage.remote_log.retention.record_deletion import plan_record_deletion
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition
-from tiered_storage.remote_log.topic_settings import effective
+from tiered_storage.remote_log.tiering_policy import effective
 
 
 @dataclass(frozen=True, slots=True)

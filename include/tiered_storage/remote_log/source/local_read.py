@@ -12,7 +12,8 @@ from pathlib import Path
 from tiered_storage.errors import CorruptIndexError, CorruptRecordError
 from tiered_storage.kafka_log.files.log_segment import LogSegment
 from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
-from tiered_storage.kafka_log.records.batch_header import BATCH_OVERHEAD, read_batch_header
+from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD
+from tiered_storage.kafka_log.records.batch_header import read_batch_header
 from tiered_storage.kafka_log.records.batch_read import read_batches
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.segment_scan import SegmentScanner

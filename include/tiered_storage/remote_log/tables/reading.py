@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.columnar.decoder import Checks, ColumnDecoder, RecordRange
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
-from tiered_storage.kafka_log.records.batch_header import (
+from tiered_storage.kafka_log.kernels.batch_layout import (
     APPEND_TIME_BIT,
     CONTROL_BIT,
     DELETE_HORIZON_BIT,

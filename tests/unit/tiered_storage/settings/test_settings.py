@@ -253,7 +253,7 @@ def test_the_class_that_is_named_by_default_exists(load: Load) -> None:
 def test_importing_settings_stays_light() -> None:
     heavy = ("numba", "numpy", "pyarrow", "sqlalchemy", "obstore", "awscrt", "airflow", "pyspark")
     code = (
-        "import sys, tiered_storage.settings.settings, tiered_storage.remote_log.topic_settings\n"
+        "import sys, tiered_storage.settings.settings, tiered_storage.remote_log.tiering_policy\n"
         f"print([module for module in {heavy} if module in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -88,15 +88,12 @@ def test_code_that_others_may_write_is_not_run(folder: Path, monkeypatch: pytest
 
 
 def test_a_change_of_any_source_has_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernels = tmp_path / "kernels"
-    for folder in (kernels, tmp_path / "records"):
-        folder.mkdir()
     for name in machine_code.SOURCES:
-        (kernels / name).write_bytes(b"# a source\n")
-    monkeypatch.setattr(machine_code, "_HERE", kernels)
+        (tmp_path / name).write_bytes(b"# a source\n")
+    monkeypatch.setattr(machine_code, "_HERE", tmp_path)
     names = [machine_code.name_of_code()]
     for name in machine_code.SOURCES:
-        (kernels / name).write_bytes(b"# a change\n")
+        (tmp_path / name).write_bytes(b"# a change\n")
         names.append(machine_code.name_of_code())
 
     assert len(set(names)) == len(machine_code.SOURCES) + 1

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from support.record_batches import batches_of
 from tiered_storage.kafka_log.kernels import constants as column_parts
+from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD, CRC_END, INT32_MAX
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.kafka_log.kernels.machine_code import address_of, has_checksum_instructions, load_kernels
-from tiered_storage.kafka_log.records.batch_header import BATCH_OVERHEAD, CRC_END, INT32_MAX
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 
 KERNELS = load_kernels()

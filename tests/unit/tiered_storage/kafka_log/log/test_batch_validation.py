@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from support.transactions import TIME, data, marker
 from tiered_storage.errors import ConfigurationError, CorruptRecordError, InvalidTimestampError, TieredStorageError
+from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD, CRC_END, LOG_OVERHEAD
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.kafka_log.log.batch_validation import (
     FEW_RECORDS,
@@ -17,7 +18,6 @@ from tiered_storage.kafka_log.log.batch_validation import (
     read_record_times,
 )
 from tiered_storage.kafka_log.log.log_config import LogConfig
-from tiered_storage.kafka_log.records.batch_header import BATCH_OVERHEAD, CRC_END, LOG_OVERHEAD
 from tiered_storage.kafka_log.records.compression import Compression, compress
 from tiered_storage.kafka_log.records.record import Record, encode_records
 from tiered_storage.kafka_log.records.record_batch import TimestampType, encode_batch, read_batch_header, read_records

@@ -39,7 +39,8 @@ from tiered_storage.kafka_log.files.offset_checkpoint import (
 )
 from tiered_storage.remote_log.copy.plan import CopyPlan, PlannedSegment
 from tiered_storage.remote_log.copy.start import abandon_unfinished
-from tiered_storage.remote_log.copy.tasks import CopyFailure, CopyOutcome, CopyTask
+from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
+from tiered_storage.remote_log.jobs.messages import CopyFailure
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.manifest_sync import documents_of
 from tiered_storage.remote_log.model import (

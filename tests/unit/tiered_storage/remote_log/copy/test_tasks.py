@@ -11,7 +11,8 @@ from support.metadata_stores import ORDERS_0, a_segment
 from tiered_storage.errors import ConfigurationError, RemoteStorageError, RemoteStorageRefusedError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy.plan import CopyPlan, Finding, PlannedSegment
-from tiered_storage.remote_log.copy.tasks import CopyFailure, CopyOutcome, CopyTask, from_lines, to_lines
+from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
+from tiered_storage.remote_log.jobs.messages import CopyFailure, from_lines, to_lines
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadataUpdate, SegmentState
 
 LEASE = Lease(ORDERS_0, "copy/run 1", 7, 1_700_000_000_000)

@@ -9,9 +9,10 @@ import pytest
 from support.remote_logs import SIZES, a_remote_log, begin, unsynced
 from tiered_storage.errors import RemoteStorageError
 from tiered_storage.remote_log.jobs.groups import JobFolder
-from tiered_storage.remote_log.jobs.progress import GroupProgress, JobSize, JobWatch, Progress, ProgressLog
+from tiered_storage.remote_log.jobs.progress import GroupProgress, JobSize, JobWatch, ProgressLog
 from tiered_storage.remote_log.jobs.work_area import WorkArea
 from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.progress import Progress
 
 SIZE = JobSize(groups=3, pieces=6, bytes=6000)
 

@@ -7,7 +7,7 @@ import pytest
 
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError, UntrustedMessageError
 from tiered_storage.remote_log.copy.plan import Finding
-from tiered_storage.remote_log.copy.tasks import to_lines
+from tiered_storage.remote_log.jobs.messages import to_lines
 from tiered_storage.remote_log.jobs.work_area import MOST_MESSAGE_BYTES, MOST_REPORT_BYTES, WorkArea
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 

@@ -1,0 +1,156 @@
+"""Which package may import which: each only those that stand above it in STOREYS, so that there is no cycle."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[2]
+ROOTS = (PROJECT / "include", PROJECT / "plugins")
+LIBRARY, LOG, REMOTE, AIRFLOW = (
+    "tiered_storage",
+    "tiered_storage.kafka_log",
+    "tiered_storage.remote_log",
+    "tiered_storage_airflow",
+)
+
+STOREYS = (
+    *(f"{LIBRARY}.{name}" for name in ("errors", "clock", "disk_space", "private_files", "settings")),
+    *(f"{LOG}.{name}" for name in ("kernels", "files", "records", "indexes", "producers", "columnar", "log", "dump")),
+    *(f"{REMOTE}.{name}" for name in ("model", "selection", "progress", "source", "lineage", "coverage")),
+    *(f"{REMOTE}.{name}" for name in ("storage", "metadata", "tiering_policy", "indexes", "jobs", "context")),
+    *(f"{REMOTE}.{name}" for name in ("copy", "read", "retention", "audit", "repair", "rebuild", "restore", "tables")),
+    *(f"{REMOTE}.manager", f"{LIBRARY}.doctor", f"{LIBRARY}.cli"),
+    *(f"{AIRFLOW}.{name}" for name in ("provider", "assets", "topic_choice", "form_settings", "forms")),
+    *(f"{AIRFLOW}.{name}" for name in ("export_form", "restore_form", "task_defaults", "run_time", "links", "hooks")),
+    *(f"{AIRFLOW}.{name}" for name in ("run_scope", "run_summary", "spark_tables", "operators", "read_service")),
+    *(f"{AIRFLOW}.{name}" for name in ("page", "web_app", "plugin", "embedded", "demo")),
+    "tiered_storage_plugin",
+)
+"""Packages, the lowest first. A module at the top of `remote_log`, of the library or of the plugin is one of its own:
+`manager` knows all of remote_log, and all of remote_log knows `model`."""
+OPEN_TOPS = (LIBRARY, REMOTE, AIRFLOW)
+MOST_MODULES = 12
+"""About a dozen; BIGGER_ROOMS are those that have more, and how many."""
+BIGGER_ROOMS: dict[str, int] = {
+    "tiered_storage.cli": 16,
+    "tiered_storage.kafka_log.files": 14,
+    "tiered_storage.kafka_log.log": 19,
+    "tiered_storage.remote_log.metadata": 20,
+    "tiered_storage.remote_log.read": 19,
+    "tiered_storage.remote_log.restore": 15,
+    "tiered_storage.remote_log.retention": 17,
+    "tiered_storage.remote_log.storage": 18,
+    "tiered_storage.remote_log.tables": 16,
+    "tiered_storage_airflow.demo": 13,
+    "tiered_storage_airflow.embedded": 14,
+    "tiered_storage_airflow.operators": 15,
+    "tiered_storage_airflow.read_service": 28,
+}
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Every module of the product by its dotted name; a package by its own."""
+    found = {}
+    for root in ROOTS:
+        for path in root.rglob("*.py"):
+            name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+            found[name] = ast.parse(path.read_text("utf-8"))
+    return found
+
+
+def storey(module: str, packages: set[str]) -> str:
+    """The package, or the module at an open top, that `module` is counted with."""
+    parts = module.split(".")
+    for end in range(1, len(parts) + 1):
+        name = ".".join(parts[:end])
+        if name not in OPEN_TOPS and name != LOG and (name in packages or end == len(parts)):
+            return name
+    return module
+
+
+def imported(tree: ast.Module, known: set[str]) -> Iterator[str]:
+    """Yield the product's modules that `tree` imports, wherever in it, also only for types."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for each in node.names:
+                whole = f"{node.module}.{each.name}"
+                yield whole if whole in known else node.module
+        elif isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+
+
+def arrows() -> dict[tuple[str, str], list[str]]:
+    """Which storey imports which other, and the modules that do."""
+    trees = modules()
+    known = set(trees)
+    packages = {name for name in known if any(other.startswith(f"{name}.") for other in known)}
+    found: dict[tuple[str, str], list[str]] = {}
+    for module, tree in trees.items():
+        for other in imported(tree, known):
+            if other not in known or other in OPEN_TOPS:
+                continue
+            ends = storey(module, packages), storey(other, packages)
+            if ends[0] != ends[1]:
+                found.setdefault(ends, []).append(f"{module} imports {other}")
+    return found
+
+
+def _room(path: Path) -> str:
+    """The dotted name of the folder that a module lies in."""
+    root = next(root for root in ROOTS if path.is_relative_to(root))
+    return ".".join(path.parent.relative_to(root).parts)
+
+
+def test_each_package_imports_only_from_storeys_below_it() -> None:
+    rank = {name: number for number, name in enumerate(STOREYS)}
+
+    upwards = [
+        line
+        for (importer, other), lines in sorted(arrows().items())
+        if rank.get(other, len(rank)) >= rank.get(importer, -1)
+        for line in lines
+    ]
+
+    assert upwards == []
+
+
+def test_every_package_has_its_storey() -> None:
+    ends = {end for pair in arrows() for end in pair if end not in (LIBRARY, REMOTE, AIRFLOW, LOG)}
+
+    assert ends - set(STOREYS) == set()
+    assert all(one != other for one, other in pairwise(STOREYS))
+
+
+def test_the_library_knows_neither_airflow_nor_spark_nor_a_web_framework() -> None:
+    foreign = ("airflow", "pyspark", "fastapi", "starlette", AIRFLOW)
+
+    found = [
+        f"{module} imports {name}"
+        for module, tree in modules().items()
+        if module.split(".")[0] == LIBRARY
+        for name in imported(tree, set())
+        if name.split(".")[0] in foreign
+    ]
+
+    assert found == []
+
+
+def test_a_job_of_spark_imports_nothing_but_the_library() -> None:
+    for job in (PROJECT / "spark_jobs").glob("*.py"):
+        names = imported(ast.parse(job.read_text("utf-8")), set())
+        assert not [name for name in names if name.split(".")[0] == AIRFLOW], job.name
+
+
+def test_a_room_has_about_a_dozen_modules() -> None:
+    files = (path for root in ROOTS for path in root.rglob("*.py") if path.name != "__init__.py")
+    counts = Counter(_room(path) for path in files)
+
+    bigger = {room: count for room, count in counts.items() if count > MOST_MODULES and room not in OPEN_TOPS}
+
+    assert bigger == BIGGER_ROOMS
